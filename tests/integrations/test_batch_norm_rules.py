@@ -65,9 +65,9 @@ def test_numbers(name: str, dtype: torch.dtype, training: bool, close: Any) -> N
     assert row.error is not None
     assert row.error <= 1
     assert layer.training is model[0].training is training
-    found = model.state_dict()
-    assert list(found) == list(state)
-    assert all(torch.equal(found[key], value) for key, value in state.items()), "the comparison changes no statistics"
+    kept = model.state_dict()
+    assert list(kept) == list(state)
+    assert all(torch.equal(kept[key], value) for key, value in state.items()), "the comparison changes no statistics"
     close(results(model, x), results(twin, x))
     twin.load_state_dict(model.state_dict())
     assert deaccelerate(model)[0] is layer
@@ -111,8 +111,8 @@ def test_training_keeps_statistics(close: Any, float64: None) -> None:
     assert deaccelerate(network) is network
     assert network.norm is layer
     assert layer.momentum == 0.1 / 4
-    found, expected = ({k: v for k, v in one.state_dict().items() if v.numel()} for one in (network, twin))
-    close(found, expected, 1e3)
+    state, expected = ({k: v for k, v in one.state_dict().items() if v.numel()} for one in (network, twin))
+    close(state, expected, 1e3)
     assert (layer.running_mean.abs() > 1e-6).all()
     close({"value": network.eval()(batches[0])}, {"value": twin.eval()(batches[0])}, 1e3)
     assert not layer.training

@@ -198,8 +198,8 @@ def test_nothing_else_changes(network: Any, inputs: Any, inside: Any) -> None:
     assert {name for name, p in now.items() if p.grad is not None} == set(grads)
     assert all(torch.equal(now[name].grad, grad) for name, grad in grads.items())
     assert not network.skip.weight.requires_grad
-    found = {name: module.training for name, module in network.named_modules()}
-    assert all(found[name] == mode for name, mode in modes.items())
+    modes_now = {name: module.training for name, module in network.named_modules()}
+    assert all(modes_now[name] == mode for name, mode in modes.items())
     assert all(torch.equal(value, state[key]) for key, value in network.state_dict().items())
 
 

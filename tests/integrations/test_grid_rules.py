@@ -231,9 +231,9 @@ def test_layers_that_stay_are_told() -> None:
         "same copies",
     ):
         assert word in str(report)
-    found = accelerate(nn.ModuleList(layers[:6]), targets="linear")
-    assert found.rows == tuple(row for row in found.rows if "already" in row.reason), "who asks for a kind hears of it"
-    coverage = found.coverage
+    left = accelerate(nn.ModuleList(layers[:6]), targets="linear")
+    assert left.rows == tuple(row for row in left.rows if "already" in row.reason), "who asks for a kind hears of it"
+    coverage = left.coverage
     assert (coverage.modules, coverage.known_modules) == (7, 6), "all but the list"
 
 

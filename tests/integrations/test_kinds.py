@@ -65,12 +65,12 @@ def call(module: Any, seed: int = 0) -> dict[str, torch.Tensor]:
         if getattr(module, "bias_numel", 0):
             inputs.append(draw(7, module.bias_numel))
     value = module(*inputs)
-    found = {"value": value}
+    results = {"value": value}
     wanted = {str(i): t for i, t in enumerate(inputs)} | dict(module.named_parameters())
     if value.requires_grad:
         grads = torch.autograd.grad(value.square().sum(), list(wanted.values()), materialize_grads=True)
-        found.update(zip(wanted, grads, strict=True))
-    return found
+        results.update(zip(wanted, grads, strict=True))
+    return results
 
 
 @pytest.mark.thinned(3)
@@ -168,8 +168,8 @@ def test_dtypes_and_moves(layer: Any, dtype: torch.dtype) -> None:
     assert back is layer
     assert {t.dtype for t in [*back.parameters(), *back.buffers()] if t.is_floating_point()} == {dtype}
     # inputs, weights, coefficients and about ten terms of size one to ten are rounded
-    for found in (value.detach(), call(back)["value"].detach()):
-        assert (found.double() - exact).abs().max() <= 100 * torch.finfo(dtype).eps * (1 + float(exact.abs().max()))
+    for result in (value.detach(), call(back)["value"].detach()):
+        assert (result.double() - exact).abs().max() <= 100 * torch.finfo(dtype).eps * (1 + float(exact.abs().max()))
 
 
 def test_a_float32_layer_in_float64() -> None:

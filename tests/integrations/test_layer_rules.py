@@ -69,9 +69,9 @@ def test_numbers_of_gates(name: str, dtype: torch.dtype, close: Any) -> None:
     assert row.error is not None
     assert row.error <= 1
     close(results(model, x), before)
-    found = model.state_dict()
-    assert list(found) == list(state)
-    assert all(torch.equal(found[key], value) for key, value in state.items())
+    accelerated_state = model.state_dict()
+    assert list(accelerated_state) == list(state)
+    assert all(torch.equal(accelerated_state[key], value) for key, value in state.items())
     model.load_state_dict(state)
     for attribute in ("irreps_in", "irreps_out", "irreps_scalars", "irreps_gates", "irreps_gated"):
         assert str(getattr(model[0], attribute)) == str(getattr(layer, attribute))
@@ -138,9 +138,9 @@ def test_the_product_is_inside_or_by_itself() -> None:
 
 def test_coverage_counts_a_gate_once() -> None:
     model = nn.Sequential(gate(), nn.Linear(20, 1))
-    found = accelerate(model, inplace=False, targets="linear").coverage
-    assert (found.modules, found.known_modules) == (3, 1)
-    assert accelerate(model).coverage == accelerate(model).coverage == found
+    coverage = accelerate(model, inplace=False, targets="linear").coverage
+    assert (coverage.modules, coverage.known_modules) == (3, 1)
+    assert accelerate(model).coverage == accelerate(model).coverage == coverage
 
 
 def test_hooks_and_attributes_stay() -> None:

@@ -21,7 +21,7 @@ from tests.integrations.forms import EDGES, FUSED, USES, DiffDockForm, E3nnForm,
 ATOMS = 7
 
 
-def given(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def random_operands(dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(5)
     edges = torch.randint(0, ATOMS - 1, (2, EDGES), generator=generator)
     rows = [
@@ -40,8 +40,8 @@ def results(model: nn.Module, operands: list[Tensor]) -> list[Tensor]:
     return [value, *first, *second]
 
 
-def same(found: list[Tensor], expected: list[Tensor]) -> None:
-    for mine, theirs in zip(found, expected, strict=True):
+def same(tensors: list[Tensor], expected: list[Tensor]) -> None:
+    for mine, theirs in zip(tensors, expected, strict=True):
         bound = 1e3 * torch.finfo(theirs.dtype).eps * float(theirs.detach().abs().max())
         assert float((mine - theirs).detach().abs().max()) <= bound
 
@@ -57,14 +57,14 @@ def convolutions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("kind", FUSED)
 def test_forms_become_one_call(float64: None, convolutions: list[Any], kind: str) -> None:
-    model, operands = FUSED[kind](), given()
+    model, operands = FUSED[kind](), random_operands()
     expected = results(model, operands)
     report = accelerate(model, check=False)
     (row,) = (row for row in report.replaced if row.target == "convolution")
     assert row.replacement == "AcceleratedMessages"
-    found = results(model, operands)
+    tensors = results(model, operands)
     assert len(convolutions) == 1
-    same(found, expected)
+    same(tensors, expected)
 
 
 def test_the_check_compares_the_convolution(float64: None, convolutions: list[Any]) -> None:
@@ -77,7 +77,7 @@ def test_the_check_compares_the_convolution(float64: None, convolutions: list[An
 
 @pytest.mark.parametrize("use", USES)
 def test_other_uses_get_the_numbers(float64: None, convolutions: list[Any], use: str) -> None:
-    model, operands = Used(), given()
+    model, operands = Used(), random_operands()
     model.use = use
     expected = results(model, operands)
     accelerate(model, check=False)
@@ -87,7 +87,7 @@ def test_other_uses_get_the_numbers(float64: None, convolutions: list[Any], use:
 
 def test_a_form_with_a_linear_map_in_between(float64: None, convolutions: list[Any]) -> None:
     """Equiformer's: nothing is fused, and nothing changes."""
-    model, operands = EquiformerForm(), given()
+    model, operands = EquiformerForm(), random_operands()
     expected = results(model, operands)
     accelerate(model, check=False)
     same(results(model, operands), expected)
@@ -95,12 +95,12 @@ def test_a_form_with_a_linear_map_in_between(float64: None, convolutions: list[A
 
 
 def test_what_is_returned_is_numbers(float64: None) -> None:
-    model, operands = RowsAside(), given()
+    model, operands = RowsAside(), random_operands()
     expected = model(*operands)
     accelerate(model, check=False)
-    found = model(*operands)
-    assert type(found[0]) is Tensor
-    torch.testing.assert_close(found, expected)
+    result = model(*operands)
+    assert type(result[0]) is Tensor
+    torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.parametrize("atoms", [0, 3])
@@ -114,7 +114,7 @@ def test_no_edges(float64: None, atoms: int) -> None:
 
 def test_attributes_that_edges_share(float64: None, convolutions: list[Any]) -> None:
     """e3nn repeats one row for all edges; a convolution would not."""
-    model, operands = E3nnForm(), given()
+    model, operands = E3nnForm(), random_operands()
     operands[2] = operands[2][:1].detach()
     expected = model(*operands)
     accelerate(model, check=False)
@@ -131,7 +131,7 @@ def test_weights_of_the_product_itself(float64: None, convolutions: list[Any]) -
         def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
             return torch.zeros_like(x).index_add(0, edges[1], self.tp(x[edges[0]], attr)) + self.fc(edge).sum()
 
-    model, operands = Shared(), given()
+    model, operands = Shared(), random_operands()
     expected = results(model, operands)
     accelerate(model, check=False)
     same(results(model, operands), expected)
@@ -147,7 +147,7 @@ def test_a_change_in_place_is_an_error_and_no_wrong_number(float64: None, change
             {"x": x, "edges": edges, "attr": attr, "weight": weight}[changed].mul_(0)
             return x.new_zeros(len(x), message.shape[1]).index_add(0, dst, message)
 
-    model, operands = Changing(), [t.detach() for t in given()]
+    model, operands = Changing(), [t.detach() for t in random_operands()]
     model(*(t.clone() for t in operands))
     accelerate(model, check=False)
     with pytest.raises(ConfigError, match="must not change features or edges in place"):
@@ -167,13 +167,13 @@ def test_gradients_stop_where_the_forward_stops_them(float64: None, where: str) 
                 out = x.new_zeros(len(x), 32).index_add(0, edges[1], message)
             return out + message.sum() + rows.sum()
 
-    model, operands = Stopping(), given()
+    model, operands = Stopping(), random_operands()
     wanted = [operands[0], operands[2], model.fc.weight]
 
     def gradients() -> list[Tensor]:
         value = model(*operands)
-        found = torch.autograd.grad(value.square().sum(), wanted, allow_unused=True, materialize_grads=True)
-        return [value, *found]
+        gradients = torch.autograd.grad(value.square().sum(), wanted, allow_unused=True, materialize_grads=True)
+        return [value, *gradients]
 
     expected = gradients()
     accelerate(model, check=False)
@@ -183,7 +183,7 @@ def test_gradients_stop_where_the_forward_stops_them(float64: None, where: str) 
 @pytest.mark.parametrize(("without", "calls"), [(torch.no_grad, 2), (torch.inference_mode, 0)])
 def test_without_gradients(float64: None, convolutions: list[Any], without: Any, calls: int) -> None:
     """Inference mode counts no changes in place, so that nothing is put off there."""
-    model, operands = DiffDockForm(), given()
+    model, operands = DiffDockForm(), random_operands()
     expected = model(*operands).detach()
     accelerate(model, check=False)
     with without():
@@ -194,7 +194,7 @@ def test_without_gradients(float64: None, convolutions: list[Any], without: Any,
 
 
 def test_an_edge_that_leads_nowhere_is_refused(float64: None) -> None:
-    model, operands = E3nnForm(), given()
+    model, operands = E3nnForm(), random_operands()
     accelerate(model, check=False)
     operands[1] = operands[1].clone()
     operands[1][0, 3] = ATOMS
@@ -204,7 +204,7 @@ def test_an_edge_that_leads_nowhere_is_refused(float64: None) -> None:
 
 def test_mixed_precision_and_float32(convolutions: list[Any]) -> None:
     """In mixed precision rows are copied: torch decides about dtypes then."""
-    model, operands = E3nnForm(), given(torch.float32)
+    model, operands = E3nnForm(), random_operands(torch.float32)
     plain = copy.deepcopy(model)
     accelerate(model, check=False)
     same([model(*operands)], [plain(*operands)])
@@ -215,16 +215,16 @@ def test_mixed_precision_and_float32(convolutions: list[Any]) -> None:
 
 
 def test_compiled(convolutions: list[Any]) -> None:
-    model, operands = E3nnForm(), given(torch.float32)
+    model, operands = E3nnForm(), random_operands(torch.float32)
     expected = model(*operands)
     accelerate(model, check=False)
-    found = torch.compile(model, backend="eager", fullgraph=True)(*operands)
-    same([found], [expected])
+    result = torch.compile(model, backend="eager", fullgraph=True)(*operands)
+    same([result], [expected])
     assert not convolutions, "compilers see gather, product and sum"
 
 
 def test_copies_files_and_the_way_back(float64: None, convolutions: list[Any]) -> None:
-    model, operands = DiffDockForm(), given()
+    model, operands = DiffDockForm(), random_operands()
     expected, product = results(model, operands), model.tp
     keys = list(model.state_dict())
     accelerate(model)

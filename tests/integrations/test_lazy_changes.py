@@ -17,7 +17,7 @@ from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.lazy import is_lazy
 from tests.each import each
 from tests.integrations.forms import E3nnForm, Layer
-from tests.integrations.test_lazy import given, results, same
+from tests.integrations.test_lazy import random_operands, results, same
 
 
 def held(value: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class Changed(Layer):
 @each("change", CHANGES)
 @each("rows", [True, False])
 def test_changes_in_place_count(float64: None, change: str, rows: bool) -> None:
-    model, operands = Changed(CHANGES[change], rows), given()
+    model, operands = Changed(CHANGES[change], rows), random_operands()
     expected = results(model, operands)
     accelerate(model, check=False)
     same(results(model, operands), expected)
@@ -103,14 +103,14 @@ def test_rows_that_change_behind_their_product(float64: None) -> None:
             return x.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message * 1)
 
     for model in (Behind(), Behind().eval()):
-        operands = given()
+        operands = random_operands()
         expected = model(*operands)
         accelerate(model, check=False)
         torch.testing.assert_close(model(*operands), expected)
     late = Late()
     accelerate(late, check=False)
     with pytest.raises(ConfigError, match="must not change rows in place behind their product"):
-        late(*[t.detach() for t in given()])
+        late(*[t.detach() for t in random_operands()])
 
 
 class Twice(torch.autograd.Function):
@@ -142,14 +142,14 @@ def scripted(value: Tensor) -> Tensor:
 @pytest.mark.parametrize("function", [Twice.apply, TwiceSetUp.apply, scripted])
 def test_functions_that_do_not_ask_are_an_error(float64: None, function: Any, rows: bool) -> None:
     """They would take lazy rows for the start of a graph, and gradients would be lost."""
-    model, operands = Changed(function, rows), given()
+    model, operands = Changed(function, rows), random_operands()
     model(*operands)
     accelerate(model, check=False)
     with pytest.raises((ConfigError, RuntimeError), match=r"gathers must not go to|TorchScript interpreter"):
         model(*operands)
     with torch.no_grad():
-        found = model(*operands)
-    torch.testing.assert_close(found, deaccelerate(model)(*operands).detach())
+        result = model(*operands)
+    torch.testing.assert_close(result, deaccelerate(model)(*operands).detach())
 
 
 def test_checkpoints(float64: None) -> None:
@@ -160,7 +160,7 @@ def test_checkpoints(float64: None) -> None:
             message = checkpoint(self.tp, x[edges[0]], attr, self.fc(edge), use_reentrant=self.reentrant)
             return x.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message)
 
-    model, operands = Saved(), given()
+    model, operands = Saved(), random_operands()
     expected = results(model, operands)
     accelerate(model, check=False)
     same(results(model, operands), expected)
@@ -170,7 +170,7 @@ def test_checkpoints(float64: None) -> None:
 
 
 def test_a_forward_of_its_own_stays_beside_a_shared_product(float64: None) -> None:
-    first, second, operands = E3nnForm(), E3nnForm(), given()
+    first, second, operands = E3nnForm(), E3nnForm(), random_operands()
     second.tp = first.tp
     second.forward = lambda *args: 10 * E3nnForm.forward(second, *args)  # type: ignore[method-assign]
     both = nn.ModuleList([first, second])
@@ -192,7 +192,7 @@ class Scaled(E3nnForm):
 
 
 def test_shallow_copies_run_their_own_forward(float64: None) -> None:
-    model, operands = Scaled(), given()
+    model, operands = Scaled(), random_operands()
     accelerate(model, check=False)
     assert is_lazy(model)
     before = model(*operands)
@@ -203,7 +203,7 @@ def test_shallow_copies_run_their_own_forward(float64: None) -> None:
 
 
 def test_hooks_that_come_later(float64: None) -> None:
-    plain, operands = E3nnForm(), given()
+    plain, operands = E3nnForm(), random_operands()
     model = copy.deepcopy(plain)
     accelerate(model, check=False)
     seen: list[int] = []
@@ -231,11 +231,11 @@ def test_what_is_kept_elsewhere_is_numbers(float64: None) -> None:
             data["sum"] = x.new_zeros(len(x), 32).index_add(0, edges[1], self.kept.rows)
             return data
 
-    model, (x, *others) = Keeping(), given()
+    model, (x, *others) = Keeping(), random_operands()
     accelerate(model, check=False)
     data = {"x": x.detach().clone(), "list": (kept := [])}
-    found = model(data, *others)
-    assert found is data
+    result = model(data, *others)
+    assert result is data
     assert data["list"] is kept
     for value in (data["rows"], data["pair"].rows, data["pair"].rest["rows"], kept[0], data["sum"]):
         assert type(value) is Tensor
@@ -248,7 +248,7 @@ def test_what_is_kept_elsewhere_is_numbers(float64: None) -> None:
 @pytest.mark.parametrize("kind", ["gather", "scatter"])
 def test_nodes_that_are_counted_from_the_end(float64: None, kind: str) -> None:
     """Rows as torch takes them; sums are refused, as torch does."""
-    model, operands = E3nnForm(), given()
+    model, operands = E3nnForm(), random_operands()
     operands[1] = operands[1].clone()
     operands[1][["gather", "scatter"].index(kind), :3] -= len(operands[0])
     if kind == "gather":
@@ -273,7 +273,7 @@ def test_sums_in_other_words(float64: None) -> None:
             message = self.tp(x[edges[0]], attr, self.fc(edge))
             return x.new_zeros(len(x), 32).scatter_add(0, edges[1], message)
 
-    model, wrong, operands = Named(), Wrong(), given()
+    model, wrong, operands = Named(), Wrong(), random_operands()
     expected = results(model, operands)
     accelerate(model, check=False)
     accelerate(wrong, check=False)

@@ -34,15 +34,15 @@ def subject(request: pytest.FixtureRequest) -> Guest:
     return MAKE[request.param](SIZES)
 
 
-def same(found: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(found[key], reference[key]) for key in guests.QUANTITIES)
+def same(outcome: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(outcome[key], reference[key]) for key in guests.QUANTITIES)
 
 
-def close(subject: Guest, found: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> bool:
+def close(subject: Guest, outcome: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> bool:
     """Within the roundings of float64 that a changed network may have."""
     exact, single = (guests.outcome(subject, subject.make(dtype)) for dtype in (torch.float64, torch.float32))
     bounds = guests.allowed(guests.errors(single, exact), torch.float64)
-    errors = guests.errors(found, reference)
+    errors = guests.errors(outcome, reference)
     return all(errors[key] <= bounds[key] for key in guests.QUANTITIES)
 
 
@@ -71,8 +71,8 @@ def test_a_wrong_layer_is_seen(subject: Guest, monkeypatch: pytest.MonkeyPatch) 
     kind = kinds.get(subject.peer, AcceleratedTensorProduct)
     right = kind.forward
     monkeypatch.setattr(kind, "forward", lambda self, *args: right(self, *args) * (1 + 1e-4))
-    found = guests.compare(subject, lambda network: accelerate(network, check=False))
-    assert max(found["of the bound"].values()) > 1
+    differences = guests.compare(subject, lambda network: accelerate(network, check=False))
+    assert max(differences["of the bound"].values()) > 1
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (2, 3)], ids=["no edges", "few atoms"])
@@ -82,10 +82,10 @@ def test_other_batches(name: str, sizes: tuple[int, ...]) -> None:
     plain, fast = (subject.make(torch.float64) for _ in range(2))
     accelerate(fast, check=False)
     expected = guests.outcome(subject, plain)
-    found = guests.outcome(subject, fast)
+    outcome = guests.outcome(subject, fast)
     for key in guests.QUANTITIES:
         scale = max(1.0, float(expected[key].abs().max()))
-        assert (found[key] - expected[key]).abs().max() <= 1e4 * torch.finfo(torch.float64).eps * scale, key
+        assert (outcome[key] - expected[key]).abs().max() <= 1e4 * torch.finfo(torch.float64).eps * scale, key
 
 
 def test_a_step_of_an_optimizer_that_was_there_before(subject: Guest) -> None:

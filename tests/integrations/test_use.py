@@ -93,8 +93,8 @@ def test_signs_of_the_checkpoints_e3nn(float64: None) -> None:
     model.load_state_dict(state)  # loaded afterwards
     native = eqlayers.FullyConnectedTensorProduct(layer.irreps_in1, layer.irreps_in2, layer.irreps_out)
     native.load_state_dict({key.removeprefix("0."): value for key, value in state.items()})
-    for found in (before[0](x, y), model[0](x, y), native(x, y)):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for result in (before[0](x, y), model[0](x, y), native(x, y)):
+        torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     deaccelerate(model)
     torch.testing.assert_close(model[0](x, y), expected, rtol=1e-12, atol=1e-12)

@@ -86,12 +86,12 @@ def test_frozen_tables_give_the_numbers_of_the_network(name: str, dtype: torch.d
     model, atoms = potential(name, dtype), crystal(dtype)
     exact = model(atoms, ASKED)
     report = compress(model)
-    found = model(atoms, ASKED)
-    compare(exact, found, 1e-5, 1e-4)
+    results = model(atoms, ASKED)
+    compare(exact, results, 1e-5, 1e-4)
     assert all(max(row.error) <= 1e-4 for row in report.rows)
     assert [f"{row.name}.table" for row in report.rows] == parts(model)
     assert all(row.name in str(report) and f"{row.error.slopes:.1e}" in str(report) for row in report.rows)
-    assert any(not torch.equal(exact[part], found[part]) for part in ("energies", "forces"))  # it does something
+    assert any(not torch.equal(exact[part], results[part]) for part in ("energies", "forces"))  # it does something
     decompress(model)
     again = model(atoms, ASKED)
     assert all(torch.equal(exact[part], again[part]) for part in ASKED)
@@ -102,10 +102,10 @@ def test_tables_that_are_made_in_inference_mode_outlive_it() -> None:
     model, atoms = potential("MACE"), crystal()
     with torch.inference_mode():
         report = compress(model)
-    found = model(atoms, ASKED)
+    results = model(atoms, ASKED)
     decompress(model)
     assert [row.error for row in compress(model).rows] == [row.error for row in report.rows]
-    assert all(torch.equal(found[part], value) for part, value in model(atoms, ASKED).items())
+    assert all(torch.equal(results[part], value) for part, value in model(atoms, ASKED).items())
 
 
 @pytest.mark.thinned(3)
@@ -116,15 +116,15 @@ def test_live_tables_train_as_the_network_does(name: str) -> None:
     live.load_state_dict(exact.state_dict())
     gradients = []
     for model in (exact, live):
-        found = model(atoms, ASKED)
-        loss = found["energy"].sum() / 10 + found["forces"].square().sum() + found["stress"].square().sum()
+        results = model(atoms, ASKED)
+        loss = results["energy"].sum() / 10 + results["forces"].square().sum() + results["stress"].square().sum()
         gradients.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
     compare(exact(atoms, ASKED), live(atoms, ASKED), 1e-7, 1e-5)
     names = [name for name, _ in exact.named_parameters()]
-    for path, wanted, found in zip(names, *gradients, strict=True):
-        assert (wanted is None) == (found is None), path
+    for path, wanted, results in zip(names, *gradients, strict=True):
+        assert (wanted is None) == (results is None), path
         if wanted is not None:
-            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()), msg=path)
+            torch.testing.assert_close(results, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()), msg=path)
 
 
 @pytest.mark.parametrize("name", ["MACE", "NequIP"])
@@ -163,11 +163,11 @@ def test_files_hold_the_tables(name: str, tmp_path: Path) -> None:
     model, atoms = potential(name, torch.float32), crystal(torch.float32)
     plain = model(atoms, ASKED)
     compress(model, knots=64)
-    found = model(atoms, ASKED)
+    results = model(atoms, ASKED)
     save_potential(model, tmp_path / "small.pt")
     back = load_potential(tmp_path / "small.pt")
     again = back(atoms, ASKED)
-    assert all(torch.equal(found[part], again[part]) for part in ASKED)
+    assert all(torch.equal(results[part], again[part]) for part in ASKED)
     assert parts(back) == parts(model)
     decompress(back)
     again = back(atoms, ASKED)
@@ -223,10 +223,10 @@ def test_other_species_and_less_memory() -> None:
     live = potential("MACE", knots=128).train()
     wanted = live(atoms)["forces"]
     with recomputed(live.network):
-        found = live(atoms)["forces"]
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)
+        forces = live(atoms)["forces"]
+    torch.testing.assert_close(forces, wanted, rtol=1e-12, atol=1e-13)
     weight = live.network.messages[1].radial.weights[0]
-    (mine,), (theirs,) = (torch.autograd.grad(f.square().sum(), [weight]) for f in (found, wanted))
+    (mine,), (theirs,) = (torch.autograd.grad(f.square().sum(), [weight]) for f in (forces, wanted))
     torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
@@ -246,9 +246,9 @@ def test_fullgraph_compilation() -> None:
         return network(kind, geometry(pos, graph), graph).sum()
 
     pos = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
-    found, wanted = (f(pos) for f in (torch.compile(energy, fullgraph=True), energy))
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(*(torch.autograd.grad(value, pos) for value in (found, wanted)))
+    values, wanted = (f(pos) for f in (torch.compile(energy, fullgraph=True), energy))
+    torch.testing.assert_close(values, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(value, pos) for value in (values, wanted)))
 
 
 def test_pairs_of_species_that_were_not_named() -> None:
@@ -287,8 +287,8 @@ def test_a_network_of_ones_own() -> None:
     inputs = torch.randn(3, 4).double(), torch.tensor([0.9, 2.0, 3.1]).double(), torch.randn(3, 4).double(), edges
     exact = model(*inputs)
     assert [row.name for row in compress(model, species=[1, 8]).rows] == ["radial"]
-    found = model(*inputs)
-    assert 0 < float((found - exact).detach().abs().max()) < 1e-4
+    results = model(*inputs)
+    assert 0 < float((results - exact).detach().abs().max()) < 1e-4
     decompress(model)
     assert torch.equal(model(*inputs), exact)
 
@@ -338,8 +338,8 @@ def test_tables_of_every_call_come_back(tmp_path: Path) -> None:
     save_potential(model, tmp_path / "frozen.pt")
     for one in (model, load_potential(tmp_path / "frozen.pt")):
         decompress(one)
-        found = one(atoms, ASKED)
-        assert all(torch.equal(found[part], wanted[part]) for part in ASKED)
+        results = one(atoms, ASKED)
+        assert all(torch.equal(results[part], wanted[part]) for part in ASKED)
         assert list(one.state_dict()) == keys
         assert one.network.options["knots"] == 48
     decompress(model)  # nothing is frozen

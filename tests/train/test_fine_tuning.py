@@ -48,8 +48,8 @@ def shifted(potential: Potential, molecules: list[list[int]], unlabelled: int = 
     data, energy = StructureDataset(bare, edges, dtype=torch.float64), []
     for number, molecule in enumerate(molecules):
         sample = data[number]
-        found = potential(Structures(sample.z, sample.pos, sample.edge_index), ("energy",))["energy"]
-        energy.append(float(found.detach()) + sum(CHANGE[kind] for kind in molecule))
+        energies = potential(Structures(sample.z, sample.pos, sample.edge_index), ("energy",))["energy"]
+        energy.append(float(energies.detach()) + sum(CHANGE[kind] for kind in molecule))
     energy[:unlabelled] = [np.nan] * unlabelled
     labelled = replace(bare, energy=np.array(energy))
     rows = np.arange(len(molecules))[::-1].copy()  # in another order than the file
@@ -248,11 +248,12 @@ def test_the_configuration_of_the_run_is_whole(folder: Path, capsys: pytest.Capt
 def test_shifts_are_refitted_by_default(folder: Path) -> None:
     quick = ["--name", "refitted", "--data.replay", "null", "--test_after_fit", "false"]
     assert main(["fit", "-c", str(folder / "new.yaml"), *quick]) == 0
-    found, old = load_potential(folder / "refitted/checkpoints/last.ckpt"), load_potential(folder / "old/potential.pt")
-    assert found.shifts[0] != old.shifts[0]
-    assert found.shifts[1] == old.shifts[1]  # the data have no oxygen
+    new = load_potential(folder / "refitted/checkpoints/last.ckpt")
+    old = load_potential(folder / "old/potential.pt")
+    assert new.shifts[0] != old.shifts[0]
+    assert new.shifts[1] == old.shifts[1]  # the data have no oxygen
     wider = extend_potential(old, [16])
-    changes = (found.shifts - wider.shifts).tolist()
+    changes = (new.shifts - wider.shifts).tolist()
     assert changes[0] == pytest.approx(2 * changes[2], rel=1e-6)  # the shortest for two hydrogen and a sulfur
 
 
