@@ -1,4 +1,4 @@
-"""Products, convolutions and harmonics as functions, and those beside the layers."""
+"""Layers as functions, and functions of sparse products."""
 
 from typing import TYPE_CHECKING
 

@@ -43,6 +43,22 @@ def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
     )
 
 
+def as_irrep(value: Any, name: str = "ir") -> o3.Irrep:
+    """Read one irrep: a text such as '1o', ``o3.Irrep``, or a pair (degree, parity).
+
+    Raises:
+        IrrepsError: e3nn cannot read it.
+
+    Example:
+        >>> as_irrep("1o").dim
+        3
+    """
+    try:
+        return o3.Irrep(value)
+    except Exception:
+        raise IrrepsError(f"{name} must be an irrep such as '1o', got {got(value)}. Write degree and parity.") from None
+
+
 def read_all_irreps(values: Any, names: tuple[str, ...]) -> tuple[o3.Irreps, ...]:
     """The irreps of several operands, one for each name.
 
@@ -126,15 +142,9 @@ def read_filter(value: Any) -> list[o3.Irrep] | None:
     if value is None:
         return None
     what, fix = "a list of irreps such as ['0e', '1o'], or None", "Pass a list, also for one irrep."
-    kept = []
-    for ir in check_items("filter_ir_out", value, what, fix, IrrepsError):
-        try:
-            kept.append(o3.Irrep(ir))
-        except Exception:
-            raise IrrepsError(
-                f"filter_ir_out must hold irreps such as '1o', got {got(ir)}. Write each as degree and parity."
-            ) from None
-    return kept
+    return [
+        as_irrep(ir, "an entry of filter_ir_out") for ir in check_items("filter_ir_out", value, what, fix, IrrepsError)
+    ]
 
 
 def channel_major_order(irreps: Any) -> np.ndarray:

@@ -109,7 +109,7 @@ def test_paths_are_in_order_and_filtered() -> None:
     kept = algebra.tensor_product_paths("2x1o + 0e", "1o + 1e", ["1o", o3.Irrep("2e")])
     assert [(i, j, str(ir)) for i, j, ir in kept] == [(0, 0, "2e"), (0, 1, "1o"), (1, 0, "1o")]
     assert algebra.tensor_product_paths("", "1o") == []
-    with pytest.raises(IrrepsError, match=r"filter_ir_out must hold irreps such as '1o', got 'q'.*Write each"):
+    with pytest.raises(IrrepsError, match=r"filter_ir_out must be an irrep such as '1o', got 'q'.*Write degree"):
         algebra.tensor_product_paths("1o", "1o", ["q"])
 
 

@@ -96,7 +96,7 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
         r"internal_weights=True must come with.*Pass weights per sample",
         lambda: product(internal_weights=True, shared_weights=False),
     ),
-    (IrrepsError, r"filter_ir_out must hold irreps.*got 'x'", lambda: FullTensorProduct("1o", "1o", ["x"])),
+    (IrrepsError, r"filter_ir_out must be an irrep.*got 'x'", lambda: FullTensorProduct("1o", "1o", ["x"])),
     (IrrepsError, r"filter_ir_out must be None with irreps_out", lambda: TensorSquare("1o", "0e", ["0e"])),
     (ConfigError, r"irrep_normalization must be one of.*'foo'", lambda: TensorSquare("1o", irrep_normalization="foo")),
     (

@@ -16,7 +16,7 @@ from ...core.dtypes import check_same_kind, widest_under_autocast
 from ...core.errors import ConfigError, IrrepsError, ShapeError
 from ...core.forms.program import Form
 from ...core.torch_internals import outside_of_autocast, under_autocast
-from ...irreps.algebra import as_irreps, representation_matrix
+from ...irreps.algebra import as_irrep, as_irreps, representation_matrix
 from ...irreps.layout import LAYOUTS, FlatLayout
 from ..base.module import FormModule, KeepsFloat64
 from ..base.run import run_rows
@@ -86,7 +86,7 @@ class ChangeOfBasis(FormModule):
         """The matrix of every irrep."""
         wanted = dict.fromkeys(ir for _, ir in self.irreps_in)
         if isinstance(basis, Mapping):
-            by_irrep = {_irrep(key): value for key, value in basis.items()}
+            by_irrep = {as_irrep(key, "an irrep of basis"): value for key, value in basis.items()}
             return {ir: _matrix(ir, by_irrep[ir]) if ir in by_irrep else np.eye(ir.dim) for ir in wanted}
         turn: Any = basis
         if isinstance(basis, str):
@@ -106,7 +106,7 @@ class ChangeOfBasis(FormModule):
         Raises:
             IrrepsError: The layer does not have this irrep.
         """
-        irrep = _irrep(ir)
+        irrep = as_irrep(ir)
         if irrep not in self._matrices:
             raise IrrepsError(f"ir must be one of {self.irreps_in}, got {got(ir)}. Pick one of these.")
         return torch.from_numpy(self._matrices[irrep].copy())
@@ -126,15 +126,6 @@ class ChangeOfBasis(FormModule):
         way = f"{self.basis} -> e3nn" if self.inverse else f"e3nn -> {self.basis}"
         layouts = self.layout if self.layout_out == self.layout else f"{self.layout} -> {self.layout_out}"
         return f"{self.irreps_in} | {way} | {layouts}, backend {self.backend or 'auto'}"
-
-
-def _irrep(value: Any) -> o3.Irrep:
-    try:
-        return o3.Irrep(value)
-    except Exception:
-        raise IrrepsError(
-            f"irreps of basis must be irreps such as '1o', got {got(value)}. Write degree and parity."
-        ) from None
 
 
 def _matrix(ir: o3.Irrep, value: Any) -> np.ndarray:

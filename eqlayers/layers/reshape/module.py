@@ -11,11 +11,11 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ...core.checks import check_flag, check_integer, check_items, check_module, got, is_integer
+from ...core.checks import check_flag, check_integer, check_items, check_module, is_integer
 from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ...core.errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
 from ...e3nn_compat.torchscript import checked
-from ...irreps.algebra import as_irreps
+from ...irreps.algebra import as_irrep, as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.columns import Columns, Copies, columns_of, copies_between, reordered, same_order, take, whole_row
 from ..base.module import EquivariantModule
@@ -122,10 +122,7 @@ class ExtractIr(Extract):
 
     def __init__(self, irreps_in: Any, ir: Any, *, layout: str = "mul_ir") -> None:
         irreps = as_irreps(irreps_in, "irreps_in")
-        try:
-            wanted = o3.Irrep(ir)
-        except Exception:
-            raise IrrepsError(f"ir must be an irrep such as '1o', got {got(ir)}. Write degree and parity.") from None
+        wanted = as_irrep(ir)
         groups = [i for i, group in enumerate(irreps) if group.ir == wanted]
         out = o3.Irreps([irreps[i] for i in groups])
         super().__init__(irreps, [out], [tuple(groups)], squeeze_out=True, layout=layout)
