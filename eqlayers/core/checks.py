@@ -188,8 +188,15 @@ def _as_float(value: Any) -> float:
     return math.nan
 
 
-def check_items(name: str, value: Any, what: str, fix: str, error: type[EqlayersError] = ConfigError) -> list[Any]:
-    """The items of a list, a tuple or another iterable, but no text and no mapping.
+def check_items(
+    name: str,
+    value: Any,
+    what: str,
+    fix: str,
+    error: type[EqlayersError] = ConfigError,
+    count: int | None = None,
+) -> list[Any]:
+    """The items of a list, a tuple or another iterable, but no text and no mapping; so many if ``count`` is a number.
 
     Raises:
         ConfigError: No such thing; or the ``error`` named.
@@ -197,9 +204,12 @@ def check_items(name: str, value: Any, what: str, fix: str, error: type[Eqlayers
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise error(f"{name} must be {what}, got {got(value)}. {fix}")
     try:
-        return list(value)
+        items = list(value)
     except Exception:  # a tensor without axes says that it is iterable
         raise error(f"{name} must be {what}, got {got(value)}. {fix}") from None
+    if count is not None and len(items) != count:
+        raise error(f"{name} must be {what}, {count} in all, got {len(items)}. {fix}")
+    return items
 
 
 def check_type(

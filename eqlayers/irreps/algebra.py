@@ -66,9 +66,7 @@ def read_all_irreps(values: Any, names: tuple[str, ...]) -> tuple[o3.Irreps, ...
         IrrepsError: Another number of them, or e3nn cannot read one.
     """
     what, fix = f"the irreps of {', '.join(names)}", "Give the irreps of each."
-    items = check_items("irreps", values, what, fix, IrrepsError)
-    if len(items) != len(names):
-        raise IrrepsError(f"irreps must be {what}, got {len(items)}. {fix}")
+    items = check_items("irreps", values, what, fix, IrrepsError, len(names))
     return tuple(as_irreps(irreps, f"irreps of {name}") for irreps, name in zip(items, names, strict=True))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from e3nn import o3
 
 from ..core.checks import check_choice, check_flag, check_items, check_number, check_type, got, is_integer
-from ..core.errors import ConfigError, IndexRangeError, IrrepsError
+from ..core.errors import IndexRangeError, IrrepsError
 from .modes import MODES
 
 
@@ -110,11 +110,8 @@ def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:
     """One variance per irreps group; None means 1."""
     if values is None:
         return [1.0] * len(irreps)
-    items = check_items(name, values, "a list of numbers", f"Give one per group of {irreps}.")
-    if len(items) != len(irreps):
-        raise ConfigError(
-            f"{name} must have {len(irreps)} entries, one per group of {irreps}, got {len(items)}. Give one for each."
-        )
+    fix = f"Give one for each group of {irreps}."
+    items = check_items(name, values, "a list of numbers", fix, count=len(irreps))
     fix = "Use 1.0 where in doubt."
     return [check_number(f"{name}[{i}]", v, at_least=0, fix=fix) for i, v in enumerate(items)]
 

@@ -72,7 +72,11 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
     ),
     (IrrepsError, r"path_weight must be a finite number.*got nan", lambda: product((*ROW, float("nan")))),
     (IrrepsError, r"path_weight must be a finite number.*got inf", lambda: product((*ROW, float("inf")))),
-    (ConfigError, r"in1_var must have 1 entries.*got 2\. Give one for each", lambda: product(in1_var=[1.0, 2.0])),
+    (
+        ConfigError,
+        r"in1_var must be .*, 1 in all, got 2\. Give one for each",
+        lambda: product(in1_var=[1.0, 2.0]),
+    ),
     (
         ConfigError,
         r"in2_var\[0\] must be a finite number of at least 0, got -1\. Use 1\.0",

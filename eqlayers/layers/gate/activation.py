@@ -113,9 +113,7 @@ def normalized(acts: Any, count: int, name: str) -> list[NormalizedFunction | No
         ConfigError: No list of functions, or a list of another length.
     """
     fix = f"Give {count}, None where nothing is to be done."
-    functions = check_items(name, acts, "a list of functions, one for each irreps group", fix)
-    if len(functions) != count:
-        raise ConfigError(f"{name} must be {count} functions, one for each irreps group, got {len(functions)}. {fix}")
+    functions = check_items(name, acts, "a list of functions, one for each irreps group", fix, count=count)
     return [None if act is None else NormalizedFunction(act) for act in functions]
 
 

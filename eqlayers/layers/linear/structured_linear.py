@@ -73,9 +73,7 @@ def _multiplicities(irreps: Irreps, channels: Any) -> list[int]:
     if is_integer(channels):
         return [check_integer("channels_out", channels, 0)] * len(irreps)
     what, fix = "a number, or one for each group", f"Give {len(irreps)} of them for {irreps}."
-    items = check_items("channels_out", channels, what, fix)
-    if len(items) != len(irreps):
-        raise ConfigError(f"channels_out must be {what}, got {len(items)}. {fix}")
+    items = check_items("channels_out", channels, what, fix, count=len(irreps))
     return [check_integer(f"channels_out[{i}]", mul, 0) for i, mul in enumerate(items)]
 
 

@@ -94,9 +94,8 @@ class FormulaLayer(FormulaModule):
         outs = list(irreps_out) if self._several else [irreps_out]
         fix = "Give one text, or one for each."
         what = "a text, or a list of them"
-        kinds = [rows_out] * len(outs) if isinstance(rows_out, str) else check_items("rows_out", rows_out, what, fix)
-        if len(kinds) != len(outs):
-            raise ConfigError(f"rows_out must be one for each of {len(outs)} results, got {got(rows_out)}. {fix}")
+        kinds = [rows_out] * len(outs) if isinstance(rows_out, str) else rows_out
+        kinds = check_items("rows_out", kinds, what, fix, count=len(outs))
         names = [f"result {n}" if self._several else "the result" for n in range(len(outs))]
         self._results = [
             Rows(name, as_irreps(irreps, "irreps_out"), check_choice("rows_out", kind, ROWS))

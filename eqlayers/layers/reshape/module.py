@@ -60,13 +60,9 @@ class Extract(EquivariantModule):
         fix = "Give irreps and numbers of groups for each part."
         parts = check_items("irreps_outs", irreps_outs, "a list of irreps", fix)
         self.irreps_outs = tuple(as_irreps(irreps, f"irreps_outs[{n}]") for n, irreps in enumerate(parts))
-        self.instructions = check_items("instructions", instructions, "a list of lists of groups", fix)
+        what, count = "a list of lists of groups", len(parts)
+        self.instructions = check_items("instructions", instructions, what, fix, count=count)
         self._squeeze = check_flag("squeeze_out", squeeze_out) and len(self.irreps_outs) == 1
-        if len(self.instructions) != len(self.irreps_outs):
-            raise ConfigError(
-                f"instructions must be as many as irreps_outs, {len(self.irreps_outs)}, got {len(self.instructions)}. "
-                f"{fix}"
-            )
         self._flat = FlatLayout(self.irreps_in, layout)
         self._parts = [self._read(n, ins) for n, ins in enumerate(self.instructions)]
 
@@ -414,12 +410,8 @@ class Separable(EquivariantModule):
         super().__init__(layout)
         self.split = Split(irreps, parts, layout=layout)
         self.irreps_in = self.split.irreps_in
-        items = check_items("modules", modules, "a list of modules or None", "Give one for each part.")
-        if len(items) != len(self.split.irreps_outs):
-            raise ConfigError(
-                f"modules must be one for each of the {len(self.split.irreps_outs)} parts, got {len(items)}. Use None "
-                f"for a part that stays as it is."
-            )
+        fix, count = "Give one for each part, None if it stays as it is.", len(self.split.irreps_outs)
+        items = check_items("modules", modules, "a list of modules or None", fix, count=count)
         outs = []
         for number, (part, module) in enumerate(zip(self.split.irreps_outs, items, strict=True)):
             outs.append(part if module is None else self._fitting(f"modules[{number}]", module, part))

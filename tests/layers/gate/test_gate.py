@@ -109,7 +109,10 @@ def test_text_and_bad_input() -> None:
     for wrong, message in (
         (("1o", [None], "", [], ""), "irreps_scalars must be scalars, got 1x1o"),
         (("0e", [None], "2x0e", [None], "3x1o"), "irreps_gates must hold a scalar for each copy of irreps_gated, 3 of"),
-        (("0e", [None, None], "", [], ""), "acts must be 1 functions, one for each irreps group, got 2"),
+        (
+            ("0e", [None, None], "", [], ""),
+            "acts must be a list of functions.* 1 in all, got 2",
+        ),
         (("0o", [functional.silu], "", [], ""), "acts must be even or odd for odd scalars, got silu"),
         (("0e", [lambda z: z.sum()], "", [], ""), "an activation must map a tensor to one of its shape"),
     ):

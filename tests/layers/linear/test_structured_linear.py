@@ -61,7 +61,7 @@ def test_low_rank_with_chosen_paths_and_without_any() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ConfigError, match=r"channels_out must be a number, or one for each group, got 2\. Give 3"):
+    with pytest.raises(ConfigError, match=r"channels_out must be a number, .*, 3 in all, got 2\. Give 3"):
         IrrepwiseLinear(IRREPS, [1, 2])
     with pytest.raises(ConfigError, match=r"channels_out\[1\] must be an integer, at least 0, got -1"):
         IrrepwiseLinear(IRREPS, [1, -1, 2])

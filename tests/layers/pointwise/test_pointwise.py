@@ -120,7 +120,11 @@ BAD: list[tuple[type[Exception], str, Any]] = [
         lambda: FormulaLayer(dot, X, "4x0e", rows={"y": "src"}),
     ),
     (ConfigError, r"only rows 'one' of \['x'\]", lambda: FormulaLayer(dot, X, "4x0e", rows={"x": "one"})),
-    (ConfigError, "rows_out must be one for each of 1", lambda: FormulaLayer(dot, X, "4x0e", rows_out=["each"] * 2)),
+    (
+        ConfigError,
+        "rows_out must be .*, 1 in all, got 2",
+        lambda: FormulaLayer(dot, X, "4x0e", rows_out=["each"] * 2),
+    ),
     (
         ConfigError,
         "list of the 1 components of one channel of the result",
