@@ -311,7 +311,7 @@ def test_scripted_dropout_heeds_the_mode_and_draws_what_the_layer_draws() -> Non
 
 
 @pytest.mark.parametrize("name", [n for n in LAYERS if n.split()[0] in ("gate", "activation", "norm", "sphere", "one")])
-def test_traced_twins_refuse_other_widths_and_have_the_layers_gradients(name: str) -> None:
+def test_traced_wrappers_refuse_other_widths_and_have_the_layers_gradients(name: str) -> None:
     layer = LAYERS[name]()
     scripted = torch.jit.script(layer)
     (x,) = arguments(layer, (4,))
