@@ -245,23 +245,23 @@ class GatedNonlinearity(FormulaModule):
             ShapeError, DTypeError, DeviceError: The features do not fit the layer, or each other.
         """
         base = self._formulas[2 * (added is not None) + (residual is not None)]
-        if self._out.dim and (results := formula_at_once(base, (x, *_there(added, residual)), None, self.backend)):
+        if self._out.dim and (results := formula_at_once(base, (x, *_present(added, residual)), None, self.backend)):
             return results[0]
         self._flat.check("x", x)
-        there: dict[str, Tensor] = {"x": x}
+        operands: dict[str, Tensor] = {"x": x}
         for name, value, layout in (("added", added, self._flat), ("residual", residual, self._out)):
             if value is not None:
                 layout.check(name, value)
-                there[name] = value
-        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
-        check_same_kind(**there)
-        lead = broadcast_lead(**{name: value.shape[:-1] for name, value in there.items()})
+                operands[name] = value
+        operands = dict(zip(operands, widest_under_autocast(*operands.values()), strict=True))
+        check_same_kind(**operands)
+        lead = broadcast_lead(**{name: value.shape[:-1] for name, value in operands.items()})
         if not self._out.dim:
             return x.new_zeros(*lead, 0)
-        (z,) = run_formula(base, [as_rows(value, lead) for value in there.values()], None, self.backend)
+        (z,) = run_formula(base, [as_rows(value, lead) for value in operands.values()], None, self.backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
 
-def _there(*tensors: Tensor | None) -> list[Tensor]:
+def _present(*tensors: Tensor | None) -> list[Tensor]:
     """The tensors that are not None."""
     return [t for t in tensors if t is not None]

@@ -67,8 +67,8 @@ def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
                 loads[0] if apart else expr.scale(factor, expr.add(*(expr.multiply(v, v) for v in loads)))
             )
     rows = [(kept.operand("scalars"), values[0]), (squares.operand("squares"), values[1])]
-    there = [(row, nodes) for row, nodes in rows if row.width]
-    results, outputs = [row for row, _ in there], [nodes for _, nodes in there]
+    present = [(row, nodes) for row, nodes in rows if row.width]
+    results, outputs = [row for row, _ in present], [nodes for _, nodes in present]
     return register_formula(formula(expr, [x.operand("x")], results, outputs, channels))
 
 
@@ -101,8 +101,8 @@ def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> For
                 outputs.append(expr.load(1 + some, k))
             else:
                 outputs += [expr.multiply(expr.load(0, i), expr.load(1, k)) for i in block]
-    there = [x.operand("x"), numbers.operand("numbers", rows), scalars.operand("scalars")]
-    operands = [row for row in there if row.width or row.name == "x"]
+    blocks = [x.operand("x"), numbers.operand("numbers", rows), scalars.operand("scalars")]
+    operands = [row for row in blocks if row.width or row.name == "x"]
     return register_formula(formula(expr, operands, [x.operand("z")], [outputs], channels))
 
 
