@@ -13,7 +13,7 @@ from torch import Tensor
 from ...core.backends import check_backend
 from ...core.backends.rows import Ends, gathered, summed
 from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
-from ...core.dtypes import ACCUMULATE, check_same_kind, device_error, widest_under_autocast
+from ...core.dtypes import ACCUMULATE, device_error, of_one_kind
 from ...core.errors import IndexRangeError, ShapeError
 from ...core.forms.program import Form
 from ...core.graph import Graph, as_graph
@@ -80,8 +80,7 @@ def edge_softmax(
         operands["sink"] = sink
     else:
         number = check_number("sink", sink, fix="0.0 is usual.")
-    operands = dict(zip(operands, widest_under_autocast(*operands.values()), strict=True))
-    check_same_kind(**operands)
+    operands = dict(zip(operands, of_one_kind(**operands), strict=True))
     logits, heads = operands["logits"], logits.shape[1]
     for name, rows in (("logits", logits), ("envelope", operands.get("envelope"))):
         if rows is not None and (rows.ndim != 2 or rows.shape[0] != graph.num_edges):
@@ -171,8 +170,7 @@ def run_aggregate(
     check_rows("values", values, graph.num_edges, form.program.widths[0])
     check_rows("logits", logits, graph.num_edges, heads)
     weights = edge_softmax(logits, graph, None, envelope, sink, deterministic=deterministic)
-    values, weights = widest_under_autocast(values, weights)
-    check_same_kind(values=values, logits=weights)
+    values, weights = of_one_kind(values=values, logits=weights)
     operands = values, weights, values.new_empty(0)
     # edges are the senders of this graph, so kernels of convolutions sum rows of edges
     to_nodes = graph.halves()[1]

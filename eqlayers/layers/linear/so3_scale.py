@@ -11,7 +11,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ...core.checks import check_choice, check_items, check_number, check_tensor, got
-from ...core.dtypes import ACCUMULATE, broadcast_lead, check_same_kind, widest_under_autocast
+from ...core.dtypes import ACCUMULATE, broadcast_lead, of_one_kind
 from ...core.errors import ConfigError, ShapeError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
@@ -130,14 +130,13 @@ class SO3Scale(KeepsFloat64, FormModule):
             return run_rows(self._form, x, constants, x.shape[:-1], self.backend)
         s = self.weight if scales is None else scales
         check_tensor("scales", s, f"[..., {self.num_scales}]")
-        x, s = widest_under_autocast(x, s)
         if s.shape[-1:] != (self.num_scales,):
             raise ShapeError(
                 f"scales must be [..., {self.num_scales}], one per {self.per} of {self.irreps_in}, got "
                 f"{list(s.shape)}. "
                 f"Check per= and the order of the axes."
             )
-        check_same_kind(x=x, scales=s)
+        x, s = of_one_kind(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
         return run_rows(self._form, x, s, lead, self.backend)
 

@@ -14,7 +14,7 @@ from eqlayers_kernels.forms.formula import Formula
 from ...core.backends import check_backend
 from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, fixed
-from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
+from ...core.dtypes import broadcast_lead, check_same_kind, of_one_kind
 from ...core.errors import ShapeError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
@@ -153,8 +153,7 @@ def angles_to_quaternion(alpha: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:
         tensor([0., 1., 0., 0.])
     """
     angles = [check_floating(n, v, "[...]") for n, v in (("alpha", alpha), ("beta", beta), ("gamma", gamma))]
-    alpha, beta, gamma = widest_under_autocast(*angles)
-    check_same_kind(alpha=alpha, beta=beta, gamma=gamma)
+    alpha, beta, gamma = of_one_kind(alpha=angles[0], beta=angles[1], gamma=angles[2])
     total, difference, half = (alpha + gamma) / 2, (alpha - gamma) / 2, beta / 2
     cos, sin = half.cos(), half.sin()
     parts = (cos * total.cos(), sin * difference.cos(), cos * total.sin(), -sin * difference.sin())
@@ -292,8 +291,7 @@ def check_operands(flat: FlatLayout, x: Tensor, rotation: Tensor) -> tuple[Tenso
         ShapeError, DTypeError, DeviceError: They do not fit the layout or each other.
     """
     FlatLayout.check(flat, "x", x)  # compilers guard no methods of constants, which it is in functions
-    x, rotation = widest_under_autocast(x, check_floating("rotation", rotation, "[...]"))
-    check_same_kind(x=x, rotation=rotation)
+    x, rotation = of_one_kind(x=x, rotation=check_floating("rotation", rotation, "[...]"))
     return x, rotation
 
 
