@@ -20,7 +20,8 @@ EPS = torch.finfo(torch.float64).eps
 MARGIN = 0.1  # Angstrom by which lists reach farther, so that differences move no atom out of them
 #: Units of the predictions of a potential.
 UNITS = {"energy": "eV", "forces": "eV/A", "dipole": "e A", "polarizability": "A^3"}
-Found = list[tuple[str, tuple[float, float], str]]
+#: Names, deviations with the largest that rounding explains, and units.
+Deviations = list[tuple[str, tuple[float, float], str]]
 STEPS = torch.tensor([1.0, -1.0, 2.0, -2.0, 4.0, -4.0], dtype=torch.float64, device="cpu")
 EYE = torch.eye(3, dtype=torch.float64, device="cpu")
 
@@ -86,12 +87,12 @@ class Case:
             shifts=old.shifts.repeat(count, 1),
         )
 
-    def difference(self, other: Structures, matrix: Tensor, order: Tensor | None = None) -> Found:
+    def difference(self, other: Structures, matrix: Tensor, order: Tensor | None = None) -> Deviations:
         """The difference of all predictions for the same atoms, turned by a matrix, in another order, or copied."""
         names = [name for name in ("energy", "forces", "dipole", "polarizability") if name in self.predictions]
         predictions = self.ask(other, *names)
         copies = len(other.z) // len(self.batch.z)
-        rows: Found = []
+        rows: Deviations = []
         for name in names:
             expected = self.predictions[name]
             if name == "forces":

@@ -17,7 +17,7 @@ from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
 from .cutoff import cutoff_rows
 from .equivariance import random_orthogonal
 from .examples import example_structures
-from .potential_case import EPS, EYE, MARGIN, ROUNDINGS, STEPS, Case, Found, slope_of, worst_of
+from .potential_case import EPS, EYE, MARGIN, ROUNDINGS, STEPS, Case, Deviations, slope_of, worst_of
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -133,7 +133,7 @@ def check_potential(
 # ---- what is checked of every structure ----------------------------------------------------------------------------
 
 
-def _derivatives(case: Case, step: float) -> Found:
+def _derivatives(case: Case, step: float) -> Deviations:
     """Along random directions, in which a wrong component shows with certainty."""
     pos, cell = case.batch.pos, case.batch.cell
     assert cell is not None
@@ -170,7 +170,7 @@ def _derivatives(case: Case, step: float) -> Found:
     ]
 
 
-def _stress(case: Case) -> Found:
+def _stress(case: Case) -> Deviations:
     """The stress by ASE's volume, if the structure has one; requested alone, as users do."""
     if not has_volume(case.atoms):
         return []
@@ -190,17 +190,17 @@ def _hessian_products(case: Case, *directions: Tensor) -> list[Tensor]:
     ]
 
 
-def _sums(case: Case, step: float) -> Found:
+def _sums(case: Case, step: float) -> Deviations:
     forces, pos = case.predictions["forces"], case.batch.pos
     slack = len(pos) * case.force_rounding
-    rows: Found = [("forces sum to zero", (float(forces.sum(0).abs().max()), slack), "eV/A")]
+    rows: Deviations = [("forces sum to zero", (float(forces.sum(0).abs().max()), slack), "eV/A")]
     if not case.atoms.pbc.any():  # a cell breaks the symmetry that conserves the angular momentum
         torques = float(torch.linalg.cross(pos, forces).sum(0).abs().max())
         rows.append(("torques sum to zero", (torques, slack * float(pos.abs().max() + 1)), "eV"))
     return rows
 
 
-def _symmetries(case: Case, step: float) -> Found:
+def _symmetries(case: Case, step: float) -> Deviations:
     """Rotation, inversion, another place, another order of atoms and edges."""
     old, eye = case.batch, case.place(EYE)
     assert old.cell is not None
@@ -232,7 +232,7 @@ def _symmetries(case: Case, step: float) -> Found:
     ]
 
 
-def _copies(case: Case, step: float) -> Found:
+def _copies(case: Case, step: float) -> Deviations:
     """Two structures far apart, or two cells of a crystal, have twice the energy and the same forces."""
     atoms, margin = case.atoms, case.potential.cutoff + MARGIN
     if atoms.pbc.any():
@@ -247,14 +247,14 @@ def _copies(case: Case, step: float) -> Found:
     return [(f"two copies: {part}", pair, unit) for part, pair, unit in rows]
 
 
-def _beyond(case: Case, step: float) -> Found:
+def _beyond(case: Case, step: float) -> Deviations:
     """Edges that are longer than the cutoff change nothing."""
     wide = NeighborLists(case.potential.cutoff + 1.0)(case.atoms)
     rows = case.difference(collate(case.potential, [case.atoms], [wide]), case.place(EYE))
     return [(f"edges beyond the cutoff: {part}", pair, unit) for part, pair, unit in rows]
 
 
-def _born_charges(case: Case, step: float) -> Found:
+def _born_charges(case: Case, step: float) -> Deviations:
     """They are slopes of the dipole, and moving all atoms moves no charge."""
     charges = case.potential(case.batch, ("born_charges",), create_graph=False)["born_charges"]
     slack = case.rounding("dipole") / step
@@ -273,7 +273,7 @@ def _born_charges(case: Case, step: float) -> Found:
 
 
 #: Checks by the property that they need; None for checks of all properties.
-CHECKS: tuple[tuple[str | None, Callable[[Case, float], Found]], ...] = (
+CHECKS: tuple[tuple[str | None, Callable[[Case, float], Deviations]], ...] = (
     ("energy", _derivatives),
     ("energy", _sums),
     (None, _symmetries),
