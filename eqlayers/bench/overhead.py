@@ -16,6 +16,7 @@ from .. import nn
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps, channel_major_order
 from ..irreps.layout import LAYOUTS
+from ..models import NequIP, Potential, Structures
 from ..testing.defaults import default_dtype
 from .config import DEVICE, Field, Known, read_settings
 from .measure import alternate, describe, find_device, keep_random_state, ratio, summary, threads
@@ -211,6 +212,16 @@ class Bare(torch.autograd.Function):
         return None, None, None
 
 
+def water() -> Callable[[], Any]:
+    """The energy and forces of a water molecule, by a small NequIP potential."""
+    network = NequIP([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=2, cutoff=4.0, num_basis=4, radial_hidden=(8,))
+    potential = Potential(network, species=[1, 8])
+    pos = torch.tensor([[0.0, 0.0, 0.12], [0.0, 0.76, -0.48], [0.0, -0.76, -0.48]])
+    edges = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
+    molecule = Structures(torch.tensor([8, 1, 1]), pos, edges)
+    return lambda: potential(molecule)["forces"]
+
+
 def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
     """Calls of layers in units, the fastest of some repeats that take turns.
 
@@ -227,6 +238,7 @@ def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
         "product, tape": (True, lambda: layer(x, y)),
         "product": (False, lambda: layer(x, y)),
         "convolution": (False, lambda: conv(x, y, w, graph)),
+        "water": (True, water()),
     }
     best = dict.fromkeys(timed, float("inf"))
     with threads(1):
@@ -239,4 +251,5 @@ def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
         "TensorProduct with a tape, bare autograd Functions": best["product, tape"] / best["Function"],
         "TensorProduct without a tape, torch.add": best["product"] / best["add"],
         "TensorProductConv with a Graph, without a tape, torch.add": best["convolution"] / best["add"],
+        "energy and forces of water by NequIP, torch.add": best["water"] / best["add"],
     }

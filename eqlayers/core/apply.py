@@ -1,4 +1,4 @@
-"""One form on rows of operands, by a backend that is chosen."""
+"""A program on rows of operands, by a backend: with a kernel in one call, or as operations of torch."""
 
 from __future__ import annotations
 
@@ -8,37 +8,54 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .backends import BACKENDS
-from .backends.forms import BY_DEVICE
+from .backends.forms import BY_DEVICE, chosen
+from .backends.rows import Ends, gathered, summed
 from .backends.whole import contract
-from .forms.program import Form
+from .forms.description import with_rows
+from .forms.program import ROW_MAPS, Form
+from .forms.request import Sizes
 from .graph import Graph
-from .operator import call_form, sorted_edges
+from .operator import at_once, call_form, sorted_edges
+from .torch_internals import is_plain
 
 
-def apply_form(
-    operands: Sequence[Tensor], graph: Graph | None, form: Form, backend: str, deterministic: bool = True
+def run_program(
+    form: Form,
+    operands: Sequence[Tensor],
+    rows: Sequence[str],
+    graph: Graph | None = None,
+    backend: str | None = None,
+    deterministic: bool = True,
 ) -> Tensor:
-    """Run a form.
+    """Run a program, differentiable to any order.
 
     Args:
-        operands: x, y and w of the program, ``[N, width]`` each; ``[width]`` of weights that serve all. With a graph x
-            has a row per sender, the others have one per edge.
-        graph: None, or the edges of a graph, for backends with kernels of forms.
         form: The program.
-        backend: Name of the backend that runs it.
+        operands: x, y and w, of one dtype and device, with a row for each row of the batch, of the senders or of the
+            receivers, ``[rows, width]``, or ``[width]`` of one row for all.
+        rows: Of x, y, w and of the result: 'each', 'src', 'dst' or 'one'.
+        graph: The rows of the batch as edges; None if no operand or result has rows of nodes.
+        backend: Name of a backend, or None for the first that accepts.
         deterministic: Whether sums must have a fixed order.
 
     Returns:
-        ``[N, width]``; with a graph a row per receiver.
+        ``[rows, width]``.
     """
-    whole = BACKENDS[backend].whole if form.program.paths else contract
-    if whole is not None:
-        return whole(form.key, *operands)
-    key = Form.key_of(form, graph is not None, operands[2].ndim == 1)  # compilers guard no methods of constants
-    sizes = (operands[1].shape[0], 0, 0) if graph is None else (graph.num_edges, graph.num_src, graph.num_dst)
-    tables = None if graph is None else graph.tables(sorted_edges)
-    own = backend == BY_DEVICE.get(operands[0].device.type)
-    return call_form(operands, tables, *sizes, key, "" if own else backend, deterministic)[0]
+    if form.program.paths and is_plain(operands):
+        results = at_once(form.with_rows(*rows), operands, graph, backend, deterministic)
+        if results is not None:
+            return results[0]
+    first = operands[0]
+    name = chosen(first.device.type, first.dtype, backend, form.key)
+    whole = BACKENDS[name].whole
+    if whole is None and form.program.paths:
+        tables = None if graph is None else graph.tables(sorted_edges)
+        sizes = Sizes(operands[1].shape[0]) if graph is None else graph.sizes
+        other = "" if name == BY_DEVICE.get(first.device.type) else name
+        return call_form(operands, tables, sizes, with_rows(form.key, *rows), other, deterministic)[0]
+    ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
+    wide = [t if kind == "one" else gathered(kind, t, ends) for t, kind in zip(operands, rows, strict=False)]
+    return summed(rows[3], (whole or contract)(form.key, *wide), ends, deterministic)
 
 
 def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -47,3 +64,17 @@ def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
         return t
     expanded = t.expand(*lead, t.shape[-1])
     return expanded if len(lead) == 1 else expanded.reshape(math.prod(lead), t.shape[-1])
+
+
+def run_by_row(
+    form: Form, x: Tensor, y: Tensor, lead: tuple[int, ...], backend: str | None, w: Tensor | None = None
+) -> Tensor:
+    """A program on ``[..., width]`` of x, y and w, whose leading axes broadcast to ``lead``: ``[*lead, width]``.
+
+    One row of w serves all if it has no other axis; None is for programs without weights.
+    """
+    w = x.new_empty(0) if w is None else w
+    shared = w.ndim == 1
+    rows = as_rows(x, lead), as_rows(y, lead), w if shared else as_rows(w, lead)
+    z = run_program(form, rows, ROW_MAPS[False, shared], None, backend)
+    return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])

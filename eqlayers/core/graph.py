@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .checks import check_flag, check_floating, check_items, check_tensor, check_type, got, is_integer
 from .errors import DTypeError, IndexRangeError, ShapeError
+from .forms.request import Sizes
 from .torch_internals import (
     assert_later,
     being_traced,
     current_trace,
+    is_plain,
     is_traced_size,
     outside_of_func,
     unwrapped,
@@ -23,6 +26,7 @@ from .torch_internals import (
 
 __all__ = ["Graph"]
 
+T = TypeVar("T")
 #: Nodes whose tables can be addressed.
 _MOST = 2**48
 
@@ -175,9 +179,9 @@ class Graph:
         return self._edge_index.shape[1]
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
+    def sizes(self) -> Sizes:
         """Numbers of edges, senders and receivers."""
-        return self._edge_index.shape[1], self._num_src, self._num_dst
+        return Sizes(self._edge_index.shape[1], self._num_src, self._num_dst)
 
     @property
     def ends(self) -> tuple[Tensor, Tensor]:
@@ -200,7 +204,9 @@ class Graph:
 
         ``plain``: whether the caller knows that nothing is traced or compiled.
         """
-        if plain and self._tables is not None and self._trace is None:
+        if plain and self._trace is None and (self._tables is not None or not torch.is_inference_mode_enabled()):
+            if self._tables is None:
+                self._tables = sort(self._edge_index, self._num_src, self._num_dst)
             return self._tables
         trace = current_trace()
         if self._outlives():
@@ -210,13 +216,16 @@ class Graph:
             if wrapped_by_func(self._edge_index):
                 return sort(self._edge_index, self._num_src, self._num_dst)  # differ from sample to sample: not kept
             self._trace = trace
-            with outside_of_func():
-                if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-                    with torch.inference_mode(False):  # the same graph may be trained with afterwards
-                        self._tables = sort(self._edge_index.clone(), self._num_src, self._num_dst)
-                else:
-                    self._tables = sort(self._edge_index, self._num_src, self._num_dst)
+            self._tables = self._made(lambda edge_index: sort(edge_index, self._num_src, self._num_dst))
         return self._tables
+
+    def _made(self, make: Callable[[Tensor], T]) -> T:
+        """Tensors that are kept: plain, and none of inference mode, because the graph may be trained with later."""
+        with outside_of_func():
+            if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+                return make(self._edge_index)
+            with torch.inference_mode(False):
+                return make(self._edge_index.clone())
 
     def place_tables(self, place: Tensor, places: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
         """The sorted edges with those sorted by ``[E]`` places, of so many, behind, made by ``sort(place)``.
@@ -253,19 +262,14 @@ class Graph:
         if self._halves is None or self._halves[0] is not trace:
             if wrapped_by_func(self._edge_index) or self._outlives():
                 return self._cut(self._edge_index)  # differ from sample to sample: not kept
-            with outside_of_func():
-                if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-                    with torch.inference_mode(False):  # the same graph may be trained with afterwards
-                        self._halves = trace, *self._cut(self._edge_index.clone())
-                else:
-                    self._halves = trace, *self._cut(self._edge_index)
+            self._halves = trace, *self._made(self._cut)
         return self._halves[1:]
 
     def _cut(self, edge_index: Tensor) -> tuple[Graph, Graph]:
         src, dst = edge_index.unbind(0)
-        own, count = torch.arange(edge_index.shape[1], dtype=src.dtype, device=src.device), edge_index.shape[1]
-        first = Graph(torch.stack([src, own]), self._num_src, count, copy=False)
-        return first, Graph(torch.stack([own, dst]), count, self._num_dst, copy=False)
+        edge, count = torch.arange(edge_index.shape[1], dtype=src.dtype, device=src.device), edge_index.shape[1]
+        first = Graph(torch.stack([src, edge]), self._num_src, count, copy=False)
+        return first, Graph(torch.stack([edge, dst]), count, self._num_dst, copy=False)
 
     @classmethod
     def of(cls, batch: Any) -> Graph:
@@ -296,16 +300,16 @@ class Graph:
             >>> Graph.joined([pair, pair]).edge_index.tolist()
             [[0, 1, 2, 3], [1, 0, 3, 2]]
         """
-        given = check_items("graphs", graphs, "a list of graphs", "Pass the graphs of a batch.", DTypeError)
-        if not given:
+        parts = check_items("graphs", graphs, "a list of graphs", "Pass the graphs of a batch.", DTypeError)
+        if not parts:
             raise ShapeError("graphs must be at least one, got none. Leave out empty batches.")
-        for number, one in enumerate(given):
+        for number, one in enumerate(parts):
             check_type(f"graphs[{number}]", one, Graph, "a Graph", "Build it with Graph(edge_index, n).", DTypeError)
-        src = list(accumulate((g.num_src for g in given), initial=0))
-        dst = list(accumulate((g.num_dst for g in given), initial=0))
+        src = list(accumulate((g.num_src for g in parts), initial=0))
+        dst = list(accumulate((g.num_dst for g in parts), initial=0))
         moved = [
             g.edge_index + torch.tensor([[a], [b]], dtype=g.edge_index.dtype, device=g.edge_index.device)
-            for g, a, b in zip(given, src, dst, strict=False)
+            for g, a, b in zip(parts, src, dst, strict=False)
         ]
         return cls(torch.cat(moved, 1), src[-1], dst[-1], copy=False)
 
@@ -351,3 +355,89 @@ def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph
             f"Graph(edge_index, num_src={num_src}, num_dst=...)."
         )
     return edge_index
+
+
+class Species(NamedTuple):
+    """The species of atoms, sorted.
+
+    Attributes:
+        graph: From species to atoms.
+        there: Numbers of the species that occur, if the graph has these alone.
+    """
+
+    graph: Graph
+    there: Tensor | None
+
+
+class KnownSpecies(NamedTuple):
+    """Species that a layer was given, a copy of them; layers of a network are given equal ones, step by step.
+
+    Attributes:
+        y: The copy, on the host.
+        asked: What the layer asked for.
+        species: Sorted, or None where the layer needs them otherwise.
+    """
+
+    y: Tensor
+    asked: tuple[object, ...]
+    species: Species | None
+
+
+#: The latest species on the host.
+_LATEST: dict[str, KnownSpecies] = {}
+#: Species on a device, whose values nothing waits for: kept while the tensor lives and its version stays.
+_ON_DEVICE: MutableMapping[Tensor, tuple[tuple[object, ...], Species]] = WeakTensorKeyDictionary()
+
+
+def known_species(y: Any, x: Tensor, *asked: object) -> KnownSpecies | None:
+    """The latest species, if these are equal ones for the rows of x on the host; they were checked when they came."""
+    latest = _LATEST.get("y")
+    if latest is None or not is_plain((y, x)) or not (y.is_cpu and x.is_cpu) or y.layout is not torch.strided:
+        return None
+    same = y.shape[:1] == x.shape[:1] and latest.asked == (y.dtype, y.requires_grad, *asked)
+    return latest if same and torch.equal(latest.y, y) else None
+
+
+def keep_species(y: Tensor, count: int, sort: bool, *asked: object) -> Species | None:
+    """Keep species on the host, sorted or as they are, for the next layer that asks for the same of equal ones."""
+    with outside_of_func(), torch.inference_mode(False):
+        copy = y.detach().clone()
+        species = sort_species(copy, count) if sort else None
+    _LATEST["y"] = KnownSpecies(copy, (y.dtype, y.requires_grad, *asked), species)
+    return species
+
+
+def species_on_device(y: Tensor, count: int) -> Species:
+    """Species sorted once for all layers that get the tensor, on a device.
+
+    Nothing is kept where the call is traced or captured: a graph sorts the species that come later.
+    """
+    captured = y.is_cuda and torch.cuda.is_current_stream_capturing()
+    if being_traced() or wrapped_by_func(y) or y.is_inference() or captured:
+        return sort_species(y, count)
+    stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else None
+    asked = y._version, y.data_ptr(), count, stream, torch.is_inference_mode_enabled()
+    kept = _ON_DEVICE.get(y)
+    if kept is None or kept[0] != asked:
+        kept = _ON_DEVICE[y] = asked, sort_species(y, count)
+    return kept[1]
+
+
+def sort_species(y: Tensor, count: int) -> Species:
+    """Atoms by species, and the species that occur, where to fold the weights of those alone is less work.
+
+    Args:
+        y: ``[N]`` integers, or one-hot ``[N, count]``.
+        count: Number of species.
+    """
+    species, there = y.long() if y.ndim == 1 else y.float().argmax(1), None
+    if not is_hidden(species) and species.shape[0] < count:  # in this order: a size that is asked for is fixed
+        there, species = torch.unique(species, return_inverse=True)
+        count = there.shape[0]
+    ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
+    return Species(Graph(ends, count, species.shape[0], copy=False), there)
+
+
+def is_hidden(t: Tensor) -> bool:
+    """Whether a look at values would wait for a device, or cannot be."""
+    return t.device.type != "cpu" or being_traced() or wrapped_by_func(t)

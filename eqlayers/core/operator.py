@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import is_not
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .backends.forms import BY_DEVICE, chosen, edge_tables, find_runner, fits, length_of, place_tables, run_form
-from .backends.operands import check_operands, check_places, length_of_places, shape_of, with_table
-from .backends.request import Runner
+from .backends.forms import find_runner, fits, run_form
+from .backends.operands import check_operands, shape_of, with_table
+from .backends.tables import check_edges, check_places, edge_tables, length_of, length_of_places, place_tables
 from .forms.description import Description
-from .forms.keys import describe, find, text_of
+from .forms.keys import describe, text_of
+from .forms.request import Runner, Sizes
 from .graph import Graph
 from .torch_internals import (
     SingleLevelFunction,
@@ -47,21 +48,43 @@ _library.define(
 )
 _NAMES = ("form", "edge_tables", "place_tables")
 form_operator, _tables, _places = (getattr(torch.ops.eqlayers, name).default for name in _NAMES)
-#: Form, rows, senders and receivers (and rows of a table), name of the backend, and whether sums have a fixed order.
-_How = tuple[Description, Sequence[int], str, bool]
+#: Backends with kernels of forms.
+WITH_KERNELS = ("cpu", "triton")
+
+
+class Call(NamedTuple):
+    """One call of a form, beside its operands and tables; the calls of its derivatives differ in the form alone.
+
+    Attributes:
+        description: What is computed.
+        sizes: Numbers of rows.
+        backend: Who runs it; empty for the backend of the operands' device.
+        deterministic: Whether sums must have a fixed order.
+    """
+
+    description: Description
+    sizes: Sizes
+    backend: str = ""
+    deterministic: bool = True
+
+    def of(self, description: Description) -> Call:
+        """Call another form the same way."""
+        return Call(description, self.sizes, self.backend, self.deterministic)
 
 
 def _fake_form(
     operands: Sequence[Tensor], graph: Tensor | None, rows: int, num_src: int, num_dst: int, key: str, *rest: Any
 ) -> list[Tensor]:
-    form = find(key)
-    sizes = with_table(form, operands, (rows, num_src, num_dst))
+    form = describe(key).form
+    sizes = with_table(form, operands, Sizes(rows, num_src, num_dst))
     check_operands(form, operands, graph, sizes)
     return [operands[0].new_empty(shape_of(one, sizes)) for one in form.results]
 
 
 def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    return edge_index.new_empty(length_of(edge_index, num_src, num_dst), dtype=torch.int64)
+    check_edges(edge_index, num_src, num_dst)
+    length = length_of(edge_index.shape[1], num_src, num_dst, edge_index.device)
+    return edge_index.new_empty(length, dtype=torch.int64)
 
 
 def _fake_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
@@ -73,29 +96,30 @@ class _Form(SingleLevelFunction):
     """Stands at the key Autograd of the operator; see SingleLevelFunction. Tensors come last: there is any number."""
 
     @staticmethod
-    def forward(ctx: Any, runner: Runner | None, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
+    def forward(ctx: Any, runner: Runner | None, call: Call, graph: Tensor | None, *operands: Tensor) -> Any:
         ctx.save_for_backward(graph, *operands)
-        ctx.how = how
+        ctx.call = call
         ctx.set_materialize_grads(False)
         if runner is not None:  # what the operator comes to is called at once
-            return tuple(runner(operands, graph, how[1]))
+            return tuple(runner(operands, graph, call.sizes))
         if in_forward_mode():
             ctx.save_for_forward(graph, *operands)
         with below_autograd():
-            return tuple(_operator(how[0].key, operands, graph, how))
+            return tuple(_operator(call, operands, graph))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
+        call: Call = ctx.call
         has, wanted = tuple(map(is_not, grads, repeat(None))), ctx.needs_input_grad[3:]
         if True not in has or True not in wanted:
             return (None,) * (3 + len(operands))
         wanted = asked_for(ctx, wanted)
-        given = grads if all(has) else [g for g in grads if g is not None]
-        found = _call(ctx.how[0].gradient(has, wanted), [*operands, *given], graph, ctx.how)
+        cotangents = grads if all(has) else [g for g in grads if g is not None]
+        results = _derivative(call.of(call.description.gradient(has, wanted)), [*operands, *cotangents], graph)
         if all(wanted):
-            return (None, None, None, *found)
-        rest = iter(found)
+            return (None, None, None, *results)
+        rest = iter(results)
         return (None, None, None, *[next(rest) if want else None for want in wanted])
 
     @staticmethod
@@ -103,107 +127,102 @@ class _Form(SingleLevelFunction):
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
         moving = [t for t in tangents[3:] if t is not None]
-        call = ctx.how[0].along(tuple(t is not None for t in tangents[3:]))
-        return tuple(_operator(call.key, [*operands, *moving], graph, ctx.how))
+        along = ctx.call.description.along(tuple(t is not None for t in tangents[3:]))
+        return tuple(_operator(ctx.call.of(along), [*operands, *moving], graph))
 
 
-def _operator(key: str, operands: Sequence[Tensor], graph: Tensor | None, how: _How) -> Sequence[Tensor]:
+def _operator(call: Call, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
     """The torch operator, which tracers and transforms see."""
-    (_, sizes, backend, deterministic) = how
-    found: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], key, backend, deterministic)
-    return found
+    (description, sizes, backend, deterministic) = call
+    results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], description.key, backend, deterministic)
+    return results
 
 
 def at_once(
-    call: Description,
+    description: Description,
     operands: Sequence[Tensor],
     graph: Graph | None = None,
     backend: str | None = None,
     deterministic: bool = True,
+    tables: Tensor | None = None,
 ) -> Sequence[Tensor] | None:
     """Run a form of operands that a kernel reads as they are; None where they need another look, or have no kernel.
 
-    They are looked at here, once: tensors of the right shapes, of one dtype, on one device. Who runs the form is kept
-    with it.
+    They are looked at here, once: tensors of the right shapes, of one dtype, on one device. Kernels that are loaded
+    run on, whatever becomes of the compiler.
 
     Args:
-        call: What to compute.
+        description: What to compute.
         operands: In its order, plain: see `is_plain`, which a caller asks before compilers would follow this.
         graph: For operands or results with rows of senders or receivers.
         backend: Name of a backend; None for the best of the operands' device.
         deterministic: Whether sums must have a fixed order.
+        tables: Of the graph with the places of its edges, for weights that are read from a table.
     """
-    if backend is not None and backend not in _RUN_AT_ONCE:
+    if backend is not None and backend not in WITH_KERNELS:
         return None
     first = operands[0]
-    sizes: Sequence[int]
     if graph is None:
-        each = None if call.batch is None else operands[call.batch]
-        sizes = (1 if each is None else each.shape[0] if each.ndim else 0), 0, 0
-    else:
+        each = None if description.batch is None else operands[description.batch]
+        sizes = Sizes(1 if each is None else each.shape[0] if each.ndim else 0)
+    elif graph.edge_index.device == first.device:
         sizes = graph.sizes
-    if not fits(call, operands, sizes):
+    else:
         return None
-    device = "cpu" if first.is_cpu else "cuda"
-    name = chosen(device, first.dtype, backend, call.program)
-    if name not in _RUN_AT_ONCE:
+    if tables is not None:
+        sizes = with_table(description.form, operands, sizes)
+    if not fits(description, operands, sizes):
         return None
-    tables = None
-    if graph is not None:
-        if graph.edge_index.device != first.device:
-            return None
-        tables = graph.tables(sorted_edges, plain=True)
-    runner = find_runner(call, name, first, graph is not None, deterministic)
+    home = "cpu" if first.is_cpu else "triton"
+    name = backend or home
+    runner = find_runner(description, name, first, graph is not None, deterministic, backend)
+    if runner is None:
+        return None
+    if graph is not None and tables is None:
+        tables = graph.tables(edge_tables, plain=True)
     if on_tape(operands):
-        how = call, sizes, "" if name == BY_DEVICE[device] else name, deterministic
-        return _Form.apply(runner, how, tables, *operands)
+        call = Call(description, sizes, "" if name == home else name, deterministic)
+        return _Form.apply(runner, call, tables, *operands)
     return runner(operands, tables, sizes)
 
 
-#: Backends with kernels of forms.
-_RUN_AT_ONCE = ("cpu", "triton")
-
-
-def _call(call: Description, operands: Sequence[Tensor], graph: Tensor | None, how: _How) -> Sequence[Tensor]:
-    """A form along the tables of another call: its derivative."""
-    _, sizes, backend, deterministic = how
-    if is_plain(operands) and fits(call, operands, sizes):
+def _derivative(call: Call, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
+    """A form along the tables of the call that it is a derivative of."""
+    description, sizes, backend, deterministic = call
+    if is_plain(operands) and fits(description, operands, sizes):
         first = operands[0]
-        runner = find_runner(
-            call, backend or BY_DEVICE["cpu" if first.is_cpu else "cuda"], first, graph is not None, deterministic
-        )
+        name = backend or ("cpu" if first.is_cpu else "triton")
+        runner = find_runner(description, name, first, graph is not None, deterministic)
+        assert runner is not None
         if on_tape(operands):
-            return _Form.apply(runner, (call, *how[1:]), graph, *operands)
+            return _Form.apply(runner, call, graph, *operands)
         return runner(operands, graph, sizes)
-    rows, num_src, num_dst = sizes[:3]
-    return call_form(operands, graph, rows, num_src, num_dst, call.key, backend, deterministic)
+    return call_form(operands, graph, sizes, description.key, backend, deterministic)
 
 
 def call_form(
     operands: Sequence[Tensor],
     graph: Tensor | None,
-    rows: int,
-    num_src: int,
-    num_dst: int,
+    sizes: Sizes,
     key: str,
     backend: str = "",
     deterministic: bool = True,
 ) -> Sequence[Tensor]:
     """Run the form: directly in eager mode, by the torch operator under tracing; exported graphs get its text."""
-    how = rows, num_src, num_dst, key, backend, deterministic
+    how = *sizes[:3], key, backend, deterministic
     if not is_plain(operands) or not (operands[0].is_cpu or operands[0].is_cuda):
         if traced_for_others():
-            how = rows, num_src, num_dst, text_of(key), backend, deterministic
-        found: Sequence[Tensor] = form_operator(operands, graph, *how)
+            how = *sizes[:3], text_of(key), backend, deterministic
+        results: Sequence[Tensor] = form_operator(operands, graph, *how)
     elif on_tape(operands):
-        runner = lambda own, tables, _: run_form(own, tables, *how)  # noqa: E731
-        found = _Form.apply(runner, _how(operands, *how), graph, *operands)
+        runner = lambda tensors, tables, _: run_form(tensors, tables, *how)  # noqa: E731
+        results = _Form.apply(runner, _call_of(operands, *how), graph, *operands)
     else:
-        found = run_form(operands, graph, *how)
-    return found
+        results = run_form(operands, graph, *how)
+    return results
 
 
-def _how(
+def _call_of(
     operands: Sequence[Tensor],
     rows: int,
     num_src: int,
@@ -211,18 +230,19 @@ def _how(
     key: str,
     backend: str = "",
     deterministic: bool = True,
-) -> _How:
-    call = describe(key)
-    return call, with_table(call.form, operands, (rows, num_src, num_dst)), backend, deterministic
+) -> Call:
+    description = describe(key)
+    sizes = with_table(description.form, operands, Sizes(rows, num_src, num_dst))
+    return Call(description, sizes, backend, deterministic)
 
 
 def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list[Tensor]:
     if not (in_forward_mode() or on_tape(operands)):
         with below_autograd():
-            found: list[Tensor] = form_operator(operands, graph, *how)
-            return found
+            results: list[Tensor] = form_operator(operands, graph, *how)
+            return results
     with single_level():
-        return list(_Form.apply(None, _how(operands, *how), graph, *operands))
+        return list(_Form.apply(None, _call_of(operands, *how), graph, *operands))
 
 
 for _device in ("CPU", "CUDA"):
@@ -247,8 +267,8 @@ def sorted_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int
     Raises:
         IndexRangeError: A place lies outside the table.
     """
-    found: Tensor = _places(graph, edge_index, place, num_src, num_dst, places)
-    return found
+    tables: Tensor = _places(graph, edge_index, place, num_src, num_dst, places)
+    return tables
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
@@ -257,5 +277,5 @@ def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     Raises:
         IndexRangeError: An index lies outside its nodes.
     """
-    found: Tensor = _tables(edge_index, num_src, num_dst)
-    return found
+    tables: Tensor = _tables(edge_index, num_src, num_dst)
+    return tables

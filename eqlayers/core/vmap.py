@@ -15,14 +15,15 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Operand
 
-from .forms.keys import find, take_apart, with_rows
+from .forms.description import with_rows
+from .forms.keys import describe, take_apart
 from .torch_internals import tree_flatten, tree_unflatten
 
 
 def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *rest: Any) -> Any:
     """Rule for ``torch.library.register_vmap``."""
     (*nodes, key), how = rest[:3], rest[3:]
-    op, form, size, dims = torch.ops.eqlayers.form.default, find(key), info.batch_size, in_dims[0]
+    op, form, size, dims = torch.ops.eqlayers.form.default, describe(key).form, info.batch_size, in_dims[0]
     shared = [one.rows == "one" for one in form.operands]
     spread = any(one.rows == "one" for one in form.results)
     spread = spread or any(one and d is not None for one, d in zip(shared, dims, strict=True))
@@ -36,19 +37,19 @@ def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *re
         t = t.unsqueeze(1) if one else t
         return t.expand(size, rows, t.shape[-1]).reshape(size * rows, t.shape[-1])
 
-    given = [flat(*each) for each in zip(operands, dims, shared, strict=True)]
+    operands = [flat(*each) for each in zip(operands, dims, shared, strict=True)]
     root, _, steps = take_apart(key)
     if spread:
-        base = find(root)
+        base = describe(root).form
         key = with_rows(root, *["each"] * (len(base.operands) + len(base.results))) + steps
-    found = op(given, None, size * rows, *nodes, key, *how)
-    parts = [t.unflatten(0, (size, rows)) for t in found]
-    return [t.sum(1) if one.rows == "one" else t for t, one in zip(parts, form.results, strict=True)], [0] * len(found)
+    results = op(operands, None, size * rows, *nodes, key, *how)
+    parts = [t.unflatten(0, (size, rows)) for t in results]
+    return [t.sum(1) if one.rows == "one" else t for t, one in zip(parts, form.results, strict=True)], [0] * len(parts)
 
 
 def _outgrows(operands: Sequence[Operand], shared: Sequence[bool]) -> bool:
     """Whether the shared operands, expanded to a row per sample, would be larger than all other operands."""
-    more = sum(one.width for one, own in zip(operands, shared, strict=True) if own)
+    more = sum(one.width for one, one_row in zip(operands, shared, strict=True) if one_row)
     return more > sum(one.width for one in operands) - more
 
 
@@ -56,15 +57,15 @@ def one_by_one(op: Any, size: int, in_dims: Sequence[Any], args: Sequence[Any]) 
     """One call per sample, stacked."""
     leaves, spec = tree_flatten(list(args))
     dims = _flat_dims(list(args), list(in_dims))
-    found: list[list[Tensor]] = []
+    samples: list[list[Tensor]] = []
     for number in range(max(size, 1)):
-        own = [
+        arguments = [
             t if not isinstance(t, Tensor) or d is None else _sample(t, d, number)
             for t, d in zip(leaves, dims, strict=True)
         ]
-        result = op(*tree_unflatten(own, spec))
-        found.append([result] if isinstance(result, Tensor) else list(result))
-    out = [torch.stack(parts)[:size] for parts in zip(*found, strict=True)]
+        result = op(*tree_unflatten(arguments, spec))
+        samples.append([result] if isinstance(result, Tensor) else list(result))
+    out = [torch.stack(parts)[:size] for parts in zip(*samples, strict=True)]
     return (out[0], 0) if isinstance(result, Tensor) else (out, [0] * len(out))
 
 

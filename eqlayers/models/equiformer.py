@@ -9,6 +9,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ..core.apply import run_program
 from ..core.backends.rows import taken
 from ..core.checks import check_integer, check_number
 from ..core.dtypes import widest_under_autocast
@@ -19,7 +20,6 @@ from ..irreps.algebra import as_irreps
 from ..layers.attention.functions import edge_softmax
 from ..layers.attention.lower import check_heads, heads_program
 from ..layers.attention.module import smooth_leaky_relu
-from ..layers.base.run import run_along
 from ..layers.gate.activation import GatedNonlinearity
 from ..layers.harmonics.edge_geometry import EdgeVectors
 from ..layers.linear.module import Linear
@@ -226,7 +226,7 @@ class EquiformerStep(torch.nn.Module):
         shares = edge_softmax(logits, graph, envelope=envelope, sink=self.sink)
         factors, shares = widest_under_autocast(factors, shares)
         each = ("each", "each", "one", "each")
-        scales = run_along(self._per_head, (factors, shares, factors.new_empty(0)), each, graph, self.backend)
+        scales = run_program(self._per_head, (factors, shares, factors.new_empty(0)), each, None, self.backend)
         received = self.mix(self.gate(self.conv(y, frames, graph, scales)))
         x = received + (x if self.keep is None else self.keep(x))
         result: Tensor = x + self.narrow(self.gate_alone(self.widen(self.norm_alone(x))))

@@ -23,11 +23,10 @@ from eqlayers_kernels.triton.segment import launch
 
 from ..core.backends import cpu
 from ..core.backends.recording import Results, watching
-from ..core.backends.request import Request
 from ..core.checks import check_choice, check_function, check_items, check_module, check_optional
 from ..core.errors import BackendError
-from ..core.forms.keys import find, take_apart
-from ..core.forms.program import FormCall, find_form
+from ..core.forms.keys import describe, take_apart
+from ..core.forms.request import Request
 from ..layers.base.module import EquivariantModule
 
 Progress = Callable[[Sequence[Any], str], Iterable[Any]]
@@ -211,7 +210,7 @@ def _folders(seen: Iterable[Request], targets: Sequence[str]) -> dict[str, str]:
     """Where the kernels of a step are, or an error if none are kept."""
     who = {asked.backend: asked.device.type for asked in seen}
     if targets and not who:
-        reason = cpu.refuse(FormCall(torch.float32, "cpu")) or "was not asked"
+        reason = cpu.refuse(Request(None, "", torch.float32, torch.device("cpu"))) or "was not asked"
         raise BackendError(
             f"the step must run whole layers of this package in kernels to be compiled for {', '.join(targets)}, got "
             f"none; backend 'cpu' {reason}. Mend that, or check the step."
@@ -288,10 +287,10 @@ def _row(
 def _of_formula(asked: Request) -> tuple[str, str, str, list[str]]:
     """The key that layers have, the size of the form, what is computed, and how."""
     root, _, steps = take_apart(asked.key)
-    base, order = find(root), steps.count("/")
+    base, order = describe(root).form, steps.count("/")
     computes = _ORDERS[min(order, len(_ORDERS) - 1)] + (f" of {_bare(asked.form.results)}" if order else "")
     if steps.rpartition("/")[2].startswith("a"):
-        before = find(asked.key.rpartition("/")[0]).operands
+        before = describe(asked.key.rpartition("/")[0]).form.operands
         computes += f" along {_bare(asked.form.operands[len(before) :])}"
     return root, f"formula of {base.operations} operations", computes, []  # type: ignore[union-attr]
 
@@ -360,9 +359,9 @@ def _names(model: torch.nn.Module, seen: Iterable[Request]) -> dict[str, str]:
     for dtype, device in {(asked.dtype, asked.device) for asked in seen}:
         for path, layer in layers:
             whole = layer.whole_call(dtype, device)
-            if whole is not None and whole[1].key:
-                form = find_form(whole[1].key)
-                for key in (form.key, ProductForm(form.program).weighted.program.key):
+            form = None if whole is None else whole[1].form
+            if form is not None:
+                for key in (form.program.key, form.weighted.program.key):
                     paths.setdefault(key, {})[path or type(layer).__name__] = None
     shown = {key: (next(iter(layers_of)), len(layers_of) - 1) for key, layers_of in paths.items()}
     return {key: f"{first} (+{more} more)" if more else first for key, (first, more) in shown.items()}

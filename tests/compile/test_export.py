@@ -16,9 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import eqlayers as eq
-from eqlayers.core.forms.keys import find, text_of
-from eqlayers.core.forms.program import PREFIX, find_form
-from eqlayers.core.forms.program_text import read_program, write_program
+from eqlayers.core.forms.keys import describe, text_of
+from eqlayers.core.forms.text import PROGRAM, read_program, write_program
 from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import ConfigError
 from tests.fresh import fresh
@@ -30,9 +29,9 @@ LARGE = ["interaction", "energy", "mean of molecules", "dipole"]
 # runs whatever lies in the folder: <name>.pt (inputs and results) beside <name>.pt2 or <name>.aoti.pt2
 FRESH = """
 import sys, pathlib, torch, eqlayers.nn  # which registers the operators
-from eqlayers.forms import program
+from eqlayers.core.forms import description
 bound = 300 * torch.finfo(torch.float32).eps  # a few hundred roundings, in another order where a compiler fuses
-assert not program._forms, "this process was to know no layer"
+assert not description.KNOWN, "this process was to know no layer"
 for record in sorted(pathlib.Path(sys.argv[1]).glob("*.pt")):
     exported, compiled = record.with_suffix(".pt2"), record.with_suffix(".aoti.pt2")
     models = [torch.export.load(exported).module()] if exported.exists() else []
@@ -117,7 +116,7 @@ def save_forces(folder: Path, case: Any, place: int, compiled: bool = False) -> 
     flat = make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
     keys = [a for n in flat.graph.nodes if "eqlayers.form" in str(n.target) for a in n.args if isinstance(a, str)]
     assert keys
-    assert all(key.startswith(PREFIX) for key in keys)
+    assert all(key.startswith(PROGRAM) for key in keys)
     exported = torch.export.export(flat, inputs, dynamic_shapes=dynamic(inputs, others))
     torch.export.save(exported, folder / "forces.pt2")
     if compiled:
@@ -146,7 +145,7 @@ def test_forces_of_a_model_compiled_ahead_of_time_run_elsewhere(case: Any, tmp_p
 def test_torch_jit_trace_writes_the_program_down(case: Any) -> None:
     inputs = case.inputs(7)
     traced = torch.jit.trace(case.layer, inputs)
-    assert PREFIX in str(traced.inlined_graph)
+    assert PROGRAM in str(traced.inlined_graph)
     assert torch.equal(traced(*inputs), case.layer(*inputs))
 
 
@@ -165,10 +164,10 @@ def test_a_text_holds_the_very_program(layout: str) -> None:
     assert again == form.program
     assert again.key == form.key
     assert form.text == write_program(again)
-    assert find_form(form.text).program == form.program
-    assert find_form(form.text) is find_form(form.text)
+    assert describe(form.text).form == form.form
+    assert describe(form.text) is describe(form.text)
     assert text_of(f"{form.key}/mseod/g1:111") == f"{form.text}/mseod/g1:111"
-    assert find(f"{form.text}/mseod") == find(f"{form.key}/mseod")
+    assert describe(f"{form.text}/mseod").form == describe(f"{form.key}/mseod").form
 
 
 @pytest.mark.parametrize(
@@ -184,7 +183,7 @@ def test_a_text_holds_the_very_program(layout: str) -> None:
 )
 def test_a_damaged_text_is_an_error(damage: Callable[[str], str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        find_form(damage(program().text))
+        describe(damage(program().text))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +209,7 @@ def test_a_text_of_something_else_is_an_error(content: str) -> None:
 
 def test_a_short_key_that_nobody_built_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"which no layer of this process has\. Build the layer first, or trace it"):
-        find_form("0123456789abcdef")
+        describe("0123456789abcdef")
 
 
 def test_tables_of_any_number_of_edges_for_gpus() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from eqlayers.core.forms.keys import find, short
+from eqlayers.core.forms.keys import describe, short
 from eqlayers_kernels.forms.content import key_of
 from eqlayers_kernels.forms.formula import Block, Formula, Node, Operand
 from eqlayers_kernels.forms.program import Axis, Program, Slot
@@ -46,7 +46,7 @@ def test_pickled_layers_run() -> None:
 
 @pytest.mark.parametrize("text", json.loads((FOLDER / "keys.json").read_text()), ids=["harmonics", "product", "conv"])
 def test_a_text_has_a_key_of_today(text: str) -> None:
-    form, old = find(text), text.split(":")[1]
+    form, old = describe(text).form, text.split(":")[1]
     base = form if isinstance(form, Formula) else form.program  # type: ignore[union-attr]
     assert base.key != old
     assert short(text).startswith(base.key if isinstance(base, Formula) else "eqlayers-1:")

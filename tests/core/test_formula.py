@@ -7,7 +7,8 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import eqlayers as eq
-from eqlayers.core.forms.keys import find, read_formula, register_formula, write_formula
+from eqlayers.core.forms.keys import describe, register_formula
+from eqlayers.core.forms.text import read_formula, write_formula
 from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.graph import Graph
@@ -201,7 +202,7 @@ def test_opcheck(name):
 def test_texts(name):
     base = BASES[name]
     assert read_formula(write_formula(base)) == base
-    assert find(write_formula(base)) == base
+    assert describe(write_formula(base)).form == base
 
 
 def test_exported_graphs_hold_the_formula():
@@ -264,7 +265,7 @@ def test_bad_calls_of_the_operator():
     with pytest.raises(BackendError, match="must run whole forms here"):
         call(operands, tables, *sizes, key, "torch")
     with pytest.raises(ConfigError, match="damaged"):
-        find(write_formula(base)[:-20])
+        describe(write_formula(base)[:-20])
 
 
 def test_formulas_may_have_rows_of_nothing():

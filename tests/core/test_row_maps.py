@@ -10,7 +10,8 @@ from torch import Tensor
 
 import eqlayers as eq
 from eqlayers.core.backends.whole import define
-from eqlayers.core.forms.keys import find, register_formula, with_rows
+from eqlayers.core.forms.description import with_rows
+from eqlayers.core.forms.keys import describe, register_formula
 from eqlayers.core.operator import form_operator, sorted_edges
 from eqlayers.errors import IndexRangeError
 from eqlayers.graph import Graph
@@ -55,7 +56,8 @@ def test_products_with_any_rows(rows: tuple[str, ...]) -> None:
     nodes = any(own in ("src", "dst") for own in rows)
     tables, sizes = (sorted_edges(EDGES, 3, 4), (5, 3, 4)) if nodes else (None, (5, 0, 0))
     key = with_rows(FORM.key, *rows)
-    assert [one.rows for one in find(f"{key}/g1:111").results] == list(rows[:3])  # a gradient has its operand's rows
+    gradients = describe(f"{key}/g1:111").form.results
+    assert [one.rows for one in gradients] == list(rows[:3])  # a gradient has its operand's rows
     ways = [(form_operator(operands, tables, *sizes, key)[0]), by_hand(rows, *operands)]
     for order in range(3):
         a, b = ways

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import eqlayers as eq
-from eqlayers.core.forms import keys
+from eqlayers.core.forms.description import KNOWN
 from eqlayers.errors import ConfigError
 from eqlayers.layers.contraction import lower as symmetric
 from eqlayers.layers.harmonics import lower as spherical
@@ -25,15 +25,17 @@ EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
 def no_formulas() -> Iterator[None]:
     """As in a process that never built a layer; formulas made inside are unknown outside, so no cache keeps them."""
     made = symmetric.lowered, spherical.harmonics_formula, spherical.edge_formula
-    with pytest.MonkeyPatch.context() as fresh:
-        fresh.setattr(keys, "KNOWN", {})
+    before = dict(KNOWN)
+    KNOWN.clear()
+    for cached in made:
+        cached.cache_clear()
+    try:
+        yield
+    finally:
         for cached in made:
             cached.cache_clear()
-        try:
-            yield
-        finally:
-            for cached in made:
-                cached.cache_clear()
+        KNOWN.clear()
+        KNOWN.update(before)
 
 
 def negated(t: Tensor) -> Tensor:

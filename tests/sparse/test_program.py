@@ -14,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import eqlayers as eq
 from eqlayers import nn
 from eqlayers.backends import BACKENDS
-from eqlayers.core.forms.program import FormCall
+from eqlayers.core.forms.request import Request
 from eqlayers.irreps.modes import MODES
 from eqlayers.sparse import ProgramInfos, SparseProductInfo
 from eqlayers.sparse.run import WAYS
@@ -186,7 +186,7 @@ def test_layers_of_other_programs() -> None:
 
 def test_it_runs_wherever_torch_runs() -> None:
     for device in ("cpu", "cuda", "mps"):
-        assert BACKENDS["sparse"].refuse(FormCall(torch.float32, device)) is None
+        assert BACKENDS["sparse"].refuse(Request(None, "", torch.float32, torch.device(device))) is None
     layer = product("uvu", "mul_ir", backend="sparse").double()
     assert "sparse runs" in layer.explain()
     assert layer.selected_backend() == "sparse"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...core.forms.keys import find, take_apart
+from ...core.forms.keys import describe, take_apart
 from ...core.torch_internals import TorchDispatchMode
 from ..measure import Call, synchronize
 
@@ -22,7 +22,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot")
 
 def kind_of_form(key: str) -> str:
     """The purpose of a form of :mod:`eqlayers.core.forms.keys`, or of its derivative; one of ``KERNELS``."""
-    base = find(take_apart(key)[0])
+    base = describe(take_apart(key)[0]).form
     if base.family != "formula":
         return "convolutions"  # and products without a graph
     names = {one.name for one in (*base.operands, *base.results)}

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, suppress
 from torch import Tensor
 
 from ..errors import BackendError
+from ..forms.request import Request, Runner, Sizes
 from .operands import shape_of
 from .recording import instead
-from .request import Request, Runner
 
 MOST_THREADS = 64  # that print kernels and wait for the compiler
 _log = logging.getLogger(__name__)
@@ -63,11 +63,11 @@ def _returning_ones(wanted: _Wanted) -> AbstractContextManager[None]:
         find: Callable[[], Runner],
         operands: Sequence[Tensor],
         tables: Tensor | None,
-        sizes: Sequence[int],
+        sizes: Sizes,
     ) -> list[Tensor]:
-        own = [tensor.detach() for tensor in operands]
+        detached = [tensor.detach() for tensor in operands]
         # to find the kernels compiles them on a CPU, to call them where Triton compiles
-        wanted.setdefault(request, find if request.backend == "cpu" else lambda: find()(own, tables, sizes))
+        wanted.setdefault(request, find if request.backend == "cpu" else lambda: find()(detached, tables, sizes))
         return [operands[0].new_ones(shape_of(one, sizes)) for one in request.form.results]
 
     return instead(ones)

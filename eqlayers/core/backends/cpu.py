@@ -1,32 +1,30 @@
-"""Backend ``cpu``: generated C, compiled at first use; a whole tensor product or convolution is one call."""
+"""Backend ``cpu``: generated C, compiled at first use; a product, a convolution or a formula is one call."""
 
 from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from eqlayers_kernels.arithmetic.writer import RESULTS
 from eqlayers_kernels.c.build import compiler
-from eqlayers_kernels.c.build.errors import CompilerError
+from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch, memory
-from eqlayers_kernels.c.run.edges import place_tables, sort_edges, sort_places, tables
+from eqlayers_kernels.c.run.edges import place_tables, tables
 from eqlayers_kernels.c.run.launch import Compiled
+from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import ProductForm
-from eqlayers_kernels.forms.program import OPERANDS
 
 from ..dtypes import ACCUMULATE, DTYPES
-from ..errors import BackendError, IndexRangeError
-from ..forms.program import FormCall
-from .operands import not_of_this_graph
-from .request import Request, Runner
+from ..forms.request import PLACES, Request, Runner, Sizes
+from .registry import as_backend_error
+from .tables import not_of_this_graph
 
 #: Results larger than this are stored past the caches: a reader finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
@@ -35,22 +33,17 @@ FEW = memory.WORTH_BYTES // 8
 
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
-#: Along the edges of a graph: z belongs to receivers, the rows of a table to places in it, other gradients to senders.
-WALKS = {"by_dst": "z", "by_src": "xywc", "by_place": "t"}
-
 #: The places of tables, for calls over one graph.
 tables_of = lru_cache(maxsize=64)(tables)
-#: Places in the sizes of a call along a graph.
-_SIZES = {"x": 1, "y": 0, "w": 0, "c": 0, "t": 3, "z": 2}
 _said: set[str] = set()
 
 
-def refuse(call: FormCall) -> str | None:
+def refuse(request: Request) -> str | None:
     """None if generated C can run the call, else why not."""
-    if call.device != "cpu":
-        return f"needs CPU tensors, got {call.device}"
-    if call.dtype not in DTYPES:
-        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.dtype}"
+    if request.device.type != "cpu":
+        return f"needs CPU tensors, got {request.device.type}"
+    if request.dtype not in DTYPES:
+        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {request.dtype}"
     return _no_compiler()
 
 
@@ -72,39 +65,86 @@ def warn_once(reason: str) -> None:
 
 
 def make_runner(request: Request) -> Runner:
-    """The kernels of a product; sums have a fixed order in any case.
+    """The kernels of a product or a formula; sums have a fixed order in any case.
 
     Raises:
         BackendError: The compiler failed.
     """
-    form: ProductForm = request.form
+    form = request.form
     with as_backend_error():
-        if not request.graph:
-            return _Runner(form, request.dtype, "rows")
-        kinds = [
-            (walk, form.kind._replace(results=tuple(name for name in form.kind.results if name in part)))
-            for walk, part in WALKS.items()
+        parts = [
+            (numbers, _Runner(form.part(numbers), request.dtype, traversal))
+            for traversal, numbers in form.traversals(request.graph).items()
         ]
-        runners = [_Runner(replace(form, kind=kind), request.dtype, walk) for walk, kind in kinds if kind.results]
-    if len(runners) == 1:
-        return runners[0]
+    everything = list(range(len(form.results)))
+    if len(parts) == 1 and parts[0][0] == everything:
+        return parts[0][1]
 
-    def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
-        out: dict[str, Tensor] = {}
-        for runner in runners:
-            out |= zip(runner.results, runner(operands, graph, sizes), strict=True)
-        return [out[name] for name in form.kind.results]
+    def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> list[Tensor]:
+        out: dict[int, Tensor] = {}
+        for numbers, runner in parts:
+            out |= zip(numbers, runner(operands, graph, sizes), strict=True)
+        return [out[number] for number in everything]
 
     return run
 
 
-@contextmanager
-def as_backend_error() -> Iterator[None]:
-    """Turn errors of the compiler into errors of this backend."""
-    try:
-        yield
-    except CompilerError as error:
-        raise BackendError(f"{error}. Or pass backend='torch'.") from error
+class _Pointer(NamedTuple):
+    """One operand of a kernel.
+
+    Attributes:
+        number: Which operand of the form.
+        rows: Rows from one to the next that the kernel reads: several where it reads more than one of a table, 0 where
+            one row serves all.
+        width: Columns.
+        turn: What turns its rows to the layout of the kernel, if they are in another.
+    """
+
+    number: int
+    rows: int
+    width: int
+    turn: Compiled | None = None
+
+
+class _Printed(NamedTuple):
+    """A kernel, and what its calls must know.
+
+    Attributes:
+        kernel: What is compiled.
+        operands: In the order of its pointers; the results come behind.
+        written: For each result, whether the kernel writes all of it; else it adds, or leaves columns out.
+        operations: For a row, beside what is read and written.
+    """
+
+    kernel: Kernel | FormulaKernel
+    operands: list[_Pointer]
+    written: list[bool]
+    operations: int = 0
+
+
+def _of_product(form: ProductForm, dtype: str, traversal: str) -> _Printed:
+    reading = form.reading
+    kernel = Kernel(form.program, form.kind, dtype, traversal, form.shared, reading.reads if reading else 0)
+    written = {RESULTS[operand] for operand in form.kind.results}
+    turned = kernel.wants_ir_mul
+    pointers = []
+    for name, operand in kernel.kind.pointers:
+        if name not in written:
+            number = form.names.index(name)
+            one = form.operands[number]
+            rows = 0 if one.rows == "one" else reading.orders if reading and one.rows == "table" else 1
+            turn = launch.load_import(form.program, operand, dtype) if operand in turned else None
+            pointers.append(_Pointer(number, rows, one.width, turn))
+    return _Printed(kernel, pointers, [True] * len(form.results))
+
+
+def _of_formula(base: Formula, dtype: str, traversal: str) -> _Printed:
+    pointers = [_Pointer(number, int(one.rows != "one"), one.width) for number, one in enumerate(base.operands)]
+    written = [one.rows != "one" and base.covers(number) for number, one in enumerate(base.results)]
+    return _Printed(FormulaKernel(base, dtype, traversal), pointers, written, base.operations)
+
+
+_PRINT: dict[str, Callable[[Any, str, str], _Printed]] = {"product": _of_product, "formula": _of_formula}
 
 
 class _Runner:
@@ -113,101 +153,97 @@ class _Runner:
     Args:
         form: What to compute.
         dtype: Of operands and results; half precision is computed in float32.
-        walk: 'rows', or one of `WALKS`: edges of every receiver, of every sender, or of every place in a table.
+        traversal: One of `TRAVERSALS`.
     """
 
-    def __init__(self, form: ProductForm, dtype: torch.dtype, walk: str) -> None:
-        program, kind, shared = form.program, form.kind, form.shared
-        self.dtype, self.compute = dtype, ACCUMULATE[dtype]
-        name = NAMES[self.compute]
-        kernel = Kernel(program, kind, name, walk, shared, form.reading.reads if form.reading else 0)
-        self.compiled = launch.load(kernel)
-        widths = dict(zip(OPERANDS, program.widths, strict=True))
-        self.reading = form.reading
-        if form.reading is not None:
-            widths |= {"t": widths["w"], "c": form.reading.reads}
-        pointers = kernel.kind.pointers
-        made = {RESULTS[operand]: operand for operand in kind.results}
-        self.made = [(operand, widths[operand], _SIZES[operand]) for pointer, operand in pointers if pointer in made]
-        self.results, names = kind.results, kind.names
-        self.in_order = tuple(name for name, _, _ in self.made) == kind.results
-        turned = kernel.wants_ir_mul
-        self.given = [
-            (
-                names.index(pointer),
-                0 if shared and operand == "w" else form.reading.orders if form.reading and operand == "t" else 1,
-                launch.load_import(program, operand, name) if operand in turned else None,
-            )
-            for pointer, operand in pointers
-            if pointer not in made
+    def __init__(self, form: Any, dtype: torch.dtype, traversal: str) -> None:
+        self.dtype, self.compute, self.traversal, self.reading = dtype, ACCUMULATE[dtype], traversal, form.reading
+        printed = _PRINT[form.family](form, NAMES[self.compute], traversal)
+        self.compiled, self.operands = launch.load(printed.kernel), printed.operands
+        #: Width of every result, the entry of the sizes for its rows, and whether the kernel writes all of it.
+        self.results = [
+            (one.width, PLACES.get(one.rows), whole) for one, whole in zip(form.results, printed.written, strict=True)
         ]
-        self.elements = sum(widths[operand] for _, operand in pointers)
-        self.walk = walk
-        self.sums_weights = shared and "w" in kind.results
+        widths = [one.width for one in (*self.operands, *form.results)]
+        self.elements = sum(widths) + printed.operations
+        self.sums = [number for number, one in enumerate(form.results) if one.rows == "one"]
+        self.folds = [number for number, one in enumerate(form.results) if one.rows == "table"]
         self.item = self.compute.itemsize
 
-    def __call__(self, operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
-        """Results; ``sizes`` are rows, senders and receivers, and rows of a table."""
-        edges, senders, receivers = sizes[:3]
-        workers, compute = torch.get_num_threads(), self.compute
-        chunks = launch.chunks_for(edges * self.elements, workers, self.sums_weights)
+    def __call__(self, operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> list[Tensor]:
+        """Results, in the order of the form's."""
+        workers, compute, reading = torch.get_num_threads(), self.compute, self.reading
+        chunks = 1
+        if workers > 1 or self.sums:
+            chunks = launch.chunks_for(sizes[0] * self.elements, workers, bool(self.sums))
         packed: list[int] = []
         keep = []
-        for number, orders, turn in self.given:
+        for number, rows, width, turn in self.operands:
             tensor = operands[number]
             if tensor.dtype is not compute:
                 tensor = tensor.to(compute)
-            steps = tensor.stride()
-            if steps[-1] != 1 and tensor.shape[-1] > 1:
-                tensor = tensor.contiguous()  # rows may lie anywhere, the elements of a row side by side
-                steps = tensor.stride()
+            step = width
+            if not tensor.is_contiguous():  # rows may lie anywhere, the elements of a row side by side
+                if tensor.stride()[-1] != 1 and width > 1:
+                    tensor = tensor.contiguous()
+                else:
+                    step = tensor.stride()[0]
             if turn is not None:
-                tensor = _turned(tensor, turn, workers)
-                steps = tensor.stride()
+                tensor, step = _turned(tensor, turn, workers), width
             keep.append(tensor)  # lives until the kernel has read it
-            packed += (tensor.data_ptr(), steps[0] * orders)
-        results, largest = {}, 0
-        places = 0 if self.reading is None else self.reading.places(sizes[3])
-        nodes = 0 if graph is None else 1
-        for operand, width, place in self.made:
-            if operand == "t" and self.reading is not None:
-                made = results["t"] = empty(keep[0], places, self.reading.reads * width)
-                packed += (made.data_ptr(), made.shape[1])
-                continue
-            count = chunks if operand == "w" and self.sums_weights else sizes[place * nodes]
-            few = count * width < FEW
-            made = results[operand] = keep[0].new_empty(count, width) if few else empty(keep[0], count, width)
-            packed += (made.data_ptr(), width)
-            largest = max(largest, count * width)
-        segments = edges
+            packed += (tensor.data_ptr(), step * rows)
+        first, results, largest = keep[0], [], 0
+        places = 0 if reading is None else reading.places(sizes.table)
+        for width, place, written in self.results:
+            count = chunks if place is None else sizes[place]
+            if place == 3:  # the rows that each place reads
+                count, width = places, reading.reads * width
+            elements = count * width
+            if not written:
+                result = first.new_zeros(count, width)
+            else:
+                result = first.new_empty(count, width) if elements < FEW else empty(first, count, width)
+            if place != 3 and elements > largest:
+                largest = elements
+            results.append(result)
+            packed += (result.data_ptr(), width)
+        segments = sizes[0]
         if graph is not None:
             graph = graph.contiguous()
-            first, found = graph.data_ptr(), tables_of(edges, senders, receivers)
-            own = place_tables(edges, places) if self.reading is not None else None
-            if self.walk == "by_place" and own is not None:
-                segments, others = places, senders
-                ptr, numbers, ends = (found.length + place for place in own[:3])
-            else:
-                segments, others = (receivers, senders) if self.walk == "by_dst" else (senders, receivers)
-                ptr, numbers, ends = getattr(found, self.walk)
-            packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, edges, others)
-            if own is not None:
-                far = (own.receivers, receivers) if self.walk == "by_place" else (own.place, places)
-                packed += (first + 8 * (found.length + far[0]), far[1])
-            last = ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value
-            if last != edges:  # rows would be left as they are
-                raise not_of_this_graph()
+            segments = self._pack_tables(packed, graph, sizes, places)
         try:
             self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
         except IndexError as error:
             raise not_of_this_graph() from error
-        if self.sums_weights:
-            results["w"] = results["w"].sum(0) if chunks > 1 else results["w"][0]
-        if "t" in results and self.reading is not None:
-            results["t"] = self.reading.folded(results["t"])
-        if compute is not self.dtype:
-            return [results[name].to(self.dtype) for name in self.results]
-        return [*results.values()] if self.in_order else [results[name] for name in self.results]
+        for number in self.sums:
+            results[number] = results[number].sum(0) if chunks > 1 else results[number][0]
+        for number in self.folds:
+            results[number] = reading.folded(results[number])
+        return results if compute is self.dtype else [result.to(self.dtype) for result in results]
+
+    def _pack_tables(self, packed: list[int], graph: Tensor, sizes: Sizes, places: int) -> int:
+        """Add the addresses of the tables that the kernel walks; the number of its nodes.
+
+        Raises:
+            IndexRangeError: The tables are of another graph, by their last entry.
+        """
+        edges, senders, receivers, _ = sizes
+        first, of_graph = graph.data_ptr(), tables_of(edges, senders, receivers)
+        of_places = None if self.reading is None else place_tables(edges, places)
+        if self.traversal == "by_place" and of_places is not None:
+            segments, others = places, senders
+            ptr, numbers, ends = (of_graph.length + place for place in of_places[:3])
+        else:
+            segments, others = (receivers, senders) if self.traversal == "by_dst" else (senders, receivers)
+            ptr, numbers, ends = getattr(of_graph, self.traversal)
+        packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, edges, others)
+        if of_places is not None:
+            by_place = self.traversal == "by_place"
+            far, count = (of_places.receivers, receivers) if by_place else (of_places.place, places)
+            packed += (first + 8 * (of_graph.length + far), count)
+        if ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value != edges:  # rows would be left as they are
+            raise not_of_this_graph()
+        return segments
 
 
 def empty(like: Tensor, rows: int, width: int) -> Tensor:
@@ -222,46 +258,4 @@ def _turned(tensor: Tensor, turn: Compiled, workers: int) -> Tensor:
     out = empty(tensor, tensor.shape[0], tensor.shape[1])
     packed = [tensor.data_ptr(), tensor.stride(0), out.data_ptr(), out.stride(0)]
     turn(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers, False), workers)
-    return out
-
-
-def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    """The edges ``[2, E]`` sorted by receiver and by sender, as `eqlayers_kernels.c.run.edges.tables` describes.
-
-    Raises:
-        IndexRangeError: An index lies outside its nodes.
-    """
-    edges = edge_index.to(torch.int64).contiguous()
-    count = edges.shape[1]
-    out = torch.empty(tables(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
-    with as_backend_error():
-        wrong = sort_edges(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
-    if wrong is not None:
-        row, edge = wrong
-        name, nodes, what = (("src", num_src, "senders"), ("dst", num_dst, "receivers"))[row]
-        raise IndexRangeError(
-            f"edge_index[{row}] ({name}) must lie in [0, {nodes}), the number of {what}, got "
-            f"{int(edges[row, edge])} at edge {edge}. Check that the rows are (src, dst), and pass num_nodes if there "
-            f"are more receivers than senders."
-        )
-    return out
-
-
-def place_tables_of(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, places: int) -> Tensor:
-    """The tables of a graph, and behind them its edges ``[2, E]`` sorted by their places ``[E]`` in a table.
-
-    Raises:
-        IndexRangeError: A place lies outside the table.
-    """
-    edges, place = edge_index.to(torch.int64).contiguous(), place.to(torch.int64).contiguous()
-    count, behind = edges.shape[1], graph.shape[0]
-    out = torch.empty(behind + place_tables(count, places).length, dtype=torch.int64, device="cpu")
-    out[:behind] = graph
-    with as_backend_error():
-        wrong = sort_places(edges.data_ptr(), place.data_ptr(), count, num_src, places, out.data_ptr() + 8 * behind)
-    if wrong is not None:
-        raise IndexRangeError(
-            f"places must lie in [0, {places}), the places of the table, got {int(place[wrong])} at edge {wrong}. "
-            "Clamp them."
-        )
     return out

@@ -17,18 +17,12 @@ from eqlayers_kernels.forms.program import OPERANDS, Program
 from eqlayers_kernels.triton.run.edges import Tables
 
 from ..dtypes import ACCUMULATE
-from .request import Request
-from .rows import Ends, gathered, summed
+from ..forms.request import Request
+from .rows import gathered, summed
+from .tables import ends_by_traversal
 from .whole import PathSum
 
 _COMPONENT = {"x": "i", "y": "j", "z": "k"}
-
-
-def ends_of(tables: Mapping[str, Tables]) -> Ends:
-    """The sender and the receiver of every row."""
-    by_dst, by_src = tables["by_dst"], tables["by_src"]
-    src, dst = (torch.empty_like(t.edges).scatter_(0, t.edges, t.others) for t in (by_dst, by_src))
-    return Ends(src, dst, by_src.num_nodes, by_dst.num_nodes)
 
 
 def product_in_torch(
@@ -42,14 +36,14 @@ def product_in_torch(
         tables: The edges of a graph, by walk; None row by row.
     """
     form, kind, dtype = _Linear(request, tables), request.form.kind, ACCUMULATE[request.dtype]
-    given = {name: form.of_batch(name, tensor.to(dtype)) for name, tensor in tensors.items()}
-    point = {name: given[name] for name in kind.factors} | ({"z": given["g"]} if "g" in given else {})
-    moves = [{name: given[f"d{name}"]} for name in kind.tangents] if kind.order == 2 else [{}]
-    found = {}
+    of_batch = {name: form.of_batch(name, tensor.to(dtype)) for name, tensor in tensors.items()}
+    point = {name: of_batch[name] for name in kind.factors} | ({"z": of_batch["g"]} if "g" in of_batch else {})
+    moves = [{name: of_batch[f"d{name}"]} for name in kind.tangents] if kind.order == 2 else [{}]
+    results = {}
     for wanted in kind.results:
         parts = [form.without(wanted, {**point, **move}, {*move}) for move in moves if wanted not in move]
-        found[wanted] = form.of_nodes(wanted, torch.stack(parts).sum(0), tensors).to(request.dtype)
-    return found
+        results[wanted] = form.of_nodes(wanted, torch.stack(parts).sum(0), tensors).to(request.dtype)
+    return results
 
 
 class _Linear:
@@ -59,7 +53,7 @@ class _Linear:
         form: ProductForm = request.form
         self.request, self.form = request, form
         self.width = dict(zip(OPERANDS, form.program.widths, strict=True))
-        self.ends = None if tables is None else ends_of(tables)
+        self.ends = None if tables is None else ends_by_traversal(tables)
         self.place = None
         if form.reading is not None and tables is not None:
             first = tables["by_dst"].ends
@@ -68,8 +62,8 @@ class _Linear:
             self.place = form.reading.orders * first[:, None] + reads
 
     def _rows(self, name: str) -> str:
-        own = "z" if name == "g" else name[-1]
-        return {"x": "src", "z": "dst"}.get(own, "each") if self.ends is not None else "each"
+        operand = "z" if name == "g" else name[-1]
+        return {"x": "src", "z": "dst"}.get(operand, "each") if self.ends is not None else "each"
 
     def of_batch(self, name: str, t: Tensor) -> Tensor:
         """A row for each row of the batch; tables, and one row of weights for all, as they are."""

@@ -10,46 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from eqlayers_kernels.c.run import edges as c_edges
 from eqlayers_kernels.forms.formula import Operand
 from eqlayers_kernels.forms.product import AnyForm
-from eqlayers_kernels.triton.run import edges as triton_edges
 
 from ..dtypes import ACCUMULATE
-from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
-from ..forms.description import PLACES
-from ..graph import check_edge_index
-
-_TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"
-_REMAKE = "Make them anew from the edges of this graph."
+from ..errors import DeviceError, DTypeError, ShapeError
+from ..forms.request import PLACES, Sizes
+from .tables import check_graph_tables, length_of_places
 
 
-def shape_of(one: Operand, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The shape of an operand or result in a batch of so many rows, senders, receivers and of a table."""
+def shape_of(one: Operand, sizes: Sizes) -> tuple[int, ...]:
+    """The shape of an operand or result in a call of these sizes."""
     return (one.width,) if one.rows == "one" else (sizes[PLACES[one.rows]], one.width)
 
 
-def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sequence[int]) -> Sequence[int]:
-    """Rows, senders and receivers; and the rows of the table, if one is among the operands."""
+def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sizes) -> Sizes:
+    """The sizes with the rows of the table, if one is among the operands."""
     if form.reading is None:
         return sizes
     tables = (t for one, t in zip(form.operands, operands, strict=False) if one.rows == "table" and t.ndim)
-    return *sizes, next((t.shape[0] for t in tables), 0)
+    return sizes._replace(table=next((t.shape[0] for t in tables), 0))
 
 
-def check_operands(
-    form: AnyForm, operands: Sequence[Tensor], graph: Tensor | bool | None, sizes: Sequence[int]
-) -> None:
+def check_operands(form: AnyForm, operands: Sequence[Tensor], graph: Tensor | bool | None, sizes: Sizes) -> None:
     """Raise unless the tensors fit a form: kernels read addresses.
 
     Args:
         form: What they are for.
         operands: In its order.
         graph: Tables, or None; or whether there is a graph.
-        sizes: Rows of the batch, senders and receivers, and of a table if there is one.
+        sizes: Numbers of rows.
 
     Raises:
         ShapeError, DTypeError, DeviceError: A tensor has another shape, dtype or device than the others want.
@@ -64,7 +56,8 @@ def check_operands(
     rows, senders, receivers = sizes[:3]
     if rows < 0 or senders < 0 or receivers < 0:
         raise ShapeError(
-            f"rows, num_src and num_dst must be 0 or more, got {', '.join(map(str, sizes))}. Count the rows and nodes."
+            f"rows, num_src and num_dst must be 0 or more, got {rows}, {senders} and {receivers}. Count the rows and "
+            f"nodes."
         )
     first = operands[0]
     dtype = first.dtype
@@ -80,14 +73,12 @@ def check_operands(
                 "a form with rows of senders or receivers must be given a graph, got None. Pass its tables as graph."
             )
     elif graph is not True:
-        own = 0
-        if len(sizes) > 3:
-            assert form.reading is not None
-            own = length_of_places(rows, form.reading.places(sizes[3]), first.device)
-        if receivers_of(graph, senders, rows, first.device, own) != receivers:
-            raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
+        behind = 0
+        if form.reading is not None:
+            behind = length_of_places(rows, form.reading.places(sizes.table), first.device)
+        check_graph_tables(graph, sizes, first.device, behind)
     for one, tensor in zip(wanted, operands, strict=True):
-        shape = (one.width,) if one.rows == "one" else (sizes[PLACES[one.rows]], one.width)
+        shape = shape_of(one, sizes)
         if tensor.shape != shape:
             raise ShapeError(
                 f"{one.name} must be {list(shape)} for this form, got {list(tensor.shape)}. Call it through a layer."
@@ -104,67 +95,3 @@ def check_operands(
                 f"{one.name} must be on the device of {wanted[0].name}, {first.device}, got {tensor.device}. Move it "
                 f"with `.to('{first.device}')`."
             )
-
-
-def length_of_places(edges: int, places: int, device: torch.device) -> int:
-    """Length of the interval tables that are appended to the tables of a graph."""
-    if device.type == "cpu":
-        return c_edges.place_tables(edges, places).length
-    return triton_edges.place_length(edges, places)
-
-
-def receivers_of(graph: Tensor, senders: int, edges: int, device: torch.device, behind: int = 0) -> int:
-    """Number of receivers of a graph's tables, with so many numbers behind them.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: They are no tables of so many senders and edges.
-    """
-    if graph.dtype is not torch.int64:
-        raise DTypeError(f"graph must be {_TABLES}, int64, got {graph.dtype}. Pass them as they are.")
-    if graph.device != device:
-        raise DeviceError(f"graph must be on the device of x, {device}, got {graph.device}. Make it from edges there.")
-    if graph.ndim == 1:
-        length = graph.shape[0] - behind
-        if device.type == "cpu":
-            receivers, rest = length - c_edges.tables(edges, senders, 0).length, 0
-        else:
-            receivers, rest = triton_edges.receivers_of(length, edges, senders)
-        if receivers >= 0 and rest == 0:
-            return receivers
-    raise _no_tables(graph, f"{edges} edges and {senders} senders")
-
-
-def _no_tables(graph: Tensor, sizes: str) -> ShapeError:
-    return ShapeError(f"graph must be {_TABLES}, here of {sizes}, got shape {list(graph.shape)}. {_REMAKE}")
-
-
-def check_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int) -> None:
-    """Raise unless these are the tables of a graph, its edges, and a place in a table for each of them.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: They are not.
-    """
-    check_edges(edge_index, num_src, num_dst)
-    count = edge_index.shape[1]
-    if receivers_of(graph, num_src, count, edge_index.device) != num_dst:
-        raise _no_tables(graph, f"{count} edges, {num_src} senders and {num_dst} receivers")
-    if place.shape != (count,):
-        raise ShapeError(f"place must be [{count}], one for each edge, got {list(place.shape)}. Look each up.")
-    if place.dtype is not torch.int64:
-        raise DTypeError(f"place must be int64, got {place.dtype}. Convert it with `.long()`.")
-
-
-def not_of_this_graph() -> IndexRangeError:
-    """The error of tables that fit by their length alone."""
-    return IndexRangeError(f"graph must hold {_TABLES} of these operands, got other numbers. {_REMAKE}")
-
-
-def check_edges(edge_index: Tensor, num_src: int, num_dst: int) -> None:
-    """Raise unless ``edge_index`` is ``[2, E]`` integers and the numbers of nodes are 0 or more.
-
-    Raises:
-        ShapeError, DTypeError: They are not.
-    """
-    check_edge_index(edge_index)
-    if num_src < 0 or num_dst < 0:
-        raise ShapeError(f"num_src and num_dst must be 0 or more, got {num_src} and {num_dst}. Count the nodes.")

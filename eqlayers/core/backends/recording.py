@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
-from .request import Request, Runner
+from ..forms.request import Request, Runner
 
 #: In their order; a watcher hands them on.
 Results = Sequence[Tensor]

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from eqlayers_kernels.c.build.errors import CompilerError
+
 from ..checks import got
 from ..errors import BackendError, ConfigError
-from ..forms.program import FormCall
-from .request import Request, Runner
+from ..forms.request import Request, Runner
+
+
+@contextmanager
+def as_backend_error() -> Iterator[None]:
+    """Turn errors of the C compiler into errors of its backend."""
+    try:
+        yield
+    except CompilerError as error:
+        raise BackendError(f"{error}. Or pass backend='torch'.") from error
 
 
 @dataclass(frozen=True)
@@ -22,18 +33,18 @@ class Backend:
         refuse: None if the backend can run the call, else the reason, a phrase that follows the name.
         automatic: Whether it may be chosen by default; False for the reference, which runs only when named.
         only_named: Calls that the backend runs only when named (Triton's interpreter on CPU tensors).
-        kernels: By family of forms, makes who runs a request, for the operators, which know the derivatives.
+        kernels: Makes the kernels of a product or a formula, for the operators, which know the derivatives.
         whole: Or runs them, from key and operands ``[N, width]``, as operations that torch differentiates.
     """
 
     name: str
-    refuse: Callable[[FormCall], str | None] = lambda call: None
+    refuse: Callable[[Request], str | None] = lambda call: None
     automatic: bool = True
-    only_named: Callable[[FormCall], bool] = lambda call: False
-    kernels: Mapping[str, Callable[[Request], Runner]] | None = None
+    only_named: Callable[[Request], bool] = lambda call: False
+    kernels: Callable[[Request], Runner] | None = None
     whole: Callable[[str, Tensor, Tensor, Tensor], Tensor] | None = None
 
-    def volunteers(self, call: FormCall) -> bool:
+    def volunteers(self, call: Request) -> bool:
         """Whether it may be chosen for the call by default, if it does not refuse."""
         return self.automatic and not self.only_named(call)
 
@@ -70,7 +81,7 @@ def check_backend(name: str | None) -> None:
         find(name)
 
 
-def select(call: FormCall, name: str | None = None) -> Backend:
+def select(call: Request, name: str | None = None) -> Backend:
     """The backend that runs ``call``: the named one, or the first that accepts.
 
     Raises:
@@ -95,7 +106,7 @@ def select(call: FormCall, name: str | None = None) -> Backend:
     raise BackendError("some backend must accept this call, but each refused:\n" + "\n".join(reasons))
 
 
-def verdicts(call: FormCall, name: str | None = None) -> dict[str, str]:
+def verdicts(call: Request, name: str | None = None) -> dict[str, str]:
     """The answer of each backend to a call, in order of preference; ``name`` is the requested backend or None.
 
     Returns:

@@ -20,7 +20,7 @@ from eqlayers_kernels.forms.program import Path, Program, Slot
 
 from ...sparse.program import infos_of
 from ..dtypes import ACCUMULATE
-from ..forms.program import find_form
+from ..forms.keys import describe
 from ..torch_internals import outside_of_autocast, traced_by_running
 from .constants import Constants
 from .contraction import Pair, contraction
@@ -44,7 +44,7 @@ class WholeForm:
         self.paths = [PathSum(path, program.layout) for path in program.paths]
         weights = [Slot(path.weight, path.weight_count, 1) for path in program.paths if path.weight is not None]
         slots = ([path.x for path in program.paths], [path.y for path in program.paths], weights)
-        self.cuts = [_Cut(own, width) for own, width in zip(slots, program.widths, strict=False)]
+        self.cuts = [_Cut(blocks, width) for blocks, width in zip(slots, program.widths, strict=False)]
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """``[N, width]`` from x and y ``[N, width]``, and w the same or ``[width]``."""
@@ -78,8 +78,8 @@ class _Cut:
     """Cuts rows into blocks, all at once: the gradient of a block alone is as wide as the row."""
 
     def __init__(self, slots: Sequence[Slot], width: int) -> None:
-        found = {(slot.start, slot.stop) for slot in slots}
-        ends = sorted({0, width}.union(*found))
+        columns = {(slot.start, slot.stop) for slot in slots}
+        ends = sorted({0, width}.union(*columns))
         self.sizes = [stop - start for start, stop in pairwise(ends)]
         self.places = {start: number for number, start in enumerate(ends[:-1])}
 
@@ -188,12 +188,18 @@ class PathSum:
         return torch.from_numpy(table.squeeze()).to(dtype)
 
 
+def _program(key: str) -> Program:
+    program = describe(key).form.program
+    assert program is not None
+    return program
+
+
 _wholes: dict[str, WholeForm] = {}
 
 
 def _find(key: str) -> WholeForm:
     if key not in _wholes:
-        _wholes[key] = WholeForm(find_form(key).program)
+        _wholes[key] = WholeForm(_program(key))
     return _wholes[key]
 
 
@@ -208,13 +214,13 @@ def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
 @traced_by_running
 def define(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """``[N, width]``: the form of that key by its infos, term by term in float64."""
-    return infos_of(find_form(key).program)(x, y, w, "reference")
+    return infos_of(_program(key))(x, y, w, "reference")
 
 
 @traced_by_running
 def by_infos(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """``[N, width]``: the form of that key by its infos, in the dtype of the sums."""
-    return infos_of(find_form(key).program)(x, y, w)
+    return infos_of(_program(key))(x, y, w)
 
 
 TORCH = Backend("torch", whole=contract)

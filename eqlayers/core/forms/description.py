@@ -1,15 +1,44 @@
-"""Descriptions: what is computed, under its key, with its derivatives."""
+"""Descriptions: what is computed, under its key, with the forms that follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
 
+import torch
+
+from eqlayers_kernels.forms.formula import ROWS
 from eqlayers_kernels.forms.product import AnyForm
 
-#: Places in the sizes of a call of the rows of an operand.
-PLACES = {"each": 0, "src": 1, "dst": 2, "table": 3}
-#: Of this process, by key.
+from .request import PLACES, Request
+from .text import write_formula, write_program
+
+MOST_READS = 16  # rows of a table
+#: Descriptions of this process, by key.
 KNOWN: dict[str, Description] = {}
+_LETTERS = {rows[0]: rows for rows in ROWS}
+Flags = tuple[bool, ...]
+
+
+def with_rows(key: str, *rows: str) -> str:
+    """The key of the same form with these rows of its operands and results.
+
+    Example:
+        >>> with_rows("0123456789abcdef", "src", "each", "one", "dst")
+        '0123456789abcdef/mseod'
+    """
+    return f"{key}/m{''.join(one[0] for one in rows)}"
+
+
+def tabled(key: str, reads: int, orders: int) -> str:
+    """The key of a product along a graph whose weights are read from a table; see `ProductForm.tabled`.
+
+    Example:
+        >>> tabled("0123456789abcdef", 4, 1)
+        '0123456789abcdef/t4:1'
+    """
+    return f"{key}/t{reads}:{orders}"
 
 
 class Description:
@@ -18,42 +47,57 @@ class Description:
     Args:
         form: A product, a sum of products or a formula.
         key: See :mod:`eqlayers.core.forms.keys`.
-        program: Key of the program that it is of; '' for formulas.
 
     Attributes:
-        shapes: For each operand its width, and the place of its rows in the sizes of a call; None for one row for all.
+        shapes: For each operand its width, and the entry of `Sizes` for its rows; None for one row for all.
         batch: Number of an operand that has a row for each row of the batch; None if none has.
     """
 
-    __slots__ = ("_along", "_gradients", "batch", "form", "key", "program", "shapes")
-
-    def __init__(self, form: AnyForm, key: str, program: str = "") -> None:
-        self.form, self.key, self.program = form, key, program
+    def __init__(self, form: AnyForm, key: str) -> None:
+        self.form, self.key = form, key
         self.shapes = [(one.width, PLACES.get(one.rows)) for one in form.operands]
         self.batch = next((number for number, (_, place) in enumerate(self.shapes) if place == 0), None)
-        self._gradients: dict[tuple[tuple[bool, ...], tuple[bool, ...]], Description] = {}
-        self._along: dict[tuple[bool, ...], Description] = {}
+        self._derived: dict[Any, Description] = {}
 
-    def gradient(self, given: tuple[bool, ...], wanted: tuple[bool, ...]) -> Description:
-        """The gradients of ``sum(result * cotangent)`` over the given results, by the wanted operands."""
-        found = self._gradients.get((given, wanted))
-        if found is None:
-            key = f"{self.key}/g{_flags(given)}:{_flags(wanted)}"
-            found = KNOWN.get(key) or self.step(key, self.form.gradient(given, wanted))
-            self._gradients[given, wanted] = found
-        return found
+    def gradient(self, has: Flags, wanted: Flags) -> Description:
+        """The gradients of ``sum(result * cotangent)`` over the results that have one, by the wanted operands."""
+        return self._derived.get((has, wanted)) or self._keep((has, wanted), f"/g{_text(has)}:{_text(wanted)}")
 
-    def along(self, moving: tuple[bool, ...]) -> Description:
+    def along(self, moving: Flags) -> Description:
         """The derivative along tangents of the operands that move."""
-        found = self._along.get(moving)
-        if found is None:
-            key = f"{self.key}/a{_flags(moving)}"
-            found = self._along[moving] = KNOWN.get(key) or self.step(key, self.form.along(moving))
-        return found
+        return self._derived.get(moving) or self._keep(moving, f"/a{_text(moving)}")
 
-    def step(self, key: str, form: AnyForm) -> Description:
-        """Another form of the same program, known from then on."""
-        return KNOWN.setdefault(key, Description(form, key, self.program))
+    def with_rows(self, *rows: str) -> Description:
+        """Give its operands and results other rows."""
+        return self._derived.get(rows) or self._keep(rows, with_rows("", *rows))
+
+    def tabled(self, reads: int, orders: int) -> Description:
+        """The product along a graph with weights from a table."""
+        asked = "table", reads, orders
+        return self._derived.get(asked) or self._keep(asked, tabled("", reads, orders))
+
+    def step(self, text: str) -> Description:
+        """The form that one step of a key derives, such as '/g1:110'; known from then on.
+
+        Raises:
+            ValueError, KeyError, IndexError, TypeError, AttributeError: The form has no such derivative.
+        """
+        key = self.key + text
+        return KNOWN.get(key) or KNOWN.setdefault(key, Description(_STEPS[text[1]](self.form, text[2:]), key))
+
+    def _keep(self, asked: Any, text: str) -> Description:
+        self._derived[asked] = self.step(text)
+        return self._derived[asked]
+
+    @cached_property
+    def text(self) -> str:
+        """The program or formula as text, a key that every process can read."""
+        base: Any = self.form
+        return write_formula(base) if base.program is None else write_program(base.program)
+
+    def request(self, dtype: torch.dtype, device: torch.device) -> Request:
+        """The request that backends are chosen by."""
+        return Request(self.form, self.key, dtype, device)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Description:
         return self
@@ -62,5 +106,45 @@ class Description:
         return f"Description({self.key}, {len(self.shapes)} operands)"
 
 
-def _flags(values: Sequence[bool]) -> str:
-    return "".join(["1" if value else "0" for value in values])
+def _text(flags: Sequence[bool]) -> str:
+    return "".join(["1" if flag else "0" for flag in flags])
+
+
+def _flags(text: str) -> Flags:
+    return tuple({"0": False, "1": True}[digit] for digit in text)
+
+
+def _other_rows(form: Any, text: str) -> AnyForm:
+    rows, count = tuple(_LETTERS[letter] for letter in text), len(form.operands)
+    derived: AnyForm = form.with_rows(rows[:count], rows[count:])
+    return derived
+
+
+def _from_table(form: Any, text: str) -> AnyForm:
+    reads, orders = (int(number) for number in text.split(":"))
+    if not 0 < orders <= reads <= MOST_READS:
+        raise ValueError
+    derived: AnyForm = form.tabled(reads, orders)
+    return derived
+
+
+def _gradient(form: Any, text: str) -> AnyForm:
+    has, wanted = map(_flags, text.split(":"))
+    derived: AnyForm = form.gradient(has, wanted)
+    return derived
+
+
+def _along(form: Any, text: str) -> AnyForm:
+    moving = _flags(text)
+    if len(moving) != len(form.operands):
+        raise ValueError
+    derived: AnyForm = form.along(moving)
+    return derived
+
+
+_STEPS: dict[str, Callable[[Any, str], AnyForm]] = {
+    "m": _other_rows,
+    "t": _from_table,
+    "g": _gradient,
+    "a": _along,
+}

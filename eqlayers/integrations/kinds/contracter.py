@@ -10,7 +10,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from ...core.errors import ConfigError
-from ...core.forms.program import FormCall
+from ...core.forms.request import Request
 from ...irreps.algebra import as_irreps, wigner_3j
 from ...irreps.instructions import Instruction
 from ...layers.base.module import EquivariantModule
@@ -137,9 +137,9 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         wide = [Irreps([(self.mul, ir) for _, ir in part]) for part in self._irreps]
         self.plan = ProductPlan(wide, self.instructions, "ir_mul")
 
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall]:
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request]:
         """All paths."""
-        return f"all {self.num_paths} paths", FormCall(dtype, device.type, self.plan.form.key)
+        return f"all {self.num_paths} paths", self.plan.form.request(dtype, device)
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
         """Features of edges, features of atoms, and the atom of each edge, to features of edges.

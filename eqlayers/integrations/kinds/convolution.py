@@ -118,7 +118,7 @@ class AcceleratedScatter(FusedReplacement):
         edges = stack([edge_src, edge_dst])
         if isinstance(edge_weight, TabledWeights):
             graph, plan = as_graph(edges, x.shape[0]), self.tp.plan
-            return run_convolution(plan, x, edge_attr, edge_weight, graph, False, self.tp.backend, True)
+            return run_convolution(plan, x, edge_attr, edge_weight, graph, None, False, self.tp.backend, True)
         return tensor_product_conv(self.tp.plan, x, edge_attr, edge_weight, edges, backend=self.tp.backend)
 
     def restore(self) -> nn.Module:
@@ -186,7 +186,7 @@ class AcceleratedMessages(FusedReplacement, TensorProduct):
             w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
             shared = w.ndim == 1
         graph = as_graph(stack([src, dst]), x.shape[0], num_nodes)
-        return run_convolution(self.plan, x, y, w, graph, shared, self.backend, True)
+        return run_convolution(self.plan, x, y, w, graph, None, shared, self.backend, True)
 
     def mark(self, parent: nn.Module) -> None:
         """See :class:`Replacement`; a parent that adds nothing up stays as it is."""

@@ -1,4 +1,4 @@
-"""Attention over the edges of a graph: weights that vanish smoothly at a cutoff, and forms along edges."""
+"""Attention over the edges of a graph: weights that vanish smoothly at a cutoff, and weighted sums."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+from ...core.apply import run_program
 from ...core.backends import check_backend
 from ...core.backends.rows import Ends, gathered, summed
 from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
@@ -20,7 +21,6 @@ from ...core.graph import Graph, as_graph
 from ...core.torch_internals import is_plain, under_autocast
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS
-from ..base.run import run_along
 from .lower import check_heads, heads_program
 
 
@@ -174,7 +174,7 @@ def run_aggregate(
     operands = values, weights, values.new_empty(0)
     # edges are the senders of this graph, so kernels of convolutions sum rows of edges
     to_nodes = graph.halves()[1]
-    return run_along(form, operands, ("src", "each", "one", "dst"), to_nodes, backend, deterministic)
+    return run_program(form, operands, ("src", "each", "one", "dst"), to_nodes, backend, deterministic)
 
 
 @lru_cache(maxsize=256)

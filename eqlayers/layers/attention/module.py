@@ -9,6 +9,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ...core.apply import run_program
 from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, check_integer
 from ...core.dtypes import of_one_kind, widest_under_autocast
@@ -19,7 +20,6 @@ from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ...irreps.path_lists import paths
 from ..base.module import EquivariantModule, FormModule
-from ..base.run import run_along
 from ..convolution.module import TensorProductConv
 from ..linear.module import Linear
 from ..radial.module import ScalarNetwork, hidden_widths
@@ -250,7 +250,7 @@ class EquivariantAttention(EquivariantModule):
         shares = edge_softmax(logits, graph, envelope=envelope, sink=sink)
         weights, shares = widest_under_autocast(self.radial(edge_scalars), shares)
         each = ("each", "each", "one", "each")
-        weights = run_along(self._per_head, (weights, shares, weights.new_empty(0)), each, graph, self.backend)
+        weights = run_program(self._per_head, (weights, shares, weights.new_empty(0)), each, None, self.backend)
         features: Tensor = self.down(self.product(self.up(x), edge_attr, weights, graph))
         return features
 
@@ -260,9 +260,9 @@ class EquivariantAttention(EquivariantModule):
         query, key = self.query(x), self.key(x)
         if self.logits == "dot":
             operands = widest_under_autocast(key, query, weights)
-            return run_along(self._compare, operands, ("src", "dst", "each", "each"), graph, self.backend)
+            return run_program(self._compare, operands, ("src", "dst", "each", "each"), graph, self.backend)
         operands = widest_under_autocast(key, edge_attr, weights)
-        invariants = run_along(self._compare, operands, ("src", "each", "each", "each"), graph, self.backend)
+        invariants = run_program(self._compare, operands, ("src", "each", "each", "each"), graph, self.backend)
         invariants = invariants + taken(query, graph.ends[1])
         active = smooth_leaky_relu(invariants).unflatten(-1, (self.heads, self.hidden))
         return (active * (self.read * self.hidden**-0.5)).sum(-1)

@@ -12,7 +12,8 @@ from eqlayers_kernels.forms.formula import Formula
 from ...core.backends import check_backend, select, verdicts
 from ...core.checks import check_device, check_dtype
 from ...core.forms.keys import register_formula
-from ...core.forms.program import Form, FormCall
+from ...core.forms.program import Form
+from ...core.forms.request import Request
 from ...e3nn_compat.torchscript import Scriptable
 from ...irreps.layout import FlatLayout
 from ...sparse import ProgramInfos, infos_of
@@ -52,7 +53,7 @@ class EquivariantModule(Scriptable):
         self.layout = layout
         self.backend = backend
 
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """All paths as one call, labelled, which some backends run; None for layers of dense work."""
         return None
 
@@ -123,9 +124,9 @@ class FormulaModule(EquivariantModule):
         for base in self.formulas() if "_formulas" in vars(self) else ():
             register_formula(base)
 
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """The formula; None without any."""
-        return ("one formula", FormCall(dtype, device.type)) if self._formulas else None
+        return ("one formula", Request(None, "", dtype, device)) if self._formulas else None
 
     def extra_repr(self) -> str:
         """Irreps, layout and backend."""
@@ -143,6 +144,6 @@ class FormModule(EquivariantModule):
         """All groups as infos of sparse products."""
         return infos_of(self._form.program)
 
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """All groups as one call; None without any."""
-        return ("all groups", FormCall(dtype, device.type, self._form.key)) if self._flat.dim else None
+        return ("all groups", self._form.request(dtype, device)) if self._flat.dim else None

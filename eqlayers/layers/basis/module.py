@@ -11,6 +11,7 @@ from e3nn import o3
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+from ...core.apply import run_by_row
 from ...core.checks import check_choice, check_flag, check_floating, got
 from ...core.dtypes import check_same_kind, widest_under_autocast
 from ...core.errors import ConfigError, IrrepsError, ShapeError
@@ -19,7 +20,6 @@ from ...core.torch_internals import outside_of_autocast, under_autocast
 from ...irreps.algebra import as_irrep, as_irreps, representation_matrix
 from ...irreps.layout import LAYOUTS, FlatLayout
 from ..base.module import FormModule, KeepsFloat64
-from ..base.run import run_rows
 from ..tensor_product.lower import basis_program
 from .lower import cartesian_basis, read_formula
 
@@ -119,7 +119,7 @@ class ChangeOfBasis(FormModule):
         """
         self._flat.check("x", x)
         check_same_kind(x=x)
-        return run_rows(self._form, x, x.new_ones(1), x.shape[:-1], self.backend)
+        return run_by_row(self._form, x, x.new_ones(1), x.shape[:-1], self.backend)
 
     def extra_repr(self) -> str:
         """Irreps, basis, layouts and backend."""

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from e3nn import o3
 from torch import Tensor
-from torch.cuda import is_current_stream_capturing
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...core.checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
 from ...core.dtypes import ACCUMULATE, device_error, of_one_kind
 from ...core.errors import ConfigError, DTypeError, IrrepsError, ShapeError
-from ...core.graph import Graph, check_range
-from ...core.torch_internals import being_traced, is_plain, outside_of_autocast, outside_of_func, wrapped_by_func
+from ...core.graph import (
+    KnownSpecies,
+    Species,
+    check_range,
+    is_hidden,
+    keep_species,
+    known_species,
+    species_on_device,
+)
+from ...core.torch_internals import outside_of_autocast
 from ...e3nn_compat.torchscript import is_tracing, refuse_torchscript
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, slots_of
 from ..base.module import FormulaModule
-from ..pointwise.run import run_formula
+from ..pointwise.run import formula_at_once, run_formula
 from .lower import MOST, Contraction, Formulas, Gathered, lowered, single_copies
 from .weights import ContractionWeights
-
-
-class Species(NamedTuple):
-    """The species of atoms.
-
-    Attributes:
-        graph: From species to atoms.
-        there: Numbers of the species that occur, if the graph has these alone.
-    """
-
-    graph: Graph
-    there: Tensor | None
-
-
-_Looked = tuple[Tensor, tuple[object, ...], Species | None]
-#: What was found in the last y, and a copy of that: layers of a network are given equal ones, step by step.
-_LAST: dict[str, _Looked] = {}
-#: The same of tensors on a device, whose values nothing waits for: kept while the tensor lives and its version stays.
-_ON_DEVICE: MutableMapping[Tensor, tuple[tuple[object, ...], Species]] = WeakTensorKeyDictionary()
 
 
 class SymmetricContraction(FormulaModule):
@@ -195,17 +181,34 @@ class SymmetricContraction(FormulaModule):
         if is_tracing():
             refuse_torchscript(self)
         flat, polynomials = self._read_features(x)
-        known = self._looked_at(y, flat)
-        if known is None:
-            self._check_species(y, x)
-        z = self._contract(flat, polynomials, y, known)
+        known = known_species(y, flat, self.num_elements, self.one_hot)
+        z = None if known is None else self._at_once(flat, polynomials, known)
+        if z is None:
+            if known is None:
+                self._check_species(y, x)
+            z = self._contract(flat, polynomials, y, known)
         return z if self._picked["z"] is None or not self.num_terms else z[:, self._picked["z"]]
 
-    def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor, known: _Looked | None) -> Tensor:
+    def _at_once(self, flat: Tensor, polynomials: Gathered, known: KnownSpecies) -> Tensor | None:
+        """The contraction of operands that kernels read as they are, for known species; None of others."""
+        species = known.species
+        if species is None or (known.y.ndim == 2 and self.one_hot) or flat.dtype is not ACCUMULATE.get(flat.dtype):
+            return None
+        if not self._formulas.terms or not flat.shape[0]:
+            return None
+        weights = self._weights()
+        if species.there is not None:
+            weights = [w.index_select(0, species.there) for w in weights]
+        folded = formula_at_once(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)
+        if folded is None:
+            return None
+        z = formula_at_once(polynomials.by_species, (flat, folded[0]), species.graph, self.backend)
+        return None if z is None else z[0]
+
+    def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor, known: KnownSpecies | None) -> Tensor:
         """The contraction of all channels."""
-        named = {"x": flat}
-        for number, (k, degree) in enumerate(self._formulas.order):
-            named[f"weights {number} of SymmetricContraction"] = self._weight(k, degree)
+        named = {f"weights {number} of SymmetricContraction": w for number, w in enumerate(self._weights())}
+        named = {"x": flat, **named}
         flat, *weights = of_one_kind(**named)
         if not self._formulas.terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
@@ -215,78 +218,43 @@ class SymmetricContraction(FormulaModule):
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
         if dtype is not wide:
             flat, weights = flat.to(wide), [w.to(wide) for w in weights]
-        found = self._species_of(y) if known is None else known[2]
-        if found is None:
+        species = self._species_of(y) if known is None else known.species
+        if species is None:
             with outside_of_autocast(flat.device.type):
                 mixed = y.to(wide) @ self._fold(weights)
             return run_formula(polynomials.by_row, (flat, mixed), None, self.backend)[0].to(dtype)
-        if found.there is not None:
-            weights = [w.index_select(0, found.there) for w in weights]
-        z = run_formula(polynomials.by_species, (flat, self._fold(weights)), found.graph, self.backend)[0].to(dtype)
-        if y.ndim == 2 and (self.one_hot or _is_hidden(y)):
+        if species.there is not None:
+            weights = [w.index_select(0, species.there) for w in weights]
+        z = run_formula(polynomials.by_species, (flat, self._fold(weights)), species.graph, self.backend)[0].to(dtype)
+        if y.ndim == 2 and (self.one_hot or is_hidden(y)):
             z = torch.where(_is_one_hot(y).unsqueeze(1), z, torch.nan)
         return z
+
+    def _weights(self) -> list[Tensor]:
+        """The weights ``[Z, P, C]`` in the order of the formulas."""
+        return [self.contractions[k].of_degree(degree) for k, degree in self._formulas.order]  # type: ignore[operator]
 
     def _fold(self, weights: list[Tensor]) -> Tensor:
         """``[Z, coefficients * C]`` of weights ``[Z, P, C]``."""
         return run_formula(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)[0]
 
-    def _weight(self, k: int, degree: int) -> Tensor:
-        return self.contractions[k].of_degree(degree)  # type: ignore[operator]
-
-    def _looked_at(self, y: Tensor, flat: Tensor) -> _Looked | None:
-        """The facts kept of equal species on a CPU, which were checked before; None of others."""
-        if not is_plain((y, flat)) or not (y.is_cpu and flat.is_cpu) or y.layout is not torch.strided:
-            return None
-        last, rows = _LAST.get("y"), flat.shape[:1]
-        if last is None or y.shape[:1] != rows or last[1] != self._asked(y) or not torch.equal(last[0], y):
-            return None
-        return last
-
-    def _asked(self, y: Tensor) -> tuple[object, ...]:
-        return y.dtype, self.num_elements, self.one_hot, y.requires_grad
-
     def _species_of(self, y: Tensor) -> Species | None:
-        """The species of each atom; None if the result has to be linear in y. What was found is kept for an equal y."""
-        if _is_hidden(y):
-            return None if y.ndim == 2 and self._must_mix(y) else self._sort_on_device(y)
-        asked, last = self._asked(y), _LAST.get("y")
-        if last is None or last[1] != asked or not torch.equal(last[0], y):
-            with outside_of_func(), torch.inference_mode(False):
-                own = y.detach().clone()
-                last = (own, asked, None if y.ndim == 2 and self._must_mix(y) else self._sort(own))
-            _LAST["y"] = last
-        return last[2]
-
-    def _sort_on_device(self, y: Tensor) -> Species:
-        """Kept for the next layer, unless the call is traced or captured: a graph sorts the species that come later."""
-        if being_traced() or wrapped_by_func(y) or y.is_inference() or (y.is_cuda and is_current_stream_capturing()):
-            return self._sort(y)
-        stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else None
-        asked = (y._version, y.data_ptr(), self.num_elements, stream, torch.is_inference_mode_enabled())
-        kept = _ON_DEVICE.get(y)
-        if kept is None or kept[0] != asked:
-            kept = _ON_DEVICE[y] = asked, self._sort(y)
-        return kept[1]
-
-    def _sort(self, y: Tensor) -> Species:
-        """Atoms by species, and the species that occur, where to fold the weights of those alone is less work."""
-        species, count, there = y.long() if y.ndim == 1 else y.float().argmax(1), self.num_elements, None
-        if not _is_hidden(species) and species.shape[0] < count:  # in this order: a size that is asked for is fixed
-            there, species = torch.unique(species, return_inverse=True)
-            count = there.shape[0]
-        ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
-        return Species(Graph(ends, count, species.shape[0], copy=False), there)
+        """The species of each atom, kept for the next layer; None if the result has to be linear in y."""
+        mixes = y.ndim == 2 and self._must_mix(y)
+        if is_hidden(y):
+            return None if mixes else species_on_device(y, self.num_elements)
+        return keep_species(y, self.num_elements, not mixes, self.num_elements, self.one_hot)
 
     def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
         """Rows of features, and the formulas for their order."""
         picked, width = self._picked["x"], self._width_in
         want = f"[N, {self.channels}, {self.dim}] or [N, {width}]" if picked is None else f"[N, {width}]"
+        if isinstance(x, Tensor) and x.layout is torch.strided:
+            if x.ndim == 3 and x.shape[1:] == (self.channels, self.dim) and picked is None:
+                return x.reshape(x.shape[0], self.channels * self.dim), self._formulas.packed
+            if x.ndim == 2 and x.shape[1] == width:
+                return x if picked is None else torch.nn.functional.pad(x, (0, 1))[:, picked], self._formulas.flat
         check_tensor("x", x, want)
-        if x.ndim == 3 and x.shape[1:] == (self.channels, self.dim) and picked is None:
-            return x.reshape(x.shape[0], self.channels * self.dim), self._formulas.packed
-        if x.ndim == 2 and x.shape[1] == width:
-            return x if picked is None else torch.nn.functional.pad(x, (0, 1))[:, picked], self._formulas.flat
         fix = f"Build the layer for these irreps; it has {self.irreps_in}."
         if x.ndim == 3 and x.shape[1:] == (self.dim, self.channels):
             fix = "Channels come before components: pass `x.transpose(1, 2)`."
@@ -313,7 +281,7 @@ class SymmetricContraction(FormulaModule):
         """Whether the result has to be linear in y."""
         if self.one_hot is not None:
             return not self.one_hot
-        return y.requires_grad or not (_is_hidden(y) or bool(_is_one_hot(y).all()))
+        return y.requires_grad or not (is_hidden(y) or bool(_is_one_hot(y).all()))
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the formulas, which are made again."""
@@ -373,8 +341,3 @@ def _check_only(name: str, value: Any, only: str) -> None:
 def _is_one_hot(y: Tensor) -> Tensor:
     """``[N]``: whether a row has a single 1 and nothing else but 0."""
     return ((y == 1).sum(1) == 1) & ((y != 0).sum(1) == 1)
-
-
-def _is_hidden(t: Tensor) -> bool:
-    """Whether a look at values would wait for a device, or cannot be."""
-    return t.device.type != "cpu" or being_traced() or wrapped_by_func(t)

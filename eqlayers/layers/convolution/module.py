@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...core.checks import check_flag
 from ...core.errors import ShapeError
-from ...core.graph import as_graph, refuse_edges
+from ...core.graph import refuse_edges
 from ..base.weights import ORDER
 from ..tensor_product.base import ProductLayer
 from ..tensor_product.run import run_convolution
@@ -81,7 +81,6 @@ class TensorProductConv(ProductLayer):
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
             IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
-        self.plan.layouts[0].check("x", x)
         w: Tensor | TabledWeights
         if isinstance(weight, TabledWeights):
             if self.shared_weights:
@@ -96,8 +95,9 @@ class TensorProductConv(ProductLayer):
                 refuse_edges(f"edge_attr of {self._owner}", edge_attr, ORDER[self._owner])  # torch-geometric's order
                 raise
             shared = w.ndim == 1
-        graph = as_graph(edge_index, x.shape[0], num_nodes)
-        return run_convolution(self.plan, x, edge_attr, w, graph, shared, self.backend, self.deterministic)
+        return run_convolution(
+            self.plan, x, edge_attr, w, edge_index, num_nodes, shared, self.backend, self.deterministic
+        )
 
     def extra_repr(self) -> str:
         """Irreps, paths, weights, backend; and whether gradients may be summed in any order."""

@@ -10,6 +10,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ...core.apply import run_by_row
 from ...core.checks import check_choice, check_items, check_number, check_tensor, got
 from ...core.dtypes import ACCUMULATE, broadcast_lead, of_one_kind
 from ...core.errors import ConfigError, ShapeError
@@ -17,7 +18,6 @@ from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.module import FormModule, KeepsFloat64
-from ..base.run import run_rows
 from ..tensor_product.lower import scale_program
 
 
@@ -127,7 +127,7 @@ class SO3Scale(KeepsFloat64, FormModule):
             )
         if self.scale == "fixed":
             constants = self.constants.to(x.device, ACCUMULATE[x.dtype])
-            return run_rows(self._form, x, constants, x.shape[:-1], self.backend)
+            return run_by_row(self._form, x, constants, x.shape[:-1], self.backend)
         s = self.weight if scales is None else scales
         check_tensor("scales", s, f"[..., {self.num_scales}]")
         if s.shape[-1:] != (self.num_scales,):
@@ -138,7 +138,7 @@ class SO3Scale(KeepsFloat64, FormModule):
             )
         x, s = of_one_kind(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
-        return run_rows(self._form, x, s, lead, self.backend)
+        return run_by_row(self._form, x, s, lead, self.backend)
 
     def extra_repr(self) -> str:
         """Irreps, kind and number of scalars, layout and backend."""

@@ -14,7 +14,9 @@ from ...core.backends.operands import check_operands
 from ...core.backends.rows import Ends
 from ...core.backends.torch_formulas import run_in_torch
 from ...core.dtypes import ACCUMULATE
+from ...core.forms.description import KNOWN
 from ...core.forms.keys import describe
+from ...core.forms.request import Sizes
 from ...core.graph import Graph
 from ...core.operator import at_once, call_form, sorted_edges
 from ...core.torch_internals import is_plain
@@ -22,17 +24,16 @@ from ...core.torch_internals import is_plain
 
 def formula_at_once(
     base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
-) -> tuple[Tensor, ...] | None:
+) -> Sequence[Tensor] | None:
     """The results of a formula whose operands a kernel reads as they are; None of others."""
     if not is_plain(operands):
         return None
-    results = at_once(describe(base.key), operands, graph, backend)
-    return None if results is None else tuple(results)
+    return at_once(KNOWN.get(base.key) or describe(base.key), operands, graph, backend)
 
 
 def run_formula(
     base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
-) -> tuple[Tensor, ...]:
+) -> Sequence[Tensor]:
     """Run a formula, differentiable to any order.
 
     Args:
@@ -48,16 +49,12 @@ def run_formula(
         ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
         BackendError: The backend cannot run it. IndexRangeError: A sender or receiver is out of range.
     """
-    if is_plain(operands):
-        results = at_once(describe(base.key), operands, graph, backend)
-        if results is not None:
-            return tuple(results)
+    results = formula_at_once(base, operands, graph, backend)
+    if results is not None:
+        return results
     first = operands[0]
     dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
-    if graph is None:
-        sizes = 1 if base.batch is None else operands[base.batch].shape[0], 0, 0
-    else:
-        sizes = graph.num_edges, graph.num_src, graph.num_dst
+    sizes = Sizes(1 if base.batch is None else operands[base.batch].shape[0]) if graph is None else graph.sizes
     if dtype not in ACCUMULATE:  # which is not for lack of a compiler
         check_operands(base, operands, graph is not None, sizes)
     name = chosen(device, dtype, backend, "")
@@ -67,4 +64,4 @@ def run_formula(
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
     tables = None if graph is None else graph.tables(sorted_edges)
     other = "" if name == BY_DEVICE.get(device) else name
-    return tuple(call_form(operands, tables, *sizes, base.key, other))
+    return call_form(operands, tables, sizes, base.key, other)

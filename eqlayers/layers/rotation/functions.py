@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
+from ...core.apply import run_by_row
 from ...core.backends import check_backend
 from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, fixed
@@ -19,7 +20,6 @@ from ...core.errors import ShapeError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
-from ..base.run import run_rows
 from ..pointwise.run import run_formula
 from .blocks import SEAM, blocks_dim, check_degree, frame_formula, quaternion_formula, wigner_formula
 from .lower import matrix_places, rotation_program
@@ -297,7 +297,7 @@ def check_operands(flat: FlatLayout, x: Tensor, rotation: Tensor) -> tuple[Tenso
 
 def run_form(form: Form, x: Tensor, y: Tensor, backend: str | None) -> Tensor:
     """A product without weights, ``[..., width]`` of all three, row by row."""
-    return run_rows(form, x, y, broadcast_lead(x=x.shape[:-1], rotation=y.shape[:-1]), backend)
+    return run_by_row(form, x, y, broadcast_lead(x=x.shape[:-1], rotation=y.shape[:-1]), backend)
 
 
 # -- functions --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from eqlayers_kernels.forms.formula import Formula
 
 from ...core.checks import check_choice, check_flag, check_tensor, got
 from ...core.errors import ConfigError, DTypeError
-from ...core.forms.program import Form, FormCall
+from ...core.forms.program import Form
+from ...core.forms.request import Request
 from ...core.torch_internals import is_plain
 from ...irreps.algebra import as_irreps, representation_matrix
 from ...irreps.layout import LAYOUTS, FlatLayout
@@ -245,9 +246,9 @@ class RotateFeatures(FormulaModule):
         """The programs as infos of sparse products: one; with the sparse method turns and two changes of axes."""
         return tuple(infos_of(form.program) for form in self._forms)
 
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """All groups as one call; of the sparse method, a rotation about y."""
-        return ("all groups", FormCall(dtype, device.type, self._forms[0].key)) if self._flat.dim else None
+        return ("all groups", self._forms[0].request(dtype, device)) if self._flat.dim else None
 
     def extra_repr(self) -> str:
         """Irreps, kind of rotation, method, layout and backend."""

@@ -11,17 +11,15 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from ...core.apply import apply_form, as_rows
+from ...core.apply import as_rows, run_by_row, run_program
 from ...core.backends import check_backend
-from ...core.backends.forms import chosen
 from ...core.checks import check_choice, check_integer, check_tensor, fixed
 from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ...core.errors import ShapeError
-from ...core.forms.program import Form
+from ...core.forms.program import ROW_MAPS, Form
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
-from ..base.run import run_along, run_rows
 from .lower import PARITIES, pack_program, packed_widths, so2_map, unpack_program
 
 
@@ -100,7 +98,7 @@ def run_linear(plan: SO2Plan, x: Tensor, weight: Tensor, scales: Tensor | None, 
     one = x.new_ones(1, 1).expand(x.shape[0], 1)
     packed = _packed(plan, x, one, scales, weight, None, backend)
     rows = packed.shape[:1]
-    z = run_rows(plan.back, packed, one.to(packed.dtype), rows, backend)
+    z = run_by_row(plan.back, packed, one.to(packed.dtype), rows, backend)
     return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
 
@@ -134,7 +132,7 @@ def run_convolution(
     if envelope is not None:
         d = d * operands["envelope"].unsqueeze(-1)
     mixed, d = widest_under_autocast(mixed, d)
-    return run_along(plan.back, (mixed, d, mixed.new_empty(0)), ("src", "each", "one", "dst"), to_nodes, backend)
+    return run_program(plan.back, (mixed, d, mixed.new_empty(0)), ROW_MAPS[True, True], to_nodes, backend)
 
 
 _FIXES = {
@@ -152,10 +150,7 @@ def _packed(
     if scales is not None:
         scales = torch.cat([scales, scales[:, plan.num_scales - plan.num_minus :]], -1)
     form, w = (plan.plain, x.new_empty(0)) if scales is None else (plan.scaled, scales)
-    if graph is None:
-        packed = apply_form((x, y, w), None, form, chosen(x.device.type, x.dtype, backend, form.key))
-    else:
-        packed = run_along(form, (x, y, w), ("src", "each", "one" if scales is None else "each", "dst"), graph, backend)
+    packed = run_program(form, (x, y, w), ROW_MAPS[graph is not None, scales is None], graph, backend)
     return mix_orders(packed, weight, plan.shapes, plan.num_unsigned)
 
 

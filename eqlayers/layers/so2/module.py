@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.checks import check_choice, check_flag, check_integer, check_optional
 from ...core.errors import ConfigError, ShapeError
-from ...core.forms.program import FormCall
+from ...core.forms.request import Request
 from ...core.graph import as_graph
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS
@@ -98,11 +98,11 @@ class SO2Layer(EquivariantModule):
         """
         return infos_of(self._plan.plain.program), infos_of(self._plan.back.program)
 
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """The program in front of the matrix products; None without any."""
         if not self.num_paths:
             return None
-        return self._before, FormCall(dtype, device.type, self._plan.plain.key)
+        return self._before, self._plan.plain.request(dtype, device)
 
     def dense_paths(self) -> int:
         """All matrix products."""

@@ -13,7 +13,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from ...core.checks import check_flag
-from ...core.forms.program import FormCall
+from ...core.forms.request import Request
 from ...e3nn_compat.state_dict import (
     E3nnState,
     check_e3nn_layer,
@@ -216,13 +216,13 @@ class ProductLayer(E3nnState, EquivariantModule):
         """
         return infos_of(self.plan.form.program)
 
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """All paths except matrix products as one call; None without any."""
         plan, dense = self._sparse_plan(), self.dense_paths()
         if not plan.paths:
             return None
         count = f"{self.num_paths - dense} paths" if dense else f"all {self.num_paths} paths"
-        return count, FormCall(dtype, device.type, plan.form.key)
+        return count, plan.form.request(dtype, device)
 
     def dense_paths(self) -> int:
         """Paths with many scalars, where one set of weights serves all samples."""

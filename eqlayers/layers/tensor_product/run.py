@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...core.apply import apply_form, as_rows
+from ...core.apply import as_rows, run_by_row, run_program
 from ...core.backends import BACKENDS
 from ...core.backends.forms import BY_DEVICE, chosen
 from ...core.backends.rows import Ends, gathered, summed
@@ -14,7 +14,8 @@ from ...core.backends.whole import contract
 from ...core.checks import check_flag, check_tensor, check_type
 from ...core.dtypes import broadcast_lead, check_same_kind, device_error, widest_under_autocast
 from ...core.errors import ShapeError
-from ...core.forms.program import tabled
+from ...core.forms.description import tabled
+from ...core.forms.program import ROW_MAPS
 from ...core.graph import Graph, as_graph, refuse_edges
 from ...core.operator import at_once, call_form, sorted_edges, sorted_places
 from ...core.torch_internals import is_plain
@@ -41,14 +42,12 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
         return x.new_zeros(*lead, plan.layouts[2].dim)
     x, y, w = widest_under_autocast(x, y, w)
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
-    x, y, w = as_rows(x, lead), as_rows(y, lead), w if shared else as_rows(w, lead)
-    flat = None
-    if shared and plan.dense is not None and plan.rest is not None and backend not in BY_INFOS:
-        flat, plan = contract(plan.dense.key, x, y, w), plan.rest
-    if flat is None or plan.paths:
-        name = chosen(x.device.type, x.dtype, backend, plan.form.key)
-        others = apply_form((x, y, w), None, plan.form, name)
-        flat = others if flat is None else flat + others
+    if not (shared and plan.dense is not None and plan.rest is not None and backend not in BY_INFOS):
+        return run_by_row(plan.form, x, y, lead, backend, w)
+    x, y = as_rows(x, lead), as_rows(y, lead)
+    flat = contract(plan.dense.key, x, y, w)
+    if plan.rest.paths:
+        flat = flat + run_program(plan.rest.form, (x, y, w), ROW_MAPS[False, True], None, backend)
     return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
 
 
@@ -57,27 +56,35 @@ def run_convolution(
     x: Tensor,
     y: Tensor,
     w: Tensor | TabledWeights,
-    graph: Graph,
+    edge_index: Tensor | Graph,
+    num_nodes: int | None,
     shared: bool,
     backend: str | None,
     deterministic: bool,
 ) -> Tensor:
     """Gather by sender, product with y and w per edge, sum by receiver; see ``functional.tensor_product_conv``.
 
-    The caller has checked the last axes of x and w.
+    The caller has checked the last axis of w.
     """
+    if isinstance(edge_index, Graph) and num_nodes is None:
+        graph = edge_index
+    else:
+        plan.layouts[0].check("x", x)
+        graph = as_graph(edge_index, x.shape[0], num_nodes)
     if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)):
         results = at_once(plan.form.calls[True, shared], (x, y, w), graph, backend, deterministic)
         if results is not None:
             return results[0]
+    plan.layouts[0].check("x", x)
     plan.layouts[1].check("edge_attr", y)
+    as_graph(graph, x.shape[0])
     table = None
     if isinstance(w, TabledWeights):
-        tabled_weights = w
-        tabled_weights.check(graph.num_edges, plan.weight_numel)
-        x, y, w, coefficients = widest_under_autocast(x, y, tabled_weights.table, tabled_weights.coefficients)
+        w.check(graph.num_edges, plan.weight_numel)
+        interval, orders = w.interval, w.orders
+        x, y, w, coefficients = widest_under_autocast(x, y, w.table, w.coefficients)
         check_same_kind(x=x, edge_attr=y, weight=w, coefficients=coefficients)
-        table = TabledWeights(w, tabled_weights.interval, coefficients, tabled_weights.orders)
+        table = TabledWeights(w, interval, coefficients, orders)
     else:
         x, y, w = widest_under_autocast(x, y, w)
         check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))
@@ -94,7 +101,7 @@ def run_convolution(
             return _read_from_table(plan, x, y, table, graph, name, deterministic)
         w = table.weights()
     if plan.paths and BACKENDS[name].whole is None:
-        return apply_form([x, y, w], graph, plan.form, name, deterministic)
+        return run_program(plan.form, (x, y, w), ROW_MAPS[True, shared], graph, name, deterministic)
     ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
     messages = run_product(plan, gathered("src", x, ends), y, w, shared, backend)
     return summed("dst", messages, ends, deterministic)
@@ -112,9 +119,12 @@ def _read_from_table(
         return sorted_places(graph.tables(sorted_edges), graph.edge_index, place, *ends, places)
 
     operands = x, y, w.table, w.coefficients
-    key = tabled(plan.form.key, *w.reading)
     tables = graph.place_tables(w.interval, places, sort)
-    return call_form(operands, tables, graph.num_edges, *ends, key, other, deterministic)[0]
+    if is_plain(operands):
+        results = at_once(plan.form.tabled(*w.reading), operands, graph, backend, deterministic, tables)
+        if results is not None:
+            return results[0]
+    return call_form(operands, tables, graph.sizes, tabled(plan.form.key, *w.reading), other, deterministic)[0]
 
 
 def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:
@@ -190,9 +200,8 @@ def tensor_product_conv(
     """
     _check_plan(plan).layouts[0].check("x", x)
     _check_weight(plan, weight, "plan, x, edge_attr, weight, edge_index")
-    graph = as_graph(edge_index, x.shape[0])
     fixed = check_flag("deterministic", deterministic)
-    return run_convolution(plan, x, edge_attr, weight, graph, weight.ndim == 1, backend, fixed)
+    return run_convolution(plan, x, edge_attr, weight, edge_index, None, weight.ndim == 1, backend, fixed)
 
 
 def _check_plan(plan: ProductPlan) -> ProductPlan:

@@ -17,6 +17,7 @@ from .content import key_of
 from .expression import Expression as Expression
 from .expression import Node as Node
 from .expression import is_number, nested, partials
+from .traversal import traversal_of
 
 #: Rows of an operand: one for each row of the batch; one for all; the row of the sender; the row of the receiver.
 ROWS = ("each", "one", "src", "dst")
@@ -91,8 +92,8 @@ class Formula:
     batch: int | None = field(init=False, compare=False, repr=False)
     #: Which kernels are printed for it.
     family = "formula"
-    #: It reads no operand from a table.
-    reading = None
+    #: It is of no program, and reads no operand from a table.
+    program = reading = None
 
     def __post_init__(self) -> None:
         """Check what a printer relies on: it prints offsets without looking."""
@@ -158,27 +159,27 @@ class Formula:
 
     def with_rows(self, operands: Sequence[str], results: Sequence[str] | None = None) -> Formula:
         """Copy the formula with other rows of its operands, and of its results."""
-        given = results or [one.rows for one in self.results]
+        wanted = results or [one.rows for one in self.results]
         return replace(
             self,
             operands=tuple(one._replace(rows=rows) for one, rows in zip(self.operands, operands, strict=True)),
-            results=tuple(one._replace(rows=rows) for one, rows in zip(self.results, given, strict=True)),
+            results=tuple(one._replace(rows=rows) for one, rows in zip(self.results, wanted, strict=True)),
         )
 
     # -- derivatives --------------------------------------------------------------------------------------------------
 
-    def gradient(self, given: Sequence[bool], wanted: Sequence[bool]) -> Formula:
+    def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> Formula:
         """The gradients of ``sum(result * cotangent)``.
 
         Args:
-            given: For each result, whether it has a cotangent; these become operands, behind the others.
+            has_cotangent: For each result, whether it has a cotangent; these become operands, behind the others.
             wanted: For each operand, whether its gradient is wanted; these are the results.
         """
         expr = Expression(self.nodes)
-        cotangents = [one for one, has in zip(self.results, given, strict=True) if has]
+        cotangents = [one for one, has in zip(self.results, has_cotangent, strict=True) if has]
         back: dict[int, int] = {}
         number = len(self.operands)
-        for outputs, has in zip(self.outputs, given, strict=True):
+        for outputs, has in zip(self.outputs, has_cotangent, strict=True):
             for component, node in enumerate(outputs) if has else ():
                 if node is not None:
                     back[node] = expr.add(back.get(node, expr.zero), expr.load(number, component))
@@ -194,7 +195,7 @@ class Formula:
         loads = {
             node.args: back[place] for place, node in enumerate(self.nodes) if node.kind == "load" and place in back
         }
-        found = tuple(
+        nodes_of = tuple(
             tuple(loads.get((number, component)) for component in range(one.components))
             for number, (one, want) in enumerate(zip(self.operands, wanted, strict=True))
             if want
@@ -205,7 +206,7 @@ class Formula:
             if want
         )
         new = tuple(one._replace(name=f"cotangent of {one.name}") for one in cotangents)
-        return _made(expr, (*self.operands, *new), results, found, self.channels)
+        return _made(expr, (*self.operands, *new), results, nodes_of, self.channels)
 
     def along(self, moving: Sequence[bool]) -> Formula:
         """The derivative of the results along tangents.
@@ -245,6 +246,26 @@ class Formula:
             ):
                 out.add(place)
         return out
+
+    def traversals(self, graph: bool) -> dict[str, list[int]]:
+        """The numbers of the results that each traversal of the rows computes."""
+        if not graph:
+            return {"rows": list(range(len(self.results)))}
+        out: dict[str, list[int]] = {}
+        for number, one in enumerate(self.results):
+            if one.rows in ("src", "dst"):
+                out.setdefault(traversal_of(one.rows), []).append(number)
+        others = [number for number, one in enumerate(self.results) if one.rows not in ("src", "dst")]
+        if others:
+            rows = {one.rows for one in self.operands}
+            first = next(iter(out), traversal_of("src" if "src" in rows and "dst" not in rows else "dst"))
+            out.setdefault(first, []).extend(others)
+        return out
+
+    def covers(self, number: int) -> bool:
+        """Whether the outputs write every column of a result."""
+        written = sum(node is not None for node in self.outputs[number])
+        return written * max(self.channels, 1) == self.results[number].width
 
     def part(self, numbers: Sequence[int]) -> Formula:
         """The formula of these results alone, and of their nodes."""

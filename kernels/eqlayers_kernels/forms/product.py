@@ -19,6 +19,7 @@ from ..arithmetic.writer import Kind
 from .content import key_of
 from .formula import Block, Formula, Operand
 from .program import OPERANDS, Program
+from .traversal import TRAVERSALS
 
 Rows = tuple[str, ...]
 #: Rows of x, y, t, c and z, where weights are read from a table along the edges of a graph.
@@ -45,11 +46,11 @@ class Reading(NamedTuple):
         more = rows - self.reads  # no divmod: it may be a number that a compiler has not seen
         return 0 if more < 0 or more % self.orders else more // self.orders + 1
 
-    def folded(self, found: Any) -> Any:
+    def folded(self, rows: Any) -> Any:
         """Gradients of the rows that places read, ``[places, reads * width]``, as one of the table's rows."""
-        parts = found.view(found.shape[0], self.reads, -1)
-        out = found.new_zeros(self.rows(found.shape[0]), parts.shape[2])
-        last = self.orders * (found.shape[0] - 1) + 1
+        parts = rows.view(rows.shape[0], self.reads, -1)
+        out = rows.new_zeros(self.rows(rows.shape[0]), parts.shape[2])
+        last = self.orders * (rows.shape[0] - 1) + 1
         for place in range(self.reads):
             out[place : place + last : self.orders] += parts[:, place]
         return out
@@ -100,12 +101,12 @@ class ProductForm:
         return (*self.kind.factors, "z")
 
     def _operand(self, name: str) -> Operand:
-        own = "z" if name == "g" else name[-1]
+        operand = "z" if name == "g" else name[-1]
         widths = dict(zip(OPERANDS, self.program.widths, strict=True))
         if self.reading is not None:
             widths |= {"t": widths["w"], "c": self.reading.reads}
-        width = widths[own]
-        return Operand(name, width, (Block(0, width),), self.rows[self.linear.index(own)])
+        width = widths[operand]
+        return Operand(name, width, (Block(0, width),), self.rows[self.linear.index(operand)])
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -127,6 +128,21 @@ class ProductForm:
         """Whether any operand or result has rows of senders or receivers."""
         return "src" in self.rows or "dst" in self.rows
 
+    def traversals(self, graph: bool) -> dict[str, list[int]]:
+        """See :meth:`eqlayers_kernels.forms.formula.Formula.traversals`."""
+        names = self.kind.results
+        if not graph:
+            return {"rows": list(range(len(names)))}
+        parts = {
+            walk: [number for number, name in enumerate(names) if name in one.results]
+            for walk, one in TRAVERSALS.items()
+        }
+        return {walk: numbers for walk, numbers in parts.items() if numbers}
+
+    def part(self, numbers: Sequence[int]) -> ProductForm:
+        """The form of these results alone."""
+        return replace(self, kind=self.kind._replace(results=tuple(self.kind.results[n] for n in numbers)))
+
     @property
     def weighted(self) -> ProductForm:
         """The form of the paths with weights: these remain when another vector takes the weights' place."""
@@ -136,20 +152,20 @@ class ProductForm:
     def _like(self, order: int, results: Sequence[str], tangents: Sequence[str] = ()) -> ProductForm:
         return replace(self, kind=Kind(order, tuple(results), tuple(tangents), self.kind.factors))
 
-    def gradient(self, given: Sequence[bool], wanted: Sequence[bool]) -> ProductForm | SumForm:
+    def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> ProductForm | SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.gradient`."""
         names = tuple(name for name, want in zip(self.names, wanted, strict=True) if want)
-        moving = tuple(name for name, has in zip(self.kind.results, given, strict=True) if has)
+        moving = tuple(name for name, has in zip(self.kind.results, has_cotangent, strict=True) if has)
         if self.kind.order == 0 and moving:
             return self._like(1, names)
         if self.kind.order == 1:
-            found = tuple("z" if name == "g" else name for name in names)
+            wanted_names = tuple("z" if name == "g" else name for name in names)
             if self.reading is None:
-                return self._like(2, found, moving)
-            places = {self.kind.results[n]: place for n, place in _behind(len(self.names), given).items()}
-            targets = {name: place for place, name in enumerate(found)}
-            return SumForm.gradient_of(self, given, wanted, self._second(places, targets))
-        return SumForm.gradient_of(self, given, wanted, self._pairs(given, names))
+                return self._like(2, wanted_names, moving)
+            places = {self.kind.results[n]: place for n, place in _behind(len(self.names), has_cotangent).items()}
+            targets = {name: place for place, name in enumerate(wanted_names)}
+            return SumForm.gradient_of(self, has_cotangent, wanted, self._second(places, targets))
+        return SumForm.gradient_of(self, has_cotangent, wanted, self._pairs(has_cotangent, names))
 
     def _second(self, moving: dict[str, int], targets: dict[str, int]) -> Iterator[Part]:
         """Derivatives of first gradients along what moves: kernels have those along all but the table.
@@ -158,18 +174,18 @@ class ProductForm:
         along coefficients alone, with others of these.
         """
         count = len(self.kind.factors) + 1
-        own, base = tuple(range(count)), self._like(0, ("z",))
+        operands, base = tuple(range(count)), self._like(0, ("z",))
         tangents = [name for name in moving if name in "xyc"]
         alone = tangents == ["c"]
         for results, moves in (("xycz", bool(tangents)), ("t", bool(tangents) and not alone)):
             names = [name for name in targets if name in results]
             if names and moves:
-                picks = (*own, *(moving[name] for name in tangents))
+                picks = (*operands, *(moving[name] for name in tangents))
                 yield Part(self._like(2, names, tangents), picks, tuple(targets[name] for name in names))
         for other, results, needed in (("c", "t", alone), ("t", "xycz", "t" in moving)):
             if needed:
                 place = self.linear.index(other)
-                picks = tuple(moving[other] if pick == place else pick for pick in own)
+                picks = tuple(moving[other] if pick == place else pick for pick in operands)
                 yield from _gradients(base.weighted, picks, {n: p for n, p in targets.items() if n in results})
 
     def along(self, moving: Sequence[bool]) -> SumForm:
@@ -205,16 +221,16 @@ class ProductForm:
                 parts.append(Part(self._like(2, self.kind.results, tangents), picks, targets))
         return SumForm.along_of(self, moving, parts)
 
-    def _pairs(self, given: Sequence[bool], wanted: tuple[str, ...]) -> Iterator[Part]:
+    def _pairs(self, has_cotangent: Sequence[bool], wanted: tuple[str, ...]) -> Iterator[Part]:
         """The parts of the gradient of a second derivative: F with two operands replaced."""
         first = {name: len(self.linear) + number for number, name in enumerate(self.kind.tangents)}
-        second = {self.kind.results[n]: place for n, place in _behind(len(self.names), given).items()}
+        second = {self.kind.results[n]: place for n, place in _behind(len(self.names), has_cotangent).items()}
         for a, b, form, picks in _replaced(self, first, second):
             targets = {}
             for name in self.linear:
-                own = f"d{name}" if name == a else "g" if name == "z" else name
-                if name != b and own in wanted:
-                    targets[name] = wanted.index(own)
+                operand = f"d{name}" if name == a else "g" if name == "z" else name
+                if name != b and operand in wanted:
+                    targets[name] = wanted.index(operand)
             yield from _gradients(form, picks, targets)
 
 
@@ -246,13 +262,20 @@ class SumForm:
         """The reading of its parts."""
         return self.parts[0].form.reading if self.parts else None
 
+    @property
+    def program(self) -> Program | None:
+        """The program of its first part: of all paths, or of the paths with weights."""
+        return self.parts[0].form.program if self.parts else None
+
     @classmethod
     def gradient_of(
-        cls, base: ProductForm | SumForm, given: Sequence[bool], wanted: Sequence[bool], parts: Iterator[Part]
+        cls, base: ProductForm | SumForm, has_cotangent: Sequence[bool], wanted: Sequence[bool], parts: Iterator[Part]
     ) -> SumForm:
         """With the operands and results that a gradient of ``base`` has."""
         extra = [
-            one._replace(name=f"cotangent of {one.name}") for one, has in zip(base.results, given, strict=True) if has
+            one._replace(name=f"cotangent of {one.name}")
+            for one, has in zip(base.results, has_cotangent, strict=True)
+            if has
         ]
         results = [
             one._replace(name=f"gradient of {one.name}")
@@ -272,20 +295,20 @@ class SumForm:
         results = tuple(one._replace(name=f"tangent of {one.name}") for one in base.results)
         return cls((*base.operands, *extra), results, tuple(parts))
 
-    def gradient(self, given: Sequence[bool], wanted: Sequence[bool]) -> SumForm:
+    def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.gradient`."""
-        places, order = _behind(len(self.operands), given), _behind(0, wanted)
+        places, order = _behind(len(self.operands), has_cotangent), _behind(0, wanted)
 
         def parts() -> Iterator[Part]:
             for form, picks, targets in self.parts:
-                own_given = [given[target] for target in targets]
-                own_wanted = [wanted[pick] for pick in picks]
-                if any(own_given) and any(own_wanted):
-                    extra = tuple(places[target] for target in targets if given[target])
-                    own = form.gradient(own_given, own_wanted)
-                    yield Part(own, (*picks, *extra), tuple(order[pick] for pick in picks if wanted[pick]))
+                part_has = [has_cotangent[target] for target in targets]
+                part_wants = [wanted[pick] for pick in picks]
+                if any(part_has) and any(part_wants):
+                    extra = tuple(places[target] for target in targets if has_cotangent[target])
+                    derivative = form.gradient(part_has, part_wants)
+                    yield Part(derivative, (*picks, *extra), tuple(order[pick] for pick in picks if wanted[pick]))
 
-        return SumForm.gradient_of(self, given, wanted, parts())
+        return SumForm.gradient_of(self, has_cotangent, wanted, parts())
 
     def along(self, moving: Sequence[bool]) -> SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.along`."""
@@ -316,8 +339,8 @@ def _replaced(
         for b, other in second.items():
             if a != b:
                 places = {name: place for place, name in enumerate(base.linear)} | {a: along, b: other}
-                own = base if {a, b}.isdisjoint("wtc") else base.weighted
-                yield a, b, own, tuple(places.values())
+                replaced = base if {a, b}.isdisjoint("wtc") else base.weighted
+                yield a, b, replaced, tuple(places.values())
 
 
 def _gradients(form: ProductForm, picks: tuple[int, ...], targets: dict[str, int]) -> Iterator[Part]:

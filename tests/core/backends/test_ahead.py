@@ -14,7 +14,7 @@ from eqlayers.backends import BACKENDS
 from eqlayers.core.backends import forms
 from eqlayers.core.backends.ahead import compile_ahead
 from eqlayers.core.backends.recording import WATCHERS
-from eqlayers.core.backends.request import Request
+from eqlayers.core.forms.request import Request
 from eqlayers.models import NequIP, Potential, Structures
 
 
@@ -67,8 +67,7 @@ def test_what_the_compiler_says_is_said_by_the_first_call(
     def broken(*args: object) -> None:
         raise BackendError("the compiler failed")
 
-    kernels = {"product": broken, "formula": broken}
-    monkeypatch.setitem(BACKENDS, "cpu", replace(BACKENDS["cpu"], kernels=kernels))
+    monkeypatch.setitem(BACKENDS, "cpu", replace(BACKENDS["cpu"], kernels=broken))
     trained, given = potential()
     assert compile_ahead(lambda: copy.deepcopy(trained)(given)) > 0
     with pytest.raises(BackendError, match="the compiler failed"):

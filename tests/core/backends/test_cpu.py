@@ -14,8 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import eqlayers as eq
 from eqlayers.backends import verdicts
 from eqlayers.core.backends import cpu
-from eqlayers.core.backends.operands import receivers_of
-from eqlayers.core.forms.program import Form, FormCall, find_form
+from eqlayers.core.backends.tables import edge_tables
+from eqlayers.core.forms.keys import describe
+from eqlayers.core.forms.program import Form
+from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.c.build import compiler
@@ -66,7 +68,8 @@ def run(form: Form, kind: Kind, tensors: dict[str, Tensor], graph: Tensor | None
         steps = f"/g1:{flags(kind.tangents, 'xyw')}/g{'1' * len(kind.tangents)}:{flags(kind.results, 'xywz')}"
     rows, sizes = tensors["y"].shape[0], [tensors["y"].shape[0], 0, 0]
     if graph is not None:
-        sizes = [rows, tensors["x"].shape[0], receivers_of(graph, tensors["x"].shape[0], rows, graph.device)]
+        senders = tensors["x"].shape[0]
+        sizes = [rows, senders, graph.shape[0] - edges.tables(rows, senders, 0).length]
     key = form.key_of(graph is not None, tensors["w"].ndim == 1) + steps
     moving = [name for name in "xyw" if name in kind.tangents]
     given = [tensors[name] for name in (*"xyw", *("g" * min(kind.order, 1)), *(f"d{name}" for name in moving))]
@@ -105,7 +108,7 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_operands_may_lie_in_memory_as_they_like(view: str) -> None:
     form = layer().plan.form
     tensors = operands(form)
-    graph = cpu.edge_tables(EDGES, 6, 7)
+    graph = edge_tables(EDGES, 6, 7)
     in_graph = {**tensors, "g": torch.cat([tensors["g"], tensors["g"][:1]])}
     for kind in (FORWARD, BACKWARD):
         views = {name: VIEWS[view](t) for name, t in tensors.items()}
@@ -168,7 +171,7 @@ def test_no_rows_at_all(kind: Kind) -> None:
         got = run(form, kind, operands(form, 0, shared))
         assert all(value.shape[0] == 0 for name, value in got.items() if not (shared and name == "w"))
         tensors = operands(form, 0, shared) | {"x": torch.ones(2, 17), "dx": torch.ones(2, 17), "g": torch.ones(3, 32)}
-        graph = cpu.edge_tables(EDGES[:, :0], 2, 3)
+        graph = edge_tables(EDGES[:, :0], 2, 3)
         in_graph = run(form, kind, tensors, graph)
         assert {name: value.shape[0] for name, value in in_graph.items() if name in "xz"}.items() <= {
             "x": 2, "z": 3
@@ -181,7 +184,7 @@ def test_no_rows_at_all(kind: Kind) -> None:
 def test_half_precision_is_computed_in_float32_and_rounded_once(dtype: torch.dtype) -> None:
     """Also where the gradient of shared weights is summed over several chunks."""
     form = layer().plan.form
-    graph = cpu.edge_tables(EDGES, 6, 7)
+    graph = edge_tables(EDGES, 6, 7)
     for shared in (False, True):
         low, few = operands(form, 700, shared, dtype), operands(form, 6, shared, dtype)
         few["g"] = torch.cat([few["g"], few["g"][:1]])
@@ -197,7 +200,7 @@ def test_offsets_beyond_32_bits() -> None:
     torch.use_deterministic_algorithms(False)  # it would fill what is meant to stay untouched
     form = layer().plan.form
     near = {name: t for name, t in operands(form, 6).items() if name in "xyw"}
-    graph = cpu.edge_tables(EDGES, 6, 7)
+    graph = edge_tables(EDGES, 6, 7)
     try:
         buffer = torch.empty(5 * 2**30 + 64)
     except RuntimeError:
@@ -210,14 +213,14 @@ def test_offsets_beyond_32_bits() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_edges_are_sorted_whatever_their_type_and_strides(dtype: torch.dtype) -> None:
-    want = cpu.edge_tables(EDGES, 6, 7)
+    want = edge_tables(EDGES, 6, 7)
     assert want.dtype == torch.int64
     for same in (
         EDGES.to(dtype),
         EDGES.to(dtype).t().contiguous().t(),
         EDGES.to(dtype).repeat_interleave(2, 1)[:, ::2],
     ):
-        got = cpu.edge_tables(same, 6, 7)
+        got = edge_tables(same, 6, 7)
         places = edges.tables(6, 6, 7)
         for walk, nodes in (("by_dst", 7), ("by_src", 6)):
             for start, length in zip(getattr(places, walk), (nodes + 1, 6, 6), strict=True):
@@ -236,7 +239,7 @@ def test_indices_outside_their_nodes(place: tuple[int, int], value: int, message
     wrong = EDGES.clone()
     wrong[place] = value
     with pytest.raises(IndexRangeError, match=message):
-        cpu.edge_tables(wrong, 6, 7)
+        edge_tables(wrong, 6, 7)
 
 
 # -- how it runs ------------------------------------------------------------------------------------------------------
@@ -263,7 +266,7 @@ def test_it_follows_the_number_of_threads_and_that_changes_no_bit(workers: list[
     form = layer().plan.form
     tensors = operands(form, 700, shared)
     index = torch.randint(0, 700, (2, 700), generator=torch.Generator().manual_seed(0))
-    graph = cpu.edge_tables(index, 700, 700)
+    graph = edge_tables(index, 700, 700)
     assert 700 * sum(form.program.widths) > 2 * launch.CHUNK_ELEMENTS
     for kind, tables in ((FORWARD, None), (BACKWARD, None), (FORWARD, graph), (BACKWARD, graph)):
         found = []
@@ -301,7 +304,7 @@ def test_forms_are_known_by_their_content() -> None:
     form, same = layer().plan.form, layer().plan.form
     assert form.key == same.key != layer("ir_mul").plan.form.key
     assert pickle.loads(pickle.dumps(form)).key == form.key
-    assert find_form(form.key).program == form.program
+    assert describe(form.key).form.program == form.program
     with pytest.raises(ConfigError, match=r"got the key 'nobody', which no layer of this process has\. Build"):
         torch.ops.eqlayers.form([torch.ones(1, 1)], None, 1, 0, 0, "nobody")
 
@@ -310,11 +313,11 @@ def test_forms_are_known_by_their_content() -> None:
 
 
 def test_what_is_refused_and_why() -> None:
-    assert cpu.refuse(FormCall(torch.bfloat16, "cpu")) is None
-    assert cpu.refuse(FormCall(torch.float32, "cuda")) == "needs CPU tensors, got cuda"
+    assert cpu.refuse(Request(None, "", torch.bfloat16, torch.device("cpu"))) is None
+    assert cpu.refuse(Request(None, "", torch.float32, torch.device("cuda"))) == "needs CPU tensors, got cuda"
     wanted = "needs float64, float32, float16, bfloat16, got torch.complex64"
-    assert cpu.refuse(FormCall(torch.complex64, "cpu")) == wanted
-    assert verdicts(FormCall(torch.float32, "cpu"))["cpu"] == "runs"
+    assert cpu.refuse(Request(None, "", torch.complex64, torch.device("cpu"))) == wanted
+    assert verdicts(Request(None, "", torch.float32, torch.device("cpu")))["cpu"] == "runs"
     with pytest.raises(BackendError, match="'cpu' must accept this call, but it runs whole tensor products and"):
         eq.functional.sparse_product(
             "mul", torch.ones(1, 1), torch.ones(1, 1), eq.info.SparseProductInfo(), backend="cpu"

@@ -1,15 +1,17 @@
 """Who is asked to run a call, in which order, and what is said when nobody does."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import eqlayers
 from eqlayers.backends import BACKENDS, Backend, find, register, select, verdicts
-from eqlayers.core.forms.program import FormCall
+from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError, ConfigError
 from eqlayers_kernels.triton import availability
 
-CALL = FormCall(torch.float32, "cpu")
+CALL = Request(None, "", torch.float32, torch.device("cpu"))
 
 
 def fake(name, reason=None, **options):
@@ -93,7 +95,7 @@ def test_triton_is_not_chosen_for_the_interpreter(monkeypatch):
 
 
 def test_only_torch_runs_on_other_devices():
-    call = CALL._replace(device="meta")
+    call = replace(CALL, device=torch.device("meta"))
     assert verdicts(call)["triton"] == "refuses: needs CUDA or HIP tensors, got meta"
     assert verdicts(call)["cpu"] == "refuses: needs CPU tensors, got meta"
     assert select(call).name == "torch"

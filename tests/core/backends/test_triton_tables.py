@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 import eqlayers as eq
 from eqlayers.core.backends.recording import watching
-from eqlayers.core.backends.request import Request
+from eqlayers.core.forms.request import Request
 from eqlayers.errors import IndexRangeError
 from eqlayers.functional import TabledWeights
 from eqlayers_kernels.triton import availability

@@ -11,7 +11,6 @@ pytest.importorskip("triton")
 
 import eqlayers as eq
 from eqlayers.core.backends.registry import select, verdicts
-from eqlayers.core.forms.program import FormCall
 from eqlayers_kernels.triton import availability
 
 #: What machines were seen to raise: no Python.h, no libcuda in the loader's list, no compiler, half an installation.
@@ -113,6 +112,6 @@ def test_an_interrupt_is_no_reason(on_gpu):
 def test_torch_runs_instead_and_the_reason_is_told(on_gpu):
     driver_that(on_gpu, FAILURES["libcuda"][0])
     layer = eq.TensorProductConv("4x0e", "0e", "4x0e", [(0, 0, 0, "uvu", True)], shared_weights=False)
-    call = FormCall(torch.float32, "cuda", layer.plan.form.key)
+    call = layer.plan.form.request(torch.float32, torch.device("cuda"))
     assert select(call).name == "torch"
     assert "libcuda.so" in verdicts(call)["triton"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eqlayers import Graph, TensorProductConv
 from eqlayers.core.backends.recording import watching
-from eqlayers.core.backends.request import Request
+from eqlayers.core.forms.request import Request
 from eqlayers.core.operator import call_form, sorted_edges, sorted_places
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
@@ -303,10 +303,10 @@ def test_the_operator_refuses_what_would_read_elsewhere() -> None:
     edges, key = graph(), conv().plan.form.key
     own = edges.tables(sorted_edges)
     tables = sorted_places(own, edges.edge_index, interval, SENDERS, RECEIVERS, 9)
-    sizes = EDGES, SENDERS, RECEIVERS
+    sizes = edges.sizes
 
     def run(tables: Tensor, table: Tensor = table, key: str = f"{key}/t4:1", **changed: Tensor) -> Any:
-        return call_form((x, y, table, changed.get("c", c)), tables, *sizes, key, "", True)
+        return call_form((x, y, table, changed.get("c", c)), tables, sizes, key, "", True)
 
     (z,) = run(tables)
     for place in range(own.shape[0], tables.shape[0]):  # each number of the places alone
@@ -317,7 +317,7 @@ def test_the_operator_refuses_what_would_read_elsewhere() -> None:
             try:
                 more = () if not step else (torch.randn_like(z),)
                 operand = (x, y, table, c, *more)
-                results.append(call_form(operand, damaged, *sizes, f"{key}/t4:1{step}", "", True))
+                results.append(call_form(operand, damaged, sizes, f"{key}/t4:1{step}", "", True))
             except IndexRangeError:
                 results.append(None)
         assert None in results

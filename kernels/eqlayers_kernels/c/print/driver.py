@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...arithmetic.writer import RESULTS, Kind
 from ...forms.program import OPERANDS, Path, Program, Slot
+from ...forms.traversal import TRAVERSALS
 from .calls import Define, path_calls
 from .layout import wide
 from .loops import DONE, NO_ROOM, NO_TABLES, OUTSIDE, SEGMENT, gaps, run_function
@@ -44,7 +45,7 @@ class Driver:
         self.define, self.reads = define, reads
         self.program, self.kind, self.walk, self.shared, self.item = program, kind, walk, shared, item
         self.by_rows = walk == "rows"
-        self.node = {"rows": "", "by_dst": "z", "by_src": "x", "by_place": "t"}[walk]  # that a segment belongs to
+        self.node = TRAVERSALS[walk].operand  # that a segment belongs to
         self.pointers = dict(kind.pointers)
         self.of_paths = kind.of_paths if reads else kind
         self.width = dict(zip(OPERANDS, program.widths, strict=True))
@@ -59,8 +60,8 @@ class Driver:
     def _converted(self, pointer: str) -> list[Slot]:
         """Blocks of a pointer whose layout changes here; node operands of a walk by segments come in ir_mul."""
         operand = self.pointers[pointer]
-        given = not self.by_rows and operand in "xz" and pointer not in RESULTS.values()
-        if operand in "wtc" or given or self.program.layout == "ir_mul":
+        by_node = not self.by_rows and operand in "xz" and pointer not in RESULTS.values()
+        if operand in "wtc" or by_node or self.program.layout == "ir_mul":
             return []
         return [slot for slot in self.slots[operand] if wide(slot)]
 
@@ -98,8 +99,8 @@ class Driver:
                 for place, path in enumerate(paths):
                     calls += self._call(path, region, place == 0)
             if self.reads:
-                made, found = table_lines(self.kind, self._weight_ranges(region, whole=True))
-                calls = [*made, *calls, *found]
+                before, after = table_lines(self.kind, self._weight_ranges(region, whole=True))
+                calls = [*before, *calls, *after]
             if self.walk == "by_dst":
                 body += self._over_edges(region, following, calls)
             else:
@@ -231,8 +232,8 @@ class Driver:
         if self.reads and path.weight is not None and spreads_both(self.kind):
             self._reserve("s_vw", self.width["w"])
             kind = Kind(1, ("w",))
-            own = {name: f"s_vw + {path.weight}" if name == "gw" else places[name] for name, _ in kind.pointers}
-            calls += path_calls(path, kind, own, frozenset({"w"}), self.define, self._reserve, self.item)
+            pointers = {name: f"s_vw + {path.weight}" if name == "gw" else places[name] for name, _ in kind.pointers}
+            calls += path_calls(path, kind, pointers, frozenset({"w"}), self.define, self._reserve, self.item)
         return [*before, *calls, *after]
 
     def _reserve(self, name: str, elements: int) -> None:

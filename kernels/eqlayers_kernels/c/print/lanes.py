@@ -8,10 +8,9 @@ components is as far apart in memory as a cache can do with worst.
 from __future__ import annotations
 
 from ...forms.formula import Block, Formula, Operand
+from ...forms.traversal import TRAVERSALS
 from .loops import DONE, NO_ROOM, NO_TABLES, SEGMENT, run_function
 
-#: Rows that belong to the walk's node, by walk.
-NODE = {"rows": "", "by_src": "src", "by_dst": "dst"}
 #: Blocks of so many components, at least as many as there are lanes, come to lanes in squares; smaller ones by a
 #: function for each number.
 SQUARE = 16
@@ -34,7 +33,8 @@ class Driver:
     """Shared code of both kinds of lanes: arguments, scratch, the loop over chunks."""
 
     def __init__(self, base: Formula, walk: str) -> None:
-        self.formula, self.walk = base, walk
+        self.formula = base
+        self.node = TRAVERSALS[walk].rows  # of operands and results that belong to the node whose edges are walked
         self.inward: set[int] = set()
         self.outward: set[int] = set()
         self.squares = False
@@ -45,7 +45,7 @@ class Driver:
         """Index of the row of an operand or result."""
         if rows in ("each", "one"):
             return ("n" if self.by_rows else "edge") if rows == "each" else "0"
-        return "n" if rows == NODE[self.walk] else "other"
+        return "n" if rows == self.node else "other"
 
     def adds(self, one: Operand) -> bool:
         """Whether the tile adds to a result."""
@@ -115,7 +115,7 @@ class ByChannel(Driver):
     """Lanes are channels: a unit of work is a block of channels of one row, or of all rows of one node."""
 
     def _by_node(self, one: Operand) -> bool:
-        return one.rows == "one" or (one.rows == NODE[self.walk])
+        return one.rows == "one" or (one.rows == self.node)
 
     def adds(self, one: Operand) -> bool:
         """Sums are kept in the scratch for as long as their node is walked."""
@@ -240,7 +240,7 @@ class ByRow(Driver):
         zero = [
             f"for (int64_t n = first; n < last; n++) memset(r{number} + n * {one.width}, 0, {one.width} * sizeof(T));"
             for number, one in enumerate(base.results)
-            if one.rows == NODE[self.walk]
+            if one.rows == self.node
         ]
         return [
             "const int64_t first = segment(ptr, arg[0], arg[1], chunk);",
@@ -274,12 +274,12 @@ class ByRow(Driver):
             return "0"
         if self.by_rows:
             return "(n + l)"
-        return "n_of[l]" if rows == NODE[self.walk] else "edges[e0 + l]" if rows == "each" else "others[e0 + l]"
+        return "n_of[l]" if rows == self.node else "edges[e0 + l]" if rows == "each" else "others[e0 + l]"
 
     def _moves(self, one: Operand, scratch: str, pointer: str, out: bool) -> list[str]:
         if not one.components:
             return []
-        summed = one.rows in ("one", NODE[self.walk])
+        summed = one.rows in ("one", self.node)
         way = "in" if not out else "add" if summed else "out"
         index = "chunk" if out and one.rows == "one" else self._index(one.rows)
         lines = ["{", f"{'' if out else 'const '}T *at[LANES];"]

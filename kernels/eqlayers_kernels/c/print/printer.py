@@ -14,8 +14,6 @@ from .loops import INCLUDES, run_function
 from .table import print_tables
 
 TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
-#: How rows are walked: 'rows' one by one; the others the edges of every receiver, sender or place in a table.
-WALKS = ("rows", "by_dst", "by_src", "by_place")
 UNIT_STATEMENTS = 1500  # per translation unit: large programs are compiled side by side
 
 
@@ -34,7 +32,7 @@ class Kernel:
         program: The form.
         kind: What is computed.
         dtype: 'float32' or 'float64'.
-        walk: One of `WALKS`. By segments, operands and results of nodes are indexed, all others have a row per edge.
+        walk: One of `TRAVERSALS`. By segments, operands and results of nodes are indexed, others have a row per edge.
         shared: Whether one row of weights serves all rows; the gradient of it is summed per chunk.
         reads: Rows of a table that make a row of weights, see `Tabled`; 0 for weights as they are.
     """

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...forms.formula import Formula
+from ...forms.traversal import traversal_of
 from . import tuning
 from .formula import FormulaText, kept
 from .schedule import Order, Slot, Term, popularity, schedule, terms_of
 from .tuning import Cost, Processor
-
-#: The walk of programs that sum a result with such rows.
-WALKS = {"each": "rows", "one": "rows", "src": "by_src", "dst": "by_dst"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def _walks(base: Formula) -> Iterator[tuple[str, list[Slot]]]:
         numbers = [number for number, one in enumerate(base.results) if one.rows in rows]
         slots = [(number, c) for number in numbers for c, node in enumerate(base.outputs[number]) if node is not None]
         if slots:
-            yield WALKS[rows[0]] if base.channels else "lanes", slots
+            yield traversal_of(rows[0]) if base.channels else "lanes", slots
 
 
 def _per_thread(base: Formula, double: bool, on: Processor) -> tuple[int, ...]:
@@ -103,12 +101,12 @@ def _groups(
         best = tried(size)  # orders of much more than fits take long: begin with what fitted before
         while True:
             if best[1] or size == 1:  # one term may be too much for a kernel
-                good, found = size, best[0]
+                good, order = size, best[0]
             else:
                 bad = size
             if bad - good == 1:
                 break
             size = min((good + bad) // 2, max(2 * good, 1) if bad > len(left) else bad - 1)
             best = tried(size)
-        yield found
+        yield order
         left, guess = left[good:], good

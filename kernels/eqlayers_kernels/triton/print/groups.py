@@ -10,6 +10,7 @@ from ...arithmetic.product import steps_of
 from ...arithmetic.writer import Kind
 from ...forms.product import Reading
 from ...forms.program import OPERANDS, Path, Program
+from ...forms.traversal import TRAVERSALS
 from . import tuning
 from .printer import KernelText
 from .tuning import Cost, Processor
@@ -91,9 +92,10 @@ def walks(kind: Kind, graph: bool, receivers: bool) -> Iterator[tuple[str, Kind]
     not among them, or need not be summed at senders (``receivers``): then g is read once for a receiver. Else they are
     computed by senders, and g is gathered for every edge.
     """
-    gathered = graph and "x" in kind.results and not receivers
-    owners = {"by_dst": "z", "by_src": "xywc"} if gathered or not graph else {"by_dst": "xywcz"}
-    for walk, operands in (*owners.items(), ("by_place", "t")):
+    owners = {walk: one.results for walk, one in TRAVERSALS.items()}
+    if graph and (receivers or "x" not in kind.results):
+        owners |= {"by_dst": "xywcz", "by_src": ""}
+    for walk, operands in owners.items():
         results = tuple(name for name in kind.results if name in operands)
         if results:
             yield walk if graph else "rows", kind._replace(results=results)
@@ -155,8 +157,8 @@ def plan(
     added = frozenset().union(*(piece.text.added for piece in pieces))
     covered = {}
     for name, parts in count.items():
-        own = [piece for piece in pieces if name in piece.text.kind.results]
-        whole = all(_covers(program, piece.text.paths, name) and _alike(piece, name) for piece in own)
+        writers = [piece for piece in pieces if name in piece.text.kind.results]
+        whole = all(_covers(program, piece.text.paths, name) and _alike(piece, name) for piece in writers)
         whole = whole and not (name == "x" and stored)
         covered[name] = whole or (parts == 1 and _covers(program, program.paths, name))
     return Plan(tuple(pieces), count, covered, walked, added, stored)
@@ -262,11 +264,11 @@ def _cost(paths: Sequence[Path], kind: Kind, walk: str, reads: int = 0) -> Cost:
     vectors += reads * (("c" in wanted) + weighted * ("t" in wanted))  # sums for a row, or for a place
     passing = pairs = 0  # what only one path holds
     for path in paths:
-        own = 2 + reads
+        read = 2 + reads
         if kind.gradients:
-            own += path.x.dim * second * (2 if "y" in kind.results else 1)
-            own += 0 if held else path.z.dim * copies["z"]
-        passing = max(passing, own)
+            read += path.x.dim * second * (2 if "y" in kind.results else 1)
+            read += 0 if held else path.z.dim * copies["z"]
+        passing = max(passing, read)
         pairs = max(pairs, len({(i, k) for i, _, k, _ in path.terms}) * copies["y"])
     loads, numbers = weighted * copies["w"] * max(1, reads), reads * copies.get("c", 1)
     for operand in _of_rows(walk) if kind.gradients else _of_rows(walk) - {"z"}:
@@ -278,7 +280,7 @@ def _cost(paths: Sequence[Path], kind: Kind, walk: str, reads: int = 0) -> Cost:
 
 def _of_rows(walk: str) -> set[str]:
     """Operands whose row changes with every step of the loop, beside the weights."""
-    return {"x", "y", "z"} - {{"by_dst": "z", "by_src": "x"}.get(walk, "")}
+    return {"x", "y", "z"} - {TRAVERSALS[walk].operand}
 
 
 def _work(

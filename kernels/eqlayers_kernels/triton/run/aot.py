@@ -162,10 +162,10 @@ def compile_form(
         for name, operand in kind.pointers
     }
     index = torch.zeros(2, 5, dtype=torch.int64)
-    packed = edges.pack(index, 5, 5)
-    tables = edges.unpack(packed, 5, 5, 5) if graph else None
+    packed, places = edges.pack(index, 5, 5), None
     if reading is not None:
-        tables = edges.unpack_places(torch.cat([packed, edges.pack_places(index, index[0], 5)]), 5, 5, 5, 5)
+        packed, places = torch.cat([packed, edges.pack_places(index, index[0], 5)]), 5
+    tables = edges.unpack(packed, 5, 5, 5, places) if graph else None
     _, _, calls = runner.prepare(tensors, tables)
     yield from zip(runner.plan.pieces, compiling.compile_calls(calls, jobs=jobs), strict=True)
 
@@ -208,15 +208,15 @@ def resources(compiled: Any) -> Resources:
 def _ptxas(ptx: str, arch: int) -> tuple[int, int]:
     from triton.backends.nvidia.compiler import get_ptxas
 
-    found = re.search(r"\.target (sm_\w+)", ptx)
-    assert found is not None
+    target = re.search(r"\.target (sm_\w+)", ptx)
+    assert target is not None
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
         command = [
             get_ptxas(arch).path,
             "-v",
-            f"--gpu-name={found[1]}",
+            f"--gpu-name={target[1]}",
             str(source),
             "-o",
             str(source.with_suffix(".o")),
@@ -231,10 +231,10 @@ def _ptxas(ptx: str, arch: int) -> tuple[int, int]:
 
 def _amdgcn(assembly: str) -> tuple[int, int]:
     def field(name: str) -> int:
-        found = re.search(rf"\.{name}:\s*(\d+)", assembly)
-        if found is None:
+        match = re.search(rf"\.{name}:\s*(\d+)", assembly)
+        if match is None:
             raise RuntimeError(f"the assembly must have a field .{name}, got none. Look for a changed format.")
-        return int(found[1])
+        return int(match[1])
 
     # a vector register that is spilled takes 4 bytes; scalar registers spill into vector registers
     return field("vgpr_count"), 4 * field("vgpr_spill_count") + field("private_segment_fixed_size")

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from ... import waiting
 from ..errors import KernelError
@@ -32,6 +33,7 @@ class Planned(Protocol):
     """A request with kernels that can be planned for another processor."""
 
     on: tuning.Processor
+    compiled: set[torch.device]
 
     def plan_for(self, on: tuning.Processor) -> None:
         """Cut into kernels that take no more than a limit."""
@@ -80,6 +82,31 @@ def compile_calls(calls: Sequence[Call], device: torch.device | None = None, job
         return
     with ThreadPoolExecutor(at_once) as pool:
         yield from pool.map(warm, calls)
+
+
+def launched(runner: Planned, like: Tensor, prepare: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Buffers, after the launches that fill them; kernels are compiled before their first launch on a device.
+
+    Args:
+        runner: Plans the kernels.
+        like: An operand; its device is the current one.
+        prepare: Gives buffers and, last, the launches, as the runner plans them now.
+
+    Raises:
+        KernelError: A kernel does not compile, with fewer registers either.
+    """
+
+    def different() -> list[Call]:
+        """One launch of each kernel; it may take several."""
+        return list({id(call.kernel): call for call in prepare()[-1]}.values())
+
+    new = like.is_cuda and like.device not in runner.compiled
+    if new and compile_or_plan_again(runner, different, like.device):
+        runner.compiled.add(like.device)
+    *buffers, calls = prepare()
+    for call in calls:
+        call.kernel[call.grid](*call.args, **call.meta)
+    return tuple(buffers)
 
 
 def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[Call]], device: torch.device) -> bool:

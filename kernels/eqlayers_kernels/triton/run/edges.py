@@ -81,16 +81,15 @@ def length(count: int, num_src: int, num_dst: int) -> int:
     return sum(_lengths(count, num_dst)) + sum(_lengths(count, num_src))
 
 
-def receivers_of(packed: int, count: int, num_src: int) -> tuple[int, int]:
-    """Number of receivers, from the length of the packed tables, and what is left over: 0, or they are none."""
-    none, each = length(count, num_src, 0), length(count, num_src, 1)
-    return (packed - none) // (each - none), (packed - none) % (each - none)
-
-
-def unpack(packed: Tensor, count: int, num_src: int, num_dst: int) -> dict[str, Tables]:
-    """The tables by walk, as views."""
-    parts = packed.split([*_lengths(count, num_dst), *_lengths(count, num_src)])
-    return {"by_dst": Tables(*parts[:7]), "by_src": Tables(*parts[7:])}
+def unpack(packed: Tensor, count: int, num_src: int, num_dst: int, places: int | None = None) -> dict[str, Tables]:
+    """The tables of a graph by walk, as views; with the tables of so many places behind them, if there are any."""
+    own = [] if places is None else [*_lengths(count, places), count, count]
+    parts = packed.split([*_lengths(count, num_dst), *_lengths(count, num_src), *own])
+    views = {"by_dst": Tables(*parts[:7]), "by_src": Tables(*parts[7:14])}
+    if places is None:
+        return views
+    views = {walk: table._replace(ends=parts[-1]) for walk, table in views.items()}
+    return {**views, "by_place": Tables(*parts[14:-1])}
 
 
 def pack(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
@@ -123,19 +122,8 @@ def pack_places(edge_index: Tensor, place: Tensor, places: int) -> Tensor:
     if _launches(edge_index):
         packed = _by_kernels([place], src[None], [places])
         return torch.cat([packed, dst[packed.split(_lengths(src.shape[0], places))[4]], place])
-    found = _sorted(place, src, places)
-    return torch.cat([*found[:7], dst[found.edges], place])
-
-
-def unpack_places(packed: Tensor, count: int, num_src: int, num_dst: int, places: int) -> dict[str, Tables]:
-    """The tables of a graph and of places behind them, by walk, as views."""
-    behind = length(count, num_src, num_dst)
-    found = unpack(packed[:behind], count, num_src, num_dst)
-    *own, far, place = packed[behind:].split([*_lengths(count, places), count, count])
-    return {
-        **{walk: table._replace(ends=place) for walk, table in found.items()},
-        "by_place": Tables(*own)._replace(ends=far),
-    }
+    tables = _sorted(place, src, places)
+    return torch.cat([*tables[:7], dst[tables.edges], place])
 
 
 def _launches(edge_index: Tensor) -> bool:

@@ -19,7 +19,7 @@ from ...forms.program import OPERANDS, Program
 from ..print import tuning
 from ..print.groups import plan
 from ..segment import launch
-from .compiling import Call, compile_or_plan_again
+from .compiling import Call, launched
 from .edges import Tables
 from .turn import turn_of
 
@@ -80,7 +80,7 @@ class FormRunner:
         """Cut the request into kernels that take no more than a limit."""
         what, how = self._request
         self.on = on
-        self._compiled: set[torch.device] = set()
+        self.compiled: set[torch.device] = set()
         self.plan = plan(*what, on.planned(self.kind.order, self.dtype.itemsize), *how)
 
     def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
@@ -97,18 +97,9 @@ class FormRunner:
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
             if turn is not None:
                 tensors = {name: turn.to(operand, tensors[name]) for name, operand in self.given}
-            new = x.is_cuda and x.device not in self._compiled
-            if new and compile_or_plan_again(self, lambda: self._different(tensors, tables), x.device):
-                self._compiled.add(x.device)
-            buffers, rooms, calls = self.prepare(tensors, tables)
-            for call in calls:
-                call.kernel[call.grid](*call.args, **call.meta)
-            found = {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
-            return found if turn is None else {name: turn.back(name, rows) for name, rows in found.items()}
-
-    def _different(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> list[Call]:
-        """One launch of each kernel; it may take several."""
-        return list({id(call.kernel): call for call in self.prepare(tensors, tables)[2]}.values())
+            buffers, rooms = launched(self, x, lambda: self.prepare(tensors, tables))
+            results = {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
+            return results if turn is None else {name: turn.back(name, rows) for name, rows in results.items()}
 
     @property
     def given(self) -> list[tuple[str, str]]:
@@ -123,7 +114,9 @@ class FormRunner:
         rows = tensors["y"].shape[0]
         # single numbers of 2 bytes are too small to be copied ahead of the loop; the attributes of an edge are few
         narrow = self._numbers and self.dtype.itemsize < 4
-        tensors = {name: given.float() if narrow and name in ("y", "dy") else given for name, given in tensors.items()}
+        tensors = {
+            name: tensor.float() if narrow and name in ("y", "dy") else tensor for name, tensor in tensors.items()
+        }
         chunk = tuning.row_chunk(rows, self.shared and "w" in self.kind.results)
         segments = {"rows": -(-rows // chunk)}
         segments |= {walk: table.nodes.shape[0] for walk, table in (tables or {}).items()}
@@ -138,9 +131,9 @@ class FormRunner:
             elif operand == "w" and self.shared:
                 count = min(segments[self.plan.walks["w"]], tuning.SUMMED_SEGMENTS)
             buffers[operand] = self._allocate(operand, tensors["x"], count, table is not None)
-        given = {**tensors, **{RESULTS[operand]: buffer for operand, buffer in buffers.items()}}
-        given |= {f"{RESULTS[operand]}_room": room for operand, room in rooms.items()}
-        return buffers, rooms, list(self._calls(given, tables or {}, rows, segments, chunk))
+        buffers_of = {**tensors, **{RESULTS[operand]: buffer for operand, buffer in buffers.items()}}
+        buffers_of |= {f"{RESULTS[operand]}_room": room for operand, room in rooms.items()}
+        return buffers, rooms, list(self._calls(buffers_of, tables or {}, rows, segments, chunk))
 
     def _table(self, operand: str, tables: Mapping[str, Tables] | None) -> Tables | None:
         """The edges of the nodes that a result is summed at, if it is in pieces."""
@@ -174,7 +167,7 @@ class FormRunner:
 
     def _calls(
         self,
-        given: Mapping[str, Tensor],
+        buffers_of: Mapping[str, Tensor],
         tables: Mapping[str, Tables],
         rows: int,
         segments: Mapping[str, int],
@@ -188,7 +181,7 @@ class FormRunner:
             most = tuning.SUMMED_SEGMENTS if sums else launch.MAX_GRID // piece.blocks
             table = tables.get(walk)
             pointers = [*(name for name, _ in piece.text.kind.pointers), *(f"{name}_room" for name in piece.text.rooms)]
-            tensors = tuple(given[name] for name in pointers)
+            tensors = tuple(buffers_of[name] for name in pointers)
             if table is not None:
                 tensors += (*table[:6], *(() if table.ends is None else (table.ends,)))
             sizes = (rows, *((0, 0) if table is None else (table.num_nodes, table.spare)), chunk, *piece.parts)

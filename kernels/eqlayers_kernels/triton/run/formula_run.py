@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ...forms.formula import Formula
+from ...forms.traversal import traversal_of
 from ..print import tuning
 from ..print.formula import TABLES
-from ..print.formula_plan import WALKS, Piece, plan
+from ..print.formula_plan import Piece, plan
 from ..segment import launch
-from .compiling import Call, compile_or_plan_again
+from .compiling import Call, launched
 from .edges import Tables
 from .forms import add_up_pieces, function, summed_rows
 
@@ -30,7 +31,7 @@ class FormulaRunner:
     def __init__(self, base: Formula, dtype: torch.dtype, on: tuning.Processor) -> None:
         self.base, self.dtype = base, dtype
         self.acc = launch.accumulator(dtype)
-        self._covered = [_covers(base, number) for number in range(len(base.results))]
+        self._covered = [base.covers(number) for number in range(len(base.results))]
         self.plan_for(on)
 
     def plan_for(self, on: tuning.Processor) -> None:
@@ -39,7 +40,7 @@ class FormulaRunner:
         self.pieces = plan(self.base, self.acc == torch.float64, on)
         #: Results that several kernels add to
         self._continued = {r for piece in self.pieces for r, _ in piece.text.begun.intersection(piece.text.slots)}
-        self._compiled: set[torch.device] = set()
+        self.compiled: set[torch.device] = set()
 
     def __call__(
         self, tensors: Sequence[Tensor], tables: Mapping[str, Tables] | None, rows: int, nodes: tuple[int, int]
@@ -59,12 +60,7 @@ class FormulaRunner:
         if not rows:
             return [like.new_zeros(self._shape(number, 0, nodes)) for number in range(len(self.base.results))]
         with torch.cuda.device(like.device) if like.is_cuda else nullcontext():  # and its current stream
-            new = like.is_cuda and like.device not in self._compiled
-            if new and compile_or_plan_again(self, lambda: self.prepare(tensors, tables, rows)[1], like.device):
-                self._compiled.add(like.device)
-            buffers, calls = self.prepare(tensors, tables, rows)
-            for call in calls:
-                call.kernel[call.grid](*call.args, **call.meta)
+            (buffers,) = launched(self, like, lambda: self.prepare(tensors, tables, rows))
             numbers = range(len(self.base.results))
             return [self._result(number, buffers, tables, nodes, rows, like) for number in numbers]
 
@@ -72,14 +68,14 @@ class FormulaRunner:
         self, tensors: Sequence[Tensor], tables: Mapping[str, Tables] | None, rows: int
     ) -> tuple[dict[str, Tensor], list[Call]]:
         """Buffers of the results, by pointer, and the launches that fill them, in the order of the pieces."""
-        given = {f"in{number}": tensor for number, tensor in enumerate(tensors)}
-        given |= _ends(self.pieces, tables)
+        read = {f"in{number}": tensor for number, tensor in enumerate(tensors)}
+        read |= _ends(self.pieces, tables)
         buffers: dict[str, Tensor] = {}
         for piece in self.pieces:
             for number in piece.text.results:
                 if f"out{number}" not in buffers:
                     buffers |= self._allocate(number, piece, tensors[0], tables, rows)
-        return buffers, list(self._calls({**given, **buffers}, tables or {}, rows))
+        return buffers, list(self._calls({**read, **buffers}, tables or {}, rows))
 
     def _shape(self, number: int, rows: int, nodes: tuple[int, int]) -> tuple[int, ...]:
         one = self.base.results[number]
@@ -120,17 +116,17 @@ class FormulaRunner:
         per_thread = 1 if piece.text.walk == "lanes" else max(1, piece.block // self.on.lanes)
         return tuning.Cost(piece.text.order.alive, 0, 0).registers(per_thread, self.acc == torch.float64)
 
-    def _calls(self, given: Mapping[str, Tensor], tables: Mapping[str, Tables], rows: int) -> Iterator[Call]:
+    def _calls(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables], rows: int) -> Iterator[Call]:
         import triton.language as tl
 
         for piece in self.pieces:
             text = piece.text
             table = tables[text.walk] if text.rooms else None
             segments = self._programs(piece, rows) if table is None else table.nodes.shape[0]
-            found = dict(zip(TABLES, table or (), strict=False))
+            of_table = dict(zip(TABLES, table or (), strict=False))
             names = [f"in{n}" for n in text.operands]
             names += [f"{kind}{n}" for kind, which in (("out", text.results), ("room", text.rooms)) for n in which]
-            pointers = [*(given[name] for name in names), *({**given, **found}[name] for name in text.tables)]
+            pointers = [*(tensors[name] for name in names), *({**tensors, **of_table}[name] for name in text.tables)]
             # the grid ends at 2**31 programs: no memory holds the rows of as many
             args = (*pointers, segments, rows, 0 if table is None else table.num_nodes, self._chunk(piece, rows), 0)
             meta = {
@@ -159,17 +155,11 @@ class FormulaRunner:
         if one.rows == "one":
             return out.sum(0).to(self.dtype)
         assert tables is not None
-        table, room = tables[WALKS[one.rows]], buffers.get(f"room{number}")
+        table, room = tables[traversal_of(one.rows)], buffers.get(f"room{number}")
         if room is None:  # row by row
             return summed_rows(out, table).to(self.dtype)
         add_up_pieces(out, room, table)
         return out.to(self.dtype)
-
-
-def _covers(base: Formula, number: int) -> bool:
-    """Whether the outputs write every column of a result."""
-    written = sum(node is not None for node in base.outputs[number])
-    return written * max(base.channels, 1) == base.results[number].width
 
 
 def _ends(pieces: Sequence[Piece], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:

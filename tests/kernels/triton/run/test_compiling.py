@@ -16,7 +16,7 @@ from eqlayers_kernels.host import on_device
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import tuning
-from eqlayers_kernels.triton.run import compiling, edges, forms
+from eqlayers_kernels.triton.run import compiling, edges
 from eqlayers_kernels.triton.run.compiling import Call, compile_calls, compile_or_plan_again, threads
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
@@ -191,7 +191,7 @@ def test_runners_compile_before_they_launch(monkeypatch, anywhere):
         runner.plan_for(list(tuning.attempts(runner.on))[-1])
         return bool(made())
 
-    monkeypatch.setattr(forms, "compile_or_plan_again", compiled)
+    monkeypatch.setattr(compiling, "compile_or_plan_again", compiled)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     runner = FormRunner(program(), Kind(0, ("z",)), torch.float32, False, False, tuning.PROCESSORS["cuda"])
     tensors = {"x": torch.randn(2, 512), "y": torch.randn(2, 8), "w": torch.randn(2, 256)}

@@ -1,0 +1,214 @@
+"""Tables of graphs: edges sorted by receivers and by senders, in one tensor, as the kernels of their device read them.
+
+Kernels of C have one layout, printed Triton kernels another, with edges cut into pieces (``eqlayers_kernels.*.run``).
+In Triton's interpreter CPU tensors have the former, and are packed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.c.run import edges as c_edges
+from eqlayers_kernels.forms.product import Reading
+from eqlayers_kernels.triton.run import edges as triton_edges
+from eqlayers_kernels.triton.run.edges import Tables
+
+from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
+from ..forms.request import Sizes
+from ..graph import check_edge_index
+from .registry import as_backend_error
+from .rows import Ends
+
+_TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"
+_REMAKE = "Make them anew from the edges of this graph."
+
+
+# -- making them ------------------------------------------------------------------------------------------------------
+
+
+def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
+    """The edges ``[2, E]`` sorted by receiver and by sender.
+
+    Raises:
+        ShapeError, DTypeError: ``edge_index`` is no ``[2, E]`` tensor of integers, or a number of nodes is negative.
+        IndexRangeError: An index lies outside its nodes (found on CPU only).
+    """
+    check_edges(edge_index, num_src, num_dst)
+    if edge_index.device.type != "cpu":
+        return triton_edges.pack(edge_index, num_src, num_dst)
+    edges = edge_index.to(torch.int64).contiguous()
+    count = edges.shape[1]
+    out = torch.empty(c_edges.tables(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
+    with as_backend_error():
+        wrong = c_edges.sort_edges(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
+    if wrong is not None:
+        row, edge = wrong
+        name, nodes, what = (("src", num_src, "senders"), ("dst", num_dst, "receivers"))[row]
+        raise IndexRangeError(
+            f"edge_index[{row}] ({name}) must lie in [0, {nodes}), the number of {what}, got "
+            f"{int(edges[row, edge])} at edge {edge}. Check that the rows are (src, dst), and pass num_nodes if there "
+            f"are more receivers than senders."
+        )
+    return out
+
+
+def place_tables(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
+    """The tables of a graph, and behind them the edges sorted by their places in a table of radial functions.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The tensors do not fit a graph and its edges.
+        IndexRangeError: A place lies outside the table (found on CPU only).
+    """
+    check_places(graph, edge_index, place, num_src, num_dst)
+    if edge_index.device.type != "cpu":
+        return torch.cat([graph, triton_edges.pack_places(edge_index, place, places)])
+    edges, place = edge_index.to(torch.int64).contiguous(), place.contiguous()
+    count, behind = edges.shape[1], graph.shape[0]
+    out = torch.empty(behind + c_edges.place_tables(count, places).length, dtype=torch.int64, device="cpu")
+    out[:behind] = graph
+    addresses = edges.data_ptr(), place.data_ptr()
+    with as_backend_error():
+        wrong = c_edges.sort_places(*addresses, count, num_src, places, out.data_ptr() + 8 * behind)
+    if wrong is not None:
+        raise IndexRangeError(
+            f"places must lie in [0, {places}), the places of the table, got {int(place[wrong])} at edge {wrong}. "
+            "Clamp them."
+        )
+    return out
+
+
+# -- their lengths, and what fits -------------------------------------------------------------------------------------
+
+
+def length_of(edges: int, num_src: int, num_dst: int, device: torch.device) -> int:
+    """Elements of the tables of a graph."""
+    if device.type == "cpu":
+        return c_edges.tables(edges, num_src, num_dst).length
+    return triton_edges.length(edges, num_src, num_dst)
+
+
+def length_of_places(edges: int, places: int, device: torch.device) -> int:
+    """Elements of the interval tables that are appended to the tables of a graph."""
+    if device.type == "cpu":
+        return c_edges.place_tables(edges, places).length
+    return triton_edges.place_length(edges, places)
+
+
+def check_graph_tables(graph: Tensor, sizes: Sizes, device: torch.device, behind: int = 0) -> None:
+    """Raise unless these are the tables of a graph of such sizes, by their length, with so many numbers behind them.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: They are not.
+    """
+    if graph.dtype is not torch.int64:
+        raise DTypeError(f"graph must be {_TABLES}, int64, got {graph.dtype}. Pass them as they are.")
+    if graph.device != device:
+        raise DeviceError(f"graph must be on the device of x, {device}, got {graph.device}. Make it from edges there.")
+    edges, senders, receivers = sizes[:3]
+    if graph.ndim != 1 or graph.shape[0] != length_of(edges, senders, receivers, device) + behind:
+        raise ShapeError(
+            f"graph must be {_TABLES}, here of {edges} rows, {senders} senders and {receivers} receivers, got shape "
+            f"{list(graph.shape)}. {_REMAKE}"
+        )
+
+
+def check_edges(edge_index: Tensor, num_src: int, num_dst: int) -> None:
+    """Raise unless ``edge_index`` is ``[2, E]`` integers and the numbers of nodes are 0 or more.
+
+    Raises:
+        ShapeError, DTypeError: They are not.
+    """
+    check_edge_index(edge_index)
+    if num_src < 0 or num_dst < 0:
+        raise ShapeError(f"num_src and num_dst must be 0 or more, got {num_src} and {num_dst}. Count the nodes.")
+
+
+def check_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int) -> None:
+    """Raise unless these are the tables of a graph, its edges, and a place in a table for each of them.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: They are not.
+    """
+    check_edges(edge_index, num_src, num_dst)
+    count = edge_index.shape[1]
+    check_graph_tables(graph, Sizes(count, num_src, num_dst), edge_index.device)
+    if place.shape != (count,):
+        raise ShapeError(f"place must be [{count}], one for each edge, got {list(place.shape)}. Look each up.")
+    if place.dtype is not torch.int64:
+        raise DTypeError(f"place must be int64, got {place.dtype}. Convert it with `.long()`.")
+
+
+def not_of_this_graph() -> IndexRangeError:
+    """The error of tables that fit by their length alone."""
+    return IndexRangeError(f"graph must hold {_TABLES} of these operands, got other numbers. {_REMAKE}")
+
+
+# -- reading them -----------------------------------------------------------------------------------------------------
+
+
+def ends_of(graph: Tensor, sizes: Sizes) -> Ends:
+    """The sender and the receiver of every row.
+
+    Raises:
+        IndexRangeError: The tables do not fit these rows; checked on CPU only.
+    """
+    if graph.device.type != "cpu":
+        return ends_by_traversal(triton_edges.unpack(graph, *sizes[:3]))
+    src, dst = _sorted_edges(graph, *sizes[:3])
+    return Ends(src, dst, sizes.senders, sizes.receivers)
+
+
+def ends_by_traversal(tables: Mapping[str, Tables]) -> Ends:
+    """The sender and the receiver of every row, from tables of Triton's kernels."""
+    by_dst, by_src = tables["by_dst"], tables["by_src"]
+    src, dst = (torch.empty_like(t.edges).scatter_(0, t.edges, t.others) for t in (by_dst, by_src))
+    return Ends(src, dst, by_src.num_nodes, by_dst.num_nodes)
+
+
+def by_traversal(graph: Tensor, sizes: Sizes, reading: Reading | None) -> dict[str, Tables]:
+    """The tables of a graph as Triton's kernels read them, with the tables of places if a table of weights is read.
+
+    Raises:
+        IndexRangeError: They are not what sorting gives; checked on CPU only, where they are packed anew.
+    """
+    edges, senders, receivers, rows = sizes
+    places = None if reading is None else reading.places(rows)
+    if graph.device.type == "cpu":
+        graph = _packed_anew(graph, edges, senders, receivers, places)
+    return triton_edges.unpack(graph, edges, senders, receivers, places)
+
+
+def _packed_anew(graph: Tensor, edges: int, senders: int, receivers: int, places: int | None) -> Tensor:
+    behind = c_edges.tables(edges, senders, receivers).length
+    index = _sorted_edges(graph[:behind], edges, senders, receivers)
+    packed = triton_edges.pack(index, senders, receivers)
+    if places is None:
+        return packed
+    parts = c_edges.place_tables(edges, places)
+    place = graph[behind + parts.place : behind + parts.length]
+    with suppress(IndexRangeError):
+        if torch.equal(place_tables(graph[:behind], index, place, senders, receivers, places), graph):
+            return torch.cat([packed, triton_edges.pack_places(index, place, places)])
+    raise not_of_this_graph()
+
+
+def _sorted_edges(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
+    """``[2, E]``: the edges that tables of the C kernels are of.
+
+    Raises:
+        IndexRangeError: They are not what sorting gives.
+    """
+    start, numbers, others = c_edges.tables(edges, senders, receivers).by_dst
+    order, place = graph[numbers : numbers + edges], torch.arange(edges)
+    if torch.equal(order.sort().values, place):
+        index = graph.new_empty(2, edges)
+        index[0, order] = graph[others : others + edges]
+        index[1, order] = torch.searchsorted(graph[start + 1 : start + receivers + 1], place, right=True)
+        with suppress(IndexRangeError):
+            if torch.equal(edge_tables(index, senders, receivers), graph):
+                return index
+    raise not_of_this_graph()

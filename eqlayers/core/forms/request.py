@@ -1,0 +1,54 @@
+"""Requests, which kernels are made for, and the sizes that these are called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Sizes(NamedTuple):
+    """Numbers of rows in a call.
+
+    Attributes:
+        rows: Of the batch; edges of a graph.
+        senders, receivers: Of the graph; 0 without one.
+        table: Of the table that weights are read from; 0 without one.
+    """
+
+    rows: int
+    senders: int = 0
+    receivers: int = 0
+    table: int = 0
+
+
+#: The entry of `Sizes` for the rows of an operand or result; 'one' row that serves all has none.
+PLACES = {"each": 0, "src": 1, "dst": 2, "table": 3}
+#: Operands, the tables of a graph, and sizes to results.
+Runner = Callable[[Sequence[Tensor], Tensor | None, Sizes], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One kind of call: all that decides which kernels run it.
+
+    Attributes:
+        form: A product, a sum of products or a formula; None for any formula.
+        key: Names the form: requests with equal keys, and equal other attributes, have the same kernels.
+        dtype: Of the operands.
+        device: Of the operands.
+        backend: Who is asked; empty while that is not decided.
+        graph: Whether edges of nodes are walked, else rows.
+        deterministic: Whether sums must have a fixed order; False only where it makes a difference.
+    """
+
+    form: Any = field(compare=False, repr=False)
+    key: str
+    dtype: torch.dtype
+    device: torch.device
+    backend: str = ""
+    graph: bool = False
+    deterministic: bool = True

@@ -1,0 +1,37 @@
+"""The orders in which kernels take the rows of a batch: one by one, or node by node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Traversal(NamedTuple):
+    """One order.
+
+    Attributes:
+        rows: Which operands and results have a row for each node, see `Operand.rows`; empty without nodes.
+        operand: The operand of a product that has these rows.
+        results: The operands of a product whose gradients are computed in this order along a graph; z is the product.
+    """
+
+    rows: str
+    operand: str
+    results: str
+
+
+TRAVERSALS = {
+    "rows": Traversal("", "", ""),
+    "by_dst": Traversal("dst", "z", "z"),
+    "by_src": Traversal("src", "x", "xywc"),
+    "by_place": Traversal("table", "t", "t"),
+}
+
+
+def traversal_of(rows: str) -> str:
+    """The order in which a result with such rows is summed.
+
+    Example:
+        >>> traversal_of("src"), traversal_of("each")
+        ('by_src', 'rows')
+    """
+    return next((name for name, one in TRAVERSALS.items() if one.rows == rows), "rows")
