@@ -8,11 +8,11 @@ ROOT = Path(__file__).resolve().parents[1]
 KERNELS = "kernels/eqlayers_kernels"
 #: What is counted -> its folders, folders in these that are left out, and the most lines, with some hundred to spare.
 LIMITS = {
-    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 47_900),
+    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 57_900),
     "the layers and what they run on": (
         (*(f"eqlayers/{name}" for name in ("core", "irreps", "layers", "sparse", "e3nn_compat")), KERNELS),
         (),
-        24_600,
+        29_800,
     ),
 }
 
@@ -21,7 +21,7 @@ def lines_of(folders: tuple[str, ...], without: tuple[str, ...]) -> int:
     """Lines of the Python files in folders that are not empty; comments count."""
     paths = {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")}
     texts = ((ROOT / path).read_text() for path in paths if not path.startswith(without))
-    return sum(bool(line.strip()) for text in texts for line in text.splitlines())
+    return sum(len(text.splitlines()) for text in texts)
 
 
 @pytest.mark.parametrize("part", LIMITS)
