@@ -152,17 +152,22 @@ USES: dict[str, Callable[[Tensor], Any]] = {
     "from the left": lambda m: torch.ones(EDGES, EDGES, dtype=m.dtype) @ m,
     "parts": lambda m: torch.stack(m.unbind(1), 1),
     "a power": lambda m: m**2 + abs(-m),
+    "a factor of the sum": lambda m: m,
+    "receivers of each column": lambda m: m,
 }
 
 
 class Used(Layer):
-    """Messages that are something else before they are summed."""
+    """Messages that are something else before they are summed, or that are summed in another way."""
 
     use = "arithmetic"
 
     def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
         message = USES[self.use](self.tp(x[edges[0]], attr, self.fc(edge)))
-        return x.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message)
+        out = x.new_zeros(len(x), message.shape[1])
+        if self.use == "receivers of each column":
+            return out.scatter_add(0, (edges[1][:, None] + torch.arange(out.shape[1])) % len(out), message)
+        return out.index_add(0, edges[1], message, alpha=2 if self.use == "a factor of the sum" else 1)
 
 
 class RowsAside(Layer):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.lj import LennardJones
+from ase.units import GPa
 
 from eqlayers.cli import main
 from eqlayers.simulate import DynamicsSettings, run_dynamics
@@ -25,6 +26,21 @@ def test_drift_is_the_slope_in_meV_per_atom_and_ns() -> None:
     exact, none = drift_of(of_energies(time, 7.0 + 4 * 5e-6 * time))
     assert exact == pytest.approx(5.0)
     assert none < 1e-6
+
+
+def test_the_error_of_a_drift_by_hand() -> None:
+    """Three points with 0, 0.25 and 0 meV per atom, one picosecond apart: deviations of -1/12, 1/6 and -1/12 meV."""
+    slope, error = drift_of(of_energies(np.array([0.0, 1.0, 2.0]), np.array([0.0, 0.001, 0.0])))
+    assert abs(slope) < 1e-9
+    assert error == pytest.approx(np.sqrt((1 / 24) / 2e-6))
+
+
+def test_atoms_that_do_not_meet_have_the_pressure_of_an_ideal_gas(tmp_path: Path) -> None:
+    atoms = Atoms("Ar4", 8.0 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]]), cell=[16, 16, 16], pbc=True)
+    settings = DynamicsSettings(steps=2, interval=2, timestep=0.5, temperature=30.0, ensemble="npt-berendsen")
+    run_dynamics(atoms, LennardJones(rc=4.0), settings, tmp_path / "a.traj")
+    course = course_of(tmp_path / "a.traj", settings.timestep)
+    np.testing.assert_allclose(course.pressure * GPa, 2 / 3 * course.kinetic / course.volume, rtol=1e-9)
 
 
 def test_the_course_is_what_the_frames_say(tmp_path: Path) -> None:

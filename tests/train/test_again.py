@@ -182,6 +182,14 @@ def test_the_checkpoint_of_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.beginning(RUN, False, False, inside) == inside
 
 
+@pytest.mark.parametrize("path", [["--ckpt_path", "other.ckpt"], ["--ckpt_path=other.ckpt"]], ids=["two words", "one"])
+def test_the_command_that_goes_on_names_no_checkpoint(path: list[str]) -> None:
+    """A run is resumed from its own checkpoint, and --resume beside a path is refused."""
+    command = again.command_to_go_on([*FIT, *path, "--overwrite"])
+    assert command == "eqlayers fit -c run.yaml --name own --resume"
+    assert again.command_to_go_on(["test", *path]) == " ".join(["eqlayers test", *path])
+
+
 def test_a_configuration_cannot_ask_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be asked for every time."""
     Path("run.yaml").write_text(yaml.safe_dump({**CONFIG, "overwrite": True}))
