@@ -52,7 +52,7 @@ WITH_KERNELS = {
     *("eqlayers.core", "eqlayers.layers.contraction", "eqlayers.tools"),
 }
 #: Pages whose code is compiled for many seconds.
-LONG = {"docs/guide/compile.md", "docs/howto/own_network.md"}
+LONG = {"docs/guide/compile.md", "docs/howto/benchmark.md", "docs/howto/own_network.md"}
 
 
 def marked(value: Path | str) -> Any:

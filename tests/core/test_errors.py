@@ -48,6 +48,7 @@ for name, code, extra in {rows!r}:
 """
 
 
+@pytest.mark.long
 def test_a_missing_package_is_named_with_its_extra() -> None:
     """In a process of its own, which imports anew with the package gone."""
     pytest.importorskip("lightning")

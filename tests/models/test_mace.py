@@ -303,7 +303,7 @@ def test_options_build_the_network_anew() -> None:
     assert all(torch.isfinite(value).all() for value in models[0].state_dict().values())
 
 
-@pytest.mark.kernels  # which torch.compile sees as one operator
+@pytest.mark.long
 def test_compiled_it_has_the_same_energies() -> None:
     model = network(interactions=[DENSITY, BOTH])
     structures = within(*molecule())

@@ -38,7 +38,7 @@ def folder(release: str) -> Path:
     return Path(sys.prefix, "triton", release)
 
 
-@pytest.fixture(params=["installed", *OTHERS])
+@pytest.fixture(params=[pytest.param("installed", marks=pytest.mark.long), *OTHERS])
 def release(request) -> str:
     if request.param in RELEASES and not (folder(request.param) / ".installed").exists():
         pytest.skip(f"needs Triton {request.param} in {folder(request.param)}: run `make test-triton-releases`")
@@ -189,6 +189,7 @@ def test_other_releases_interpret_products_and_convolutions(release):
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 3
 
 
+@pytest.mark.long
 def test_no_size_and_no_row_stride_is_compiled_in(tmp_path):
     """The just-in-time path: new batches, rows, widths within a block, paddings and pointers reuse the kernel."""
     changes = [
@@ -213,6 +214,7 @@ def test_no_size_and_no_row_stride_is_compiled_in(tmp_path):
     assert ask(tmp_path, same=same)["kernels"] == [1, 1, 1, 1, 1, 1, 2]
 
 
+@pytest.mark.long
 def test_no_size_of_a_graph_is_compiled_into_printed_kernels(tmp_path):
     sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (420, 21, 21), (4096, 1000, 33)]
     forms = [
@@ -223,6 +225,7 @@ def test_no_size_of_a_graph_is_compiled_into_printed_kernels(tmp_path):
     assert ask(tmp_path, forms=forms)["forms"] == [1, 1, 1, 1]
 
 
+@pytest.mark.long
 def test_kernels_that_sort_a_graph_are_compiled_once_for_all_sizes(tmp_path):
     sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (421, 21, 21), (4096, 1000, 33), (4097, 1024, 512)]
     cases = [{"target": target, "sizes": sizes} for target in aot.TARGETS]
@@ -254,6 +257,7 @@ TABLED = (
 
 
 @pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_kernels_that_read_tables_compile_within_their_budget(tmp_path, target):
     cases = [{"target": target, "kind": kind} for kind in TABLED]
     found = ask(tmp_path, tables=cases)["tables"]
