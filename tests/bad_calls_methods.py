@@ -21,7 +21,7 @@ FEW = [None, 1, "x", [1.0], object()]
 
 
 def edges(lengths: Any = R) -> EdgeVectors:
-    """Of which only the lengths are read."""
+    """Edges of which only the lengths are read."""
     return EdgeVectors(None, lengths, None, None)  # type: ignore[arg-type]
 
 
@@ -110,14 +110,14 @@ TP = eq.FullyConnectedTensorProduct("2x0e", "0e", "2x0e")
 SQUARE, LINEAR = eq.TensorSquare("2x0e", irreps_out="2x0e"), eq.Linear("5x0e", "3x0e")
 STEP = nn.Interaction("5x0e", "0e", "5x0e", self_connection="species", num_species=2)
 INTERACT = {"x": X, "edge_attr": torch.ones(3, 1), "lengths": R, "edge_index": EDGES, "species": KIND}
-POTENTIAL = models.Potential(models.TFN([1, 8], "2x0e + 2x1o", radial_hidden=[2]), [1, 8]).eval()
+POTENTIAL = models.Potential(models.TFN([1, 8], "2x0e + 2x1o", radial_hidden=[2], backend="torch"), [1, 8]).eval()
 BUILT = {"hidden": "2x0e + 2x1o", "radial_hidden": [2]}
 NETWORK = {
     "species": "elements", "hidden": "irreps", "lmax": "size", "layers": "width", "num_basis": "width",
     "cutoff": "positive", "radial_hidden": "widths", "mean_neighbors": "positive", "knots": "knots",
     "backend": "backend",
 }  # fmt: skip
-MOLECULES = models.MoleculeNetwork([1, 8], "2x0e + 2x1o", radial_hidden=[2])
+MOLECULES = models.MoleculeNetwork([1, 8], "2x0e + 2x1o", radial_hidden=[2], backend="torch")
 
 #: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {

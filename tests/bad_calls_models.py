@@ -6,10 +6,11 @@ import torch
 
 from eqlayers import models
 
-MEMBERS = [models.Potential(models.TFN([1, 8], "2x0e + 2x1o", radial_hidden=[2]), [1, 8]).eval() for _ in range(2)]
+SMALL = {"hidden": "2x0e + 2x1o", "radial_hidden": [2], "backend": "torch"}
+MEMBERS = [models.Potential(models.TFN([1, 8], **SMALL), [1, 8]).eval() for _ in range(2)]
 WATER = models.Structures(torch.tensor([8, 1]), torch.eye(3)[:2], torch.tensor([[0, 1], [1, 0]]))
 COMMITTEE = models.Committee(MEMBERS)
-OTHERS = [MEMBERS[0], models.Potential(models.TFN([1], "2x0e + 2x1o", radial_hidden=[2]), [1])]
+OTHERS = [MEMBERS[0], models.Potential(models.TFN([1], **SMALL), [1])]
 WRONG: dict[str, list[Any]] = {
     "members": [None, 1, "x", [], MEMBERS[:1], MEMBERS[0], [MEMBERS[0]] * 2, [*MEMBERS, None], OTHERS],
     "structures of two": [

@@ -53,7 +53,7 @@ def frozen() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test that is thinned(n) the first set of parameters stays, and about one in n if there are more than n.
+    """Keeps the first set of parameters of a test that is thinned(n), and about one in n if there are more than n.
 
     Names of parameters say which, so that each takes its turn; the rest is slow. On a GPU, emulated ones too, all stay.
     """
@@ -118,7 +118,7 @@ def told() -> Callable[[Callable[[Any], Any], Any], None]:
 
 @pytest.fixture(autouse=True)
 def seed() -> int:
-    """The same random numbers in every test, whatever ran before."""
+    """Equal random numbers in every test, in any order of tests."""
     torch.manual_seed(0)
     return 0
 

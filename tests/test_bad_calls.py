@@ -313,7 +313,7 @@ def rows(case: str) -> list[tuple[str, Any]]:
 
 
 def says(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
-    """What is wrong with what a call does; empty if its error is as it must be."""
+    """A fault of the error of a call; empty if its error is as it must be."""
     try:
         result = function(**arguments)
     except EqlayersError as error:
@@ -381,7 +381,7 @@ PARTS = (eq, eq.algebra, functional, nn, models, testing, eq.integrations)
 
 
 def wanted(part: Any) -> dict[str, tuple[Any, set[str]]]:
-    """What a part of the package exports, and the public methods of its classes -> the function, its arguments."""
+    """Exports of a part of the package, and the public methods of its classes -> the function, its arguments."""
     others = {prefix + name for names in OTHERS.values() for name in names for prefix in ("", "sparse_")}
     found = {}
     for name in part.__all__:

@@ -1,4 +1,4 @@
-"""What the documentation shows runs: code blocks, doctests, links, configurations; and no source file is too long."""
+"""Examples of the documentation run: code blocks, doctests, links, configurations; and no source file is too long."""
 
 import doctest
 import importlib
@@ -184,7 +184,7 @@ PARTS = sorted({part_of(name) for name in MODULES})
 
 @pytest.mark.parametrize("part", [marked(part) for part in PARTS])
 def test_doctests(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
-    """Of every module, in a folder of its own."""
+    """Examples of every module, in a folder of its own."""
     for name in MODULES:
         if part_of(name) != part:
             continue

@@ -40,7 +40,7 @@ class Written(io.StringIO):
 
 
 def while_compiling(monkeypatch: pytest.MonkeyPatch, written: Written) -> str:
-    """What is written where a command compiles two kernels at a time, and one later."""
+    """The text written where a command compiles two kernels at a time, and one later."""
     monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     monkeypatch.setattr(sys, "stderr", written)
     with shown():

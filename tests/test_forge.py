@@ -34,7 +34,7 @@ def jobs(workflow: Path) -> dict[str, Any]:
 
 
 def targets_of(workflow: Path) -> list[str]:
-    """What a workflow makes: the targets of its matrices, and those written out."""
+    """Targets of a workflow: the targets of its matrices, and those written out."""
     found = re.findall(r"run: make ([\w-]+)", workflow.read_text())
     for job in jobs(workflow).values():
         found += job.get("strategy", {}).get("matrix", {}).get("target", [])

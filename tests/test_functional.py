@@ -143,7 +143,7 @@ def test_numbers_are_those_of_the_layer(name: str) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ROWS)
 def test_derivatives(name: str) -> None:
-    """Of the function as it stands; further orders are those of the layers."""
+    """First derivatives of the function; further orders are tested with the layers."""
     function, _, operands = ROWS[name]
     if name.startswith(("wigner_D by matrix", "rotate by matrix")):
         turn = ROTATION["matrix"]  # derivatives are right along rotations
@@ -165,7 +165,7 @@ def test_derivatives(name: str) -> None:
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [*(row for row in ROWS if "drop" not in row), "dropout"])
 def test_one_graph(name: str) -> None:
-    """Of any number of rows; what depends on irreps is a constant of the graph."""
+    """One graph serves any number of rows; constants of irreps are constants of the graph."""
     function, _, operands = ROWS[name]
     torch.compiler.reset()
     found = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")

@@ -124,7 +124,7 @@ GUESSES = {
 
 
 def found(guess: str) -> object:
-    """What ``import`` and attributes give for a dotted name."""
+    """The object that ``import`` and attributes give for a dotted name."""
     module, _, name = guess.rpartition(".")
     return getattr(importlib.import_module(module), name)
 

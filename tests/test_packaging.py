@@ -1,4 +1,4 @@
-"""What a built wheel and sdist contain, that a wheel works where the checkout cannot be seen, and an editable clone."""
+"""Contents of a built wheel and sdist, that a wheel works where the checkout cannot be seen, and an editable clone."""
 
 import os
 import re
@@ -122,7 +122,7 @@ def test_constraints_pin_every_requirement(built: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize(("name", "package", "e3nn"), [("nequip", "nequip", "0.6.0"), ("mace", "mace-torch", "0.4.4")])
 def test_other_environments_differ_in_nothing_but_e3nn(name: str, package: str, e3nn: str) -> None:
-    """Those of noxfile.py, which the package is tested in too."""
+    """Environments of noxfile.py, in which the package is tested too."""
     common, pins = read_pins("constraints.txt"), read_pins(f"constraints-{name}.txt")
     assert {"torch", "numpy", "pytest", "pytest-timeout", "matplotlib", "rich", "pyyaml", package} <= set(pins)
     assert {key: pin for key, pin in pins.items() if key in common} == {
@@ -194,7 +194,7 @@ def installed(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def python(installed: Path, code: str, cwd: Path) -> str:
-    """What code prints with the installed wheel; its ``sys.argv`` has the folders to import from.
+    """The text that code prints with the installed wheel; its ``sys.argv`` has the folders to import from.
 
     -I and -S: no working directory, no PYTHONPATH, no .pth file, so no editable installation either.
     """

@@ -89,7 +89,7 @@ def test_everything_exported_is_documented(module: object) -> None:
 
 
 def faults_of(name: str, value: object, with_example: bool) -> list[str]:
-    """What the docstring of a public name lacks, and what to write; a docstring that is missing lacks one thing."""
+    """Parts that the docstring of a public name lacks, and their fixes; a docstring that is missing lacks one thing."""
     if not has_docstring(value):
         return [f"no docstring of {name}: write one line that says what it does"]
     text, own = inspect.getdoc(value) or "", []

@@ -63,7 +63,7 @@ def full_even(value: Tensor, matrix: Tensor) -> Tensor:
 
 
 def same(value: Tensor, matrix: Tensor) -> Tensor:
-    """What does not turn."""
+    """An operand that does not turn."""
     return value
 
 
@@ -92,7 +92,7 @@ def conjugated(value: Tensor, matrix: Tensor) -> Tensor:
 
 
 def conjugated_angles(value: Tensor, matrix: Tensor) -> Tensor:
-    """The same of angles."""
+    """Angles of a conjugated rotation."""
     return torch.stack(o3.matrix_to_angles(conjugated(o3.angles_to_matrix(*value.unbind(-1)), matrix)), -1)
 
 

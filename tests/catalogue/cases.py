@@ -1,4 +1,4 @@
-"""What the list of layers says of each: how to make it, what it is called with, and how that turns."""
+"""Entries of the list of layers: how to make it, what it is called with, and how that turns."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Case:
         return on_backend(self.make(layout).to(dtype), backend)
 
     def arguments(self, rows: int = ROWS, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-        """Of a call in 'mul_ir'."""
+        """Arguments of a call in 'mul_ir'."""
         found = self.inputs(rows, torch.Generator().manual_seed(seed))
         return {name: given.to(dtype) if given.is_floating_point() else given for name, given in found.items()}
 
@@ -113,7 +113,7 @@ def turned(value: Tensor, turn: Turn | None, matrix: Tensor) -> Tensor:
 
 
 def results(found: Any) -> tuple[Tensor, ...]:
-    """What a layer returned, as a tuple."""
+    """The results of a layer, as a tuple."""
     return (found,) if isinstance(found, Tensor) else tuple(found)
 
 

@@ -30,7 +30,7 @@ def public_layers() -> dict[str, type[torch.nn.Module]]:
 
 
 def class_of(row: str) -> str:
-    """What comes before the comma in the name of a row."""
+    """The name of a row up to its comma."""
     return row.partition(",")[0]
 
 
@@ -43,7 +43,7 @@ def files_of(home: str) -> list[str]:
 
 
 def without_row(rows: Collection[str], reasons: Collection[str] = tuple(WITHOUT_ROW)) -> list[str]:
-    """What to do about every public layer that the rows do not name."""
+    """A fix for every public layer that the rows do not name."""
     named = {class_of(row) for row in rows}
     return [
         f'eqlayers.nn.{name} has no row in the list of layers. Add `Case("{name}", ...)` to CASES in '

@@ -42,7 +42,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def named(self, words: tuple[str, ...]) -> list[str]:
-        """Of these names, and not allowed."""
+        """Calls of these names that are not allowed."""
         return [name for name in self.seen if any(word in name for word in words) and name not in ALLOWED]
 
 

@@ -126,7 +126,7 @@ def save_forces(folder: Path, case: Any, place: int, compiled: bool = False) -> 
 
 @pytest.mark.long
 def test_exported_layers_run_elsewhere(table: Any, tmp_path: Path) -> None:
-    """As graphs, with their derivatives inside, and compiled ahead of time; one process serves all of them."""
+    """Graphs with their derivatives inside, and compiled ahead of time; one process serves all of them."""
     for number, name in enumerate(SMALL):
         save(tmp_path, str(number), table[name]())
     save(tmp_path, "compiled", table["convolution"](), compiled=True)

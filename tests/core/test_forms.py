@@ -105,7 +105,7 @@ def test_three_orders_of_any_subset(requires: tuple[bool, ...], graph: bool, sha
 
 @pytest.mark.parametrize("along", range(3), ids="xyw")
 def test_the_derivative_of_one_gradient_alone(along: int) -> None:
-    """As in a loss of forces: the other gradients were asked for, and have no cotangent."""
+    """A loss of forces has this case: the other gradients were asked for, and have no cotangent."""
     found = []
     for backend in ("cpu", "torch"):
         inputs = operands(False, False)

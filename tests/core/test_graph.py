@@ -13,7 +13,7 @@ from eqlayers.nn import SO2Convolution
 
 
 def test_joined_graphs_have_their_nodes_one_after_the_other() -> None:
-    """Of different numbers of senders and receivers, which are counted apart."""
+    """Senders and receivers of different numbers are counted apart."""
     first = Graph(torch.tensor([[0, 2, 1], [1, 0, 1]]), 3, 2)
     empty = Graph(torch.zeros(2, 0, dtype=torch.int64), 1, 4)
     last = Graph(torch.tensor([[0, 1], [0, 0]], dtype=torch.int64), 2, 1)
@@ -69,7 +69,7 @@ def test_bad_input() -> None:
 
 
 def test_ends_that_are_outside_are_found_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are inside are looked at once."""
+    """Ends that are inside are looked at once."""
     for edges in ([[0, 3], [1, 0]], [[0, 1], [1, -1]]):
         graph = Graph(torch.tensor(edges), 3)
         for _ in range(2):

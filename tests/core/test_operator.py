@@ -249,7 +249,7 @@ def test_every_single_number_of_the_tables_is_looked_at(walk: str, table: int, v
     st.integers(1, 3),
 )
 def test_tables_with_any_numbers_are_refused_or_run(name: str, numbers: list[tuple[int, int]], threads: int) -> None:
-    """What is in range is read, right or not; nothing else is."""
+    """Numbers in range are read, right or not; no others are."""
     call = good(name)
     graph = call["graph"].clone()
     for place, value in numbers:

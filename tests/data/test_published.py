@@ -40,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(name: str, path: Path) -> None:
-    """What the data module does with a file."""
+    """Read a file as the data module does."""
     find_published(name, str(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of files that are cut off

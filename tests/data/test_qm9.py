@@ -292,7 +292,7 @@ def test_failing_download_leaves_nothing_and_the_next_one_recovers(
 
 
 def test_second_of_two_downloads_fails(gdb9_root, tmp_path, monkeypatch):
-    """As with RDKit: the archive arrives, the list of records does not; the next try fetches only what is missing."""
+    """The archive arrives, the list of records does not; the next try fetches only the list."""
     raw = gdb9_root / "raw"
     archive = tmp_path / "qm9.zip"
     with zipfile.ZipFile(archive, "w") as file:

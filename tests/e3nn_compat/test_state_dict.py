@@ -169,7 +169,7 @@ def test_modules_move_between_dtypes(make: Any, dtype: torch.dtype) -> None:
 @pytest.mark.kernels
 @pytest.mark.parametrize("make", MODULES)
 def test_meta_device_construction(make: Any) -> None:
-    """What is saved is on the meta device, coefficients are on the CPU; `to_empty` and a state dict finish it."""
+    """Saved tensors are on the meta device, coefficients are on the CPU; `to_empty` and a state dict finish it."""
     with torch.device("meta"):
         module = make()
     assert {v.device.type for v in module.state_dict().values()} <= {"meta"}

@@ -1,4 +1,4 @@
-"""What e3nn's users see of a layer: arguments and their order, attributes, methods, texts, first weights, pictures."""
+"""Parts of layers that users of e3nn see: arguments in order, attributes, methods, texts, first weights, pictures."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ DESELECTED: dict[str, str] = {}
 
 
 class Outcome(NamedTuple):
-    """What became of one test: 'passed', 'failed' or 'skipped', and the first line of the reason."""
+    """The outcome of one test: 'passed', 'failed' or 'skipped', and the first line of the reason."""
 
     status: str
     reason: str

@@ -37,7 +37,7 @@ def example(name: str) -> ModuleType:
 
 
 def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What it prints."""
+    """The text that an example prints."""
     monkeypatch.setattr(sys, "argv", ["example", *words])
     threads = torch.get_num_threads()
     try:
@@ -128,7 +128,7 @@ def test_mace_from_layers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_vibrations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of a potential that was never trained: its minimum is another molecule, with the same laws."""
+    """A potential that was never trained: its minimum is another molecule, with the same laws."""
     path = tmp_path / "potential.pt"
     save_potential(Potential(ToyNetwork(3), [1, 6, 8]), path)
     text = run(example("12_vibrations"), monkeypatch, capsys, str(path))

@@ -32,7 +32,7 @@ def scatter(src: Tensor, index: Tensor, dim: int, dim_size: int) -> Tensor:
 
 
 class TensorProductScatter(nn.Module):
-    """As NequIP's."""
+    """NequIP's product and scatter."""
 
     def __init__(self, feature_irreps_in: Any, irreps_edge_attr: Any, irreps_mid: Any, instructions: Any) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class TensorProductScatter(nn.Module):
 
 
 class Block(nn.Module):
-    """As MACE's interaction blocks."""
+    """A block like MACE's interaction blocks."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ class _SevenNetInner(nn.Module):
 
 
 def scatter_sum(src: Tensor, index: Tensor, dim: int, dim_size: int) -> Tensor:
-    """As torch-scatter's."""
+    """The function of torch-scatter."""
     if index.dim() == 1:
         for _ in range(src.dim() - 1):
             index = index.unsqueeze(-1)
@@ -80,7 +80,7 @@ def scatter_sum(src: Tensor, index: Tensor, dim: int, dim_size: int) -> Tensor:
 
 
 def scatter(src: Tensor, index: Tensor, dim: int, dim_size: int, reduce: str) -> Tensor:
-    """As torch-scatter's."""
+    """The function of torch-scatter."""
     out = scatter_sum(src, index, dim, dim_size)
     if reduce == "mean":
         count = scatter_sum(torch.ones(index.size(), dtype=src.dtype, device=src.device), index, dim, out.size(dim))
@@ -106,7 +106,7 @@ class SumForm(DiffDockForm):
 
 
 class EquiformerForm(Layer):
-    """What starts its features: rows of one tensor, a linear map of the messages, a scaled sum."""
+    """Equiformer's first features: rows of one tensor, a linear map of the messages, a scaled sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class EquiformerForm(Layer):
 
 
 class E3nnForm(Layer):
-    """As in e3nn's examples: an index that is expanded as the messages are."""
+    """The form of e3nn's examples: an index that is expanded as the messages are."""
 
     def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
         message = self.tp(x[edges[0]], attr, self.fc(edge))

@@ -245,7 +245,7 @@ def test_arguments_that_cannot_be(potential: Potential) -> None:
 
 
 def test_structures_that_do_not_fit_into_memory(potential: Potential, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the allocator of CPUs, in its own words; other failures stay as they are."""
+    """Errors of the allocator of CPUs, in its own words; other failures stay as they are."""
     said = "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: 9 bytes"
     for text, kind in ((said, OutOfMemoryError), ("shapes differ", RuntimeError)):
 

@@ -140,7 +140,7 @@ def test_a_model_that_cannot_be_copied() -> None:
 
 @pytest.mark.slow
 def test_copies_have_the_keys_of_the_model_and_load_strictly() -> None:
-    """Of a network with so many paths that copies of e3nn's own layers have keys more."""
+    """A network with so many paths that copies of e3nn's own layers have keys more."""
     with quiet_warnings():
         plain = SimpleNetwork("3x0e+2x1o", "4x0e+1x1o", max_radius=3.0, num_neighbors=3.0, num_nodes=5.0)
     keys = list(plain.state_dict())

@@ -153,7 +153,7 @@ def test_wrong_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_state_dict_that_would_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the check of the numbers says."""
+    """Keys are compared, also if the numbers are right."""
     layers = [o3.FullTensorProduct("1o", "1o"), o3.Linear("2x0e", "0e")]
     save = AcceleratedTensorProduct._save_to_state_dict
 
@@ -232,7 +232,7 @@ def test_coarse_matrix_products_of_the_user(precision: str) -> None:
 
 
 def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same rows in plain text and as rich draws them."""
+    """Equal rows in plain text and as rich draws them."""
     rich = pytest.importorskip("rich.console")
     report = accelerate(
         nn.ModuleDict({"layer": o3.Linear("2x0e", "2x0e"), "left": torch.compile(o3.Linear("0e", "0e"))})

@@ -1,4 +1,4 @@
-"""What share of a model `accelerate` knows, and where the rest of its parameters is."""
+"""The share of a model that `accelerate` knows, and where the rest of its parameters is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def foreign_name(kind: type) -> str:
 
 
 def test_a_model_without_a_layer_of_e3nn_says_so() -> None:
-    """As Allegro, whose contractions are its own."""
+    """Allegro is such a model: its contractions are its own."""
     model = nn.Sequential(nn.Linear(3, 4), Foreign(1200), nn.SiLU(), nn.Linear(4, 1))
     report = accelerate(model)
     found = report.coverage

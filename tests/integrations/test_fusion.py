@@ -123,7 +123,7 @@ def test_few_edges(network: Any, inputs: Any, edges: torch.Tensor) -> None:
 
 
 def test_edges_are_read_anew_in_every_call(network: Any, inputs: Any) -> None:
-    """The same tensor with other edges: nothing of the former sorting is kept."""
+    """A tensor that gets other edges: nothing of the former sorting is kept."""
     plain = copy.deepcopy(network)
     accelerate(network)
     edges = inputs.edges.clone()

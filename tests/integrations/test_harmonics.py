@@ -192,7 +192,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("normalize", [True, False])
 def test_wrong_harmonics_are_seen(name: str, normalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the dtype of the model, in both: NequIP's edges are in float64 in a model of float32."""
+    """Both dtypes of a model: NequIP's edges are in float64 in a model of float32."""
     model = nn.Sequential(o3.SphericalHarmonics([0, 1, 2], normalize, "component"), nn.Linear(9, 1))
     layer = model[0]
     wrong(monkeypatch, CHANGES[name])

@@ -24,7 +24,7 @@ silu, tanh = torch.nn.functional.silu, torch.tanh
 
 
 def nearly_one(x: Tensor) -> Tensor:
-    """Of a second moment within 1e-4 of 1 by e3nn's estimate, so that it is not scaled."""
+    """A function of a second moment within 1e-4 of 1 by e3nn's estimate, so that it is not scaled."""
     return x * 1.0011
 
 

@@ -1,4 +1,4 @@
-"""What `accelerate` leaves as it is, and the reason that it gives."""
+"""Modules that `accelerate` leaves as they are, and its reasons."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Holder(nn.Module):
 
 @pytest.mark.parametrize("how", ["list", "dict", "method", "partial"])
 def test_layers_that_are_held_elsewhere_too(how: str) -> None:
-    """What is held there would not follow the model to another dtype."""
+    """A layer that is held there would not follow the model to another dtype."""
     model = nn.Sequential(Holder(how))
     (row,) = accelerate(model).rows
     assert row.reason == "is held in the attribute 0.held too, outside the registered modules"
@@ -212,7 +212,7 @@ def test_a_named_backend_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hooks_survive() -> None:
-    """Those there before, and their handles; and those that come later."""
+    """Hooks that were there before, their handles, and hooks that come later."""
     layer = linear()
     seen: list[str] = []
     handles = [

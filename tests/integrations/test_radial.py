@@ -103,7 +103,7 @@ def test_networks_stay_where_their_convolutions_do(subject: Guest) -> None:
 
 
 def averaged(model: nn.Module) -> None:
-    """As averages of weights are put into a model: versions do not tell."""
+    """Put averages of weights into a model; versions of tensors do not tell."""
     for parameter in model.parameters():
         parameter.data.mul_(1.05)
     for name, buffer in model.named_buffers():

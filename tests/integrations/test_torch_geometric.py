@@ -137,7 +137,7 @@ PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvu", True)]
 
 
 class Conv(MessagePassing):
-    """As users write it."""
+    """A layer as users write it."""
 
     def __init__(self) -> None:
         super().__init__(aggr="add")

@@ -1,4 +1,4 @@
-"""What people do with a model: freeze, average, convert, distribute, load checkpoints of other versions of e3nn."""
+"""Uses of an accelerated model: freeze, average, convert, distribute, load checkpoints of other versions of e3nn."""
 
 from __future__ import annotations
 

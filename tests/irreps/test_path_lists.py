@@ -16,7 +16,7 @@ IN1, IN2 = o3.Irreps("4x0e + 2x1o + 3x1e"), o3.Irreps("0e + 1o + 2e")
 
 
 def by_hand(keep: list[o3.Irrep] | None) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
-    """As in NequIP and MACE."""
+    """The loop of NequIP and MACE."""
     out, rows = [], []
     for i, (mul, ir1) in enumerate(IN1):
         for j, (_, ir2) in enumerate(IN2):

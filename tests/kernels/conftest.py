@@ -254,7 +254,7 @@ def compare(
 
 
 class Kernels:
-    """What the tests of printed kernels share."""
+    """Functions that the tests of printed kernels share."""
 
     SPECS = SPECS
     Edges = Edges
@@ -270,7 +270,7 @@ class Kernels:
 
 @pytest.fixture(scope="session")
 def programs() -> type[Kernels]:
-    """The same functions, for kernels of another kind: only `run` and `check` need a C compiler."""
+    """Functions for kernels of another kind: only `run` and `check` need a C compiler."""
     return Kernels
 
 

@@ -82,7 +82,7 @@ FORGERIES = 60
 
 
 def _cases() -> Any:
-    """What the other tests of this folder share."""
+    """Cases that the other tests of this folder share."""
     spec = spec_from_file_location("kernel_cases", Path(__file__).with_name("conftest.py"))
     assert spec is not None
     assert spec.loader is not None

@@ -98,7 +98,7 @@ def run_tabled(
 
 
 def expected_of(cases: Any, kernel: Kernel, arrays: Any, graph: Any, place: np.ndarray) -> dict[str, np.ndarray]:
-    """The same from stored weights, by the interpreter of programs."""
+    """Results from stored weights, by the interpreter of programs."""
     width = kernel.program.widths[2]
     rows = arrays["t"][ORDERS * place[:, None] + np.arange(READS)]  # [E, reads, W]
     given = {name: value for name, value in arrays.items() if name not in ("t", "c", "dc")}

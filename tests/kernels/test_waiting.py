@@ -1,4 +1,4 @@
-"""Who is told that kernels are compiled, when, and how many compilers run at a time."""
+"""Notices that kernels are compiled, and the number of compilers that run at a time."""
 
 from __future__ import annotations
 

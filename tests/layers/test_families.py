@@ -1,4 +1,4 @@
-"""What harmonics, edges and contractions share: transforms of torch, lazily negated tensors, modes, compilers."""
+"""Properties of harmonics, edges and contractions: transforms of torch, lazily negated tensors, modes, compilers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
 
 @contextmanager
 def no_formulas() -> Iterator[None]:
-    """As in a process that never built a layer; formulas made inside are unknown outside, so no cache keeps them."""
+    """Forget formulas, like a process that never built a layer; no cache keeps formulas that are made inside."""
     made = symmetric.lowered, spherical.harmonics_formula, spherical.edge_formula
     before = dict(KNOWN)
     KNOWN.clear()
@@ -39,7 +39,7 @@ def no_formulas() -> Iterator[None]:
 
 
 def negated(t: Tensor) -> Tensor:
-    """The same numbers, kept as their negatives and a mark."""
+    """Numbers that are kept as their negatives and a mark."""
     out = torch.complex(torch.zeros_like(t), -t).conj().imag
     assert out.is_neg()
     return out

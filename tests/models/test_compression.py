@@ -73,7 +73,7 @@ def parts(module: torch.nn.Module) -> list[str]:
 
 
 def compare(one: dict[str, Tensor], other: dict[str, Tensor], energy: float, force: float) -> None:
-    """Of what is predicted: energies per atom in eV, forces in eV/A, stress in eV/A^3."""
+    """Deviations of predictions: energies per atom in eV, forces in eV/A, stress in eV/A^3."""
     limits = {"energy": energy * len(one["energies"]), "energies": energy, "forces": force, "stress": force}
     for name, limit in limits.items():
         assert float((one[name] - other[name]).detach().abs().max()) <= limit, name
@@ -209,7 +209,7 @@ def test_a_frozen_model_is_not_trained_by_mistake() -> None:
 
 @pytest.mark.slow
 def test_other_species_and_less_memory() -> None:
-    """What makes copies of a model, or runs its parts again."""
+    """Uses that copy a model or run its parts again."""
     model, atoms = potential("MACE"), crystal()
     plain = model(atoms, ASKED)
     compress(model)
@@ -330,7 +330,7 @@ def test_bad_input() -> None:
 
 
 def test_tables_of_every_call_come_back(tmp_path: Path) -> None:
-    """Of a model that was built with ``knots=``: the same numbers and keys as before, from a file as well."""
+    """A model that was built with ``knots=``: the same numbers and keys as before, from a file as well."""
     model, atoms = potential("MACE", knots=48), crystal()
     wanted, keys = model(atoms, ASKED), list(model.state_dict())
     compress(model)

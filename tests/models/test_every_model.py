@@ -113,7 +113,7 @@ def test_kernels_give_the_numbers_of_torch(name: str) -> None:
 
 
 class EnergyAndForces(torch.nn.Module):
-    """What programs without this package's classes call: tensors in, tensors out."""
+    """A module for programs without this package's classes: tensors in, tensors out."""
 
     def __init__(self, potential: Potential) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ def cluster(atoms: int = 6) -> Structures:
 
 
 def gradients(potential: Potential, structures: Structures) -> dict[str, torch.Tensor]:
-    """Of a loss of energies, forces and stress."""
+    """Gradients of a loss of energies, forces and stress."""
     potential.zero_grad()
     found = potential(structures, ("energy", "forces", "stress"))
     weights = torch.linspace(1, 2, found["forces"].numel(), dtype=torch.float64).view(-1, 3)

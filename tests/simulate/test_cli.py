@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("place")
 
 
 def out(capsys: pytest.CaptureFixture[str], line: str, status: int = 0) -> str:
-    """What a command prints."""
+    """The text that a command prints."""
     assert main(shlex.split(line)) == status, capsys.readouterr().err
     return capsys.readouterr().out
 
@@ -402,7 +402,7 @@ def test_a_database_that_is_not_there_is_not_made(capsys: pytest.CaptureFixture[
 
 
 def test_predict_reads_the_labels_and_units_of_a_database(capsys: pytest.CaptureFixture[str], water: Atoms) -> None:
-    """As schnetpack keeps them, beside the structures: compared in the units and at the places that it says."""
+    """schnetpack keeps labels beside the structures: compared in the units and at the places that it says."""
     ase.io.write("own.xyz", water)
     out(capsys, "predict own.xyz -m toy.pt -o found.xyz")
     wanted = ase.io.read("found.xyz")

@@ -118,7 +118,7 @@ def test_atoms_that_fly_apart_end_a_run(potential: Potential, water: Atoms, tmp_
 
 
 def test_velocities(potential: Potential, crystal: Atoms) -> None:
-    """Those of the file, if it has some; else of the temperature, without a motion of the whole, by the seed."""
+    """Velocities of the file, if it has some; else of the temperature, without a motion of the whole, by the seed."""
     many = crystal * (3, 3, 3)
     settings = DynamicsSettings(steps=0, temperature=500)
     first, again = (run_dynamics(many, Calculator(potential), settings).atoms for _ in range(2))

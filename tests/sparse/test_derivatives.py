@@ -43,7 +43,7 @@ def operands(product, batched, requires_grad=(True, True), sizes=SIZES):
 
 
 def dense(product, x, y, reduced, terms=TERMS, sizes=SIZES):
-    """The same product through one einsum with the dense table of coefficients, which torch differentiates."""
+    """The product through one einsum with the dense table of coefficients, which torch differentiates."""
     i, j, o, s = terms
     table = torch.zeros(sizes[2], sizes[0], sizes[1], dtype=torch.float64)
     table.index_put_(tuple(map(torch.tensor, (o, i, j))), torch.tensor(s, dtype=torch.float64), accumulate=True)

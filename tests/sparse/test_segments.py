@@ -129,7 +129,7 @@ def test_every_pattern_of_absent_fields(pattern):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_is_summed_in_float32(dtype):
-    """Of 256 equal terms a sum in half precision loses many: its spacing grows past the term."""
+    """A sum of 256 equal terms in half precision loses many: its spacing grows past the term."""
     zeros = torch.zeros(256, dtype=torch.int64)
     info = SparseProductInfo(index1=zeros, index2=zeros, seg_out=ints(0, 256))
     x = torch.full((1, 1, 2), 1.25, dtype=dtype, device=DEVICE)

@@ -48,7 +48,7 @@ def epochs() -> list[int]:
 
 
 def test_a_finished_run_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same command again is refused; --resume tests again; --overwrite begins anew."""
+    """A second call of the command is refused; --resume tests again; --overwrite begins anew."""
     assert main(FIT) == 0
     before = content()
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What does not belong together is refused: network and target, checkpoint and data, one run and another."""
+"""Parts that do not belong together are refused: network and target, checkpoint and data, one run and another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SETTINGS = {
 
 
 class Data:
-    """As much of a data module as is compared."""
+    """The part of a data module that is compared."""
 
     dataset, split, cutoff = "mini", "random", 5.0
 

@@ -91,7 +91,7 @@ def test_integer_tables_and_float64_statistics_are_copied(
 
 
 def test_buffers_follow_every_step(make_run: Callable[..., Any], tmp_path: Path) -> None:
-    """As counters and running statistics do, which an average over steps would spoil."""
+    """Counters and running statistics would be spoiled by an average over steps."""
 
     class Count(Callback):
         def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:

@@ -13,7 +13,7 @@ LINES, COLUMNS = 60, 100
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a command prints before it ends."""
+    """The text that a command prints before it ends."""
     with pytest.raises(SystemExit, match="0"):
         main(words)
     return capsys.readouterr().out

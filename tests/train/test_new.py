@@ -61,7 +61,7 @@ def crystals(count: int = 12) -> list[Atoms]:
 
 
 def written(structures: list[Atoms], *options: str) -> tuple[dict[str, Any], str]:
-    """What `eqlayers new` writes for some structures."""
+    """The file that `eqlayers new` writes for some structures."""
     ase.io.write("my.xyz", structures)
     assert main(["new", "my.xyz", *options]) == 0
     text = Path("my.yaml").read_text()

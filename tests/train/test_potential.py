@@ -55,7 +55,7 @@ def batch(missing: bool = False) -> SimpleNamespace:
 
 
 def logged(made: PotentialModule) -> dict[str, float]:
-    """What it logs, without a trainer."""
+    """Values that a module logs, without a trainer."""
     kept: dict[str, float] = {}
     made.log = lambda name, value, **_: kept.update({name: value})  # type: ignore[method-assign,assignment]
     return kept

@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> str:
 
 
 def in_process(tmp_path: Path, *args: str) -> tuple[str, list[str]]:
-    """What a command prints, and the calls of the compiler that it makes to compile."""
+    """The text that a command prints, and the calls of the compiler that it makes to compile."""
     (tmp_path / "cc").write_text(COMPILER)
     (tmp_path / "cc").chmod(0o755)
     environment = {
@@ -78,7 +78,7 @@ def test_a_fit_after_a_warm_up_calls_no_compiler(config: str, tmp_path: Path, ca
 
 
 def seen_by(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the command hands over, instead of a step and compiling."""
+    """Arguments that the command hands over, instead of a step and compiling."""
     seen: dict[str, Any] = {}
 
     def fake(step: Callable[[], object], targets: list[str], model: torch.nn.Module, progress: Any) -> WarmupReport:

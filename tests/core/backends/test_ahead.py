@@ -32,7 +32,7 @@ def potential() -> tuple[Potential, Structures]:
 
 
 def gradients(of: Potential, given: Structures) -> tuple[Tensor, ...]:
-    """Of a loss of forces: second derivatives of the layers."""
+    """Gradients of a loss of forces: second derivatives of the layers."""
     found = of(given)
     total = found["energy"].double().square().sum() + found["forces"].double().square().sum()
     return torch.autograd.grad(total, [*of.parameters()], allow_unused=True)

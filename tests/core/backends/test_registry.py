@@ -1,4 +1,4 @@
-"""Who is asked to run a call, in which order, and what is said when nobody does."""
+"""Backends that are asked to run a call, their order, and the error where none runs it."""
 
 from dataclasses import replace
 

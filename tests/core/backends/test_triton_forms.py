@@ -100,7 +100,7 @@ def test_a_convolution_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_torch_has_the_last_word_on_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch's own operators: under use_deterministic_algorithms(True) the ordered variant runs."""
+    """Under torch.use_deterministic_algorithms(True) the ordered variant runs."""
     conv = eq.TensorProductConv(IN1, IN2, OUT, PATHS, backend="triton", deterministic=False).double().to(DEVICE)
     made: list[bool] = []
     real = backend.FormRunner.__init__

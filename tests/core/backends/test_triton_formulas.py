@@ -52,7 +52,7 @@ def test_values_and_derivatives_are_those_of_the_definition(name: str, dtype: to
 @pytest.mark.parametrize(("dtype", "eps"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)], ids=str)
 def test_functions_keep_their_digits_near_zero_and_far_from_it(dtype: torch.dtype, eps: float) -> None:
     """Relative to the value: one minus something near one has lost its digits."""
-    sizes = torch.cat([torch.logspace(-12, 1.3, 200, dtype=torch.float64), torch.linspace(0.2, 0.4, 100).double()])
+    sizes = torch.cat([torch.logspace(-12, 1.3, 60, dtype=torch.float64), torch.linspace(0.2, 0.4, 40).double()])
     numbers = torch.cat([-sizes, sizes]).to(DEVICE, dtype)
     x = torch.stack([numbers] * 3, 1).repeat_interleave(3, 1)
     (found,) = run_formula(FORMS["functions"], [x], None, "triton")

@@ -111,7 +111,7 @@ def test_the_block_of_a_network(agnostic: bool) -> None:
 
 
 def test_couplings_of_another_basis() -> None:
-    """Those of the module count, at the call and when they are loaded: here each path is a mixture of two."""
+    """Couplings of the module count, at the call and when they are loaded: here each path is a mixture of two."""
     layer, y = contraction(CASES[0]), one_hot(SPECIES, 3)
     mixed = contraction(CASES[0])
     with torch.no_grad():
@@ -184,7 +184,7 @@ class Doubled(modules.SymmetricContraction):
 
 
 class SymmetricContraction(nn.Module):
-    """As cuequivariance's: the name is the same, the weights are not."""
+    """A module like cuequivariance's: the name is the same, the weights are not."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -130,7 +130,7 @@ def test_a_saved_model_is_loaded_by_a_fresh_process(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, on how MACE's constructor copies and annotates
 def test_a_model_built_anew_from_the_configuration_of_an_accelerated_one() -> None:
-    """As MACE's converters do it; weights go there and back."""
+    """MACE's converters do this; weights go there and back."""
     network = model()
     accelerate(network)
     config, reference = extract_config_mace_model(network), extract_config_mace_model(model())

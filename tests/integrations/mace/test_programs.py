@@ -187,7 +187,7 @@ def test_a_model_that_is_built_anew_without_our_layers_is_said() -> None:
 
 
 class Lammps:
-    """What `pair_style mliap` gives to MACE: real atoms, ghosts that are images of them, pairs with lengths."""
+    """Operands of MACE in `pair_style mliap`: real atoms, ghosts that are images of them, pairs with lengths."""
 
     def __init__(self, atoms: ase.Atoms, cutoff: float, kinds: list[int]) -> None:
         positions, cell = atoms.positions, atoms.cell.array

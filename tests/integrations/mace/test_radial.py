@@ -80,7 +80,7 @@ def test_every_radial_network_has_a_table(name: str) -> None:
 
 
 def test_only_pairs_that_come_have_tables() -> None:
-    """Of any number of species; those that come later are added; too many are none."""
+    """Species may have any number; later ones are added; too many get no table."""
     subject = subject_of({"distance_transform": "Agnesi"})
     model = accelerate(subject.make(torch.float64), radial="table", tolerance=1e-4).model.requires_grad_(False)
     first = radials(model)[0]

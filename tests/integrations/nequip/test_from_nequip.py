@@ -141,7 +141,7 @@ def test_nothing_but_the_weights_of_the_model_counts() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_there_and_back(name: str) -> None:
-    """Of a potential that never was nequip's, as well: weights, scales and numbers of neighbours of its own."""
+    """Potentials that never were nequip's come back as well: weights, scales and numbers of neighbours of its own."""
     atoms, eps = crystal(), torch.finfo(torch.float64).eps
     for made in (from_nequip(built(**CASES[name])), own(name)):
         want = made(atoms, ("energy", "energies", "forces", "stress"))

@@ -112,7 +112,7 @@ def test_a_package_is_made_without_it(subject: Guest) -> None:
 
 
 def test_copies_are_independent(subject: Guest) -> None:
-    """As the averaged weights of NequIP's training module are."""
+    """Averaged weights of NequIP's training module are such copies."""
     network = modify(subject.make(torch.float64), [ENABLE])
     expected = guests.outcome(subject, network)
     other = copy.deepcopy(network)

@@ -41,7 +41,7 @@ def test_the_modifier_was_at_work(runs: Runs) -> None:
 
 
 def test_a_checkpoint_of_one_is_loaded_by_the_other(runs: Runs) -> None:
-    """As the package's own loader does it: without the modifier, which is applied afterwards."""
+    """The package's own loader works so: without the modifier, which is applied afterwards."""
     from nequip.model import ModelFromCheckpoint
     from nequip.model.modify_utils import modify, only_apply_persistent_modifiers
     from nequip.utils.global_state import set_global_state

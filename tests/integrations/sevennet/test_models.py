@@ -48,7 +48,7 @@ def test_every_convolution_is_one_call(convolutions: list[int]) -> None:
 
 
 def test_the_parallel_form(convolutions: list[int]) -> None:
-    """Of LAMMPS: features of ghosts are appended before the gather, and cut off after the sum."""
+    """LAMMPS has this form: features of ghosts are appended before the gather, and cut off after the sum."""
     block = model().get_submodule("1_convolution")
     generator = torch.Generator().manual_seed(2)
 

@@ -1,4 +1,4 @@
-"""Whatever keeps Triton from running on a machine is a reason of the backend, and never a traceback."""
+"""Any fact that keeps Triton from running on a machine is a reason of the backend, and never a traceback."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What users read off a layer: weight views, repr, backends, counts, masks, irreps in any form."""
+"""Facts that users read off a layer: weight views, repr, backends, counts, masks, irreps in any form."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_explain_names_backends_and_reasons() -> None:
 
 
 def test_a_layer_made_of_layers_names_the_backends_of_all() -> None:
-    """As `explain` does, which asks each of them."""
+    """`explain` asks each of them."""
     gate = GatedNonlinearity("8x0e + 4x1o")
     assert gate.selected_backend() == "cpu"
     assert Interaction("8x0e", "0e + 1o", "8x0e + 4x1o").selected_backend() == "cpu+torch"

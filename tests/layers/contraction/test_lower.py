@@ -93,7 +93,7 @@ def test_independent_polynomials_are_a_basis(text: str, ir: tuple[int, int], deg
 
 
 def test_antisymmetric_couplings_have_weights_and_no_terms() -> None:
-    """As in MACE, whose weights of these change nothing."""
+    """MACE has such weights, which change nothing."""
     assert paths("1x1o", (1, 1), 2, False).shape == (3, 6, 1)
     assert has_paths("1x1o", (1, 1), 2, False)
     assert mixing("1x1o", (1, 1), 2, False).is_zero

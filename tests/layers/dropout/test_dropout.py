@@ -1,4 +1,4 @@
-"""What is left out in training: whole copies and whole graphs, as often as asked for, and what e3nn leaves out."""
+"""Parts that are left out in training: whole copies and whole graphs, as often as asked for, and as in e3nn."""
 
 from __future__ import annotations
 

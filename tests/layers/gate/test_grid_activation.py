@@ -94,7 +94,7 @@ def test_rotations_equal_e3nn(twins: Any, arguments: tuple[Any, ...], aspect_rat
 
 
 def test_the_error_of_the_grid_falls() -> None:
-    """Of a smooth function, faster than any power."""
+    """For a smooth function it falls faster than any power."""
     errors = []
     for res in (6, 12, 24):
         layer = S2Activation("0e + 1o + 2e", TANH, res).double()
@@ -105,7 +105,7 @@ def test_the_error_of_the_grid_falls() -> None:
 
 
 def test_the_identity_comes_back() -> None:
-    """What a grid holds, it gives back: the weights are those of the integral."""
+    """A grid gives back the signal that it holds: the weights are those of the integral."""
     x = torch.randn(5, 9, dtype=torch.float64)
     layer = S2Activation("0e + 1o + 2e", lambda z: z, 6).double()
     factor = layer.act.cst  # of the identity e3nn's estimate is not 1

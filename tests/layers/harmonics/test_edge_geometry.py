@@ -108,7 +108,7 @@ def test_forces_and_derivatives_by_the_cell(kind: str, direction: str) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_stress_is_the_gradient_by_a_strain(several: bool) -> None:
-    """As interatomic potentials take it: positions and cell are both deformed."""
+    """Interatomic potentials define stress so: positions and cell are both deformed."""
     pos, more, shift = crystal("cells" if several else "cell")
     strain = torch.zeros((2, 3, 3) if several else (3, 3), dtype=torch.float64, requires_grad=True)
     symmetric = 0.5 * (strain + strain.transpose(-1, -2))

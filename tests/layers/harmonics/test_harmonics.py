@@ -138,7 +138,7 @@ NAN, INFINITE = float("nan"), float("inf")
 
 @pytest.mark.parametrize(("normalize", "bad"), [(True, NAN), (False, NAN), (True, INFINITE), (False, INFINITE)])
 def test_nan_and_infinity_spread(normalize: bool, bad: float) -> None:
-    """What is NaN with e3nn is not finite here; an infinite vector has no direction, and leaves some components 0."""
+    """Components that are NaN in e3nn are not finite here; an infinite vector has no direction, so some are 0."""
     x = torch.randn(4, 3)
     x[range(3), range(3)] = bad
     ours, theirs = (f([0, 1, 2, 3], x, normalize) for f in (eq.o3.spherical_harmonics, o3.spherical_harmonics))

@@ -44,7 +44,7 @@ def vectors(count: int, seed: int = 0) -> Array:
 
 
 def bound(l: int) -> float:
-    r"""Of the error of a component :math:`\le \sqrt{2 l + 1}`, in numbers with the roundoff of float64.
+    r"""Bound of the error of a component :math:`\le \sqrt{2 l + 1}`, in numbers with the roundoff of float64.
 
     The unit vector has 4 roundings, and a polynomial of its polar part the slope l (l + 1) / 2 at the poles; each of
     the l steps of the recursions adds 3 roundings to each of two factors, the prefactor and the product 4.

@@ -22,7 +22,7 @@ def dot(x: Any, y: Any) -> Any:
 
 
 def everything(x: Any) -> Any:
-    """Of a scalar: all that may be written."""
+    """Every operation on a scalar that may be written."""
     (s,) = x
     return [
         2 - s + 3 * s * s - s**3 / 4 + (-s).tanh() * s.sigmoid() + (s - 1.0).silu() * 0.5 + s.inverse_length() * s**0

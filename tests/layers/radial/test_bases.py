@@ -49,7 +49,7 @@ def orders(fn: Callable[[torch.Tensor], torch.Tensor], r: float, order: int = 3)
 
 
 def tangents(fn: Callable[[mpmath.mpf], mpmath.mpf], r: float, order: int = 3) -> list[float]:
-    """The same in 50 digits."""
+    """Tangents in 50 digits."""
     with mpmath.workdps(50):
         return [float(mpmath.diff(fn, mpmath.mpf(r), n)) for n in range(order + 1)]
 

@@ -149,7 +149,7 @@ def test_a_short_length_changes_no_number_of_others(dtype: torch.dtype, monkeypa
 
 
 def test_a_length_at_the_bound_has_one_number() -> None:
-    """Of which the quotient and the bound of the series round to different sides."""
+    """A length of which the quotient and the bound of the series round to different sides."""
     r = torch.tensor([0.23554931581020355], requires_grad=True)
     mixed = torch.tensor([0.23554931581020355, 0.0], requires_grad=True)
     basis = BesselBasis(4, 3.7)

@@ -31,7 +31,7 @@ def network(width: int = 3) -> RadialNetwork:
 
 
 def polynomial(degree: int) -> Callable[[Tensor], Tensor]:
-    """Of that degree, and 0 at the cutoff with its slope."""
+    """A polynomial of a degree that is 0 at the cutoff with its slope."""
 
     def of(r: Tensor) -> Tensor:
         factors = [torch.ones_like(r), *(r**k for k in range(1, degree - 1))]
@@ -41,7 +41,7 @@ def polynomial(degree: int) -> Callable[[Tensor], Tensor]:
 
 
 def derivatives(values: Tensor, at: Tensor, count: int) -> list[Tensor]:
-    """Of one column, by the lengths."""
+    """Derivatives of one column by the lengths."""
     found = [values]
     for _ in range(count):
         found.append(torch.autograd.grad(found[-1].sum(), at, create_graph=True)[0])
@@ -323,7 +323,7 @@ class Waves(torch.nn.Module):
 @pytest.mark.parametrize("frozen", [False, True], ids=["live", "frozen"])
 @pytest.mark.parametrize("name", INTERPOLATIONS)
 def test_slopes_keep_the_digits_of_float32_however_near_the_knots(name: str, frozen: bool) -> None:
-    """As differences of rounded values they lost them: 3e-6 with 256 knots and 3e-4 with 8,192."""
+    """Differences of rounded values lost digits: 3e-6 with 256 knots and 3e-4 with 8,192."""
     torch.manual_seed(0)
     made = Waves()
     r = torch.rand(400).mul_(3.9).add_(0.05)
@@ -466,7 +466,7 @@ def test_live_tables_hold_the_coefficients_of_the_same_splines(pairs: int) -> No
 
 
 def test_slopes_of_live_tables_keep_the_digits_of_float32() -> None:
-    """Of a network at knots while its weights are trained; coefficients of splines lost them: 1e-4 with 8,192 knots."""
+    """A network at knots while its weights are trained; coefficients of splines lost them: 1e-4 with 8,192 knots."""
     torch.manual_seed(0)
     r = torch.rand(300).mul_(4.6).add_(0.2)
     for knots, bound in ((256, 2e-5), (321, 1e-6), (512, 1e-6), (2048, 1e-6), (8192, 1e-6)):

@@ -76,7 +76,7 @@ def test_derivatives_at_the_poles_and_along_the_axes(vector: list[float]) -> Non
 
 
 def test_the_zero_vector() -> None:
-    """As harmonics have it: l = 0 stays, others and all derivatives are 0; and so for those that count as zero."""
+    """Harmonics have this rule: l = 0 stays, others and all derivatives are 0; and so for those that count as zero."""
     vectors = torch.tensor([[0.0, 0.0, 0.0], [1e-60, 0.0, 0.0]], requires_grad=True)
     found = EdgeFrame(2)(vectors)
     assert bool((found[:, 0] == 1).all())

@@ -55,7 +55,7 @@ def test_the_largest_degree() -> None:
 
 
 def matrix_of(quaternions: Tensor) -> Tensor:
-    """Of unit quaternions, by the definition."""
+    """Matrix of a unit quaternion, by the definition."""
     w, x, y, z = quaternions.unbind(-1)
     rows = [
         [w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)],
@@ -113,7 +113,7 @@ def test_angles_to_quaternions_are_e3nns() -> None:
 
 @pytest.mark.parametrize("number", range(5))
 def test_derivatives_at_special_rotations(number: int) -> None:
-    """Of rotations near no rotation, half turns, and the pole of Euler angles, through their matrices."""
+    """Rotations near no rotation, half turns, and the pole of Euler angles, through their matrices."""
     base = matrix_of(special())[number]
     across = torch.tensor(
         [[[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], [[0, 0, 1], [0, 0, 0], [-1, 0, 0]], [[0, -1, 0], [1, 0, 0], [0, 0, 0]]]

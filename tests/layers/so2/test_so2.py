@@ -86,7 +86,7 @@ def test_equals_the_dense_product_of_that_degree(l: int) -> None:
 
 @pytest.mark.parametrize("normalization", ["norm", "integral"])
 def test_equals_products_along_channels_with_a_linear_map_behind(normalization: str) -> None:
-    """Of e3nn's layers; harmonics of other normalisations; receivers that are not the senders."""
+    """Products of e3nn's layers; harmonics of other normalisations; receivers that are not the senders."""
     sh = o3.Irreps.spherical_harmonics(3)
     middle = o3.Irreps("2x0e + 1x1o + 2x1o + 2x1e + 1x2e + 2x2e")
     with default_dtype(torch.float64):
@@ -187,7 +187,7 @@ def test_parity_halves_the_weights() -> None:
 
 
 def test_scales_and_envelope() -> None:
-    """As the definition has them, step by step."""
+    """The definition has the scales and the envelope, step by step."""
     conv, layer = SO2Convolution(BOTH, BOTH).double(), SO2Linear(BOTH, BOTH).double()
     layer.load_state_dict(conv.state_dict())
     index, vectors = graph()

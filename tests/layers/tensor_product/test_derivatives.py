@@ -58,7 +58,7 @@ def test_derived_products_are_equivariant(kind: Any, determinant: int) -> None:
 
 
 def test_one_flipped_coefficient_is_not_equivariant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the two tests above would see if a single Clebsch-Gordan entry had the wrong sign."""
+    """The two tests above would see it if a single Clebsch-Gordan entry had the wrong sign."""
 
     def flipped(l1: int, l2: int, l3: int) -> np.ndarray:
         block = algebra.wigner_3j(l1, l2, l3).copy()

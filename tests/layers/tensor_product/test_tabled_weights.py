@@ -83,7 +83,7 @@ def test_derivatives_against_differences(layout: str) -> None:
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("moving", range(1, 16))
 def test_any_set_of_operands_may_be_frozen(moving: int) -> None:
-    """Of first and second derivatives: only what is asked for is computed, and right."""
+    """First and second derivatives: only those that are asked for are computed, and they are right."""
     *tensors, interval = operands()
     kept = [t.requires_grad_(bool(moving >> n & 1)) for n, t in enumerate(tensors)]
     wanted = [t for t in kept if t.requires_grad]
@@ -101,7 +101,7 @@ def test_any_set_of_operands_may_be_frozen(moving: int) -> None:
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_forces_ask_for_no_gradient_of_the_table(leaves: bool) -> None:
-    """What autograd.grad is not asked for is not computed, whether or not the table has a graph behind it."""
+    """A gradient that is not asked for is not computed, whether or not the table has a graph behind it."""
     x, y, table, c, interval = operands()
     seen: list[Request] = []
 

@@ -31,7 +31,7 @@ ROWS = [(mode, True) for mode in PLACES] + [(mode, False) for mode in PLACES if 
 
 
 def both_layouts(ours: TensorProduct, flipped: TensorProduct) -> Any:
-    """The same map through the other layout."""
+    """A map that runs in the other layout."""
 
     def run(x: Tensor, y: Tensor, *weight: Tensor) -> Tensor:
         z = flipped(to_ir_mul(x, ours.irreps_in1), to_ir_mul(y, ours.irreps_in2), *weight)

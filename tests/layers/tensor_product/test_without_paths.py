@@ -57,7 +57,7 @@ def described(layer: Any) -> list[Any]:
 @each("features", FEATURES)
 @each("args, kwargs", MAPS)
 def test_a_linear_map_takes_any_width(args: Any, kwargs: Any, features: str) -> None:
-    """As in e3nn, which looks at the leading axes only; also after the way of accelerate."""
+    """e3nn looks at the leading axes only; also after the way of accelerate."""
     theirs, x = o3.Linear(*args, **kwargs), FEATURES[features]
     ours = eqlayers.Linear(*args, **kwargs)
     assert described(ours) == described(theirs)

@@ -18,7 +18,7 @@ from eqlayers.testing.peers.atoms import crystal, edges, repeats, rounded, struc
 
 
 def test_the_crystal_is_wurtzite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ASE builds it: the same lengths of all edges, between the same species."""
+    """ASE builds a crystal with the same lengths of all edges, between the same species."""
     build = pytest.importorskip("ase.build")
     monkeypatch.setattr(places, "SHAKEN", 0.0)
     mine = wurtzite(64)

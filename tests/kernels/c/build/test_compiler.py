@@ -56,7 +56,7 @@ def calls(log):
 
 
 def forget():
-    """As in a new process."""
+    """Forget compilers and libraries, like a new process."""
     compiler._loaded.clear()
     compiler._tried.clear()
 

@@ -39,7 +39,7 @@ def moves(request: pytest.FixtureRequest) -> tuple[str, ctypes.CDLL]:
 
 
 def call(function: Any, source: np.ndarray, shift: int, *numbers: Any) -> np.ndarray:
-    """What a function writes from an array of the same size, at an address off by ``shift`` elements."""
+    """The array that a function writes from an array of the same size, at an address off by ``shift`` elements."""
     buffer = np.full(source.size + 64 + shift, np.nan, dtype=source.dtype)
     target = buffer[32 + shift : 32 + shift + source.size]
     function(ctypes.c_void_p(source.ctypes.data), ctypes.c_void_p(target.ctypes.data), *numbers)

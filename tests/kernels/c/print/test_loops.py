@@ -69,7 +69,7 @@ def test_rows_that_are_not_there(checks: ctypes.CDLL, index: tuple[int, ...], wr
 
 
 def test_chunks_have_all_segments(checks: ctypes.CDLL) -> None:
-    """Whatever the numbers of the table, the first chunk begins at 0 and the last ends behind the last segment."""
+    """For any numbers of the table, the first chunk begins at 0 and the last ends behind the last segment."""
     checks.first.restype = ctypes.c_int64
     for table in np.random.default_rng(0).integers(-9, 9, (20, NODES + 1)).tolist():
         assert checks.first(pointer(*table), ctypes.c_int64(0)) == 0

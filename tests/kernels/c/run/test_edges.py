@@ -14,7 +14,7 @@ MARK = -77
 
 
 def sort(src: Any, dst: Any, senders: int, receivers: int) -> tuple[Any, np.ndarray]:
-    """What `sort_edges` returns, and its buffer; the elements around that must stay what they were."""
+    """The result of `sort_edges`, and its buffer; the elements around that must stay what they were."""
     edges = np.array([src, dst], dtype=np.int64)
     length = tables(edges.shape[1], senders, receivers).length
     buffer = np.full(length + 10, MARK, dtype=np.int64)

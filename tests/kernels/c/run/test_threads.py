@@ -49,7 +49,7 @@ def test_two_threads_work_at_the_same_time():
 
 
 def test_ctypes_functions_run_without_the_lock():
-    """The same with a C function: `pthread_barrier_wait` returns only once two threads are in it."""
+    """A C function runs without the lock: `pthread_barrier_wait` returns only once two threads are in it."""
     libc = ctypes.CDLL(None)
     barrier = (ctypes.c_char * 256)()
     assert libc.pthread_barrier_init(barrier, None, 2) == 0

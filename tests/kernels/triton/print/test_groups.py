@@ -76,7 +76,7 @@ def test_parts_that_kernels_leave_out_are_zeros_first(monkeypatch: pytest.Monkey
 
 
 def test_numbers_of_two_bytes_and_second_derivatives_have_fewer_registers() -> None:
-    """What is held beside the counted values: reads without a pipeline, and derivatives beside values."""
+    """Values held beside the counted ones: reads without a pipeline, and derivatives beside values."""
     for name, row in tuning.PROCESSORS.items():
         planned = {(order, size): row.planned(order, size).registers for order in (0, 1, 2) for size in (2, 4, 8)}
         assert planned[0, 4] == planned[1, 8] == row.registers, name

@@ -85,7 +85,7 @@ def same_form(target, kind, sizes):
 
 
 def printed(target, irreps, operation, dtype, layout):
-    """Of the kernels of a channelwise product or convolution, a row for each direction."""
+    """Rows of the kernels of a channelwise product or convolution, a row for each direction."""
     out, instructions = paths(*irreps)
     options = {"shared_weights": False, "internal_weights": False, "layout": layout}
     program = TensorProduct(*irreps[:2], out, instructions, **options).plan.form.program
@@ -107,7 +107,7 @@ AXES = (Axis(40, x=1, w=1, z=1),)
 
 
 def with_table(target, kind):
-    """Of the kernels of one request that reads weights from a table."""
+    """Rows of the kernels of one request that reads weights from a table."""
     paths = [
         Path(Slot(0, 40, 3), Slot(0, 1, 3), Slot(0, 40, 1), 0, AXES, tuple((i, i, 0, 0.5) for i in range(3))),
         Path(Slot(0, 40, 3), Slot(0, 1, 3), Slot(40, 40, 3), 40, AXES, ((0, 1, 2, 0.7), (1, 2, 0, -0.7))),
@@ -120,7 +120,7 @@ def with_table(target, kind):
 
 
 def of_layer(target, name, dtype):
-    """Of the kernels of a layer's values and two derivatives, which are compiled and not run."""
+    """Rows of the kernels of a layer's values and two derivatives, which are compiled and not run."""
     kind, dtype, kernels = KINDS[name], getattr(torch, dtype), {}
 
     def launch(self, kernel, compiled, grid, args):
@@ -134,7 +134,7 @@ def of_layer(target, name, dtype):
 
 
 def of_sorting(target, sizes):
-    """Of the kernels that sort graphs of several sizes, (edges, senders, receivers), in their order."""
+    """Rows of the kernels that sort graphs of several sizes, (edges, senders, receivers), in their order."""
     kernels = {}
 
     def compiling(name):

@@ -114,7 +114,7 @@ def geometry() -> Formula:
 
 
 def derivatives(base: Formula) -> dict[str, Formula]:
-    """Of the first and second order, by all operands."""
+    """Derivatives of the first and second order, by all operands."""
     first = base.gradient([True] * len(base.results), [True] * len(base.operands))
     second = first.gradient([True] * len(first.results), [True] * len(first.operands))
     return {"values": base, "gradients": first, "second gradients": second}
@@ -130,7 +130,7 @@ SAMPLES = {
 
 
 def compiled(sample: str, order: str, dtype: str, target: str) -> dict:
-    """What the kernels take, as lists."""
+    """Resources that the kernels take, as lists."""
     base, start = derivatives(SAMPLES[sample]())[order], time.perf_counter()
     with aot.target(target):
         found = [

@@ -1,4 +1,4 @@
-"""What does not compile is planned again with fewer registers; how many compile at a time, by processor."""
+"""Kernels that do not compile are planned again with fewer registers; how many compile at a time, by processor."""
 
 import subprocess
 import threading

@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("compile_formulas.py")
 
 
 def ask(tmp_path: Path, **request: Any) -> dict[str, Any]:
-    """Of a process without the interpreter."""
+    """Ask a process without the interpreter."""
     away = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
