@@ -97,7 +97,8 @@ def _placed(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, chan
         return like.new_zeros(rows, one.width)
     flat = torch.stack(list(parts), 1)
     flat = flat.flatten(1) if channels else flat
-    places = _order(one, max(channels, 1))
+    order = _order.__wrapped__ if torch.compiler.is_compiling() else _order  # Dynamo warns of a cached function
+    places = order(one, max(channels, 1))
     if places == list(range(flat.shape[1])):
         return flat
     index = _constants((one, channels), like.device, lambda: torch.tensor(places).clamp(min=0))
