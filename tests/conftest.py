@@ -187,7 +187,7 @@ def with_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nan_empty() -> Iterator[None]:
-    """Fills torch.empty and its relatives with NaN (integers: the largest), so that an element nobody writes shows.
+    """Fills torch.empty and its relatives with NaN (integers: the largest), so that unwritten elements show.
 
     Torch does this in its deterministic mode. A test that must see ordinary mode (say, one that asks whether a result
     repeats by itself) calls `torch.use_deterministic_algorithms(False)`; this fixture restores the mode afterwards.

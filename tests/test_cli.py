@@ -294,7 +294,7 @@ def test_cache_info_and_clear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = kernels_in(tmp_path, monkeypatch, [b"x" * 3 * 2**19, b"y" * 2**20])
-    (folder / "notes.txt").write_text("of somebody else")
+    (folder / "notes.txt").write_text("of another user")
     assert main(["cache", "info"]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert lines == [

@@ -119,7 +119,7 @@ def test_pages_of_the_documentation_have_one_title_and_no_gap_in_their_headings(
 
 @each("stored", sorted((ROOT / "docs" / "benchmarks").rglob("*.json")), ids=relative)
 def test_pages_of_results_show_the_stored_results(stored: Path) -> None:
-    """`eqlayers bench report` wrote them, and nobody changed a figure since."""
+    """`eqlayers bench report` wrote them, and no figure was changed since."""
     assert report.page(load(stored)) in [path.read_text() for path in stored.parent.glob("*.md")], (
         f"no page beside {relative(stored)} shows its results: "
         f"write it by `eqlayers bench report {relative(stored)} --out {relative(stored.parent)}`"

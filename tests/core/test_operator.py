@@ -145,7 +145,7 @@ KEYS: dict[str, tuple[str, str]] = {
     "another step": (f"{ROWS[True]}/h111", _STEP),
 }
 BACKENDS: dict[str, tuple[str, str]] = {
-    "unknown": ("nobody", r"backend must be one of .* got 'nobody'\. Pass one of these"),
+    "unknown": ("none_such", r"backend must be one of .* got 'none_such'\. Pass one of these"),
     "without forms": ("reference", r"backend must run whole forms here, got 'reference'\. Call"),
 }
 

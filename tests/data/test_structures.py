@@ -95,7 +95,7 @@ def test_cells_where_there_is_no_period():
     assert np.array_equal(full[0], 1000.0 * np.eye(3))
     assert np.array_equal(full[1, :2], slab[:2])
     assert full[1, 2] == pytest.approx([0, 0, 1000.0])
-    assert np.array_equal(full[2], cells[2])  # a vacuum that somebody chose is kept
+    assert np.array_equal(full[2], cells[2])  # a vacuum that a user chose is kept
     assert not cells[0].any()
 
 

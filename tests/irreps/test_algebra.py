@@ -97,7 +97,7 @@ def test_matrices_that_are_orthogonal_to_the_digits_of_their_dtype(dtype: torch.
     assert torch.equal(
         algebra.representation_matrix("1o", single), algebra.representation_matrix("1o", torch.from_numpy(single))
     )
-    with pytest.raises(IrrepsError, match="matrix must be orthogonal"):  # nobody rounded it
+    with pytest.raises(IrrepsError, match="matrix must be orthogonal"):  # it was not rounded
         algebra.representation_matrix("1o", single.astype(np.float64))
 
 

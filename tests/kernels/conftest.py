@@ -17,7 +17,7 @@ from eqlayers_kernels.forms.program import OPERANDS, Axis, Path, Program, Slot, 
 
 Arrays = dict[str, np.ndarray]
 WORKERS = [1]  # the last is the number of threads that work at once
-MARGIN = 32  # elements around every buffer, and columns between its rows, that nobody may touch
+MARGIN = 32  # elements around every buffer, and columns between its rows, that no kernel may touch
 
 
 def axes_of(mode: str, u: int, v: int, w: int, weighted: bool) -> tuple[tuple[Axis, ...], int]:
@@ -196,7 +196,7 @@ def run(
     workers: int | None = None,
     past: bool = False,
 ) -> Arrays:
-    """Results of a printed kernel, by operand. Buffers have margins of NaN, and so has what nobody wrote.
+    """Results of a printed kernel, by operand. Buffers have margins of NaN, and elements that no kernel wrote are NaN.
 
     Chunks and workers are those of the fixture `kernels`, unless a test is about them.
     """

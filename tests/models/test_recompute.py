@@ -147,7 +147,7 @@ def test_random_numbers_are_drawn_once() -> None:
 
 def test_nothing_is_left_behind() -> None:
     network = Outer()
-    kept = network.part.forward = network.part.forward  # as somebody's own change
+    kept = network.part.forward = network.part.forward  # as a user's change
     with pytest.raises(RuntimeError, match="stop"), recomputed(network):
         raise RuntimeError("stop")
     assert network.part.forward is kept

@@ -277,7 +277,7 @@ def test_cpu_tensors_are_refused_without_the_interpreter():
 
 
 def test_products_with_one_matrix_for_all_rows_are_left_to_gemm(monkeypatch):
-    """Whoever names the backend gets its kernel all the same."""
+    """A call that names the backend gets its kernel all the same."""
     monkeypatch.setattr(backend.availability, "interpreted", lambda: False)
 
     def left(op, batched):

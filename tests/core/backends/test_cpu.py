@@ -288,7 +288,7 @@ def test_results_past_the_caches_are_the_same(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_large_results_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large enough for large pages: the advice is given within the result, and taken back by nobody."""
+    """Large enough for large pages: the advice is given within the result, and is not taken back."""
     given: list[tuple[int, int]] = []
     real = cpu.memory.advise_huge_pages
     monkeypatch.setattr(cpu.memory, "advise_huge_pages", lambda *a: (given.append(a), real(*a)))
@@ -305,8 +305,8 @@ def test_forms_are_known_by_their_content() -> None:
     assert form.key == same.key != layer("ir_mul").plan.form.key
     assert pickle.loads(pickle.dumps(form)).key == form.key
     assert describe(form.key).form.program == form.program
-    with pytest.raises(ConfigError, match=r"got the key 'nobody', which no layer of this process has\. Build"):
-        torch.ops.eqlayers.form([torch.ones(1, 1)], None, 1, 0, 0, "nobody")
+    with pytest.raises(ConfigError, match=r"got the key 'unknown', which no layer of this process has\. Build"):
+        torch.ops.eqlayers.form([torch.ones(1, 1)], None, 1, 0, 0, "unknown")
 
 
 # -- what it refuses --------------------------------------------------------------------------------------------------

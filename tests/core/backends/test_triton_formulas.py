@@ -63,7 +63,7 @@ def test_functions_keep_their_digits_near_zero_and_far_from_it(dtype: torch.dtyp
 
 def test_tables_of_another_graph_are_refused() -> None:
     if DEVICE != "cpu":
-        pytest.skip("nobody looks at indices on a GPU")
+        pytest.skip("indices are not looked at on a GPU")
     base = FORMS["cubic"]
     operands = [torch.ones(7, 12), torch.ones(4, base.operands[1].width)]
     tables = torch.zeros_like(torch.ops.eqlayers.edge_tables(EDGES, 4, 5))

@@ -298,7 +298,7 @@ def test_bad_tables() -> None:
 
 
 def test_the_operator_refuses_what_would_read_elsewhere() -> None:
-    """Anybody may call it with any numbers."""
+    """A call may have any numbers."""
     x, y, table, c, interval = operands()
     edges, key = graph(), conv().plan.form.key
     own = edges.tables(sorted_edges)

@@ -53,9 +53,9 @@ def test_a_convolution_is_gather_product_and_sum(kernels: Any, layout: str, what
         for chunks, workers in product((2, 5, 40), (1, 2, 4)):
             again = kernels.run(kernel, arrays, edges, chunks=chunks, workers=workers, past=True)
             assert all((once[result] == again[result]).all() for result in kind.results)
-        nobody = {"x": edges.src, "z": edges.dst}
+        joined = {"x": edges.src, "z": edges.dst}
         for result in set(kind.results) & {"x", "z"}:
-            lonely = np.setdiff1d(np.arange(edges.rows(result)), nobody[result])
+            lonely = np.setdiff1d(np.arange(edges.rows(result)), joined[result])
             assert (once[result][lonely] == 0).all(), "nodes without edges have zeros"
 
 

@@ -173,7 +173,7 @@ def test_gradients_by_receivers(programs: Any, monkeypatch: Any, kind: Kind) -> 
 
 
 def test_order_is_fixed_unless_asked(programs: Any) -> None:
-    """Without the gradient of x nothing leaves a receiver, whoever asks; with it, edges are walked by senders, or it is
+    """Without the gradient of x nothing leaves a receiver; with it, edges are walked by senders, or it is
     stored for each edge."""
     program = programs.random_program("ir_mul", True, FEW)
     for kind, walks in ((FORWARD, {"by_dst"}), (Kind(1, ("y", "w")), {"by_dst"}), (DOUBLE, {"by_dst", "by_src"})):
