@@ -43,7 +43,7 @@ def run_form(
 
     Args:
         operands: ``[rows, width]`` each as the form says, ``[width]`` for one row that serves all.
-        graph: The tables of :func:`edge_tables`; None if no operand or result has rows of senders or receivers.
+        graph: The tables of :func:`.tables.edge_tables`; None if no operand or result has rows of senders or receivers.
         rows, num_src, num_dst: Rows of the batch, senders and receivers.
         key: See :mod:`eqlayers.core.forms.keys`.
         backend: Who runs it; empty for the one of the tensors' device.
@@ -102,7 +102,7 @@ RUNNERS: dict[Any, Runner] = {}
 
 
 def find_runner(
-    description: Description, name: str, like: Tensor, graph: bool, deterministic: bool, chosen: str | None = ""
+    description: Description, name: str, like: Tensor, graph: bool, deterministic: bool, named: str | None = ""
 ) -> Runner | None:
     """The kernels of a form on a backend, for operands of the dtype and on the device of ``like``; they are kept.
 
@@ -112,7 +112,7 @@ def find_runner(
         like: An operand.
         graph: Whether edges of nodes are walked, else rows.
         deterministic: Whether sums must have a fixed order.
-        chosen: The backend that the caller named, or None: kernels that are not there yet are made if the choice then
+        named: The backend that the caller named, or None: kernels that are not there yet are made if the choice then
             falls on ``name``, else the result is None. Empty where the choice was made before.
 
     Raises:
@@ -124,7 +124,7 @@ def find_runner(
     runner = RUNNERS.get(asked)
     if runner is None or WATCHERS:
         request = Request(description.form, description.key, like.dtype, like.device, name, graph, deterministic)
-        if chosen != "" and select(request, chosen).name != name:
+        if named != "" and select(request, named).name != name:
             return None
         runner = _runner_of(request)
         if not WATCHERS:
