@@ -170,7 +170,7 @@ def test_overhead_of_every_layer(layout: str, folder: Path) -> None:
     for row in result["rows"]:
         assert row["status"] == "ok", row
         assert row["ours"]["median"] > 0 < row["theirs"]["median"]
-    assert len(result["ratios"]) == 3
+    assert len(result["ratios"]) == 4
     assert min(result["ratios"].values()) > 0
     small = [row for row in result["rows"] if row["input"] == "one edge"]
     assert [g["measured"] for g in result["goals"]] == [row["ours"] and row["ours"]["median"] * 1e6 for row in small]
