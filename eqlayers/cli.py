@@ -73,17 +73,9 @@ kernels that were compiled for CPUs are kept on disk:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Args:
-        argv: Arguments without the program's name; the arguments of the process if None.
-
     Returns:
         Exit status: 0, 1 for a check that fails or a relaxation that does not converge, 2 for input that cannot be
         used, 130 after Ctrl-C, or 141 if the reader of the output is gone.
-
-    Example:
-        >>> main(["--version"])
-        eqlayers 0.1.0
-        0
     """
     args = list(sys.argv[1:] if argv is None else argv)
     from .core.errors import EqlayersError

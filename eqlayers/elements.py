@@ -61,12 +61,7 @@ def element(name: str, value: Any) -> int:
 
 
 def read_species(species: Any, name: str = "species") -> tuple[int, ...]:
-    """Different elements, each a symbol or an atomic number, as atomic numbers.
-
-    Example:
-        >>> read_species(["H", 8])
-        (1, 8)
-    """
+    """Different elements, each a symbol or an atomic number, as atomic numbers."""
     fix = "List each element of the data once."
     listed = check_items(name, species, "a list of chemical symbols or atomic numbers", fix)
     numbers = tuple(element(name, one) for one in listed)
@@ -78,12 +73,7 @@ def read_species(species: Any, name: str = "species") -> tuple[int, ...]:
 
 
 def by_element(name: str, values: Any, what: str) -> dict[int, Any]:
-    """A table by atomic number from one by symbol or atomic number.
-
-    Example:
-        >>> by_element("e0s", {"H": -13.6, 8: -2041.0}, "energy in eV")
-        {1: -13.6, 8: -2041.0}
-    """
+    """A table by atomic number from one by symbol or atomic number."""
     wanted = f"a mapping from chemical symbol or atomic number to {what}"
     checked = check_type(name, values, Mapping, wanted, "Pass a dict such as {'H': 1.0, 'O': 2.0}.")
     by_number: dict[int, Any] = {}
@@ -98,22 +88,12 @@ def by_element(name: str, values: Any, what: str) -> dict[int, Any]:
 
 
 def symbols_of(numbers: Iterable[int]) -> str:
-    """Symbols of atomic numbers, for people.
-
-    Example:
-        >>> symbols_of([1, 8])
-        'H, O'
-    """
+    """Symbols of atomic numbers, for people."""
     return ", ".join(SYMBOLS[z - 1] if 1 <= z <= len(SYMBOLS) else str(z) for z in map(int, numbers))
 
 
 def covalent_radius(z: int) -> float:
-    """The covalent radius of an element, in Angstrom.
-
-    Example:
-        >>> covalent_radius(6)
-        0.76
-    """
+    """The covalent radius of an element, in Angstrom."""
     if check_integer("z", z, 1, what="an atomic number") > len(COVALENT_RADII):
         raise ConfigError(
             f"z must be an element with a covalent radius, 1 to {len(COVALENT_RADII)}, got {z}. Leave out what "

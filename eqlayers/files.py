@@ -126,12 +126,6 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     A reader sees the old file or the whole new one, also when the writer is killed. A symbolic link is replaced and
     not followed.
 
-    Args:
-        path: The file to make or to replace; missing folders are made.
-
-    Yields:
-        A binary file object.
-
     Example:
         >>> folder = Path(tempfile.mkdtemp())
         >>> with atomic_write(folder / "a.txt") as file:
@@ -318,12 +312,7 @@ def read_json(path: Path, what: str, fix: str, error_type: Callable[[str], Excep
 
 
 def cpu_model() -> str:
-    """The name of this machine's processor.
-
-    Example:
-        >>> cpu_model() != ""
-        True
-    """
+    """The name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -333,12 +322,7 @@ def cpu_model() -> str:
 
 
 def source_commit() -> str | None:
-    """The git commit of this source tree, with '-dirty' if it was changed; None for an installed package.
-
-    Example:
-        >>> source_commit() != ""
-        True
-    """
+    """The git commit of this source tree, with '-dirty' if it was changed; None for an installed package."""
 
     def git(*words: str) -> str:
         done = subprocess.run(

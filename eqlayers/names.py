@@ -141,12 +141,7 @@ def _plain(name: str) -> str:
 
 @cache
 def exported(module: str) -> tuple[str, ...]:
-    """The names in ``__all__`` of a module, read from its source; the module is not imported.
-
-    Example:
-        >>> "radius_graph" in exported("eqlayers.data")
-        True
-    """
+    """The names in ``__all__`` of a module, read from its source; the module is not imported."""
     try:
         spec = find_spec(module)
         assert spec is not None
@@ -209,11 +204,7 @@ def _is_import(frame: FrameType) -> bool:
 def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exception:
     """The error for a name that a module does not have, with a hint where there is one.
 
-    Args:
-        module: The module that was asked.
-        name: The name.
-        frame: The frame that asked. Python replaces an AttributeError in ``from module import name`` by a text of its
-            own, so that the error is an ImportError there.
+    In ``from module import name`` it is an ImportError, as Python gives an AttributeError a text of its own there.
     """
     plain = AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules.get(module))
     if name.startswith("_"):  # Python and its tools ask for these

@@ -30,12 +30,7 @@ def package_of(filename: str) -> str:
 
 @contextmanager
 def warnings_as_lines() -> Iterator[None]:
-    """Within the block, warnings that are not filtered out are lines on standard error.
-
-    Example:
-        >>> with warnings_as_lines():
-        ...     pass  # a command
-    """
+    """Within the block, warnings that are not filtered out are lines on standard error."""
     said: set[str] = set()
 
     def show(

@@ -79,12 +79,7 @@ def neighbor_list(
 def molecule_neighbors(
     pos: NDArray[np.float64], n_atoms: NDArray[np.int64], cutoff: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Neighbour lists of many molecules, in a tenth of the time that `neighbor_list` takes for small ones.
-
-    Args:
-        pos: Finite positions in Angstrom of molecules one after the other, `[A, 3]`.
-        n_atoms: Number of atoms of each molecule, `[N]`.
-        cutoff: Distance in Angstrom.
+    """Neighbour lists of molecules one after the other, in a tenth of the time of `neighbor_list` for small ones.
 
     Returns:
         ``edge_index`` `[2, E]` as of `neighbor_list`, with atoms counted over all molecules; and atoms that are at the

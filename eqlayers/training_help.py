@@ -137,22 +137,12 @@ options of a task:
 
 
 def asks_for_general_help(args: Sequence[str]) -> bool:
-    """Whether a command asks for its help and names neither a configuration nor a task.
-
-    Example:
-        >>> asks_for_general_help(["fit", "--help"]), asks_for_general_help(["fit", "my.yaml", "--help"])
-        (True, False)
-    """
+    """Whether a command asks for its help and names neither a configuration nor a task."""
     return len(args) == 2 and args[0] in COMMANDS and args[1] in ("-h", "--help")
 
 
 def general_help(command: str) -> str:
-    """The help of a command of no particular task.
-
-    Example:
-        >>> print(general_help("test").splitlines()[0])
-        usage: eqlayers test CONFIGURATION|STRUCTURES [--key value]...
-    """
+    """The help of a command of no particular task."""
     lines = [_FIRST[command], ""]
     for group in GROUPS:
         if command in group.commands and set(group.tasks) >= _BOTH:

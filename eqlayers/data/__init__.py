@@ -21,18 +21,21 @@ with needs_packages("eqlayers.data", "train"):
 from eqlayers.data.batches import EdgeBatchSampler, EpochSampler
 from eqlayers.data.datamodule import MoleculeDataModule
 from eqlayers.data.mini import default_mini_root, load_mini
-from eqlayers.data.molecules import MoleculeArrays, MoleculeDataset, neighbor_edges
-from eqlayers.data.neighbors import Edges, StructureEdges, radius_graph, structure_edges
+from eqlayers.data.neighbors import Edges, StructureEdges, neighbor_edges, radius_graph, structure_edges
 from eqlayers.data.qm9 import load_qm9
 from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.data.readers import read_structures
-from eqlayers.data.splits import SPLITS, make_split
-from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
-from eqlayers.data.structure_dataset import StructureDataset
-from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
-from eqlayers.data.structure_statistics import StructureStatistics, compute_structure_statistics
+from eqlayers.data.splits import SPLITS, STRUCTURE_SPLITS, make_split, split_structures
+from eqlayers.data.statistics import (
+    Statistics,
+    StructureStatistics,
+    compute_baselines,
+    compute_statistics,
+    compute_structure_statistics,
+)
+from eqlayers.data.structure_dataset import MoleculeDataset, StructureDataset
 from eqlayers.data.structuremodule import StructureDataModule
-from eqlayers.data.structures import LABELS, StructureArrays
+from eqlayers.data.structures import LABELS, MoleculeArrays, StructureArrays
 from eqlayers.data.targets import TARGETS, Target, get_target
 
 __all__ = [

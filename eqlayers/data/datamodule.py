@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.flatmodule import PARTS, FlatDataModule
 from eqlayers.data.mini import load_mini
-from eqlayers.data.molecules import MoleculeArrays, MoleculeDataset, neighbor_edges
+from eqlayers.data.neighbors import neighbor_edges
 from eqlayers.data.qm9 import load_qm9
 from eqlayers.data.qm9_raw import thermochemical_atomref
-from eqlayers.data.splits import DATASETS, check_split, limited, make_split
+from eqlayers.data.splits import check_split, limited, make_split
 from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
+from eqlayers.data.structure_dataset import MoleculeDataset
+from eqlayers.data.structures import MoleculeArrays
 from eqlayers.data.targets import Target, get_target
 
 from ..core.checks import check_choice, check_flag, check_integer
@@ -87,7 +89,7 @@ class MoleculeDataModule(FlatDataModule):
         shifts: Literal["regression", "atomref"] = "regression",
     ) -> None:
         super().__init__()
-        check_choice("dataset", dataset, DATASETS)
+        check_split(split, dataset)
         check_choice("shifts", shifts, ("regression", "atomref"))
         check_flag("offline", offline)
         self.read_options(cutoff, batch_size, eval_batch_size, num_workers, seed, root=root, cache_dir=cache_dir)
@@ -98,7 +100,6 @@ class MoleculeDataModule(FlatDataModule):
                 'Set for example root="data/qm9", or use dataset="mini", which needs no download.'
             )
         self.target = get_target(target)
-        check_split(split, dataset)
         if shifts == "atomref" and (dataset != "qm9" or thermochemical_atomref(self.target) is None):
             raise ConfigError(
                 'shifts: expected "regression", as only U0, U, H and G of dataset="qm9" have atomic references; got '

@@ -27,12 +27,7 @@ def embedded_folder(file: str, option: str = "root= a folder that holds") -> Pat
 
 
 def embedded_trajectory(name: str) -> Path:
-    """File of one of ``TRAJECTORIES``, compared with the manifest.
-
-    Example:
-        >>> embedded_trajectory("ethanol_md").name
-        'ethanol_md.npz'
-    """
+    """File of one of ``TRAJECTORIES``, compared with the manifest."""
     path = embedded_folder(f"{name}.npz", "path= the folder") / f"{name}.npz"
     compare_with_manifest(
         path, "restore it from the repository (git checkout) or make it again with examples/data/make_forces.py"

@@ -9,7 +9,7 @@ import numpy as np
 from ase.stress import voigt_6_to_full_3x3_stress
 from numpy.typing import NDArray
 
-from eqlayers.data.flat import refuse
+from eqlayers.data.structures import refuse
 from eqlayers.files import FREE, KEYS
 
 from ..core.errors import DataError

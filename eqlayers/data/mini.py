@@ -11,7 +11,7 @@ import numpy as np
 
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.embedded import compare_with_manifest, embedded_folder
-from eqlayers.data.molecules import MoleculeArrays
+from eqlayers.data.structures import MoleculeArrays
 from eqlayers.data.targets import TARGETS, Target, check_target
 
 from ..core.checks import check_path

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eqlayers.data.cache import cached_arrays, content_key
-from eqlayers.data.flat import FlatArrays, refuse
-from eqlayers.data.structures import StructureArrays, check_structures
+from eqlayers.data.structures import (
+    FlatArrays,
+    MoleculeArrays,
+    StructureArrays,
+    check_molecules,
+    check_structures,
+    refuse,
+)
 from eqlayers.keywords import named_arguments
 from eqlayers.periodic import molecule_neighbors, neighbor_list
 
@@ -51,6 +57,23 @@ class StructureEdges(Edges):
 
     cutoff: float
     shifts: NDArray[np.int16]
+
+
+def neighbor_edges(molecules: MoleculeArrays, cutoff: float, cache: str | Path | None) -> Edges:
+    """Neighbour lists of a data set, from a cache if there is one that fits.
+
+    Args:
+        molecules: The data set.
+        cutoff: Distance in Angstrom.
+        cache: Folder for the cache file, or None for no cache.
+
+    Returns:
+        The edges of `radius_graph`, molecule after molecule.
+
+    Raises:
+        DataError: If two atoms of a molecule coincide.
+    """
+    return Edges(**edges_of(check_molecules(molecules), cutoff, cache))
 
 
 def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Path | None = None) -> StructureEdges:

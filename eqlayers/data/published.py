@@ -75,13 +75,7 @@ _NEAR = 0.03  # binding energies are below one part in a hundred of total energi
 
 
 def find_published(name: str, path: str) -> None:
-    """Look for a file of a published set before it is read.
-
-    Example:
-        >>> find_published("rmd17", "data/rmd17_ethanol.npz")
-        Traceback (most recent call last):
-        eqlayers.errors.DataError: path must be rmd17_ethanol.npz of rMD17, got 'data/rmd17_ethanol.npz', which is ...
-    """
+    """Look for a file of a published set before it is read."""
     entry, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
     if file.name not in entry.files:
         raise ConfigError(

@@ -25,8 +25,8 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import QM9
 
 from eqlayers.data.cache import cached_arrays, content_key
-from eqlayers.data.molecules import MoleculeArrays
 from eqlayers.data.qm9_raw import CSV, SDF, SKIP, check_raw, has_raw, read_labels, read_sdf
+from eqlayers.data.structures import MoleculeArrays
 from eqlayers.data.targets import Target, check_target
 from eqlayers.files import atomic_write
 

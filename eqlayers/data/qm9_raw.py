@@ -142,12 +142,8 @@ def read_labels(
 ) -> NDArray[np.float64]:
     """Labels of one target in its unit, in float64.
 
-    Args:
-        raw: Folder in which `gdb9.sdf.csv` may be.
-        target: Which labels.
-        idx: Row of every molecule in the table, `[N]`.
-        pyg_y: All labels as torch-geometric has converted them, `[N, 19]`; None if they come from the raw files alone.
-        counts: Atoms of H, C, N, O and F in every molecule, `[N, 5]`.
+    ``pyg_y`` `[N, 19]` are all labels as torch-geometric has converted them, None if they come from raw files alone;
+    ``counts`` `[N, 5]` are atoms of H, C, N, O and F.
 
     Returns:
         `[N]`: from the table if it is there; else U0, U, H and G from atomisation energies and the energies of free

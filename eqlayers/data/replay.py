@@ -35,12 +35,7 @@ class Replay(NamedTuple):
 
 
 def read_replay(mapping: Any) -> Replay | None:
-    """The option ``replay`` of a data module, checked.
-
-    Example:
-        >>> read_replay({"path": "old.xyz", "labels": ["forces"]})[:3]
-        ('old.xyz', 0.5, ('forces',))
-    """
+    """The option ``replay`` of a data module, checked."""
     if mapping is None:
         return None
     fix = "Pass replay={'path': 'old.xyz', 'number': 0.5}."
@@ -63,25 +58,13 @@ def read_replay(mapping: Any) -> Replay | None:
 
 
 def only_labels(structures: StructureArrays, labels: tuple[str, ...]) -> StructureArrays:
-    """The structures without other labels.
-
-    Example:
-        >>> atom = StructureArrays.of("a test", [1], [1], [[0, 0, 0]], energy=[-13.6], dipole=[[0, 0, 0]])
-        >>> only_labels(atom, ("dipole",)).labels
-        ('dipole',)
-    """
+    """The structures without other labels."""
     hidden = {name: np.full_like(getattr(structures, name), np.nan) for name in LABELS if name not in labels}
     return replace(structures, **hidden)
 
 
 def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> NDArray[np.int64]:
-    """Rows of the earlier structures that are in every epoch, drawn from those with a label that counts.
-
-    Example:
-        >>> old = StructureArrays.of("a test", [1] * 4, [1] * 4, np.zeros((4, 3)), energy=[0, 1, 2, np.nan])
-        >>> sorted(replayed(Replay("old.xyz", 0.25), old, 9, seed=0).tolist())
-        [0, 1, 2]
-    """
+    """Rows of the earlier structures that are in every epoch, drawn from those with a label that counts."""
     labelled = np.zeros(len(old), dtype=bool)
     for name in LABELS:
         values = getattr(old, name)

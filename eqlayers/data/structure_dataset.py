@@ -10,10 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from eqlayers.data.flat import FlatArrays
 from eqlayers.data.neighbors import Edges, StructureEdges, check_edges
 from eqlayers.data.splits import check_rows
-from eqlayers.data.structures import LABELS, StructureArrays, check_structures, completed_cells
+from eqlayers.data.structures import (
+    LABELS,
+    FlatArrays,
+    MoleculeArrays,
+    StructureArrays,
+    check_molecules,
+    check_structures,
+    completed_cells,
+)
 from eqlayers.periodic import folded
 
 from ..core.checks import check_dtype
@@ -28,8 +35,7 @@ class SlicedDataset(torch.utils.data.Dataset[Data]):
         data: The data set, whose neighbour lists ``edges`` are.
         edges: Neighbour lists.
         rows: Rows of ``data`` in this dataset, in order.
-        of_atoms: Tensors `[A, ...]` of atoms, by the name in a sample.
-        of_structures: Tensors `[N, ...]` of structures.
+        tensors: Of atoms `[A, ...]` or structures `[N, ...]`, by the name of the field, which is the name in a sample.
 
     Attributes:
         data: The data set.
@@ -39,16 +45,11 @@ class SlicedDataset(torch.utils.data.Dataset[Data]):
     rows: list[int]
 
     def __init__(
-        self,
-        data: FlatArrays,
-        edges: Edges,
-        rows: NDArray[np.int64],
-        of_atoms: Mapping[str, torch.Tensor],
-        of_structures: Mapping[str, torch.Tensor],
+        self, data: FlatArrays, edges: Edges, rows: NDArray[np.int64], tensors: Mapping[str, torch.Tensor]
     ) -> None:
         self.data, self.rows = data, rows.tolist()
         self.n_edges = edges.n_edges[rows]
-        self._of_atoms, self._of_structures = dict(of_atoms), dict(of_structures)
+        self._tensors = [(name, tensor, data.fields[name][1] == "A") for name, tensor in tensors.items()]
         self._local = torch.from_numpy(edges.local)
         self._atom_ends: list[int] = [0, *np.cumsum(data.n_atoms).tolist()]
         self._edge_ends: list[int] = [0, *np.cumsum(edges.n_edges).tolist()]
@@ -62,14 +63,32 @@ class SlicedDataset(torch.utils.data.Dataset[Data]):
         pairs = slice(self._edge_ends[row], self._edge_ends[row + 1])
         sample = Data(edge_index=self._local[:, pairs].long())
         self.add(sample, index, atoms, pairs)
-        for name, tensor in self._of_atoms.items():
-            sample[name] = tensor[atoms]
-        for name, tensor in self._of_structures.items():
-            sample[name] = tensor[row : row + 1]
+        for name, tensor, of_atoms in self._tensors:
+            sample[name] = tensor[atoms] if of_atoms else tensor[row : row + 1]
         return sample
 
     def add(self, sample: Data, index: int, atoms: slice, pairs: slice) -> None:
         """Add what is no slice to the sample ``index``."""
+
+
+class MoleculeDataset(SlicedDataset):
+    """Map-style dataset of molecular graphs.
+
+    A sample is a `torch_geometric.data.Data` with `z` `[A]` int64, `pos` `[A, 3]` float32 (Angstrom), `edge_index`
+    `[2, E]` int64 (src, dst; dst receives), `y` `[1]` float64 (the target's unit) and `idx` `[1]` int64.
+
+    Args:
+        molecules: The data set.
+        edges: Its neighbour lists.
+        rows: Rows of `molecules` in this dataset, in order; all if None.
+    """
+
+    def __init__(self, molecules: MoleculeArrays, edges: Edges, rows: NDArray[np.int64] | None = None) -> None:
+        check_edges(edges, check_molecules(molecules))
+        num = len(molecules)
+        chosen = np.arange(num) if rows is None else check_rows("rows", rows, num)
+        tensors = {name: torch.from_numpy(getattr(molecules, name)) for name in ("z", "pos", "y", "idx")}
+        super().__init__(molecules, edges, chosen, tensors)
 
 
 class StructureDataset(SlicedDataset):
@@ -121,14 +140,12 @@ class StructureDataset(SlicedDataset):
         self._group = torch.from_numpy(group.astype(np.int64))
         cell = completed_cells(structures.cell, structures.pbc)
         pos, moved = folded(structures.pos, cell, structures.pbc, structures.n_atoms, edges.cutoff)
-        per_atom = {"z": structures.z, "pos": pos, "forces": structures.forces}
-        per_structure = {name: getattr(structures, name) for name in (*OF_STRUCTURES, "idx")}
+        arrays = {"z": structures.z, "pos": pos, "forces": structures.forces}
+        arrays |= {name: getattr(structures, name) for name in (*OF_STRUCTURES, "idx")}
         self._periodic = structures.has_cells
         if self._periodic:
-            per_structure["cell"] = cell
-        of_atoms = {name: self._tensor(name, array) for name, array in per_atom.items()}
-        of_structures = {name: self._tensor(name, array) for name, array in per_structure.items()}
-        super().__init__(structures, edges, chosen, of_atoms, of_structures)
+            arrays["cell"] = cell
+        super().__init__(structures, edges, chosen, {name: self._tensor(name, a) for name, a in arrays.items()})
         self._moved, self._shifts = torch.from_numpy(moved), torch.from_numpy(edges.shifts)
 
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:

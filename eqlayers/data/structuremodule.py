@@ -21,10 +21,9 @@ from eqlayers.data.plausible import check_parts, check_physics, check_reach
 from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_keys, read_structures
 from eqlayers.data.replay import only_labels, read_replay, replayed
-from eqlayers.data.splits import SPLIT_SEED, limited
+from eqlayers.data.splits import SPLIT_SEED, STRUCTURE_SPLITS, limited, split_structures
+from eqlayers.data.statistics import StructureStatistics, compute_structure_statistics, lone_atoms, read_e0s
 from eqlayers.data.structure_dataset import StructureDataset
-from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
-from eqlayers.data.structure_statistics import StructureStatistics, compute_structure_statistics, lone_atoms, read_e0s
 from eqlayers.data.structures import StructureArrays
 from eqlayers.elements import symbols_of
 from eqlayers.units import read_units

@@ -217,13 +217,7 @@ def _agree(number: int, what: str, mine: Any, first: Any, fix: str) -> None:
 
 
 def together(results: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Means and deviations of the results of some potentials, ``[rows, ...]`` each.
-
-    Example:
-        >>> found = together([{"energy": torch.tensor([1.0])}, {"energy": torch.tensor([3.0])}])
-        >>> found["energy"], found["energy_deviation"].round(decimals=4)
-        (tensor([2.]), tensor([1.4142]))
-    """
+    """Means and deviations of the results of some potentials, ``[rows, ...]`` each."""
     results_of_all = {}
     for name in results[0]:
         values = torch.stack([one[name] for one in results])  # [M, rows, ...]
@@ -235,11 +229,7 @@ def together(results: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def calibration(deviations: Array, errors: Array) -> tuple[float, float] | None:
-    """How deviations and errors go together.
-
-    Args:
-        deviations: ``[N]``, not negative.
-        errors: ``[N]``, sizes of the errors of the means.
+    """How deviations and sizes of errors `[N]` go together.
 
     Returns:
         The correlation of both, and how many times larger errors are, by root mean squares; None of fewer than three
@@ -256,14 +246,7 @@ def calibration(deviations: Array, errors: Array) -> tuple[float, float] | None:
 
 
 def within(structures: Structures, cutoff: float) -> Structures:
-    """The structures without edges that are longer than a cutoff, in Angstrom.
-
-    Example:
-        >>> pos = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 3.0]])
-        >>> three = Structures(torch.tensor([1, 1, 1]), pos, torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
-        >>> within(three, 1.5).edge_index.tolist()
-        [[0, 1], [1, 0]]
-    """
+    """The structures without edges that are longer than a cutoff, in Angstrom."""
     src, dst = structures.edge_index.long()
     with torch.no_grad():
         vectors = structures.pos[dst] - structures.pos[src]
@@ -281,10 +264,6 @@ def within(structures: Structures, cutoff: float) -> Structures:
 
 def committee_files(source: str | os.PathLike[str] | Iterable[Any]) -> list[Path]:
     """The files that a name stands for: one file, a pattern such as ``runs/a*/potential.pt``, or a committee's folder.
-
-    Args:
-        source: A path, a pattern with ``*``, ``?`` or ``[``, the folder that ``eqlayers fit --committee`` wrote, or a
-            list of these.
 
     Returns:
         Files in the order of the list; files of a pattern or a folder are sorted.
@@ -314,12 +293,7 @@ def _in_order(path: Path) -> list[str | int]:
 
 
 def member_name(number: int) -> str:
-    """Folder of a member, counted from 1.
-
-    Example:
-        >>> member_name(1)
-        'member-1'
-    """
+    """Folder of a member, counted from 1."""
     return f"member-{number}"
 
 

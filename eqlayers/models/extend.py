@@ -88,12 +88,7 @@ def with_species(description: Mapping[str, Any], species: Sequence[int]) -> dict
 
 @torch.no_grad()
 def take_weights(potential: Potential, other: Potential) -> None:
-    """Give a potential all that another one has learned, and its dtype, device and mode.
-
-    Args:
-        potential: A fresh one of the same architecture, whose species begin with the species of the other.
-        other: It stays as it is.
-    """
+    """Give a fresh potential, whose species begin with the other's, its weights, dtype, device and mode."""
     potential.to(device=other.shifts.device, dtype=other.dtype).train(other.training)
     mine, theirs, learned = potential.state_dict(), other.state_dict(), dict(potential.named_parameters())
     strange = sorted(mine.keys() ^ theirs.keys())

@@ -126,7 +126,6 @@ class MACE(EquivariantModule):
         self.transform = None if distance_transform is None else AgnesiTransform(self.species)
         self.use_reduced_cg = check_flag("use_reduced_cg", use_reduced_cg)
         self.channels, number = self.hidden[0].mul, len(self.species)
-        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         scalars = self.hidden[:1]
         self.embedding = torch.nn.Parameter(torch.randn(number, self.channels))
         self.messages, self.products, self.readouts = (torch.nn.ModuleList() for _ in range(3))
@@ -137,10 +136,10 @@ class MACE(EquivariantModule):
             out = kept if last else self.hidden
             sizes = (number, bessel.num_basis, self.radial_hidden, mean_neighbors)
             style = INTERACTIONS[name]
-            self.messages.append(MACEInteraction(style, current, self.irreps_sh, message, out, *sizes, **kind))
-            self.products.append(MACEProduct(message, out, degree, number, self.use_reduced_cg, **kind))
+            self.messages.append(MACEInteraction(style, current, self.irreps_sh, message, out, *sizes, backend))
+            self.products.append(MACEProduct(message, out, degree, number, self.use_reduced_cg, backend))
             between = self.readout_hidden if last and layer else None  # a single layer has a linear one
-            self.readouts.append(Readout(out, asked, between, activation, **kind))
+            self.readouts.append(Readout(out, asked, between, activation, backend))
             current = out
         same = ("hidden", "correlation", "radial_hidden", "interactions", "readout_hidden", "use_reduced_cg")
         read = {"lmax": self.irreps_sh.lmax, "layers": count, "num_basis": bessel.num_basis}

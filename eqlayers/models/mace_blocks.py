@@ -63,7 +63,7 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         irreps_skip: Irreps of the skip connection, for residual interactions.
         num_species, num_basis, mean_neighbors: As of :class:`MACE`.
         radial_hidden: Widths of the radial network.
-        layout, backend: Of the layers.
+        backend: Of the layers.
 
     Source:
         Batatia et al. 2022, arXiv:2206.07697, equations 8 and 9; for the density Batatia et al. 2023, arXiv:2401.00096.
@@ -83,12 +83,10 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         num_basis: int,
         radial_hidden: Sequence[int],
         mean_neighbors: float,
-        *,
-        layout: str = "ir_mul",
         backend: str | None = None,
     ) -> None:
-        super().__init__(layout, backend)
-        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        super().__init__("ir_mul", backend)
+        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         self.style = style
         middle, instructions = paths(irreps_in, irreps_sh, irreps_message)
         instructions = sorted(instructions, key=lambda path: path[2])  # the order of MACE's weights
@@ -143,7 +141,7 @@ class MACEProduct(EquivariantModule):
     Args:
         irreps_message, irreps_out: Before and after.
         correlation, num_species, use_reduced_cg: See :class:`eqlayers.nn.SymmetricContraction`.
-        layout, backend: Of the layers.
+        backend: Of the layers.
     """
 
     def __init__(
@@ -153,12 +151,10 @@ class MACEProduct(EquivariantModule):
         correlation: int,
         num_species: int,
         use_reduced_cg: bool,
-        *,
-        layout: str = "ir_mul",
         backend: str | None = None,
     ) -> None:
-        super().__init__(layout, backend)
-        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        super().__init__("ir_mul", backend)
+        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         self.contraction = SymmetricContraction(
             irreps_message, irreps_out, correlation, num_species, use_reduced_cg=use_reduced_cg, **kind
         )
@@ -178,7 +174,7 @@ class Readout(EquivariantModule):
         irreps_out: Even scalars, if any, and then others.
         hidden: Even scalars between two linear maps to the scalars; None for one map.
         activation: See :class:`eqlayers.nn.NormalizedActivation`.
-        layout, backend: Of the layers.
+        backend: Of the layers.
 
     Example:
         >>> Readout(o3.Irreps("4x0e"), o3.Irreps("0e"), o3.Irreps("2x0e"))(torch.zeros(3, 4)).tolist()
@@ -191,12 +187,10 @@ class Readout(EquivariantModule):
         irreps_out: o3.Irreps,
         hidden: o3.Irreps | None = None,
         activation: str = "silu",
-        *,
-        layout: str = "ir_mul",
         backend: str | None = None,
     ) -> None:
-        super().__init__(layout, backend)
-        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        super().__init__("ir_mul", backend)
+        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         scalars = o3.Irreps([part for part in irreps_out if part.ir.l == 0])
         others = o3.Irreps([part for part in irreps_out if part.ir.l > 0])
         widths = [irreps_in, *([] if hidden is None else [hidden]), scalars] if scalars else []

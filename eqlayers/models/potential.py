@@ -283,15 +283,10 @@ def differentiated(
     predict: Callable[[Structures], Iterable[dict[str, Tensor]]],
     count: int = 1,
 ) -> list[dict[str, Tensor]]:
-    """Energies and tensors with what is asked for of their derivatives, of one potential or of several.
+    """Energies and tensors with what is asked for of their derivatives, of ``count`` potentials.
 
-    Args:
-        structures: Checked ones.
-        asked: Names among the outputs of :class:`Potential`.
-        follow: Whether derivatives can be differentiated.
-        predict: Gives 'energy', 'energies' and tensors of each potential, one after the other, differentiable by the
-            positions and cells of the structures that it is called with.
-        count: Number of potentials.
+    ``predict`` gives the energies and tensors of each potential, one after the other, differentiable by the positions
+    and cells of the structures that it is called with. With ``follow``, derivatives can be differentiated.
     """
     strained = "stress" in asked or "virials" in asked
     if "stress" in asked and not _some_volume(structures):

@@ -30,12 +30,7 @@ OUTPUTS = {
 
 
 def read_properties(properties: Any) -> tuple[str, ...]:
-    """Different names of :data:`PROPERTIES`, in its order.
-
-    Example:
-        >>> read_properties(["dipole", "energy"])
-        ('energy', 'dipole')
-    """
+    """Different names of :data:`PROPERTIES`, in its order."""
     fix = "Pass ['energy'], which is usual."
     listed = check_items("properties", properties, "a list of names", fix)
     asked = [check_choice("properties", one, PROPERTIES) for one in listed]
@@ -56,12 +51,7 @@ def property_irreps(properties: Sequence[str]) -> o3.Irreps:
 
 
 def even_scalars(hidden: o3.Irreps) -> o3.Irreps:
-    """The even scalars among the irreps of features, which networks begin with.
-
-    Example:
-        >>> even_scalars(o3.Irreps("8x0e + 4x0o + 8x1o"))
-        8x0e
-    """
+    """The even scalars among the irreps of features, which networks begin with."""
     scalars = o3.Irreps([(mul, ir) for mul, ir in hidden if ir.is_scalar()])
     if scalars.dim == 0:
         raise IrrepsError(f"hidden must hold even scalars (0e), got {hidden or 'none'}. Add '32x0e'.")
@@ -169,25 +159,14 @@ class AtomicProperties(KeepsFloat64):
 
 
 def pooled(atoms: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
-    """``[A, ...]`` summed over the atoms of each structure, ``[G, ...]``.
-
-    Example:
-        >>> pooled(torch.ones(3), torch.tensor([0, 1, 1]), 2)
-        tensor([1., 2.])
-    """
+    """``[A, ...]`` summed over the atoms of each structure, ``[G, ...]``."""
     if num_graphs == 1:  # inductor cannot print a scatter into a single row
         return atoms.sum(0, keepdim=True)
     return summed_rows(atoms, batch, num_graphs)
 
 
 def plain_options(network: Any, passed: Mapping[str, Any], **read: Any) -> dict[str, Any]:
-    """Arguments of a network as plain values, for its attribute ``options``.
-
-    Args:
-        network: Whose attributes ``species``, ``cutoff`` and ``properties`` count.
-        passed: ``locals()`` at the start of ``__init__``.
-        **read: Further arguments that were read; tuples become lists, and irreps texts.
-    """
+    """Arguments of a network, ``locals()`` at the start of ``__init__``, as plain values for its ``options``."""
     read |= {name: getattr(network, name) for name in ("species", "cutoff", "properties")}
     arguments = {name: read.get(name, value) for name, value in passed.items() if name not in ("self", "__class__")}
     plain = {tuple: list, o3.Irreps: str}

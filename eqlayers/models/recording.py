@@ -142,14 +142,7 @@ class Recorded:
 
 
 def with_ghosts(structures: Structures, cutoff: float) -> Structures:
-    """A copy with two more atoms, which are one more structure, and with edges between them that leave room for more.
-
-    Example:
-        >>> pair = Structures(torch.tensor([1, 1]), torch.rand(2, 3), torch.tensor([[0], [1]])).checked(torch.float32)
-        >>> padded = with_ghosts(pair, 5.0)
-        >>> len(padded.z), padded.num_graphs, padded.edge_index.shape, padded.edge_index[:, 1].tolist()
-        (4, 2, torch.Size([2, 64]), [2, 3])
-    """
+    """A copy with two more atoms, one more structure, and with edges between them that leave room for more."""
     atoms, edges = len(structures.z), structures.edge_index.shape[1]
     room = STEP * math.ceil(max(1, ROOM * edges) / STEP)
     ends = structures.pos.new_zeros(GHOSTS, 3)

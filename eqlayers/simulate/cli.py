@@ -7,6 +7,7 @@ import copy
 import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from ..integrations.ase import Calculator, as_potential, predict
 from ..models import Committee, Potential, load_committee, load_potential, read_potential
 from ..models.committee import DEVIATION, committee_files
 from ..testing import check_potential
-from .committee import MODELS, Deviations, add_members, chosen, one_option_each
+from .committee import MODELS, Compared, add_members, chosen, one_option_each
 from .describe import describe, describe_members, lines
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, one_frame, with_results, write_frame
@@ -37,11 +38,8 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FAILED, _STOPPED = 1, 130
 _FEW = 32  # atoms whose kernels are compiled before all atoms come
 _NOT_COMPARED = ("stress", "virial")  # labels of a file that `predict` leaves as they are
-_UNITS = {
-    "energy": "meV/atom",
-    "forces": "meV/A",
-    "dipole": "me A",
-}  # of quantities that `predict` compares, times 1000
+#: Units of quantities that `predict` compares, times 1000.
+_UNITS = {"energy": "meV/atom", "forces": "meV/A", "dipole": "me A"}
 _PREDICTED = "predicted_by"  # name in files that `predict` wrote
 
 
@@ -107,10 +105,6 @@ def _check(options: argparse.Namespace) -> int:
     if len(files) > 1:
         print(f"{len(files) - failed} of {len(files)} members have all properties, and so has their mean")
     return _FAILED if failed else 0
-
-
-def _info_options(parser: argparse.ArgumentParser) -> None:
-    add_members(parser)
 
 
 def _info(options: argparse.Namespace) -> int:
@@ -244,18 +238,7 @@ def _md(options: argparse.Namespace) -> int:
     output = options.output or str(source.with_name(f"{source.stem}_md.traj"))
     taken = None if options.restart else source  # a restart may be of the trajectory itself
     check_different(("STRUCTURE", taken), ("--output", output), ("--log", options.log))
-    names = (
-        "ensemble",
-        "steps",
-        "timestep",
-        "temperature",
-        "pressure",
-        "friction",
-        "interval",
-        "seed",
-        "max_deviation",
-    )
-    settings = DynamicsSettings(**{name: getattr(options, name) for name in names})
+    settings = DynamicsSettings(**{field.name: getattr(options, field.name) for field in fields(DynamicsSettings)})
     reports = [Path(output).with_suffix(suffix) for suffix in (".png", ".html")] if options.report == "true" else []
     for path in reports if not options.restart else ():
         if path.exists():
@@ -348,36 +331,30 @@ def _predict(options: argparse.Namespace) -> int:
     sizes = facts.get(LABEL_SIZES, {})
     source = Path(options.structures)
     units = database_units(source) if source.suffix == ".db" else {}
-    errors: dict[str, list[Any]] = {name: [] for name in _UNITS}
+    quantities = [Compared(name, unit) for name, unit in _UNITS.items()]
     used: set[str] = set()
     differ: set[str] = set()
     left_out: set[str] = set()
-    apart: dict[str, Deviations] = {}
     count = 0
     with atomic_write(output) as file, progress("predict", 0) as say:
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
         for result in predict(potential, taken(), options.batch_size):
             atoms = kept.pop(0)
             known = _references(atoms, trained)
-            in_file = (
-                {*atoms.info, *(atoms.calc.results if atoms.calc else {})} if _PREDICTED not in atoms.info else set()
-            )
-            left_out |= {label for label in _NOT_COMPARED if not in_file.isdisjoint(KEYS[label])}
-            apart = apart or Deviations.of(result, _UNITS)
-            missing: dict[str, Any] = {}
-            for name in errors.keys() & known.keys() & result.keys():
-                unit = units.get(known[name].name)
-                size = sizes.get(name, 1.0) if unit is None else size_of_unit(source, name, unit)
-                difference = np.ravel(np.asarray(result[name]) - known[name].value * size)
-                missing[name] = difference
-                difference = difference[np.isfinite(difference)]
-                if difference.size:
-                    used.add(known[name].name)
-                    differ |= known[name].differ
-                    errors[name].append(difference / len(atoms) if name == "energy" else difference)
-            for name, deviations in apart.items():
-                deviation = result[DEVIATION.format(name)]
-                deviations.add(deviation, missing.get(name), len(atoms) if name == "energy" else 1)
+            if _PREDICTED not in atoms.info:
+                in_file = {*atoms.info, *(atoms.calc.results if atoms.calc else {})}
+                left_out |= {label for label in _NOT_COMPARED if not in_file.isdisjoint(KEYS[label])}
+            for quantity in quantities:
+                name, error = quantity.name, None
+                if name in known and name in result:
+                    unit = units.get(known[name].name)
+                    size = sizes.get(name, 1.0) if unit is None else size_of_unit(source, name, unit)
+                    error = np.ravel(np.asarray(result[name]) - known[name].value * size)
+                    if np.isfinite(error).any():
+                        used.add(known[name].name)
+                        differ |= known[name].differ
+                deviation = result.get(DEVIATION.format(name))
+                quantity.add(error, deviation, len(atoms) if name == "energy" else 1)
             predicted = with_results(atoms, result)
             predicted.info[_PREDICTED] = " ".join(options.model)
             ase.io.write(text, predicted, format="extxyz")
@@ -385,12 +362,8 @@ def _predict(options: argparse.Namespace) -> int:
             say(count, f"{count} structures")
         text.detach()
     rows = [("structures", f"{count} of {options.structures}"), ("output", str(output))]
-    for name, of_structures in errors.items():
-        if of_structures:
-            values = 1000 * np.hstack(of_structures)
-            mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())
-            rows.append((f"error of {name}", f"mean {mean:.4g}, root mean square {root:.4g} {_UNITS[name]}"))
-    rows += [deviations.row() for deviations in apart.values()]
+    rows += [row for quantity in quantities for row in quantity.error_rows()]
+    rows += [row for quantity in quantities for row in quantity.deviation_rows()]
     said = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
     said += f"; not compared: {', '.join(sorted(left_out))}" if left_out else ""
     rows.insert(1, ("labels", f"{said}; others differ: {', '.join(sorted(differ))}" if differ else said))
@@ -417,9 +390,7 @@ class _Reference(NamedTuple):
 def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str, _Reference]:
     """Labels of a structure by name, in units of the file; results of `predict` are none, nor forces of held atoms.
 
-    Args:
-        atoms: The structure.
-        trained: Names that the training was given, '' for recognised names, None for a label that was left out.
+    ``trained`` has the names of the training: '' for recognised names, None for a label that was left out.
     """
     results = {} if atoms.calc is None or _PREDICTED in atoms.info else atoms.calc.results
     values = {**atoms.arrays, **atoms.info, **results}
@@ -447,5 +418,5 @@ COMMANDS = {
     "relax": Command("move atoms, and the cell with --cell, to a minimum of the energy", _relax_options, _relax),
     "md": Command("molecular dynamics, which Ctrl-C stops and --restart goes on with", _md_options, _md),
     "predict": Command("energies, forces and stress of many structures", _predict_options, _predict),
-    "info": Command("what a potential is, and which kernels run it where", _info_options, _info),
+    "info": Command("what a potential is, and which kernels run it where", add_members, _info),
 }

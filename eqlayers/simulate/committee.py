@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..models.committee import DEVIATION, MARK, Array, calibration
+from ..models.committee import MARK, Array, calibration
 
 _ENDINGS = (".pt", ".pth", ".ckpt")  # of potentials among words that may be structures
 MODELS = (
@@ -19,12 +19,7 @@ MODELS += "or the folder of `eqlayers fit --committee` make a committee"
 
 
 def is_model(word: str) -> bool:
-    """Whether a word that was typed is a potential, and not a file of structures.
-
-    Example:
-        >>> is_model("runs/*/potential.pt"), is_model("water.xyz")
-        (True, False)
-    """
+    """Whether a word that was typed is a potential, and not a file of structures."""
     return Path(word).suffix in _ENDINGS or (Path(word) / MARK).is_file()
 
 
@@ -65,47 +60,43 @@ def chosen(models: Sequence[str]) -> str | list[str]:
     return models[0] if len(models) == 1 else list(models)
 
 
-class Deviations:
-    """Deviations of a committee, and errors where there are labels, over many structures.
-
-    Example:
-        >>> found = Deviations("forces", "meV/A")
-        >>> found.add(np.array([0.1, 0.2, 0.3]), np.array([[0.1, 0, 0], [0, 0.2, 0], [0, 0, 0.3]]))
-        >>> found.row()[1]
-        'mean 200, largest 300 meV/A; its correlation with the error is 1.00, errors are 1.0 times as large'
-    """
+class Compared:
+    """Errors of a quantity where there are labels, and deviations of a committee, over many structures."""
 
     def __init__(self, name: str, unit: str) -> None:
         self.name, self.unit = name, unit
+        self._errors: list[Array] = []
         self._deviations: list[Array] = []
         self._pairs: list[Array] = []
 
-    @classmethod
-    def of(cls, result: dict[str, Any], units: dict[str, str]) -> dict[str, Deviations]:
-        """One for each name that has a deviation."""
-        return {name: cls(name, unit) for name, unit in units.items() if DEVIATION.format(name) in result}
-
-    def add(self, deviation: Any, error: Any = None, per: int = 1) -> None:
-        """Note the deviations of a structure.
-
-        Args:
-            deviation: A number, or one for each atom.
-            error: Of the mean, with the same rows and any number of columns; NaN where there is no label.
-            per: What both are divided by.
-        """
+    def add(self, error: Array | None, deviation: Any, per: int = 1) -> None:
+        """Note errors of a structure, NaN where there is no label, and deviations of its rows, both over ``per``."""
+        if error is not None:
+            self._errors.append(error[np.isfinite(error)] / per)
+        if deviation is None:
+            return
         rows = np.atleast_1d(np.asarray(deviation, dtype=np.float64)) / per
         self._deviations.append(rows)
         if error is not None:
-            sizes = np.linalg.norm(np.asarray(error, dtype=np.float64).reshape(len(rows), -1), axis=1) / per
-            pairs = np.stack([rows, sizes])
+            pairs = np.stack([rows, np.linalg.norm(error.reshape(len(rows), -1), axis=1) / per])
             self._pairs.append(pairs[:, np.isfinite(pairs).all(0)])
 
-    def row(self) -> tuple[str, str]:
-        """A line of the table that `predict` prints."""
+    def error_rows(self) -> list[tuple[str, str]]:
+        """A line of the table that `predict` prints; none without labels."""
+        values = 1000 * np.hstack([np.empty(0), *self._errors])
+        if not values.size:
+            return []
+        mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())
+        return [(f"error of {self.name}", f"mean {mean:.4g}, root mean square {root:.4g} {self.unit}")]
+
+    def deviation_rows(self) -> list[tuple[str, str]]:
+        """A line of the table that `predict` prints; none of a single potential."""
+        if not self._deviations:
+            return []
         values = 1000 * np.concatenate(self._deviations)
         text = f"mean {values.mean():.4g}, largest {values.max():.4g} {self.unit}"
         deviations, errors = np.hstack([np.empty((2, 0)), *self._pairs])
         if fit := calibration(deviations, errors):
             correlation, larger = fit
             text += f"; its correlation with the error is {correlation:.2f}, errors are {larger:.1f} times as large"
-        return f"deviation of {self.name}", text
+        return [(f"deviation of {self.name}", text)]

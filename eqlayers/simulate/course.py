@@ -73,16 +73,7 @@ def course_of(trajectory: str | Path, timestep: float) -> Course:
 
 
 def drift_of(course: Course) -> tuple[float, float]:
-    """Slope of a line through the total energy and its standard error, in meV per atom and ns.
-
-    Returns:
-        Slope and error. The error takes the deviations from the line for independent.
-
-    Example:
-        >>> time, zero = np.array([0.0, 1.0, 2.0]), np.zeros(3)
-        >>> round(drift_of(Course(1, time, 1e-6 * time, zero, zero, zero, zero))[0], 9)
-        1.0
-    """
+    """Slope of a line through the total energy in meV per atom and ns, and its error for independent deviations."""
     time, energy = course.time / 1000, course.total
     slope, start = np.polyfit(time, energy, 1)
     rest = energy - start - slope * time

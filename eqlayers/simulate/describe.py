@@ -65,12 +65,6 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def lines(rows: list[tuple[str, str]]) -> str:
-    """Rows as text, values below each other.
-
-    Example:
-        >>> print(lines([("steps", "5"), ("energy", "-1 eV")]))
-        steps   5
-        energy  -1 eV
-    """
+    """Rows as text, values below each other."""
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  " + value.replace("\n", "\n" + " " * (width + 2)) for name, value in rows)

@@ -221,7 +221,7 @@ def run_dynamics(
     _check_speed(moved, settings)
     dynamics = ensemble.make(moved, settings)
     dynamics.nsteps = int(first)
-    logger = None if log is None else _logger(dynamics, moved, log, restart, ensemble.periodic)
+    logger = None if log is None else _Logger(dynamics, moved, log, restart, ensemble.periodic)
     stopped, left = False, set(_alone(moved))
     largest, exceeded = None, None
     with stop_asked() as stop, written_to(place, restart) as write, progress("dynamics", settings.steps) as say:
@@ -295,15 +295,7 @@ def _say_who_left(atoms: Atoms, step: int, left: set[int]) -> None:
 
 
 def give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:
-    """Velocities of Maxwell and Boltzmann, without a motion of the whole.
-
-    Example:
-        >>> from ase.build import bulk
-        >>> copper = bulk("Cu", cubic=True).repeat(5)
-        >>> give_velocities(copper, DynamicsSettings(temperature=300.0))
-        >>> 280 < float(copper.get_temperature()) < 320
-        True
-    """
+    """Velocities of Maxwell and Boltzmann, without a motion of the whole."""
     generator = np.random.default_rng((settings.seed, 1))  # the noise of steps has other keys
     masses = atoms.get_masses()[:, None]
     momenta = np.sqrt(masses * units.kB * settings.temperature) * generator.standard_normal((len(atoms), 3))
@@ -312,23 +304,17 @@ def give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:
     atoms.set_momenta(momenta)
 
 
-def _logger(dynamics: Any, atoms: Atoms, path: str | Path, restart: bool, stress: bool) -> MDLogger:
-    """ASE's table of time, energies and temperature."""
-    place = check_output(path, "the log")
-    mode = "a" if restart else "w"
-    return _Logger(dynamics, atoms, str(place), header=not restart, stress=stress, mode=mode)
-
-
 class _Logger(MDLogger):
     """ASE's table; of a committee with a column more, the largest deviation in the force on an atom."""
 
-    def __init__(self, dynamics: Any, atoms: Atoms, logfile: str, *, header: bool, stress: bool, mode: str) -> None:
-        super().__init__(dynamics, atoms, logfile, header=False, stress=stress, mode=mode)
+    def __init__(self, dynamics: Any, atoms: Atoms, path: str | Path, restart: bool, stress: bool) -> None:
+        place, mode = str(check_output(path, "the log")), "a" if restart else "w"
+        super().__init__(dynamics, atoms, place, header=False, stress=stress, mode=mode)
         self.committee = _DEVIATION in getattr(atoms.calc, "implemented_properties", ())
         if self.committee:
             self.hdr += " Fdev[eV/A]"
             self.fmt = self.fmt.removesuffix("\n")
-        if header:
+        if not restart:
             self.logfile.write(self.hdr + "\n")
 
     def __call__(self) -> None:

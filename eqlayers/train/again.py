@@ -30,12 +30,7 @@ def first_process() -> bool:
 
 
 def said_of(folder: Path) -> str:
-    """The results of an earlier run in a folder, in a few words.
-
-    Example:
-        >>> said_of(Path("no/such/run"))
-        'nothing'
-    """
+    """The results of an earlier run in a folder, in a few words."""
     results = results_of(folder)
     last = checkpoint_path(folder, "last")
     if not results:
@@ -88,21 +83,14 @@ def beginning(folder: Path, resume: bool, overwrite: bool, checkpoint: str | Non
 
 
 def is_inside(checkpoint: str | None, folder: Path) -> bool:
-    """Whether a checkpoint is one of a run's own.
-
-    Example:
-        >>> is_inside("runs/a/checkpoints/last.ckpt", Path("runs/a")), is_inside(None, Path("runs/a"))
-        (True, False)
-    """
+    """Whether a checkpoint is one of a run's own."""
     return checkpoint is not None and Path(checkpoint).resolve().is_relative_to(folder.resolve())
 
 
 def command_to_go_on(args: Sequence[str], begun: bool = True) -> str:
     """The command that goes on with one that was stopped, as it can be typed.
 
-    Args:
-        args: What was typed.
-        begun: False for a fit with --overwrite that has no checkpoint: the results in the folder are of another run.
+    A fit with --overwrite that has not ``begun`` is typed again: the results in the folder are of another run.
 
     Example:
         >>> command_to_go_on(["fit", "-c", "my run.yaml", "--overwrite"])

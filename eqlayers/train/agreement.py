@@ -65,14 +65,7 @@ def _check_readout(model: nn.Module, target: Target) -> None:
 
 
 def data_facts(data: Any) -> dict[str, Any]:
-    """The facts of its data that a checkpoint keeps: target, data set and split.
-
-    Example:
-        >>> class Data:
-        ...     target, dataset, split = "U0", "mini", "random"
-        >>> data_facts(Data())
-        {'target': 'U0', 'dataset': 'mini', 'split': 'random'}
-    """
+    """The facts of its data that a checkpoint keeps: target, data set and split."""
     target = getattr(data, "target", None)
     facts = {"target": "energies of structures" if target is None else getattr(target, "name", target)}
     return facts | {name: getattr(data, name, None) for name in FACTS[1:]}

@@ -21,12 +21,7 @@ def _place(folder: Path, number: int) -> Path:
 
 
 def left_aside(folder: str | Path) -> list[Path]:
-    """Folders beside a run's folder with results that a killed fit had set aside.
-
-    Example:
-        >>> left_aside("no/such/run")
-        []
-    """
+    """Folders beside a run's folder with results that a killed fit had set aside."""
     places: list[Path] = []
     while os.path.lexists(place := _place(Path(folder), len(places) + 1)):
         places.append(place)

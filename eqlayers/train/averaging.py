@@ -12,17 +12,13 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..core.checks import check_number
 from ..core.errors import ConfigError
-from .precision import to_precision
+from .base import to_precision
 
 
 def ema_decay(step: int, decay: float) -> float:
     """Decay after ``step`` averaged steps: short at first, so that the random start is forgotten soon.
 
     ``min(decay, (1 + step) / (10 + step))``, as in TensorFlow's ``ExponentialMovingAverage(num_updates=...)``.
-
-    Example:
-        >>> ema_decay(0, 0.999), ema_decay(90, 0.999), ema_decay(10**6, 0.999)
-        (0.1, 0.91, 0.999)
     """
     return min(decay, (1 + step) / (10 + step))
 

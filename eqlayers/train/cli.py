@@ -28,8 +28,8 @@ from ..models import MoleculeNetwork, NequIP, load_potential
 from .again import FLAGS, NOT_BEGUN, beginning, first_process, is_inside, remove_if_empty, stopped, waited
 from .aside import Aside, MakeRoom
 from .averaging import EMA
-from .base import TrainedModule, is_dry_run
-from .checkpoints import read_checkpoint
+from .base import TrainedModule, check_precision, is_dry_run
+from .checkpoints import read_checkpoint, while_restoring
 from .configuration import (
     check_config,
     check_cutoff,
@@ -45,10 +45,8 @@ from .new import for_structures
 from .parser import Parser
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
-from .precision import check_precision
 from .quiet import quiet_lightning
 from .report import TestReport
-from .restore import while_restoring
 from .run import checkpoint_path, remove_halves, run_folder, trainer_options
 from .species import KEY as SPECIES
 from .species import leaves_out_species, listed_for, network_of, species_of_checkpoint
@@ -137,7 +135,8 @@ class TrainingCLI(LightningCLI):
         quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
         with for_structures(args) as words:
             self.given = with_flag(words)
-            self.task = TASKS[task_of(self.given)]
+            self.task_name = task_of(self.given)
+            self.task = TASKS[self.task_name]
             super().__init__(
                 self.task.module,
                 self.task.data,
@@ -158,10 +157,11 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Options of the run, the callbacks that have settings, and the one cutoff of model and data."""
-        task_name = next(name for name, task in TASKS.items() if task is self.task)
         about = f"What is learned: {' or '.join(TASKS)}; keys of `data` tell it as well."
-        parser.add_argument("--task", type=str, default=task_name, help=about)
-        for name, (kind, default, about) in (OPTIONS | (OF_POTENTIALS if task_name == "potential" else {})).items():
+        parser.add_argument("--task", type=str, default=self.task_name, help=about)
+        for name, (kind, default, about) in (
+            OPTIONS | (OF_POTENTIALS if self.task_name == "potential" else {})
+        ).items():
             parser.add_argument(f"--{name}", type=kind, default=default, help=about)
         parser.add_lightning_class_args(EMA, "ema")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
@@ -175,10 +175,9 @@ class TrainingCLI(LightningCLI):
         if subcommand == "fit":
             for name in FIT_FLAGS:
                 parser.add_argument(f"--{name}", action="store_true", help="")
-        task = next(name for name, one in TASKS.items() if one is self.task)
         asked = {"-h", "--help", "--help-all"} & set(self.given)
         network = network_of(self.given, self.task.network) if asked else self.task.network
-        parser.shorten(subcommand, task, network)  # type: ignore[attr-defined]
+        parser.shorten(subcommand, self.task_name, network)  # type: ignore[attr-defined]
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -409,12 +408,7 @@ class TrainingCLI(LightningCLI):
 
 
 def fitting_ends_before(epochs: Any, every: Any) -> bool:
-    """Whether a fit ends before its first validation, whose weights are tested and kept.
-
-    Example:
-        >>> fitting_ends_before(2, 5), fitting_ends_before(5, 5), fitting_ends_before(-1, 5)
-        (True, False, False)
-    """
+    """Whether a fit ends before its first validation, whose weights are tested and kept."""
     return isinstance(epochs, int) and isinstance(every, int) and 0 < epochs < every
 
 

@@ -46,12 +46,7 @@ FIX = "Train the members again, or leave the file out."
 
 
 def asked(args: Sequence[str]) -> bool:
-    """Whether a command is of a committee: an option or a configuration has a number of members.
-
-    Example:
-        >>> asked(["fit", "--committee", "4"]), asked(["fit", "--committee", "4", "--help"]), asked(["fit"])
-        (True, False, False)
-    """
+    """Whether a command is of a committee: an option or a configuration has a number of members."""
     if not args or args[0] not in COMMANDS or any(re.match(r"-h$|--help|--print_config|--\S+\.help", w) for w in args):
         return False
     try:
@@ -62,17 +57,7 @@ def asked(args: Sequence[str]) -> bool:
 
 @dataclass
 class Committee:
-    """A committee that is trained.
-
-    Attributes:
-        args: Subcommand and options, as they were typed.
-        folder: Of the committee.
-        number: Of members.
-        share: Fraction of the training part of each member, or None.
-        dry: Whether a few batches were run, and no file written.
-        begun: Whether the folder is ready for members.
-        aside: The results that --overwrite removes.
-    """
+    """A committee that is trained; ``begun`` says that its folder is ready for members."""
 
     args: list[str]
     folder: Path

@@ -64,14 +64,7 @@ def run(args: Sequence[str]) -> None:
 
 
 def find_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """The runs among some folders, each once, and a line on everything else.
-
-    Example:
-        >>> find_runs(["no/such/run"])
-        Traceback (most recent call last):
-        ...
-        eqlayers.errors.ConfigError: at least one folder must be a run, got no/such/run, nothing there. ...
-    """
+    """The runs among some folders, each once, and a line on everything else."""
     run_folders: dict[Path, Path] = {}
     other: list[str] = []
     for folder in map(Path, folders):
@@ -105,12 +98,7 @@ def sorted_runs(runs: Iterable[Run]) -> dict[Kind, list[Run]]:
 
 
 def differences(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
-    """Keys of the configurations that differ: runs by value; '-' where a configuration has no such key.
-
-    Example:
-        >>> differences([])
-        {}
-    """
+    """Keys of the configurations that differ: runs by value; '-' where a configuration has no such key."""
     known = [run for run in runs if run.config]
     differing: dict[str, dict[str, list[str]]] = {}
     for key in dict.fromkeys(key for run in known for key in run.config):

@@ -148,12 +148,7 @@ def line_of(row: dict[str, float], unit: str, left: float | None = None) -> str:
 
 
 def starts_in(facts: Any) -> list[dict[str, str]]:
-    """Command and date of each start of a run, from `summary.json` or a checkpoint; none of an older run.
-
-    Example:
-        >>> starts_in({"starts": [{"command": "eqlayers fit a.yaml", "date": "2026-01-31 12:00"}, "damaged"]})
-        [{'command': 'eqlayers fit a.yaml', 'date': '2026-01-31 12:00'}]
-    """
+    """Command and date of each start of a run, from `summary.json` or a checkpoint; none of an older run."""
     starts = facts.get("starts") if isinstance(facts, dict) else None
     keys = {"command", "date"}
     return [

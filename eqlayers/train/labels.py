@@ -48,10 +48,5 @@ LOSSES = {"l1": _absolute, "huber": _huber, "mse": _square}
 
 
 def unit_of(name: str) -> str:
-    """The unit of an error, as names of metrics have it.
-
-    Example:
-        >>> unit_of("energy_per_atom"), unit_of("dipole")
-        ('meV', 'me_A')
-    """
+    """The unit of an error, as names of metrics have it."""
     return LABELS["energy" if name.startswith("energy") else name].unit

@@ -156,12 +156,7 @@ class Parser(Sections):
 
 
 def shown_default(value: Any) -> str:
-    """A default for the first page; nothing where there is none.
-
-    Example:
-        >>> shown_default(5.0), shown_default(None), shown_default("auto"), shown_default(False), shown_default((64,))
-        ('5', '', 'auto', '', '[64]')
-    """
+    """A default for the first page; nothing where there is none."""
     if value in (None, argparse.SUPPRESS, "") or value is False:
         return ""
     if isinstance(value, float):

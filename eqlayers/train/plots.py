@@ -104,18 +104,7 @@ def _kinds(names: NDArray[np.str_]) -> dict[str, NDArray[np.bool_]]:
 
 
 def histogram(values: Mapping[str, ArrayLike], name: str, count: str, logarithmic: bool = True) -> Figure:
-    """How often each value occurs, as a line for each series.
-
-    Args:
-        values: By the label of a series: numbers `[N]`.
-        name: What they are, with the unit.
-        count: What is counted.
-        logarithmic: Whether the counts have a logarithmic scale, on which single values are seen beside thousands.
-
-    Example:
-        >>> histogram({"train": [1.0, 1.5, 2.0], "test": [1.2]}, "energy (eV)", "structures").axes[0].get_ylabel()
-        'structures'
-    """
+    """How often each value occurs, as a line for each series."""
     series = {label: _values(label, numbers) for label, numbers in values.items()}
     series = {label: numbers for label, numbers in series.items() if len(numbers)}
     whole = np.concatenate(list(series.values()))
@@ -191,13 +180,7 @@ def _logarithmic(axis: Axes) -> None:
 
 
 def comparison_curves(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]], against: str) -> Figure:
-    """Errors of many runs, with a panel for each kind of error.
-
-    Example:
-        >>> figure = comparison_curves({"forces (meV/A)": {"a": ([1, 2], [9.0, 5.0]), "b": ([1], [7.0])}}, "epochs")
-        >>> [len(axis.lines) for axis in figure.axes]
-        [2]
-    """
+    """Errors of many runs, with a panel for each kind of error."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     many = max(len(curves) for curves in panels.values()) > 6  # a legend beside the curves needs space

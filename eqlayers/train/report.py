@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,22 +27,22 @@ from .plots import learning_curve, parity_plot
 from .run_page import common, molecules
 from .summary import count_parameters
 
+Figures = dict[str, list[Figure]]
+#: Name and unit of the main error, the same error of predictors that see no geometry, and the error of the test.
+Curve = tuple[str, str, dict[str, float], float] | None
+#: Predictors that see no geometry, by their key in the baselines of the data.
+BASELINES = {"mean": "mean of the training part", "composition": "composition regression"}
 
-@dataclass(frozen=True)
-class Errors:
-    """Errors of one predictor in the report unit; None where it was not measured."""
+
+class Errors(NamedTuple):
+    """Errors of one predictor in the report unit."""
 
     mae: float
-    rmse: float | None
+    rmse: float
 
 
 def environment() -> dict[str, Any]:
-    """Processor and versions of the packages behind a result, and the git commit of the source tree if it is one.
-
-    Example:
-        >>> environment()["eqlayers_version"] == __version__
-        True
-    """
+    """Processor and versions of the packages behind a result, and the git commit of the source tree if it is one."""
     facts: dict[str, Any] = {"processor": cpu_model(), "eqlayers_version": __version__}
     facts["python_version"] = platform.python_version()
     for package in ("torch", "lightning", "e3nn", "triton"):
@@ -52,17 +51,6 @@ def environment() -> dict[str, Any]:
         except PackageNotFoundError:
             facts[f"{package}_version"] = None
     return facts | {"git_commit": source_commit()}
-
-
-def report_table(target: Target, rows: dict[str, Errors], model: str, caption: str) -> Table:
-    """Errors of all predictors, and how many times larger than the model's they are."""
-    cells = []
-    for name, errors in rows.items():
-        rmse = "-" if errors.rmse is None else number(errors.rmse)
-        ratio = "1" if name == model else f"{errors.mae / rows[model].mae:.2f}" if rows[model].mae else "-"
-        cells.append((name, number(errors.mae), rmse, ratio))
-    unit = target.report_unit
-    return Table(("predictor", f"MAE ({unit})", f"RMSE ({unit})", "MAE / model's"), cells, caption)
 
 
 class TestReport(Callback):
@@ -83,100 +71,113 @@ class TestReport(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the report from the values that the module kept."""
-        values = kept_values(pl_module)
+        module: Any = pl_module
+        values = kept_values(module, self.names(module))
         if not trainer.is_global_zero:
             return
-        target, data = target_of(pl_module), trainer.datamodule  # type: ignore[attr-defined]
-        factor, unit = target.report_factor, target.report_unit
-        true, predicted = values["true"], values["predicted"]
-        model = type(pl_module.model).__name__
-        rows = {model: _errors((predicted - true) * factor)}
-        if len(true) == len(data.test_set):
-            rows |= _baselines(data, factor)
-        else:
-            print(f"no baselines: {len(true)} of {len(data.test_set)} test molecules were predicted")
-        about = f"Errors of {target.name}, the {target.about}, on {len(true)} test molecules."
-        table = report_table(target, rows, model, about)
-        Console().print(table.rich(f"test errors of {target.name} ({target.about})"))
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        rows = self.measured(module, data, values)
         if is_dry_run(trainer):
             return
-        metrics = self._metrics(trainer, pl_module, target, rows, len(true))
+        metrics = self.metrics(module, data, rows, values) | self.run_facts(trainer, module, len(values["idx"]))
         write_json(self.folder / "metrics.json", metrics)
-        caption = f"{model} on {len(true)} test molecules: MAE {number(rows[model].mae)} {unit}"
-        groups = molecules.heavy_atoms(data.test_set, values["idx"])
-        figures = {"parity": parity_plot(true, predicted, target.name, target.unit, caption, groups)}
-        history = self._history(trainer)
-        if history:
-            lines = {name: errors.mae for name, errors in rows.items() if name != model}
-            figure = learning_curve(history, target.name, unit, lines, test=rows[model].mae)
-            figures["learning_curve"] = figure
-        sections = []
-        if self.page:
-            print(f"writing {self.folder}/report.html", flush=True)
-            sections = self._sections(pl_module, data, table, values, figures["parity"])
-        self.write(caption, metrics, figures, sections)
-
-    def _sections(
-        self, module: LightningModule, data: Any, table: Table, values: dict[str, Any], parity: Figure
-    ) -> list[Section]:
-        target = target_of(module)
-        return [
-            molecules.data(data, target),
-            common.network(module.model, module.device, {"cutoff": f"{data.cutoff:g} A"}),  # type: ignore[arg-type]
-            Section("Errors", [table]),
-            Section("Predictions", [Picture(parity, f"Predicted against true {target.name}.")]),
-            molecules.largest_errors(data.test_set, values, target),
-        ]
-
-    def write(self, about: str, metrics: dict[str, Any], figures: dict[str, Figure], sections: list[Section]) -> None:
-        """Write the pictures and, if there are sections, the page; say where they are.
-
-        Args:
-            about: The errors in a sentence.
-            metrics: Of `metrics.json`.
-            figures: By the name of their file; `learning_curve` goes into the page.
-            sections: Of the page, besides the first, what was run, and the curves.
-        """
-        for name, figure in figures.items():
+        about, figures, curve = self.drawn(module, data, rows, values)
+        pictures, history = {name: several[0] for name, several in figures.items()}, self._history(trainer)
+        if history and curve is not None:
+            pictures["learning_curve"] = learning_curve(history, *curve)
+        for name, figure in pictures.items():
             save_figure(figure, self.folder / f"{name}.png")
-        files = ["metrics.json", *(f"{name}.png" for name in figures)]
-        if sections:
-            curve = figures.get("learning_curve")
-            main = None if curve is None else Picture(curve, "The error that decides which weights are kept.")
-            first = common.what_was_run(self.folder, metrics)
-            whole = [first, *sections[:2], common.curves(self.folder, main, read_history(self.folder)), *sections[2:]]
+        files = ["metrics.json", *(f"{name}.png" for name in pictures)]
+        if self.page:
+            print(f"writing {self.folder}/report.html{self.besides}", flush=True)
+            main = pictures.get("learning_curve")
+            curves = None if main is None else Picture(main, "The error that decides which weights are kept.")
+            data_and_network, rest = self.sections(module, data, rows, values, figures)
+            middle = common.curves(self.folder, curves, read_history(self.folder))
+            whole = [common.what_was_run(self.folder, metrics), *data_and_network, middle, *rest]
             write_page(self.folder / "report.html", f"Run {self.folder.name}", about, whole)
             files.insert(0, "report.html")
         print(f"report: {self.folder}/{', '.join(files)}")
 
-    def _history(self, trainer: Trainer) -> list[dict[str, float]]:
-        """The run's history; nothing if weights from elsewhere were tested, whose history is not here."""
-        path = trainer.ckpt_path
-        elsewhere = path is not None and not Path(path).resolve().is_relative_to(self.folder.resolve())
-        return [] if elsewhere else read_history(self.folder)
+    # ---- what differs between kinds of trainings --------------------------------------------------------------------
 
-    def _metrics(
-        self, trainer: Trainer, module: LightningModule, target: Target, rows: dict[str, Errors], num_test: int
-    ) -> dict[str, Any]:
-        model, *others = rows
+    #: Words behind the name of the page that is being written.
+    besides = ""
+
+    def names(self, module: Any) -> list[str] | None:
+        """Names of the values of the test; None for all that the module kept."""
+        return None
+
+    def measured(self, module: Any, data: Any, values: dict[str, Any]) -> Any:
+        """Errors of the model and of the baselines, printed as a table."""
+        target, model = target_of(module), type(module.model).__name__
+        true, predicted, factor = values["true"], values["predicted"], target.report_factor
+        rows = {model: _errors((predicted - true) * factor)}
+        if len(true) == len(data.test_set):
+            baselines = data.baselines("test")
+            for key, label in BASELINES.items():
+                rows[label] = Errors(baselines[key] * factor, baselines[f"{key}_rmse"] * factor)
+        else:
+            print(f"no baselines: {len(true)} of {len(data.test_set)} test molecules were predicted")
+        table = self._table(target, rows, len(true))
+        Console().print(table.rich(f"test errors of {target.name} ({target.about})"))
+        return rows
+
+    def _table(self, target: Target, rows: dict[str, Errors], num_test: int) -> Table:
+        """Errors of all predictors, and how many times larger than the model's, which come first, they are."""
+        best, unit, cells = next(iter(rows.values())).mae, target.report_unit, []
+        for place, (name, errors) in enumerate(rows.items()):
+            ratio = "1" if not place else f"{errors.mae / best:.2f}" if best else "-"
+            cells.append((name, number(errors.mae), number(errors.rmse), ratio))
+        about = f"Errors of {target.name}, the {target.about}, on {num_test} test molecules."
+        return Table(("predictor", f"MAE ({unit})", f"RMSE ({unit})", "MAE / model's"), cells, about)
+
+    def metrics(self, module: Any, data: Any, rows: Any, values: dict[str, Any]) -> dict[str, Any]:
+        """Content of `metrics.json` besides the facts of the run."""
+        target, (model, *others) = target_of(module), rows
         mae, rmse = metric_name(target, "mae"), metric_name(target, "rmse")
         unit = mae.removeprefix(f"{target.name}_mae_")
         metrics: dict[str, Any] = {f"test_{mae}": rows[model].mae, f"test_{rmse}": rows[model].rmse}
         for name in others:
             key = name.split()[0]
             metrics[f"baseline_{key}_mae_{unit}"] = rows[name].mae
-            if rows[name].rmse is not None:
-                metrics[f"baseline_{key}_rmse_{unit}"] = rows[name].rmse
+            metrics[f"baseline_{key}_rmse_{unit}"] = rows[name].rmse
             metrics[f"mae_ratio_to_{key}"] = rows[model].mae / rows[name].mae if rows[name].mae else None
-        validated = [row["val_mae"] for row in self._history(trainer) if np.isfinite(row["val_mae"])]
-        hparams: Any = module.hparams
+        validated = [row["val_mae"] for row in self._history(module.trainer) if np.isfinite(row["val_mae"])]
         return metrics | {
             f"best_val_{mae}": min(validated, default=None),
             "target": target.name,
             "unit": target.report_unit,
-            **{name: hparams.get(name) for name in ("loss", "learning_rate")},
-            **self.run_facts(trainer, module, num_test),
+            **{name: module.hparams.get(name) for name in ("loss", "learning_rate")},
         }
+
+    def drawn(self, module: Any, data: Any, rows: Any, values: dict[str, Any]) -> tuple[str, Figures, Curve]:
+        """The errors in a sentence, figures by the name of the file that holds the first of them, and the curve."""
+        target, (model, *others), true = target_of(module), rows, values["true"]
+        about = f"{model} on {len(true)} test molecules: MAE {number(rows[model].mae)} {target.report_unit}"
+        groups = molecules.heavy_atoms(data.test_set, values["idx"])
+        parity = parity_plot(true, values["predicted"], target.name, target.unit, about, groups)
+        lines = {name: rows[name].mae for name in others}
+        return about, {"parity": [parity]}, (target.name, target.report_unit, lines, rows[model].mae)
+
+    def sections(
+        self, module: Any, data: Any, rows: Any, values: dict[str, Any], figures: Figures
+    ) -> tuple[list[Section], list[Section]]:
+        """Sections of the page: data and network, and what follows the learning curves."""
+        target = target_of(module)
+        network = common.network(module.model, module.device, {"cutoff": f"{data.cutoff:g} A"})
+        rest = [
+            Section("Errors", [self._table(target, rows, len(values["true"]))]),
+            Section("Predictions", [Picture(figures["parity"][0], f"Predicted against true {target.name}.")]),
+            molecules.largest_errors(data.test_set, values, target),
+        ]
+        return [molecules.data(data, target), network], rest
+
+    def _history(self, trainer: Trainer) -> list[dict[str, float]]:
+        """The run's history; nothing if weights from elsewhere were tested, whose history is not here."""
+        path = trainer.ckpt_path
+        elsewhere = path is not None and not Path(path).resolve().is_relative_to(self.folder.resolve())
+        return [] if elsewhere else read_history(self.folder)
 
     def run_facts(self, trainer: Trainer, module: Any, num_test: int) -> dict[str, Any]:
         """Network, data, machine and length of the training, which every `metrics.json` has."""
@@ -207,16 +208,3 @@ def kept_values(module: Any, names: Sequence[str] | None = None) -> dict[str, An
     kept = dict(module.test_values.items())
     chosen = kept if names is None else [name for name in names if name in kept]
     return {name: np.atleast_1d(kept[name].compute().cpu().numpy()) for name in chosen}
-
-
-LABELS = {"mean": "mean of the training part", "composition": "composition regression"}
-
-
-def _baselines(data: Any, factor: float) -> dict[str, Errors]:
-    """The data's baselines on the test part; keys of mean squared kind end in `_rmse`."""
-    values: dict[str, float] = data.baselines("test")
-    return {
-        label: Errors(values[key] * factor, values[f"{key}_rmse"] * factor if f"{key}_rmse" in values else None)
-        for key, label in LABELS.items()
-        if key in values
-    }

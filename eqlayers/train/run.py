@@ -38,12 +38,7 @@ def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
 
 
 def run_folder(runs: str | Path, name: str) -> Path:
-    """The folder of a run, which is directly below the folder of all runs, as are the folders in it.
-
-    Example:
-        >>> run_folder("runs", "qm9_mini").as_posix()
-        'runs/qm9_mini'
-    """
+    """The folder of a run, which is directly below the folder of all runs, as are the folders in it."""
     folder = Path(check_path("runs", runs, "a folder")) / plain_name(name, "name", "Change --name.")
     try:
         present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -58,12 +53,7 @@ def run_folder(runs: str | Path, name: str) -> Path:
 
 
 def has_checkpoint(folder: str | Path) -> bool:
-    """Whether a run, or a member of a committee, has a checkpoint.
-
-    Example:
-        >>> has_checkpoint("no/such/run")
-        False
-    """
+    """Whether a run, or a member of a committee, has a checkpoint."""
     places = [Path(folder), *members_of(Path(folder))]
     return any(checkpoint_path(place, name).exists() for place in places for name in ("best", "last"))
 
@@ -79,12 +69,7 @@ def remove_halves(folder: str | Path) -> None:
 
 
 def results_of(folder: str | Path) -> list[Path]:
-    """Files of an earlier run that a new one in the same folder would write over; a committee's with all members.
-
-    Example:
-        >>> results_of("no/such/run")
-        []
-    """
+    """Files of an earlier run that a new one in the same folder would write over; a committee's with all members."""
     folder = Path(folder)
     names = ["summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png", "report.html"]
     names.append("potential.pt")
@@ -96,12 +81,7 @@ def results_of(folder: str | Path) -> list[Path]:
 
 
 def members_of(folder: Path) -> list[Path]:
-    """Folders of the members of a committee; none of another folder.
-
-    Example:
-        >>> members_of(Path("no/such/run"))
-        []
-    """
+    """Folders of the members of a committee; none of another folder."""
     return sorted(path for path in folder.glob("member-*") if path.is_dir()) if (folder / MARK).exists() else []
 
 

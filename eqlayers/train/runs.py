@@ -43,23 +43,10 @@ class Kind(NamedTuple):
 
 
 class Run:
-    """One run, as far as its files can be read; what is damaged counts as missing, and is noted.
+    """One run, as far as its files can be read; what is damaged counts as missing, None, and is noted.
 
-    Attributes:
-        label: How tables name it.
-        folder: Where it is.
-        kind: Task, quantity and unit of the error that is shown for every epoch.
-        network: Class and sizes.
-        data: Data set and split.
-        num_parameters: Learned numbers.
-        num_train: Structures or molecules of the training part.
-        num_test: Of the test part.
-        epochs, steps, time_s: Done so far; seconds of training. None, as of others, for what is not known.
-        errors: On the test part, by quantity, ``kind`` first.
-        best: Lowest validation error, in the unit of ``kind``.
-        history: The epochs.
-        config: The configuration, flat; empty if it cannot be read.
-        notes: What is missing, damaged or unfinished.
+    ``kind`` has the error that is shown for every epoch, ``best`` its lowest value on the validation part, and
+    ``errors`` are of the test part, ``kind`` first.
     """
 
     def __init__(self, folder: Path, label: str) -> None:
@@ -182,22 +169,12 @@ class Run:
 
 
 def is_run(folder: str | Path) -> bool:
-    """Whether a folder has a file that only runs have.
-
-    Example:
-        >>> is_run("no/such/run")
-        False
-    """
+    """Whether a folder has a file that only runs have."""
     return any((Path(check_path("folder", folder)) / name).is_file() for name in FILES)
 
 
 def what_is(folder: Path) -> str:
-    """A description of a path that is not a run.
-
-    Example:
-        >>> what_is(Path("no/such/run"))
-        'nothing there'
-    """
+    """A description of a path that is not a run."""
     return "a folder without a run's files" if folder.is_dir() else "a file" if folder.exists() else "nothing there"
 
 
@@ -215,14 +192,7 @@ def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def read_run(folder: str | Path, label: str | None = None) -> Run:
-    """Read what the folder of a run holds; what is damaged counts as missing and is noted.
-
-    Example:
-        >>> read_run("no/such/run")
-        Traceback (most recent call last):
-        ...
-        eqlayers.errors.ConfigError: a run must be a folder that `eqlayers fit` wrote, got no/such/run, ...
-    """
+    """Read what the folder of a run holds; what is damaged counts as missing and is noted."""
     folder = Path(check_path("folder", folder))
     if not is_run(folder):
         raise ConfigError(f"a run must be a folder that `eqlayers fit` wrote, got {folder}, {what_is(folder)}. {FIX}")

@@ -28,12 +28,6 @@ class Plan(NamedTuple):
     def change(self, now: Plan, step: int, base: float, second_stage: float | None = None) -> str | None:
         """A line that says what changes with another plan, or None.
 
-        Args:
-            now: The plan of the run that goes on.
-            step: Optimizer steps that are done.
-            base: The learning rate that the schedule multiplies.
-            second_stage: Fraction of the steps after which other weights of the loss count, or None.
-
         Example:
             >>> print(Plan(4, 80, 0, 0.0).change(Plan(6, 120, 0, 0.0), 80, 0.01))
             schedule: 120 steps (6 epochs), before 80 steps (4 epochs); the learning rate goes on with 2.50e-03 ...
@@ -50,12 +44,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(saved: object) -> Plan | None:
-    """The plan of a checkpoint; None of an older or damaged one.
-
-    Example:
-        >>> plan_of([4, 80, 0, 0.0]), plan_of(None)
-        (Plan(epochs=4, steps=80, warmup_steps=0, final_factor=0.0), None)
-    """
+    """The plan of a checkpoint; None of an older or damaged one."""
     numbers = isinstance(saved, (list, tuple)) and len(saved) == len(Plan._fields)
     if not numbers or not all(isinstance(one, (int, float)) for one in saved):  # type: ignore[attr-defined]
         return None

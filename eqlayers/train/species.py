@@ -36,12 +36,7 @@ def leaves_out_species(args: Sequence[str]) -> bool:
 
 
 def network_of(args: Sequence[str], other: Any) -> Any:
-    """The class of the network that a command line names, or another one where it names none that is there.
-
-    Example:
-        >>> network_of(["fit", "--model.model", "TFN"], None).__name__
-        'TFN'
-    """
+    """The class of the network that a command line names, or another one where it names none that is there."""
     try:
         named = [one["class_path"] for one in _networks(args) if isinstance(one.get("class_path"), str)]
         module, _, name = named[-1].rpartition(".") if named else ("", "", "")

@@ -16,6 +16,7 @@ from torch import nn
 
 from ..core.checks import check_device, check_flag, check_module
 
+HEADINGS = ("layer", "class", "irreps in", "irreps out", "backend", "paths", "parameters")
 IRREPS_IN = ("irreps_in", "irreps_in1", "irreps_in2")
 
 
@@ -98,6 +99,19 @@ def _backend(module: Any, device: torch.device | str) -> str | None:
     return getattr(module, "backend", None)
 
 
+def layer_cells(rows: Sequence[LayerRow], indent: str = "  ") -> list[tuple[str, ...]]:
+    """The rows as texts, a layer inside another one behind ``indent``."""
+    return [
+        (
+            f"{indent}{row.path.rpartition('.')[2]}" if row.depth else row.path or row.kind,
+            *(row.kind, row.irreps_in, row.irreps_out, row.backend or "-"),
+            "-" if row.num_paths is None else str(row.num_paths),
+            f"{row.parameters:,}",
+        )
+        for row in rows
+    ]
+
+
 def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> Table:
     """The rows and totals as a Rich table.
 
@@ -108,27 +122,18 @@ def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> Table
     rows = layer_rows(model, device)
     total = count_parameters(model)
     table = Table(title=f"{type(model).__name__}: equivariant layers", title_justify="left", caption_justify="left")
-    for name in ("layer", "class", "irreps in", "irreps out"):
-        table.add_column(name, overflow="fold")
-    for name in ("paths", "parameters"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("backend", no_wrap=True)
-    for row in rows:
-        paths = "-" if row.num_paths is None else str(row.num_paths)
-        name = f"  {row.path.rpartition('.')[2]}" if row.depth else row.path
-        table.add_row(name, row.kind, row.irreps_in, row.irreps_out, paths, f"{row.parameters:,}", row.backend or "-")
+    for name in HEADINGS:
+        numbers = name in HEADINGS[-2:]
+        table.add_column(name, overflow="fold", justify="right" if numbers else "left", no_wrap=numbers)
+    for cells in layer_cells(rows):
+        table.add_row(*cells)
     rest = total - sum(row.parameters for row in rows if row.depth == 0)
     table.caption = f"{total:,} parameters, {rest:,} of them in no equivariant layer; device {device}"
     return table
 
 
 def layers_in_words(rows: Sequence[LayerRow]) -> str:
-    """The number of layers, without the layers inside them, and their backends.
-
-    Example:
-        >>> layers_in_words([])
-        'no equivariant layers'
-    """
+    """The number of layers, without the layers inside them, and their backends."""
     whole = [row for row in rows if row.depth == 0]
     if not whole:
         return "no equivariant layers"
@@ -138,12 +143,7 @@ def layers_in_words(rows: Sequence[LayerRow]) -> str:
 
 
 def summary_line(model: nn.Module, device: torch.device | str = "cpu") -> str:
-    """Network, numbers of layers and parameters, and the backends of the layers, in one line.
-
-    Example:
-        >>> summary_line(nn.Linear(2, 2))
-        'network: Linear on cpu, 6 parameters, no equivariant layers'
-    """
+    """Network, numbers of layers and parameters, and the backends of the layers, in one line."""
     layers, place = layers_in_words(layer_rows(model, device)), torch.device(device)
     name = f" ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else ""
     return f"network: {type(model).__name__} on {device}{name}, {count_parameters(model):,} parameters, {layers}"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers.data.molecules import MoleculeArrays
+from eqlayers.data.structures import MoleculeArrays
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "qm9"
 

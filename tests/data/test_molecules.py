@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch_geometric.loader import DataLoader
 
-from eqlayers.data.molecules import MoleculeDataset, neighbor_edges
-from eqlayers.data.neighbors import radius_graph
+from eqlayers.data.neighbors import neighbor_edges, radius_graph
+from eqlayers.data.structure_dataset import MoleculeDataset
 from eqlayers.errors import DataError
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eqlayers.data.molecules import MoleculeArrays, neighbor_edges
+from eqlayers.data.neighbors import neighbor_edges
 from eqlayers.data.statistics import compute_baselines, compute_statistics
+from eqlayers.data.structures import MoleculeArrays
 from eqlayers.data.targets import TARGETS
 from eqlayers.errors import DataError
 

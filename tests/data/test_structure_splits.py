@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
+from eqlayers.data.splits import STRUCTURE_SPLITS, split_structures
 from eqlayers.errors import ConfigError, DataError
 
 GROUPS = np.array(["water", "ice", "steam", "ice", "water"] * 20)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eqlayers.data.neighbors import structure_edges
-from eqlayers.data.structure_statistics import compute_structure_statistics, lone_atoms, read_e0s
+from eqlayers.data.statistics import compute_structure_statistics, lone_atoms, read_e0s
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import ConfigError, DataError
 

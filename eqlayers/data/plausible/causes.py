@@ -67,12 +67,7 @@ class Cause:
 
 
 def causes(label: str) -> Iterator[Cause]:
-    """All mistakes in a label that are known.
-
-    Example:
-        >>> [(cause.said, round(cause.factor, 2)) for cause in causes("energy")][1]
-        ('in kcal/mol', 23.06)
-    """
+    """All mistakes in a label that are known."""
     negate = f"negate the {'energies' if label == 'energy' else label} in the file"
     yield Cause(label, -1.0, _WRONG[label], negate, rarity=_SIGN[label])
     for unit, rarity in _UNITS[label].items():

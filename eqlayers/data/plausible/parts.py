@@ -1,4 +1,4 @@
-"""Mistakes in the parts of a split: copies, species that training has not seen, labels that are missing."""
+"""Mistakes in the parts of a split, copies, unknown species, labels that are missing; and atoms without neighbours."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from eqlayers.data.neighbors import StructureEdges, check_edges
 from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.elements import symbols_of
 
@@ -57,3 +58,19 @@ def _contents(structures: StructureArrays) -> Iterator[bytes]:
         atoms = structures.atoms(row)
         parts = (structures.z[atoms], pos[atoms], cell[row])
         yield hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).digest()
+
+
+def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
+    """Say which atoms have no neighbour, in structures of more than one."""
+    check_edges(edges, check_structures(structures))
+    first = np.repeat(structures.starts, edges.n_edges)
+    received = np.bincount(first + edges.local[1], minlength=len(structures.z))
+    lonely = (received == 0) & (np.repeat(structures.n_atoms, structures.n_atoms) > 1)
+    if not lonely.any():
+        return []
+    rows = np.unique(structures.row_of_atom[lonely])
+    return [
+        f"{int(lonely.sum())} atoms in {len(rows)} structures, the first in row {structures.idx[rows[0]]}, have no "
+        f"neighbour within {edges.cutoff:g} Angstrom, so that their forces are 0: raise the cutoff, or look at the "
+        "unit of positions"
+    ]

@@ -66,13 +66,9 @@ def energy_over_forces(model: PairModel) -> Ratio | None:
 
 
 def stress_over_forces(model: PairModel, power: int = 0) -> Ratio | None:
-    """Stress over the stress of the pair potential, without the pressure; None if uncertain.
+    """Stress, times a power of the volume in Angstrom^3, over the stress of the pair potential; None if uncertain.
 
-    Pressures depend on the density in ways that no pair potential has.
-
-    Args:
-        model: The pair potential.
-        power: Of the volume in Angstrom^3, which the stress of the file is multiplied by first.
+    Pressures do not count: they depend on the density in ways that no pair potential has.
     """
     structures = model.structures
     volume = np.abs(np.linalg.det(structures.cell))

@@ -44,13 +44,8 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
 def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Ratio | None, Ratio | None]:
     """Change of the energy from one cell to the next larger one of its composition, over two kinds of work.
 
-    Args:
-        structures: The data set.
-        power: Of the volume in Angstrom^3, which the stress of the file is multiplied by first.
-
-    Returns:
-        The ratio to the work of the stress and to the work of the forces, which in a rattled crystal is most of the
-        change; None where the change is not a sum of both, or hardly depends on one.
+    The work of the stress, which is multiplied by a power of the volume in Angstrom^3 first, and the work of the
+    forces, most of the change of a rattled crystal; None where the change is no sum of both, or hardly depends on one.
     """
     nothing = (None, None)
     known = np.flatnonzero(~np.isnan(structures.stress[:, 0, 0]) & ~np.isnan(structures.energy))

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...data.plausible import check_parts
-from ...data.structure_splits import split_structures
-from ...data.structure_statistics import lone_atoms
+from ...data.splits import split_structures
+from ...data.statistics import lone_atoms
 from ...elements import SYMBOLS, symbols_of
 from .look import Look
 

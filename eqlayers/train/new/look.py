@@ -15,8 +15,7 @@ from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.neighbors import StructureEdges, structure_edges
 from ...data.plausible import check_physics, check_reach
 from ...data.readers import StructureFile, read_file
-from ...data.statistics import regression
-from ...data.structure_statistics import lone_atoms
+from ...data.statistics import lone_atoms, regression
 from ...data.structures import StructureArrays
 from ...elements import symbols_of
 from .units import Guess, guess_units

@@ -43,12 +43,7 @@ class Guess(NamedTuple):
 def guess_units(structures: StructureArrays, unsaid: bool = False) -> Guess | None:
     """Units under which energies and forces agree, where the usual ones do not and one pair of units alone does.
 
-    Args:
-        structures: Labels as if in eV and eV/Angstrom.
-        unsaid: Whether the file has a format that does not let eV be taken for granted.
-
-    Returns:
-        None where the usual units hold, or where nothing or more than one pair of units fits.
+    ``unsaid``: the format of the file does not let eV be taken for granted.
     """
     wrong = _problems(structures)
     if not wrong and not unsaid:

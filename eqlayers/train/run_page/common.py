@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas
 from ase.data import chemical_symbols
+from ase.symbols import Symbols
 from numpy.typing import NDArray
 from torch import nn
 
@@ -20,7 +20,7 @@ from ...pages import Block, Code, Facts, Picture, Section, Table, number
 from ..history import starts_in
 from ..labels import SHOWN
 from ..plots import histogram, learning_curve
-from ..summary import count_parameters, layer_rows, layers_in_words
+from ..summary import HEADINGS, count_parameters, layer_cells, layer_rows, layers_in_words
 
 Array = NDArray[Any]
 SAMPLED = 100  # structures whose distances are counted
@@ -43,17 +43,14 @@ def duration(seconds: float | None) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
 
 
-def formula(z: Iterable[int]) -> str:
+def formula(z: Any) -> str:
     """Elements with their numbers, carbon and hydrogen first.
 
     Example:
         >>> formula([8, 1, 1, 6])
         'CH2O'
     """
-    counts = Counter(chemical_symbols[int(one)] for one in z)
-    first = [name for name in ("C", "H") if name in counts and "C" in counts]
-    names = [*first, *sorted(counts.keys() - set(first))]
-    return "".join(name + (str(counts[name]) if counts[name] > 1 else "") for name in names)
+    return str(Symbols(np.asarray(z, dtype=int)).get_chemical_formula())
 
 
 def taken_parts(module: Any) -> dict[str, Any]:
@@ -114,17 +111,7 @@ def network(model: nn.Module, device: Any, facts: Mapping[str, str]) -> Section:
     }
     blocks: list[Block] = [Facts({name: value for name, value in {**facts_of_network, **facts}.items() if value})]
     if rows:
-        cells = [
-            (
-                f"\u00a0\u00a0{row.path.rpartition('.')[2]}" if row.depth else row.path or type(model).__name__,
-                *(row.kind, row.irreps_in, row.irreps_out, row.backend or "-"),
-                "-" if row.num_paths is None else str(row.num_paths),
-                f"{row.parameters:,}",
-            )
-            for row in rows
-        ]
-        headings = ("layer", "class", "irreps in", "irreps out", "backend", "paths", "parameters")
-        blocks.append(Table(headings, cells, left=5))
+        blocks.append(Table(HEADINGS, layer_cells(rows, "\u00a0\u00a0"), left=5))
     return Section("Network", blocks)
 
 
@@ -194,11 +181,6 @@ def distances(dataset: Any, cutoff: float) -> Picture | None:
 
 
 def span(numbers: Array) -> str:
-    """One number, or the range of several.
-
-    Example:
-        >>> span(np.array([9, 9])), span(np.array([3, 12]))
-        ('9', '3 to 12')
-    """
+    """One number, or the range of several."""
     low, high = int(numbers.min()), int(numbers.max())
     return str(low) if low == high else f"{low} to {high}"

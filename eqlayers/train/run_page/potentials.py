@@ -81,12 +81,7 @@ def data(module: Any, cutoff: float) -> Section:
 
 
 def shares(z: Array) -> str:
-    """The elements, with their share of the atoms.
-
-    Example:
-        >>> shares(np.array([1, 1, 1, 8]))
-        'H 75%, O 25%'
-    """
+    """The elements, with their share of the atoms."""
     kinds, counts = np.unique(z, return_counts=True)
     return ", ".join(f"{chemical_symbols[k]} {100 * n / len(z):.3g}%" for k, n in zip(kinds, counts, strict=True))
 
