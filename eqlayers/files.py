@@ -93,6 +93,19 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
+def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
+    """The keys of nested mappings joined by dots.
+
+    Example:
+        >>> flattened({"model": {"loss": "l1", "betas": [0.9, 0.999]}, "seed": 1})
+        {'model.loss': 'l1', 'model.betas': [0.9, 0.999], 'seed': 1}
+    """
+    if not isinstance(value, dict) or not value:
+        return {prefix: value} if prefix else {}
+    inner = [flattened(item, f"{prefix}.{key}" if prefix else str(key)) for key, item in value.items()]
+    return {key: item for part in inner for key, item in part.items()}
+
+
 def plain_name(name: Any, what: str, fix: str, kind: str = "folder") -> str:
     """Return ``name`` if it is the name of one file or folder, and not a way to another place.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -66,11 +68,13 @@ def as_svg(figure: Figure, name: str) -> str:
     return re.sub(r"#[0-9a-f]{6}\b", lambda match: _OF_PAGE.get(match[0], match[0]), svg)
 
 
-def number(value: float) -> str:
-    """Four digits, never with an exponent where the number is large.
+def number(value: Any) -> str:
+    """Four digits, never with an exponent where the number is large; a dash for None and NaN.
 
     Example:
-        >>> number(0.0123456), number(58765.4)
-        ('0.01235', '58,765')
+        >>> number(0.0123456), number(58765.4), number(None)
+        ('0.01235', '58,765', '-')
     """
+    if value is None or math.isnan(value):
+        return "-"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

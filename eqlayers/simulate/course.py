@@ -152,7 +152,7 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
         return []
     panels = _panels(course, settings)
     measured = {"frames": f"{len(course.time):,}", "temperature": _mean(course.temperature, "K")}
-    about: Any = f"{settings.ensemble} dynamics of {course.atoms} atoms for {number(float(course.time[-1]))} ps."
+    about: Any = f"{settings.ensemble} dynamics of {course.atoms} atoms for {number(course.time[-1])} ps."
     notes = []
     if settings.ensemble == "nve":
         slope, error = drift_of(course)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..elements import SYMBOLS, symbols_of
+from ..files import flattened
 from ..models import load_potential, read_potential
 from ..nn import explain
 
@@ -28,7 +29,8 @@ def describe(path: str | Path) -> list[tuple[str, str]]:
     for name, values in (("shifts", potential.shifts), ("scales", potential.scales)):
         listed = zip(potential.species, values.tolist(), strict=True)
         rows.append((name, ", ".join(f"{SYMBOLS[z - 1]} {value:.6g}" for z, value in listed) + " eV"))
-    rows += _flat(saved.facts)
+    facts = {name: value for name, value in flattened(saved.facts).items() if value != {}}
+    rows += [(name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in facts.items()]
     for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
         rows.append((f"kernels on {device}", explain(potential, device, potential.dtype)))
     return rows
@@ -51,17 +53,6 @@ def _call(part: Mapping[str, Any]) -> str:
         arguments["species"] = [SYMBOLS[z - 1] for z in arguments["species"]]
     options = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return f"{part['class_path']}({options})"
-
-
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Facts within facts, by their joined names."""
-    rows = []
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            rows += _flat(value, f"{prefix}{name}.")
-        else:
-            rows.append((f"{prefix}{name}", f"{value:.6g}" if isinstance(value, float) else str(value)))
-    return rows
 
 
 def lines(rows: list[tuple[str, str]]) -> str:

@@ -24,9 +24,8 @@ from .module import PropertyModule, metric_name
 from .plots import learning_curve, parity_plot
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
-from .predictions import PredictionTable
 from .quiet import quiet_lightning
-from .report import TestReport
+from .report import PredictionTable, TestReport
 from .run import checkpoint_path, run_callbacks, run_loggers, trainer_options
 from .schedule import learning_rate_factor, warmup_cosine
 from .summary import LayerSummary, layer_rows, summary_table

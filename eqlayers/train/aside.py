@@ -28,19 +28,34 @@ def left_aside(folder: str | Path) -> list[Path]:
     return places
 
 
-class Aside:
+class Aside(Callback):
     """The results of an earlier run in a folder beside it, until the new run has a checkpoint.
 
-    Attributes:
-        folder: Of the run.
-        begun: Whether the new run has a checkpoint, so that nothing of the earlier run is there any more.
+    They are taken when the first training starts, after all checks of data and checkpoint, and looked at again after
+    every epoch. ``begun`` says that the new run has a checkpoint, so that nothing of the earlier run is there any more.
+    ``then`` is called when the folder is ready.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder, self.begun = Path(folder), False
+    def __init__(self, folder: str | Path, replaces: bool = False, then: Callable[[], None] | None = None) -> None:
+        self.folder, self.replaces, self.then = Path(folder), replaces, then
+        self.begun = self._ready = self._taken = False
         self._place: Path | None = None
-        self._taken = False
         self._logs: list[Path] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make room, once for all members of a committee."""
+        if not trainer.is_global_zero or is_dry_run(trainer) or self._ready:
+            return
+        self._ready = True
+        if self.replaces:
+            self.take([logger.log_dir for logger in trainer.loggers])
+        if self.then is not None:
+            self.then()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look whether the epoch before has left a checkpoint."""
+        if trainer.is_global_zero and not is_dry_run(trainer):
+            self.look()
 
     def take(self, logs: Iterable[str | Path | None] = ()) -> None:
         """Set the results aside."""
@@ -90,20 +105,3 @@ def _move(files: Iterable[Path], start: Path, end: Path) -> None:
         target = end / path.relative_to(start)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.replace(target)
-
-
-class MakeRoom(Callback):
-    """Makes room when training starts, after all checks of data and checkpoint, and looks again after every epoch."""
-
-    def __init__(self, make_room: Callable[[list[str | None]], None], look: Callable[[], None]) -> None:
-        self.make_room, self.look = make_room, look
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make room."""
-        if trainer.is_global_zero and not is_dry_run(trainer):
-            self.make_room([logger.log_dir for logger in trainer.loggers])
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look whether the epoch before has left a checkpoint."""
-        if trainer.is_global_zero and not is_dry_run(trainer):
-            self.look()

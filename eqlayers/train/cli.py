@@ -26,7 +26,7 @@ from ..elements import symbols_of
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
 from .again import FLAGS, NOT_BEGUN, beginning, first_process, is_inside, remove_if_empty, stopped, waited
-from .aside import Aside, MakeRoom
+from .aside import Aside
 from .averaging import EMA
 from .base import TrainedModule, check_precision, is_dry_run
 from .checkpoints import read_checkpoint, while_restoring
@@ -258,16 +258,11 @@ class TrainingCLI(LightningCLI):
 
     def make_aside(self) -> Aside:
         """The place of the results that --overwrite removes."""
-        return Aside(self.folder)
+        return Aside(self.folder, self._replaces())
 
     def _replaces(self) -> bool:
         """Whether a fit replaces an earlier run, unless that is the run whose checkpoint it begins with."""
         return self.flags["overwrite"] and not is_inside(self.config["fit"].get("ckpt_path"), self.folder)
-
-    def make_room(self, logs: list[str | None]) -> None:
-        """Set an earlier run's results aside if --overwrite says so."""
-        if self.aside is not None and self._replaces():
-            self.aside.take(logs)
 
     def _species(self, options: Namespace) -> list[Any]:
         """The species of the checkpoint that is read, otherwise of the data, which are kept for the training."""
@@ -302,7 +297,7 @@ class TrainingCLI(LightningCLI):
             if isinstance(callback, LayerSummary):
                 callback.whole = self.flags["verbose"]
         if self.aside is not None:  # before the callbacks that write into the folder
-            options["callbacks"].insert(0, MakeRoom(self.make_room, self.aside.look))
+            options["callbacks"].insert(0, self.aside)
         return options
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -57,14 +57,13 @@ def asked(args: Sequence[str]) -> bool:
 
 @dataclass
 class Committee:
-    """A committee that is trained; ``begun`` says that its folder is ready for members."""
+    """A committee that is trained."""
 
     args: list[str]
     folder: Path
     number: int
     share: float | None
     dry: bool = False
-    begun: bool = False
     aside: Aside | None = None
 
     @classmethod
@@ -142,11 +141,8 @@ class Committee:
             )
 
     def begin(self) -> None:
-        """Mark the folder: once, and not before the first member can train."""
-        if self.dry or self.begun or not first_process():
-            return
+        """Mark the folder, when the first member can train."""
         self._write(self.trained)
-        self.begun = True
 
     @property
     def trained(self) -> list[str]:
@@ -205,14 +201,10 @@ class MemberCLI(cli.TrainingCLI):
 
     def make_aside(self) -> Aside:
         """The committee's, whose results include every member's."""
-        self.committee.aside = self.committee.aside or Aside(self.committee.folder)
+        self.committee.aside = self.committee.aside or Aside(
+            self.committee.folder, self._replaces(), self.committee.begin
+        )
         return self.committee.aside
-
-    def make_room(self, logs: list[str | None]) -> None:
-        """Begin the committee with its first member."""
-        if not self.committee.begun:
-            super().make_room(logs)
-            self.committee.begin()
 
     def before_fit(self) -> None:
         """Note whether files are written."""
@@ -259,9 +251,7 @@ class CommitteeReport(PotentialTestReport):
                 continue
             name = "energy_per_atom" if label == "energy" else label
             facts[f"test_{name}_deviation_{unit}"] = float(deviations[there].mean())
-            text = (
-                f"deviation of {name.replace('_', ' ')}: mean {number(float(deviations[there].mean()))} {SHOWN[unit]}"
-            )
+            text = f"deviation of {name.replace('_', ' ')}: mean {number(deviations[there].mean())} {SHOWN[unit]}"
             if fit := calibration(deviations[there], errors[there]):
                 correlation, larger = fit
                 facts[f"test_{name}_deviation_correlation"], facts[f"test_{name}_error_by_deviation"] = fit
@@ -354,8 +344,4 @@ def _table(committee: Committee, folders: Sequence[Path]) -> Table:
     rows = dict(zip([folder.name for folder in folders], each, strict=True))
     rows |= {"mean of the members": means, "committee": together}
     headings = ["", *(f"{name} ({unit})" for name, unit in names.values())]
-    return Table(headings, [(label, *(_cell(metrics.get(key)) for key in names)) for label, metrics in rows.items()])
-
-
-def _cell(value: Any) -> str:
-    return number(value) if isinstance(value, float) else "-"
+    return Table(headings, [(label, *(number(metrics.get(key)) for key in names)) for label, metrics in rows.items()])

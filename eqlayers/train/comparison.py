@@ -20,7 +20,9 @@ from ..core.errors import ConfigError
 from ..files import atomic_write, check_output, few
 from ..pages import Block, Picture, Section, Text, number, write_page
 from ..pages import Table as PageTable
+from .history import write_json
 from .plots import comparison_curves
+from .run_page.common import duration
 from .runs import Kind, Run, is_run, read_run, what_is
 
 #: Keys that always differ, or say nothing about the result.
@@ -139,17 +141,6 @@ def _count(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def _error(value: float | None) -> str:
-    return "-" if value is None else number(value)
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    whole = round(seconds)
-    return f"{seconds:.1f} s" if seconds < 60 else f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
 #: Heading -> the text of a run.
 COLUMNS: dict[str, Callable[[Run], str]] = {
     "run": lambda run: run.label,
@@ -160,7 +151,7 @@ COLUMNS: dict[str, Callable[[Run], str]] = {
     "structures": lambda run: _count(run.num_train),
     "epochs": lambda run: _count(run.epochs),
     "steps": lambda run: _count(run.steps),
-    "time": lambda run: _duration(run.time_s),
+    "time": lambda run: duration(run.time_s),
 }
 
 
@@ -174,9 +165,9 @@ def _columns(kind: Kind, group: Sequence[Run]) -> dict[str, Callable[[Run], str]
     units = {name: unit for name, unit in units.items() if name == kind.quantity} | units
 
     def of(name: str) -> Callable[[Run], str]:
-        return lambda run: _error(run.errors[name].mae if name in run.errors else None)
+        return lambda run: number(run.errors[name].mae if name in run.errors else None)
 
-    best = {f"best validation, {kind.unit}": lambda run: _error(run.best)}
+    best = {f"best validation, {kind.unit}": lambda run: number(run.best)}
     return COLUMNS | best | {f"{name.replace('_', ' ')}, {unit}": of(name) for name, unit in units.items()}
 
 
@@ -200,10 +191,10 @@ def _single(one: Run) -> Table:
     table = Table(title=f"run {escape(one.label)}", title_justify="left", show_header=False)
     for name, text in COLUMNS.items():
         table.add_row(name, escape(text(one)))
-    table.add_row("best validation", f"{_error(one.best)} {one.kind.unit}")
+    table.add_row("best validation", f"{number(one.best)} {one.kind.unit}")
     for name, error in one.errors.items():
-        rest = f"RMSE {_error(error.rmse)}, no geometry {_error(error.baseline)}"
-        table.add_row(f"test, {name.replace('_', ' ')}", f"{_error(error.mae)} {error.unit} ({rest})")
+        rest = f"RMSE {number(error.rmse)}, no geometry {number(error.baseline)}"
+        table.add_row(f"test, {name.replace('_', ' ')}", f"{number(error.mae)} {error.unit} ({rest})")
     return table
 
 
@@ -272,12 +263,10 @@ def _write(
 ) -> None:
     runs = [one for group in groups.values() for one in group]
     rows_of = [_facts(one) for one in runs]
-    table = pandas.DataFrame(rows_of, dtype=object).to_csv(index=False, lineterminator="\n")
     whole = [facts | {"notes": one.notes} for facts, one in zip(rows_of, runs, strict=True)]
-    stored = json.dumps({"runs": whole, "differences": differing, "notes": notes}, indent=1, allow_nan=False) + "\n"
     about = f"{len(runs)} runs, written {datetime.now():%Y-%m-%d %H:%M}."
     write_page(folder / FILES[0], "Runs", about, _sections(groups, differing, notes, axis))
-    for name, text in zip(FILES[1:], (table, stored), strict=True):
-        with atomic_write(folder / name) as file:
-            file.write(text.encode())
+    with atomic_write(folder / FILES[1]) as file:
+        pandas.DataFrame(rows_of, dtype=object).to_csv(file, index=False, lineterminator="\n")
+    write_json(folder / FILES[2], {"runs": whole, "differences": differing, "notes": notes})
     print(f"report: {folder}/{', '.join(FILES)}")

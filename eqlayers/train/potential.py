@@ -81,16 +81,6 @@ class PotentialModule(FineTuned):
     ) -> None:
         super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, checkpointing)
         check_choice("model.loss", loss, LOSSES)
-        for name, weight in (
-            ("energy_weight", energy_weight),
-            ("forces_weight", forces_weight),
-            ("stress_weight", stress_weight),
-            ("dipole_weight", dipole_weight),
-            ("polarizability_weight", polarizability_weight),
-            ("second_energy_weight", second_energy_weight),
-            ("second_forces_weight", second_forces_weight),
-        ):
-            check_number(f"model.{name}", weight, at_least=0)
         if second_stage is not None:
             check_number("model.second_stage", second_stage, at_least=0, at_most=1, fix="0.75 is usual.")
         species = check_items(
@@ -100,6 +90,8 @@ class PotentialModule(FineTuned):
             "Set it to the species of the data.",
         )
         self.save_hyperparameters(ignore=["model", "repulsion"])
+        for name in ("energy", "forces", "stress", "dipole", "polarizability", "second_energy", "second_forces"):
+            check_number(f"model.{name}_weight", self.hparams[f"{name}_weight"], at_least=0)
         by_element("model.species_weights", species_weights or {}, "weight")
         self.scale: Tensor
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
@@ -136,12 +128,8 @@ class PotentialModule(FineTuned):
 
     def logged_names(self, data: Any) -> list[str]:
         """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
-        names = [
-            f"{s}/{name}_{kind}_{unit_of(name)}"
-            for s in ("val", "train")
-            for name in ERRORS
-            for kind in ("mae", "rmse")
-        ]
+        names = [f"{name}_{kind}_{unit_of(name)}" for name in ERRORS for kind in ("mae", "rmse")]
+        names = [f"{stage}/{name}" for stage in ("val", "train") for name in names]
         return ["val/mae", "val/loss", "train/loss", "train/loss_epoch", *names]
 
     # ---- set-up -----------------------------------------------------------------------------------------------------

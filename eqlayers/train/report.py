@@ -1,32 +1,35 @@
-"""After a test: the table against the baselines, `metrics.json`, the pictures and the page."""
+"""After a test: the table against the baselines, `metrics.json`, pictures, page; and the table of predictions."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import BasePredictionWriter, Callback
 from matplotlib.figure import Figure
 from rich.console import Console
 
 from .. import __version__
 from ..core.checks import check_flag, check_path, check_type
 from ..data.targets import Target
-from ..files import cpu_model, source_commit
+from ..files import atomic_write, cpu_model, source_commit
 from ..pages import Picture, Section, Table, number, save_figure, write_page
-from .base import is_dry_run
+from .base import is_dry_run, trained_module
 from .history import read_history, write_json
 from .module import metric_name, target_of
 from .plots import learning_curve, parity_plot
 from .run_page import common, molecules
 from .summary import count_parameters
 
+PREDICTED = ("idx", "group", "true", "predicted")
 Figures = dict[str, list[Figure]]
 #: Name and unit of the main error, the same error of predictors that see no geometry, and the error of the test.
 Curve = tuple[str, str, dict[str, float], float] | None
@@ -208,3 +211,30 @@ def kept_values(module: Any, names: Sequence[str] | None = None) -> dict[str, An
     kept = dict(module.test_values.items())
     chosen = kept if names is None else [name for name in names if name in kept]
     return {name: np.atleast_1d(kept[name].compute().cpu().numpy()) for name in chosen}
+
+
+class PredictionTable(BasePredictionWriter):
+    """Writes `predictions.csv`: `idx`, `group` and `true` where the data have them, `predicted`, `unit`.
+
+    Args:
+        folder: The run's folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(write_interval="epoch")
+        self.path = Path(check_path("folder", folder)) / "predictions.csv"
+
+    def write_on_epoch_end(
+        self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
+    ) -> None:
+        """Write the predictions of all batches, in their order; each process of several writes its own file."""
+        unit = trained_module(pl_module).unit()
+        columns = [name for name in PREDICTED if all(name in batch for batch in predictions)]
+        table = pandas.DataFrame(
+            {name: [*chain.from_iterable(batch[name] for batch in predictions)] for name in columns}
+        )
+        text = table.assign(unit=unit).to_csv(index=False, na_rep="nan", lineterminator="\n")
+        path = self.path if trainer.world_size == 1 else self.path.with_stem(f"predictions-{trainer.global_rank}")
+        with atomic_write(path) as file:
+            file.write(text.encode())
+        print(f"predictions: {path}")

@@ -17,9 +17,8 @@ from ..models.committee import MARK
 from .ahead import CompileAhead
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import History
-from .predictions import PredictionTable
 from .remaining import Bar
-from .report import TestReport
+from .report import PredictionTable, TestReport
 from .summary import LayerSummary
 
 #: Folders in a run's folder.

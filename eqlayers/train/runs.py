@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..core.checks import check_path, got
 from ..core.errors import ConfigError, EqlayersError
 from ..data.targets import TARGETS
-from ..files import read_json, read_yaml
+from ..files import flattened, read_json, read_yaml
 from .history import read_history
 from .labels import ERRORS, SHOWN
 
@@ -176,19 +176,6 @@ def is_run(folder: str | Path) -> bool:
 def what_is(folder: Path) -> str:
     """A description of a path that is not a run."""
     return "a folder without a run's files" if folder.is_dir() else "a file" if folder.exists() else "nothing there"
-
-
-def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The keys of nested mappings joined by dots.
-
-    Example:
-        >>> flattened({"model": {"loss": "l1", "betas": [0.9, 0.999]}, "seed": 1})
-        {'model.loss': 'l1', 'model.betas': [0.9, 0.999], 'seed': 1}
-    """
-    if not isinstance(value, dict) or not value:
-        return {prefix: value} if prefix else {}
-    inner = [flattened(item, f"{prefix}.{key}" if prefix else str(key)) for key, item in value.items()]
-    return {key: item for part in inner for key, item in part.items()}
 
 
 def read_run(folder: str | Path, label: str | None = None) -> Run:

@@ -227,7 +227,7 @@ def test_files_of_a_report(make: Callable[..., Path], tmp_path: Path, capsys: py
 def test_a_single_run_gives_its_summary(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     run([str(make("only", config=config(), metrics=metrics(21.5), history=history(30.0, 20.0, 25.0)))])
     shown = " ".join(capsys.readouterr().out.split())
-    for part in ("run only", "39,312", "2:00", "21.5 meV/A (RMSE 43, no geometry 700)", "20 meV/A"):
+    for part in ("run only", "39,312", "2 min 0 s", "21.5 meV/A (RMSE 43, no geometry 700)", "20 meV/A"):
         assert part in shown, part
     assert "differs" not in shown
 

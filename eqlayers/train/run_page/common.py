@@ -176,7 +176,7 @@ def distances(dataset: Any, cutoff: float) -> Picture | None:
     return Picture(
         figure,
         f"Distances of neighbours within {cutoff:g} A in {len(places)} training structures{more}. "
-        f"The shortest has {number(float(least[1].min()))} A ({least[0]}).",
+        f"The shortest has {number(least[1].min())} A ({least[0]}).",
     )
 
 

@@ -38,7 +38,7 @@ def data(module: Any, target: Target) -> Section:
     less = " less the shifts of the atoms" if target.extensive else ""
     rows = []
     for name, part in taken.items():
-        spread = (number(float(rest[name].mean())), number(float(rest[name].std())))
+        spread = (number(rest[name].mean()), number(rest[name].std()))
         rows.append((name, f"{len(part):,}", f"{part.n_atoms.sum():,}", span(part.n_atoms), *spread))
     headings = ("part", "molecules", "atoms", "atoms each", f"mean, {target.unit}", f"deviation, {target.unit}")
     figure = histogram(rest, f"{target.name} ({target.unit})", "molecules")
@@ -58,6 +58,6 @@ def largest_errors(dataset: Any, values: Mapping[str, Array], target: Target) ->
         made_of = formula(dataset.data.take(np.array([row])).z)
         numbers = (values["true"][place], values["predicted"][place])
         shown = [f"{float(one):.6g}" for one in numbers]
-        rows.append((str(int(values["idx"][place])), made_of, *shown, number(float(errors[place]))))
+        rows.append((str(int(values["idx"][place])), made_of, *shown, number(errors[place])))
     units = (f"true, {target.unit}", f"predicted, {target.unit}", f"error, {target.report_unit}")
     return Section("Largest errors", [Table(("number", "molecule", *units), rows, left=2)])

@@ -155,7 +155,7 @@ def largest_errors(tested: Tested) -> Section:
                 str(int(values["idx"][place])),
                 formula(values["z"][starts[place] : starts[place] + atoms[place]]),
                 *([names[place]] if several else []),
-                *(number(float(one[place])) if np.isfinite(one[place]) else "-" for one in measured.values()),
+                *(number(one[place]) for one in measured.values()),
             )
             for place in order
             if np.isfinite(errors[place])
