@@ -18,6 +18,7 @@ MOVED = {
     "functional.tabled": "layers.tensor_product.tabled_weights",
     "functional.wigner": "layers.rotation.functions",
     "integrations.contracter": "integrations.kinds.contracter",
+    "integrations.coverage": "integrations.report",
     "integrations.modules": "integrations.kinds",
     "integrations.nonlinear": "integrations.kinds",
     "integrations.noting": "integrations.lazy",

@@ -42,11 +42,7 @@ class Suite:
     kind: str = "run"
 
     def only(self, pattern: str | None) -> Suite:
-        """The suite with the cases whose name matches a pattern such as ``unfused/mace-*``.
-
-        Raises:
-            ConfigError: None does.
-        """
+        """The suite with the cases whose name matches a pattern such as ``unfused/mace-*``."""
         return replace(self, cases=matching(self.cases, pattern, self.name))
 
     @property
@@ -138,12 +134,7 @@ def time_rows(
 
     What each saved for the direction stays in memory while all are timed. An implementation without room is not timed,
     and its row says so.
-
-    Args:
-        makers: Each prepares the call of the row of the same number.
-        rows: Of :func:`empty_row`; times are put into rows with the status 'ok'.
-        runs: Timed runs of each.
-        device: Where they work.
+    Each maker prepares the call of the row of the same number; times are put into rows with the status 'ok'.
 
     Returns:
         Numbers of the rows that were timed; and every peer's time over the time of every layout of ours, round by

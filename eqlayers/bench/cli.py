@@ -58,11 +58,7 @@ def _has_rich() -> bool:
 
 @contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Say]:
-    """A progress bar on standard error; where that is no terminal, one line for each step.
-
-    Yields:
-        A function to be called with a few words before every step.
-    """
+    """A progress bar on standard error, or one line for each step: a function to be called before every step."""
     if not (_has_rich() and sys.stderr.isatty()):
         yield lambda text: print(f"{title}: {text}", file=sys.stderr, flush=True)
         return

@@ -49,16 +49,9 @@ DIRECTIONS = ("fwd", "bwd")
 
 
 def run_fresh(module: str, task: dict[str, Any], environment: Mapping[str, str], must: str, fix: str) -> Any:
-    """The output of a module that is run in a new process, read as JSON.
+    """The last line that a module prints in a new process, which gets the task as JSON and further variables.
 
-    Args:
-        module: Run with ``task``, as JSON, for its only argument; the last line that it prints counts.
-        task: Any value that can be written as JSON.
-        environment: Variables in addition to this process's.
-        must, fix: First and last words of the error: what the process must do, and what helps.
-
-    Raises:
-        BackendError: The process ended with an error.
+    An error begins with what the process must do, and ends with the fix.
     """
     command = [sys.executable, "-m", module, json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
@@ -69,14 +62,7 @@ def run_fresh(module: str, task: dict[str, Any], environment: Mapping[str, str],
 
 
 def first_calls(task: dict[str, Any]) -> Record:
-    """Seconds of construction with the first forward call, and of the first backward call, in this process.
-
-    Args:
-        task: problem (its fields), device, operation, layout, edges, threads and implementation.
-
-    Returns:
-        ``fwd``, ``bwd`` in seconds, and status with reason.
-    """
+    """Seconds of construction with the first forward call, and of the first backward call, in this process."""
     torch.set_num_threads(task["threads"])
     device = torch.device(task["device"])
     problem = Problem(**task["problem"])

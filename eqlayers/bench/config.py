@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,48 +26,35 @@ class Known(NamedTuple):
 
 #: The kind of a field: a key of KINDS, or one with the names that it takes.
 Field = str | Known
-#: kind -> words for what is expected
-KINDS = {
-    "text": "text",
-    "count": "a positive integer",
-    "number": "a positive number",
-    "texts": "a list of texts",
-    "counts": "a list of positive integers",
-    "numbers": "a mapping to positive numbers",
-    "mapping": "a mapping with at least one entry",
-    "mappings": "a mapping of mappings",
+
+
+def _is(types: Any, value: Any) -> bool:
+    """Whether it is a number above 0; YAML's true is none."""
+    return isinstance(value, types) and not isinstance(value, bool) and value > 0
+
+
+def _all(holder: type, kind: str, value: Any) -> bool:
+    values = value.values() if isinstance(value, dict) else value
+    return isinstance(value, holder) and all(KINDS[kind][1](one) for one in values)
+
+
+#: kind -> words for what is expected, and the test of a value
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "text": ("text", lambda value: isinstance(value, str)),
+    "count": ("a positive integer", partial(_is, int)),
+    "number": ("a positive number", partial(_is, (int, float))),
+    "texts": ("a list of texts", partial(_all, list, "text")),
+    "counts": ("a list of positive integers", partial(_all, list, "count")),
+    "numbers": ("a mapping to positive numbers", partial(_all, dict, "number")),
+    "mapping": ("a mapping with at least one entry", lambda value: isinstance(value, dict) and len(value) > 0),
+    "mappings": ("a mapping of mappings", partial(_all, dict, "mapping")),
 }
-
-
-#: kind -> what holds the values, and their kind
-ELEMENTS = {
-    "texts": (list, "text"),
-    "counts": (list, "count"),
-    "numbers": (dict, "number"),
-    "mappings": (dict, "mapping"),
-}
-TYPES: dict[str, Any] = {"text": str, "count": int, "number": (int, float)}
-
-
-def _fits(kind: str, value: Any) -> bool:
-    if kind in ELEMENTS:
-        holder, element = ELEMENTS[kind]
-        values = value.values() if isinstance(value, dict) else value
-        return isinstance(value, holder) and all(_fits(element, one) for one in values)
-    if kind == "mapping":
-        return isinstance(value, dict) and len(value) > 0
-    return isinstance(value, TYPES[kind]) and not isinstance(value, bool) and (kind == "text" or value > 0)
-
-
 DEVICES = ("cpu", "cuda")
 DEVICE = Known("text", "device", DEVICES)
 
 
 def check_known(what: str, names: Iterable[Any], known: Iterable[str], where: str) -> None:
     """Raise unless every name is in the list.
-
-    Raises:
-        ConfigError: With the first that is not, and the nearest one that is.
 
     Example:
         >>> try:
@@ -84,11 +72,7 @@ def check_known(what: str, names: Iterable[Any], known: Iterable[str], where: st
 
 
 def matching(items: Sequence[Named], pattern: str | None, where: str) -> tuple[Named, ...]:
-    """The items whose ``name`` matches ``--only``; all of them without a pattern.
-
-    Raises:
-        ConfigError: None does.
-    """
+    """The items whose ``name`` matches ``--only``; all of them without a pattern."""
     names = [str(getattr(item, "name")) for item in items]  # noqa: B009 a protocol would say no more
     if pattern is None:
         return tuple(items)
@@ -110,9 +94,6 @@ def read_fields(
         required: Field to kind.
         optional: Field to kind and default.
 
-    Raises:
-        ConfigError: An unknown or missing key, a value of another kind, or a name that is not known.
-
     Example:
         >>> read_fields("graphs.yaml", {"nodes": 3}, {"nodes": "count"}, {"how": ("text", "uniform")})
         {'nodes': 3, 'how': 'uniform'}
@@ -131,19 +112,16 @@ def read_fields(
     for name, value in entries.items():
         kind = kinds[name]
         plain = kind.kind if isinstance(kind, Known) else kind
-        if not _fits(plain, value):
-            raise ConfigError(f"{where}: {name} must be {KINDS[plain]}, got {value!r}. Change it.")
+        words, fits = KINDS[plain]
+        if not fits(value):
+            raise ConfigError(f"{where}: {name} must be {words}, got {value!r}. Change it.")
         if isinstance(kind, Known):
             check_known(kind.what, [value] if kind.kind == "text" else value, kind.names, where)
     return {name: entries.get(name, defaults.get(name)) for name in kinds}
 
 
 def read_config(path: Path) -> Any:
-    """The content of a configuration of the benchmarks.
-
-    Raises:
-        ConfigError: There is no such file, it is not YAML, or it is a configuration of training.
-    """
+    """The content of a configuration of the benchmarks."""
     path = Path(check_path("a configuration", path, "the path of a file"))
     names = sorted(p.name for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
     near = few(sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, path.name).ratio()))
@@ -175,9 +153,6 @@ def find_config(name: str) -> Path:
     """The file of a configuration: a path, or the name of one in `configs/bench`.
 
     An installation has these files in `share/eqlayers/bench`, below the folder that it was installed under.
-
-    Raises:
-        ConfigError: There is no folder of configurations.
 
     Example:
         >>> find_config("smoke").name

@@ -69,14 +69,7 @@ BOUNDED = {"target": "sm_90", "dtype": "float32"}
 
 
 def compile_all(task: dict[str, Any]) -> list[Record]:
-    """Compile all directions of one problem, in this process.
-
-    Args:
-        task: problem (its fields), operation, layout, dtype and target.
-
-    Returns:
-        One row per direction.
-    """
+    """Compile all directions of one problem in this process: a row for each direction."""
     import triton
 
     problem, dtype = Problem(**task["problem"]), getattr(torch, task["dtype"])

@@ -234,11 +234,7 @@ def installed(package: str) -> str | None:
 
 
 def find_device(name: str, what: str) -> torch.device:
-    """The device that a configuration names.
-
-    Raises:
-        ConfigError: It is a GPU, and torch finds none.
-    """
+    """The device that a configuration names."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"a CUDA or HIP device was expected for {what!r}, torch finds none. "

@@ -67,13 +67,7 @@ def _share(case: Record, direction: str) -> dict[str, float] | None:
 
 
 def bars(cases: list[Record], title: str, label: str | None = None) -> Figure:
-    """Bars by problem and direction with quantiles and goals: shares as the label says, or ratios to the fastest peer.
-
-    Args:
-        cases: Records of one group.
-        title: Above the picture.
-        label: Below the axis of shares; None for ratios, on a logarithmic axis.
-    """
+    """Bars of a group by problem and direction: shares as the label says, or without one ratios to the fastest peer."""
     value, start = (_ratio, 1.0) if label is None else (_share, 0.0)
     shown = {d: row for d in COLOURS if any(row := [value(case, d) for case in cases])}
     figure = _figure(7.2, 1.6 + 0.42 * len(cases))
@@ -172,11 +166,7 @@ def times_by_atoms(rows: list[Record]) -> Figure:
 
 
 def save_plots(result: Record, folder: Path) -> list[Path]:
-    """Write the pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem.
-
-    Raises:
-        ConfigError: A group or a problem has a name that would make a file elsewhere.
-    """
+    """Write the pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem."""
     figures: dict[str, Figure] = {}
     if result["kind"] == "networks":
         figures[f"{result['suite']}_networks"] = times_by_atoms(result["rows"])

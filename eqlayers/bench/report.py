@@ -316,11 +316,7 @@ def page(result: Record) -> str:
 
 
 def write_report(result: Record, folder: str | Path) -> list[Path]:
-    """Write the tables as Markdown, and plots as PNG; the folder is made.
-
-    Raises:
-        ConfigError: The folder cannot be written, or a name in the result would make a file elsewhere.
-    """
+    """Write the tables as Markdown, and plots as PNG; the folder is made."""
     from .plots import save_plots  # here: tables need no matplotlib
 
     folder = Path(folder)

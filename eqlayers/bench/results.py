@@ -232,11 +232,7 @@ def verdict(met: bool | None) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name when the block ends without an error: readers see the old or the whole new one.
-
-    Raises:
-        ConfigError: The folder cannot be written.
-    """
+    """A file that gets its name when the block ends without an error: readers see the old or the whole new one."""
     try:
         with atomic_write(path) as file:
             yield file
@@ -253,11 +249,7 @@ def save(result: Record, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Record:
-    """Read a result that :func:`save` wrote.
-
-    Raises:
-        ConfigError: There is no such file, or it is something else.
-    """
+    """Read a result that :func:`save` wrote."""
     fix = "Give a file that `eqlayers bench run SUITE --json FILE` wrote."
     result = read_json(Path(path), "a result", fix)
     if not isinstance(result, dict) or result.get("kind") not in KINDS or result.get("format") != FORMAT:

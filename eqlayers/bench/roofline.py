@@ -90,13 +90,10 @@ def peak_rate(dtype: str, runs: int = 15) -> dict[str, float] | None:
 def operations(
     base: Formula, moving: Sequence[bool], weights: Sequence[bool], with_cotangent: Sequence[bool]
 ) -> dict[str, int]:
-    """Sums and products per row and channel of each direction, by this package's own formulas.
+    """Sums and products per row and channel of each direction, by the formulas of this package.
 
-    Args:
-        base: The formula of the layer.
-        moving: For each operand, whether the first gradient is by it: positions, features.
-        weights: For each operand, whether it is a weight.
-        with_cotangent: For each result, whether it has a cotangent.
+    Flags say which operands the first gradient is by (positions, features), which are weights, and which results have a
+    cotangent.
     """
     both = [a or b for a, b in zip(moving, weights, strict=True)]
     first = base.gradient(with_cotangent, both)

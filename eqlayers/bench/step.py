@@ -183,11 +183,7 @@ def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Call:
 
 
 def read_training(path: Path) -> dict[str, Any]:
-    """The parts of a training configuration that a step needs: network, data, learning rate and clipping.
-
-    Raises:
-        ConfigError: Something is missing, or the network is another one.
-    """
+    """The parts of a training configuration that a step needs: network, data, learning rate and clipping."""
     content = read_yaml(path, "a configuration of training")
     try:
         model = content["model"]

@@ -4,13 +4,11 @@ from typing import TYPE_CHECKING
 
 from ..moved import answer_for_former_names
 from ..names import answering
-from .coverage import Coverage
 from .forces import ForceCheck, check_forces
 from .from_mace import from_mace, to_mace
-from .from_nequip import from_nequip
+from .from_nequip import from_nequip, to_nequip
 from .replace import accelerate, deaccelerate
-from .report import Report, Row
-from .to_nequip import to_nequip
+from .report import Coverage, Report, Row
 
 __all__ = [
     "Coverage",

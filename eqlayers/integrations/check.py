@@ -8,11 +8,10 @@ past their hooks: neither the model nor any global state changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,21 +27,13 @@ ROWS = 5
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far a replacement is from its original.
+    """How far a replacement is from its original; see :class:`.report.Row`."""
 
-    Attributes:
-        error: Largest difference as a fraction of the bound of both errors; infinite where one is not finite.
-        where: Name of the result with that error.
-        saved_bytes: Bytes per row that only the original keeps for backward.
-        note: What the reader should know; empty if nothing.
-        failure: What the original itself raised on these inputs, so that nothing was compared; empty if it ran.
-    """
-
-    error: float
-    where: str
+    error: float  # infinite where a result is not finite
+    where: str  # the result with that error
     saved_bytes: float = 0.0
     note: str = ""
-    failure: str = ""
+    failure: str = ""  # what the original itself raised, so that nothing was compared
 
 
 def compare(
@@ -53,11 +44,8 @@ def compare(
 ) -> Comparison:
     """Run both on random inputs, and compare.
 
-    Args:
-        original, replacement: The two.
-        path: Where they are, for messages.
-        default: Dtype and device of the model. A module without tensors of its own is compared on that device, in
-            float32 and in float64, for it computes in the dtype that it is given.
+    A module without tensors is compared on the default device in float32 and in float64, as it computes in the dtype of
+    its operands.
     """
     dtype, device = dtype_and_device(original, default)
     has_numbers = any(t.is_floating_point() for t in [*original.parameters(), *original.buffers()])
@@ -201,14 +189,7 @@ def _kept_bytes(
 @contextmanager
 def _undisturbed(device: torch.device) -> Iterator[None]:
     """Gradients on and autocast off, whatever the caller has set; all as before afterwards."""
-    with ExitStack() as stack:
-        contexts: tuple[Any, ...] = (
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            torch.autocast(device.type, enabled=False),
-        )
-        for context in contexts:
-            stack.enter_context(context)
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         yield
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from e3nn import o3
 from torch import Tensor, nn
 
-from ..core.checks import check_type
+from ..core.checks import check_type, got
 from ..core.errors import ConfigError
 from ..layers.gate.activation import second_moment
 from ..models import NequIP, Potential
+from ..models.properties import even_scalars
 
-__all__ = ["from_nequip"]
+__all__ = ["from_nequip", "to_nequip"]
 
 _FIX = "Run it by nequip, and its layers by eqlayers.accelerate."
+_STAYS = "Others stay here."
 
 
 def from_nequip(model: nn.Module) -> Potential:
@@ -93,6 +96,85 @@ def from_nequip(model: nn.Module) -> Potential:
     return Potential(network, species, shifts, scales).train(model.training)
 
 
+def to_nequip(potential: Potential) -> nn.Module:
+    """A ``GraphModel`` of the package nequip with the weights of a potential; the inverse of :func:`from_nequip`.
+
+    Args:
+        potential: Of a :class:`eqlayers.models.NequIP` that predicts energies, without repulsion.
+
+    Returns:
+        The module, in evaluation mode, with the dtype of the potential, on the CPU. Its types are named after elements.
+
+    Raises:
+        ConfigError: nequip cannot compute it, or is not installed.
+    """
+    check_type("potential", potential, Potential, "a Potential of a NequIP network", "Use from_nequip to get one.")
+    network = potential.network
+    if not isinstance(network, NequIP):
+        raise ConfigError(f"potential.network must be eqlayers.models.NequIP, got {got(network)}. {_STAYS}")
+    _one("repulsion", potential.repulsion, potential.repulsion is None, "None")
+    _one("properties", ", ".join(network.properties), network.properties == ("energy",), "energy")
+    options, types = network.options, network.embedding.weight.detach().cpu()
+    enough = types.shape[1] >= len(types) and int(torch.linalg.matrix_rank(types.double())) == len(types)
+    _one("embedding", f"{list(types.shape)}", enough, "independent rows, at least as many columns as species")
+    widths = list(options["radial_hidden"])
+    _one("radial_hidden", widths, len(set(widths)) < 2, "layers of one width")
+    with torch.random.fork_rng(devices=[]):  # weights are drawn and written over
+        model = _built(potential, network, widths).eval()
+    core = _core(model)
+    with torch.no_grad():
+        core["type_embed"].embed_module.weight.copy_(types)
+        before: dict[Any, float] = {}
+        for number, step in enumerate(network.steps):
+            layer = core[f"layer{number}_convnet"]
+            _copy_step(step, layer, types, before, network.cutoff, back=True)
+            before = _factors(layer.equivariant_nonlin)
+        readout = _matrices(core["per_atom_energy_readout"].mlp_module)[0]
+        readout.weight.copy_(network.read.weight.view_as(readout.weight) / before.get(o3.Irrep("0e"), 1.0))
+    return model
+
+
+def _one(what: str, came: Any, fits: bool, needed: str) -> None:
+    if not fits:
+        raise ConfigError(f"{what} of the potential must be {needed} for nequip, got {came}. {_STAYS}")
+
+
+def _built(potential: Potential, network: NequIP, widths: list[int]) -> nn.Module:
+    """The model with fresh weights; building by nequip changes torch's default dtype, which is put back."""
+    try:
+        from ase.data import chemical_symbols
+        from nequip.model import FullNequIPGNNModel
+        from nequip.utils.global_state import set_global_state
+    except ImportError as error:
+        raise ConfigError(f"to_nequip must find nequip, got {error}. Install nequip 0.19.") from error
+    options, before = network.options, torch.get_default_dtype()
+    names = [chemical_symbols[z] for z in network.species]
+    per_type = {"scales": potential.scales.tolist(), "shifts": potential.shifts.tolist()}
+    # irreps that cannot arise are left out by both
+    hidden = [options["hidden"]] * (options["layers"] - 1)
+    scalars = str(even_scalars(o3.Irreps(options["hidden"])))
+    try:
+        set_global_state()
+        made: nn.Module = FullNequIPGNNModel(
+            seed=0,
+            model_dtype=str(potential.dtype).removeprefix("torch."),
+            r_max=network.cutoff,
+            type_names=names,
+            irreps_edge_sh=str(network.irreps_sh),
+            type_embed_num_features=network.embedding.weight.shape[1],
+            feature_irreps_hidden=[*hidden, scalars],
+            radial_mlp_depth=[len(widths)] * options["layers"],
+            radial_mlp_width=[widths[0] if widths else 1] * options["layers"],
+            num_bessels=options["num_basis"],
+            polynomial_cutoff_p=options["cutoff_p"],
+            avg_num_neighbors=1.0,  # set below, for each step
+            **{f"per_type_energy_{name}": dict(zip(names, values, strict=True)) for name, values in per_type.items()},
+        )
+    finally:
+        torch.set_default_dtype(before)
+    return made
+
+
 def _refuse(what: str, came: str) -> None:
     raise ConfigError(f"the model must have {what}, got {came}. {_FIX}")
 
@@ -141,30 +223,47 @@ def _factors(gate: Any) -> dict[Any, float]:
     return scalars | gates
 
 
-def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float) -> None:
-    conv, gate = layer.conv, layer.equivariant_nonlin
+def _copy_step(
+    step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float, back: bool = False
+) -> None:
+    """Copy the weights of one step from nequip's, or back into them."""
+    conv, width = layer.conv, types.shape[1]
     # the same for every copy of an irrep, so a number for each irrep is enough
     factor = {ir: before.get(ir, 1.0) for _, ir in step.irreps_in}
-    _copy_linear(step.up, conv.linear_1, [step.irreps_in[p.i_in].ir for p in step.up.instructions], factor)
-    for mine, (theirs, factors) in zip(step.radial.weights, _radial(step, conv, cutoff), strict=True):
-        mine.copy_(theirs.weight * factors.to(types.dtype))
-    step.get_buffer("mean_neighbors").fill_(float(conv.avg_num_neighbors_norm.norm_const.double().flatten()[0]) ** -2)
-    columns = _columns(step.gate, gate)
-    blocks = _blocks(conv.linear_2)
-    _fill(step.down, columns, lambda ir: blocks[ir])
-    if conv.sc is not None:
-        width = types.shape[1]
-        maps = {}
-        for ins, w in zip(conv.sc.instructions, conv.sc.weight_views(), strict=True):
-            ir = conv.sc.irreps_in1[ins.i_in1].ir
-            maps[ir] = torch.einsum("uvw,sv->suw", w, types) * width**-0.5 * factor[ir]
-        for number in range(len(types)):
-            _fill(
-                step.self_connection.linear,
-                columns,
-                lambda ir, n=number: maps[ir][n],
-                out=step.self_connection.weight[number],
-            )
+    columns = _columns(step.gate, layer.equivariant_nonlin)
+    up, down = _blocks(conv.linear_1), _blocks(conv.linear_2)
+    inputs = [step.irreps_in[path.i_in].ir for path in step.up.instructions]
+    pairs: list[tuple[Any, Any, Any]]
+    pairs = [(view, up[ir], factor[ir]) for ir, view in zip(inputs, _views(step.up, step.up.weight), strict=True)]
+    radial = zip(step.radial.weights, _radial(step, conv, cutoff), strict=True)
+    pairs += [(mine, theirs.weight, larger.to(types.dtype)) for mine, (theirs, larger) in radial]
+    pairs += [(mine, theirs, 1.0) for mine, theirs in _before_gate(step.down, step.down.weight, columns, down)]
+    for mine, theirs, larger in pairs:
+        if back:
+            theirs.copy_(mine.detach().cpu() / larger)
+        else:
+            mine.copy_(theirs * larger)
+    neighbors, norm = step.get_buffer("mean_neighbors"), conv.avg_num_neighbors_norm.norm_const
+    if back:
+        norm.fill_(float(neighbors) ** -0.5)
+    else:
+        neighbors.fill_(float(norm.double().flatten()[0]) ** -2)
+    if conv.sc is None:
+        return
+    sc = zip(conv.sc.instructions, conv.sc.weight_views(), strict=True)
+    weights = {conv.sc.irreps_in1[path.i_in1].ir: view for path, view in sc}
+    maps = {ir: torch.einsum("uvw,sv->suw", w, types) * width**-0.5 * factor[ir] for ir, w in weights.items()}
+    for number, flat in enumerate(step.self_connection.weight):
+        of_species = {ir: matrix[number] for ir, matrix in maps.items()}
+        for mine, theirs in _before_gate(step.self_connection.linear, flat, columns, of_species):
+            if back:
+                theirs.copy_(mine.detach())
+            else:
+                mine.copy_(theirs)
+    if back:  # [width, species]: a vector of the embedding that selects each species
+        inverse = torch.linalg.pinv(types.double())
+        for ir, w in weights.items():
+            w.copy_(torch.einsum("vs,suw->uvw", inverse, maps[ir].double() / (width**-0.5 * factor[ir])))
 
 
 def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
@@ -184,11 +283,6 @@ def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
     return factors
 
 
-def _copy_linear(mine: Any, theirs: Any, irreps: list[Any], factor: dict[Any, float]) -> None:
-    blocks = _blocks(theirs)
-    mine.weight.copy_(torch.cat([(blocks[ir] * factor[ir]).flatten() for ir in irreps]))
-
-
 def _blocks(linear: Any) -> dict[Any, Tensor]:
     """The matrix ``[mul_in, mul_out]`` by irrep, of a linear map in which each occurs once."""
     return {
@@ -197,23 +291,32 @@ def _blocks(linear: Any) -> dict[Any, Tensor]:
     }
 
 
-def _columns(mine: Any, theirs: Any) -> list[tuple[Any, Tensor]]:
+def _columns(mine: Any, theirs: Any) -> list[tuple[Any, slice]]:
     """Irrep and columns of nequip's matrix for each group before the gate; nequip has scalars before gates."""
     scalars = {ir: mul for mul, ir in theirs.irreps_scalars}
     even = scalars.get(o3.Irrep("0e"), 0)
     gated = sum(mul for mul, _ in theirs.irreps_gates) > 0
     starts = [even if gated and number == 0 else 0 for number in range(len(mine.irreps_in))]
-    return [(ir, torch.arange(start, start + mul)) for (mul, ir), start in zip(mine.irreps_in, starts, strict=True)]
+    return [(ir, slice(start, start + mul)) for (mul, ir), start in zip(mine.irreps_in, starts, strict=True)]
 
 
-def _fill(mine: Any, columns: list[tuple[Any, Tensor]], block: Any, out: Tensor | None = None) -> None:
-    """Write the blocks into flat weights, path by path; paths of one irrep share the rows of its block in order."""
+def _views(linear: Any, weight: Tensor) -> list[Tensor]:
+    """The matrix of each path of a linear map."""
+    shapes = [path.path_shape for path in linear.instructions]
+    parts = weight.flatten().split([math.prod(shape) for shape in shapes])
+    return [part.view(*shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _before_gate(
+    linear: Any, weight: Tensor, columns: list[tuple[Any, slice]], blocks: dict[Any, Tensor]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The matrix of each path of a map before the gate, and its part of the block of its irrep.
+
+    Paths of one irrep share the rows of its block in order.
+    """
     used: dict[int, int] = {}
-    flat = []
-    for path in mine.instructions:
+    for path, view in zip(linear.instructions, _views(linear, weight), strict=True):
         ir, places = columns[path.i_out]
         start = used.get(path.i_out, 0)
-        used[path.i_out] = start + path.path_shape[0]
-        matrix = block(ir)
-        flat.append(matrix[start : start + path.path_shape[0]][:, places].flatten())
-    (mine.weight if out is None else out).copy_(torch.cat(flat))
+        used[path.i_out] = start + len(view)
+        yield view, blocks[ir][start : used[path.i_out], places]

@@ -21,9 +21,10 @@ import torch
 from torch import nn
 
 from ..arguments import ArgumentParser
-from ..core.checks import check_choice, got
+from ..core.checks import got
 from ..core.errors import ConfigError
 from ..files import atomic_write, check_output
+from .from_mace import check_head, heads_of
 from .kinds.harmonics import RebuiltWarning
 from .replace import accelerate, deaccelerate
 from .report import Report
@@ -170,10 +171,7 @@ def write_lammps(
 
     if not hasattr(model, "interactions") or not hasattr(model, "r_max"):
         raise ConfigError(f"model must be a MACE of mace-torch, got {got(model)}. Load one that MACE saved.")
-    heads = list(getattr(model, "heads", None) or ["Default"])
-    if head is None and len(heads) > 1:
-        raise ConfigError(f"head must be named for a model with several, {', '.join(heads)}, got None. Name one.")
-    head = heads[0] if head is None else check_choice("head", head, heads)
+    head = check_head(heads_of(model), head)
     report = accelerate(_plain_copy(model), radial=radial)
     fast: Any = report.model
     before = torch.get_default_dtype()

@@ -69,13 +69,17 @@ def call(module: nn.Module, *args: Any) -> Tensor:
     return result
 
 
-class PastHooks(nn.Module):
-    """Calls a module past its hooks, so that it can be called with other parameters."""
-
-    def __init__(self, module: nn.Module) -> None:
+class _PastHooks(nn.Module):
+    def __init__(self, module: nn.Module, function: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.function = module, function
 
     def forward(self, *args: Any) -> Tensor:
-        """The forward of the module."""
-        return call(self.module, *args)
+        return self.function(self.module, *args)
+
+
+def call_with(module: nn.Module, state: Operands, *args: Any, function: Callable[..., Tensor] = call) -> Tensor:
+    """:func:`call`, or another function of the module, with other parameters and buffers."""
+    named = {f"module.{name}": value for name, value in state.items()}
+    result: Tensor = torch.func.functional_call(_PastHooks(module, function), named, args)
+    return result

@@ -30,9 +30,9 @@ from ..layers.radial_table.module import (
     worst_of,
 )
 from ..layers.tensor_product.tabled_weights import TabledWeights
-from .places import Place
 from .radial_families import FAMILIES, Ends, Family, refuse_calls, refuse_holder
 from .replacement import Replacement
+from .structure import Place
 
 #: Functions of lengths have no value at 0 in some packages; nothing is nearer.
 NEAREST = 1e-9

@@ -18,17 +18,14 @@ from ..keywords import named_arguments
 from ..layers.tensor_product.base import ProductLayer
 from ..nn import Linear
 from .check import compare
-from .coverage import cover
-from .kinds.convolution import AcceleratedMessages
+from .kinds import KEPT, RULES, TARGETS, AcceleratedMessages, is_layer, is_scripted_layer, is_whole, kept_kind
 from .kinds.harmonics import is_harmonics
 from .lazy import make_eager
-from .places import Place, compiled_here, find_aliases, find_places
 from .probes import dtype_and_device
 from .radial import Tabled, TabledEmbedding, tables
 from .replacement import Replacement
-from .report import Report, Row
-from .rules import KEPT, RULES, TARGETS, is_layer, is_scripted_layer, is_whole, kept_kind
-from .structure import OURS, Rule
+from .report import Report, Row, cover
+from .structure import OURS, Place, Rule, compiled_here, find_aliases, find_places
 
 
 @dataclass

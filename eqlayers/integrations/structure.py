@@ -1,4 +1,4 @@
-"""Kinds of modules: how they are recognised by their structure, and why one of a known kind must stay.
+"""Modules of a model: their places, how kinds are recognised by their structure, and why one of a kind must stay.
 
 Kinds are recognised by names in the class's line of ancestors, attributes, and names in the code of ``forward``, so
 that neither NequIP nor MACE is imported, and e3nn's layers of any version and in any package are recognised.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from types import CodeType
+from functools import partial
+from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,15 +106,9 @@ def refuse_changed(
     whose: str = "e3nn's",
     what: str = " layer",
 ) -> str | None:
-    """Why a module does other things than its class says, or None.
+    """Why a module does other things than the class of that name, or None.
 
-    Args:
-        module: Of a class of that name, or derived from one.
-        name: Of the class.
-        needed: Parameters, buffers and submodules that it must have.
-        optional: Those that it may have.
-        whose: Package of the class, for the reason.
-        what: What the class is, for the reason.
+    The class says which parameters, buffers and submodules a module must have, and which it may have.
     """
     base = base_of(module, name)
     assert base is not None
@@ -173,3 +168,73 @@ class Rule:
 def part_if(test: Callable[[nn.Module], bool], part: str = "") -> Callable[[nn.Module], Sequence[str]]:
     """The parts of a rule with one part: that part of modules that pass a test."""
     return lambda module: (part,) if test(module) else ()
+
+
+# ---- places ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """A name under which a module is registered in another; the model itself has no parent."""
+
+    parent: nn.Module | None
+    name: str
+    path: str
+
+    def put(self, module: nn.Module) -> None:
+        """Register ``module`` here; containers and graph modules find it like any other."""
+        assert self.parent is not None
+        self.parent._modules[self.name] = module
+
+
+def find_places(model: nn.Module, closed: Callable[[nn.Module], bool]) -> dict[nn.Module, list[Place]]:
+    """Every module from ``model`` down to closed ones, with all its places, in the order of ``named_modules``."""
+    places: dict[nn.Module, list[Place]] = {}
+
+    def visit(module: nn.Module, place: Place) -> None:
+        known = module in places
+        places.setdefault(module, []).append(place)
+        if known or closed(module):
+            return
+        for name, child in vars(module)["_modules"].items():
+            if child is not None:
+                visit(child, Place(module, name, f"{place.path}.{name}" if place.path else name))
+
+    visit(model, Place(None, "", ""))
+    return places
+
+
+def find_aliases(modules: Iterator[tuple[str, nn.Module]], wanted: set[nn.Module]) -> dict[nn.Module, str]:
+    """Attributes, outside the registered submodules, that hold one of the wanted modules or a method of it.
+
+    Such an attribute would go on to the original, which no longer follows the model to another device or dtype.
+    """
+    aliases: dict[nn.Module, str] = {}
+    for path, module in modules:
+        for name, value in vars(module).items():
+            if name in ("_modules", "_parameters", "_buffers", "_original") or "hook" in name:
+                continue
+            for held in _held(value, 3):
+                if held in wanted and held is not module:
+                    aliases.setdefault(held, f"{path}.{name}" if path else name)
+    return aliases
+
+
+def _held(value: Any, depth: int) -> Iterator[nn.Module]:
+    if isinstance(value, nn.Module):
+        yield value
+    elif isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
+        yield value.__self__
+    elif depth and isinstance(value, partial):
+        yield from _held((value.func, value.args, value.keywords), depth)
+    elif depth and isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from _held(item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            yield from _held(item, depth - 1)
+
+
+def compiled_here(place: Place) -> bool:
+    """Whether the place is in ``torch.compile(module)``, which goes on to call the module that it was given."""
+    return any(c.__name__ == "OptimizedModule" for c in type(place.parent).__mro__)

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 from ..names import answering
 from .derivatives import DerivativeReport, check_derivatives
-from .equivariance import equivariance_residual, random_orthogonal
+from .equivariance import EquivarianceReport, check_equivariance, equivariance_residual, random_orthogonal
 from .magnitude import excess, linear_magnitude, product_magnitude
-from .module_equivariance import EquivarianceReport, check_equivariance
 from .networks import ToyNetwork
 from .potentials import PotentialReport, PotentialRow, check_potential
 from .rounding import rounding_bound

@@ -1,26 +1,37 @@
-"""How far a function is from commuting with rotations and reflections, as one number."""
+"""How far a function or a module is from commuting with rotations, reflections and, of positions, translations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from e3nn.o3 import Irreps
 from torch import Tensor
 
 from ..core.checks import (
     check_choice,
+    check_dtype,
+    check_flag,
     check_floating,
     check_function,
     check_integer,
     check_items,
+    check_module,
+    check_number,
     check_seed,
     got,
     is_integer,
 )
-from ..core.errors import ConfigError, ShapeError
+from ..core.errors import ConfigError, MismatchError, ShapeError
 from ..irreps.algebra import as_irreps, representation_matrix
-from ..irreps.layout import FlatLayout, to_ir_mul, to_mul_ir
+from ..irreps.layout import LAYOUTS, FlatLayout, to_ir_mul, to_mul_ir
+
+#: Entry of ``irreps_in`` for positions, which rotate as '1o' and move.
+POSITIONS = "positions"
 
 
 def random_orthogonal(seed: int = 0, determinant: int = 1) -> Tensor:
@@ -78,7 +89,7 @@ def equivariance_residual(
         >>> equivariance_residual(lambda x: x.abs(), ["1o"], "1o") > 1e-3
         True
     """
-    check_choice("layout", layout, ("mul_ir", "ir_mul"))
+    check_choice("layout", layout, LAYOUTS)
     check_function("fn", fn, "a function of one tensor per entry of irreps_in")
     fix = "Pass a list, also for one argument."
     ins = [as_irreps(i, "irreps_in") for i in check_items("irreps_in", irreps_in, "a list of irreps", fix)]
@@ -94,12 +105,214 @@ def equivariance_residual(
     for number, (x, irreps) in enumerate(zip(inputs, ins, strict=True)):
         FlatLayout(irreps, layout).check(f"inputs[{number}]", check_floating(f"inputs[{number}]", x, "[..., dim]"))
 
-    def turned(x: Tensor, irreps: Any) -> Tensor:
-        d = representation_matrix(irreps, matrix).to(x)
-        return x @ d.T if layout == "mul_ir" else to_ir_mul(to_mul_ir(x, irreps) @ d.T, irreps)
-
     plain = check_floating("the result of fn", fn(*inputs), "[..., dim]")
     FlatLayout(out, layout).check("the result of fn", plain)
-    before = fn(*(turned(x, irreps) for x, irreps in zip(inputs, ins, strict=True)))
-    difference = (before - turned(plain, out)).abs().max()
+    moved = [_moved(x, irreps, matrix, None, layout) for x, irreps in zip(inputs, ins, strict=True)]
+    difference = (fn(*moved) - _moved(plain, out, matrix, None, layout)).abs().max()
     return float(difference.detach() / plain.detach().abs().max().clamp(min=torch.finfo(plain.dtype).tiny))
+
+
+@dataclass(frozen=True)
+class EquivarianceReport:
+    """How far a module is from commuting with each kind of motion; ``str`` prints a line for each.
+
+    Attributes:
+        residuals: Motion -> largest difference over the largest output, for the worst output.
+        tolerance: What a residual may be.
+    """
+
+    residuals: dict[str, float]
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every residual is within the tolerance."""
+        return all(value <= self.tolerance for value in self.residuals.values())
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{'ok  ' if value <= self.tolerance else 'FAIL'} {motion}: {value:.1e}"
+            for motion, value in self.residuals.items()
+        )
+
+
+def check_equivariance(
+    module: torch.nn.Module,
+    inputs: Sequence[Any] | None = None,
+    irreps_in: Sequence[Any] | None = None,
+    irreps_out: Any = None,
+    *,
+    tolerance: float = 1e-6,
+    layout: str | None = None,
+    dtype: torch.dtype = torch.float64,
+    batch: int = 4,
+    seed: int = 0,
+    raise_exception: bool = True,
+) -> EquivarianceReport:
+    r"""Check that a module commutes with rotations, reflections and, where it takes positions, translations.
+
+    A copy of the module is called, in ``dtype``, so that the module itself stays as it is: its mode, running
+    statistics and weights. Random numbers, as of dropout, are the same in every call.
+
+    Args:
+        module: A module of tensors; of a potential use :func:`check_potential`.
+        inputs: Arguments of ``module``. None draws ``[batch, dim]`` normal numbers for each entry of ``irreps_in``.
+        irreps_in: For each argument the irreps, 'positions' for ``[N, 3]`` that are moved as well, or None for what
+            stays: edges, species, lengths, weights. None takes the attributes ``irreps_in1`` and ``irreps_in2``, or
+            ``irreps_in``, of the module; further inputs stay.
+        irreps_out: Irreps of the output, or a list of one entry per output, where None leaves an output out. None takes
+            the attribute ``irreps_out`` of the module.
+        tolerance: Largest residual :math:`\max|f(Dx) - D f(x)| / \max|f(x)|`. About 1e-14 is reached in float64;
+            modules with constants rounded to float32, as e3nn's, reach 1e-7.
+        layout: Layout of all features, 'mul_ir' or 'ir_mul'; None takes the attribute of the module, or 'mul_ir'.
+        dtype: Of the copy and of the inputs.
+        batch: Rows that are drawn.
+        seed: Seed of inputs, motions and of the module's own random numbers; global random state is not touched.
+        raise_exception: Raise on failure, else return the report.
+
+    Returns:
+        The residual of each motion.
+
+    Raises:
+        MismatchError: Some residual is above the tolerance.
+        ConfigError: Irreps are missing, or an option is out of range. IrrepsError: Irreps that cannot be read.
+        ShapeError, DTypeError: Inputs or outputs do not fit their irreps.
+
+    Example:
+        >>> from eqlayers import TensorProduct, paths
+        >>> print(check_equivariance(TensorProduct("4x0e + 4x1o", "0e + 1o", *paths("4x0e + 4x1o", "0e + 1o"))))
+        ok   rotation: ...e-1...
+        ok   reflection: ...e-1...
+        >>> check_equivariance(torch.nn.Linear(3, 3), irreps_in=["1o"], irreps_out="1o", raise_exception=False).ok
+        False
+    """
+    check_module("module", module)
+    tolerance = check_number("tolerance", tolerance, above=0, fix="Use 1e-6 where in doubt.")
+    layout = check_choice("layout", getattr(module, "layout", "mul_ir") if layout is None else layout, LAYOUTS)
+    dtype, raise_exception = check_dtype("dtype", dtype), check_flag("raise_exception", raise_exception)
+    batch, seed = check_integer("batch", batch, 1), check_seed("seed", seed)
+    ins = _read_all("irreps_in", _irreps_of_inputs(module) if irreps_in is None else irreps_in)
+    arguments = _inputs(ins, inputs, batch, dtype, seed)
+    ins += [None] * (len(arguments) - len(ins))
+    for number, (x, irreps) in enumerate(zip(arguments, ins, strict=True)):
+        _check_fits(f"inputs[{number}]", x, irreps, layout)
+    outs = irreps_out if irreps_out is not None else getattr(module, "irreps_out", None)
+    if outs is None:
+        raise ConfigError(
+            f"irreps_out must be given for a module without the attribute irreps_out, got {got(module)}. Pass the "
+            f"irreps of its output, such as '0e' for an energy."
+        )
+    twin = copy.deepcopy(module).to(dtype)
+
+    def run(values: list[Any]) -> list[Any]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return _outputs(twin(*(x.detach().clone() if isinstance(x, Tensor) else x for x in values)))
+
+    plain = run(arguments)
+    many = isinstance(outs, (list, tuple)) and not isinstance(outs, Irreps)
+    wanted = _read_all("irreps_out", outs if many else [outs])
+    if len(wanted) != len(plain):
+        raise ShapeError(
+            f"irreps_out must have an entry for each of the {len(plain)} outputs, got {len(wanted)}. Pass a list; None "
+            f"leaves an output out."
+        )
+    for number, (y, irreps) in enumerate(zip(plain, wanted, strict=True)):
+        _check_fits(f"output {number}", y, irreps, layout)
+    motions: dict[str, tuple[Tensor, Tensor | None]] = {
+        "rotation": (random_orthogonal(seed), None),
+        "reflection": (random_orthogonal(seed, -1), None),
+    }
+    if POSITIONS in ins:
+        move = torch.randn(3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu")
+        motions["translation"] = (torch.eye(3, dtype=torch.float64, device="cpu"), move)
+    residuals = {}
+    for name, (matrix, shift) in motions.items():
+        moved = [_moved(x, irreps, matrix, shift, layout) for x, irreps in zip(arguments, ins, strict=True)]
+        errors = [
+            _difference(a, _moved(b, irreps, matrix, shift, layout))
+            for a, b, irreps in zip(run(moved), plain, wanted, strict=True)
+            if irreps is not None
+        ]
+        residuals[name] = max(errors, default=0.0)
+    report = EquivarianceReport(residuals, tolerance)
+    if raise_exception and not report.ok:
+        raise MismatchError(
+            f"{type(module).__name__} must commute with every motion within {tolerance:g}, got\n{report}\nWhere "
+            f"reflections alone fail, parities are wrong. Check the parts of the module one by one."
+        )
+    return report
+
+
+def _irreps_of_inputs(module: torch.nn.Module) -> list[Any]:
+    """The irreps that a module says of its inputs."""
+    for names in (("irreps_in1", "irreps_in2"), ("irreps_in",)):
+        if all(getattr(module, name, None) is not None for name in names):
+            return [getattr(module, name) for name in names]
+    takes = ", ".join(inspect.signature(module.forward).parameters)
+    raise ConfigError(
+        f"irreps_in must be given for a module without the attribute irreps_in, got {got(module)}. Pass a list with an "
+        f"entry for each of {takes}: irreps, 'positions', or None for what does not turn."
+    )
+
+
+def _read_all(name: str, values: Any) -> list[Any]:
+    fix = "Pass a list, also for one."
+    items = check_items(name, [values] if isinstance(values, Irreps) else values, "a list of irreps", fix)
+    return [one if one is None or one == POSITIONS else as_irreps(one, f"{name}[{n}]") for n, one in enumerate(items)]
+
+
+def _inputs(ins: list[Any], inputs: Any, batch: int, dtype: torch.dtype, seed: int) -> list[Any]:
+    """The arguments, with floating-point tensors in ``dtype``."""
+    if inputs is None:
+        if None in ins:
+            raise ConfigError(
+                f"inputs must be given where an entry of irreps_in is None, got {ins} and no inputs. Pass a list of "
+                f"all arguments."
+            )
+        generator = torch.Generator().manual_seed(seed)
+        dims = [3 if irreps == POSITIONS else irreps.dim for irreps in ins]
+        drawn = [torch.randn(batch, dim, generator=generator, dtype=torch.float64, device="cpu") for dim in dims]
+        return [x.to(dtype) for x in drawn]
+    arguments = check_items("inputs", inputs, "a list of the arguments, or None", "Pass a list, also for one argument.")
+    if len(arguments) < len(ins):
+        raise ShapeError(
+            f"inputs must have an entry for each of the {len(ins)} entries of irreps_in, got {len(arguments)}. Give "
+            "all."
+        )
+    return [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in arguments]
+
+
+def _check_fits(name: str, x: Any, irreps: Any, layout: str) -> None:
+    if irreps is None:
+        return
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise ShapeError(
+            f"{name} must be a floating-point tensor, as it has irreps, got {got(x)}. Give None as its irreps."
+        )
+    FlatLayout(as_irreps("1o") if irreps == POSITIONS else irreps, layout).check(name, x)
+
+
+def _outputs(result: Any) -> list[Any]:
+    """The list of outputs: one, or the items of a tuple or a dictionary in their order."""
+    if isinstance(result, Mapping):
+        return list(result.values())
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def _moved(x: Any, irreps: Any, matrix: Tensor, shift: Tensor | None, layout: str) -> Any:
+    if irreps is None:
+        return x
+    if irreps == POSITIONS:
+        return x @ matrix.to(x).T + (0 if shift is None else shift.to(x))
+    d = representation_matrix(irreps, matrix).to(x)
+    return x @ d.T if layout == "mul_ir" else to_ir_mul(to_mul_ir(x, irreps) @ d.T, irreps)
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """The largest difference over the largest value; not a number counts as infinite."""
+    if not other.numel():
+        return 0.0
+    size = other.detach().abs().max().clamp(min=torch.finfo(other.dtype).tiny)
+    value = float((one.detach() - other.detach()).abs().max() / size)
+    return value if value == value else float("inf")

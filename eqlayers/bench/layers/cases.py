@@ -84,9 +84,6 @@ class LayerCase:
 def read_layer_suite(name: str = "layers") -> Suite:
     """Read a configuration, a path or a name in `configs/bench`.
 
-    Raises:
-        ConfigError: A key, a value or a name that is not known.
-
     Example:
         >>> [case.name for case in read_layer_suite().cases][:2]
         ['harmonics/l3/E2000', 'degrees/l1/E2000']

@@ -68,18 +68,16 @@ class PlainBatchNorm(torch.nn.Module):
         return joined(block * ((mean + 1e-5).rsqrt() * weight)[:, None] for block, mean, weight in each)
 
 
-def _means(irreps: str) -> Callable[[Tensor], Tensor]:
-    """Means of the squares of each group."""
-    return lambda x: torch.stack([block.square().mean((1, 2)) for block in blocks(x, irreps)], 1)
-
-
 NORMS: dict[str, Pair] = {
     **twin("Norm", lambda i: (i,)),
     **twin("BatchNorm", lambda i: (i,)),
     "BatchRMSNorm": plain(nn.BatchRMSNorm, PlainBatchNorm),
     "LayerNorm": plain(nn.LayerNorm, lambda i: PlainNorm(i, centred=True)),
     "RMSNorm": plain(nn.RMSNorm, PlainNorm),
-    "MeanSquaredNorm": plain(nn.MeanSquaredNorm, _means),
+    "MeanSquaredNorm": plain(
+        nn.MeanSquaredNorm,
+        lambda i: lambda x: torch.stack([block.square().mean((1, 2)) for block in blocks(x, i)], 1),
+    ),
 }
 
 
@@ -111,15 +109,8 @@ def _acts(irreps: str) -> list[Any]:
     return [{(0, 1): SILU, (0, -1): TANH}.get((ir.l, ir.p)) for _, ir in as_irreps(irreps)]
 
 
-def _sphere(irreps: str) -> tuple[Any, ...]:
-    """A signal on the sphere, a function, and the points of the smallest grid."""
-    return as_irreps(irreps), TANH, 2 * as_irreps(irreps).lmax + 2
-
-
-def _rotations(irreps: str) -> tuple[Any, ...]:
-    """Degrees of signals on the rotations, a function, and the resolution of a grid."""
-    lmax = as_irreps(irreps).lmax
-    return lmax, lmax, TANH, lmax + 1
+def _lmax(irreps: str) -> int:
+    return int(as_irreps(irreps).lmax)
 
 
 class Drawn(torch.nn.Module):
@@ -150,8 +141,8 @@ NONLINEAR: dict[str, Pair] = {
     **twin("Gate", _gates, moving=_as_wide_as(lambda i: nn.Gate(*_gates(i)))),
     "GatedNonlinearity": plain(nn.GatedNonlinearity, _plain_gate, _as_wide_as(nn.GatedNonlinearity)),
     **twin("Activation", lambda i: (i, _acts(i))),
-    **twin("S2Activation", _sphere),
-    **twin("SO3Activation", _rotations),
+    **twin("S2Activation", lambda i: (as_irreps(i), TANH, 2 * _lmax(i) + 2)),  # points of the smallest grid
+    **twin("SO3Activation", lambda i: (_lmax(i), _lmax(i), TANH, _lmax(i) + 1)),
     **twin("NormActivation", lambda i: (as_irreps(i), SIGMOID)),
     "Dropout": Pair(
         lambda i: Drawn(nn.Dropout(as_irreps(i), PROBABILITY)),
@@ -166,12 +157,6 @@ NONLINEAR: dict[str, Pair] = {
 
 
 # -- features taken apart, put together and in another order ----------------------------------------------------------
-
-
-def _last(irreps: str) -> tuple[Any, ...]:
-    """Arguments of a layer that takes out the last group."""
-    whole = as_irreps(irreps)
-    return whole, [whole[-1:]], [(len(whole) - 1,)]
 
 
 def _widths(irreps: Any) -> list[int]:
@@ -217,7 +202,7 @@ def _separable(irreps: str) -> nn.Separable:
 
 
 RESHAPING: dict[str, Pair] = {
-    **twin("Extract", _last),
+    **twin("Extract", lambda i: (as_irreps(i), [as_irreps(i)[-1:]], [(len(as_irreps(i)) - 1,)])),
     **twin("ExtractIr", lambda i: (as_irreps(i), as_irreps(i)[-1].ir)),
     **twin("Identity", lambda i: (i, i)),
     "Split": plain(

@@ -16,6 +16,7 @@ from torch import Tensor
 from ... import nn
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
+from ...layers.norm.definition import copies
 
 #: From the case's irreps, as text, or its other options, to a layer.
 Maker = Callable[[Any], Any]
@@ -29,9 +30,7 @@ DEGREE = 15  # edges of a node
 
 def blocks(x: Tensor, irreps: Any) -> list[Tensor]:
     """The groups of features, ``[rows, mul, 2 l + 1]`` each."""
-    whole = as_irreps(irreps)
-    parts = x.split([group.dim for group in whole], 1)
-    return [part.unflatten(1, (mul, ir.dim)) for part, (mul, ir) in zip(parts, whole, strict=True)]
+    return copies(x, as_irreps(irreps))
 
 
 def joined(parts: Iterable[Tensor]) -> Tensor:
@@ -52,11 +51,6 @@ def lengths(irreps: str, rows: int) -> Tensor:
 def vectors(irreps: str, rows: int) -> Tensor:
     """Normal numbers, ``[rows, 3]``."""
     return torch.randn(rows, 3, dtype=torch.float64)
-
-
-def nothing(irreps: Any, rows: int, device: torch.device) -> tuple[Any, ...]:
-    """No further operands."""
-    return ()
 
 
 def second_features(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
@@ -91,11 +85,6 @@ def species_of(rows: int, number: int, device: torch.device) -> Tensor:
     return torch.randint(number, (rows,)).to(device)
 
 
-def no_operations(argument: Any, rows: int, layer: Any) -> dict[str, int]:
-    """Where bytes bind anyway."""
-    return dict.fromkeys(("fwd", "fwd+bwd", "fwd+double"), 0)
-
-
 @dataclass(frozen=True)
 class Pair:
     """A layer and its peer.
@@ -113,13 +102,14 @@ class Pair:
         part: Rows of which the definition is computed at a time; None for all.
         fields: Options of a case, and their kinds.
         argument: From these options to what ``ours`` and ``theirs`` take.
-        operations: Sums and products of this package's formulas by direction, from the argument, rows and layer.
+        operations: Sums and products of this package's formulas by direction, from the argument, rows and layer; None
+            where bytes bind anyway.
     """
 
     ours: Maker
     theirs: Maker
     moving: Callable[[Any, int], Tensor] = features
-    further: Further = nothing
+    further: Further = lambda irreps, rows, device: ()
     fixed: bool = False
     peer: str = "e3nn"
     note: str = "eager"
@@ -129,7 +119,7 @@ class Pair:
     part: int | None = None
     fields: Mapping[str, str] = field(default_factory=lambda: {"irreps": "text"})
     argument: Callable[[dict[str, Any]], Any] = lambda options: str(options["irreps"])
-    operations: Callable[[Any, int, Any], dict[str, int]] = no_operations
+    operations: Callable[[Any, int, Any], dict[str, int]] | None = None
 
 
 plain = partial(Pair, peer=PLAIN)

@@ -21,7 +21,7 @@ from ...layers.contraction.lower import Contraction, lowered, single_copies
 from ...layers.harmonics.lower import edge_formula, harmonics_formula
 from ..products.peers import Refusal
 from ..roofline import operations
-from .pair import Pair, atoms_and_edges, graph_of, species_of
+from .pair import Maker, Pair, atoms_and_edges, graph_of, species_of
 
 
 def _degrees(lmax: int) -> list[int]:
@@ -60,18 +60,22 @@ class TheirGeometry(torch.nn.Module):
         return vectors, vectors.norm(dim=1), self.harmonics(vectors)
 
 
-def _times(counts: dict[str, int], factor: int) -> dict[str, int]:
-    return {direction: count * factor for direction, count in counts.items()}
-
-
 def _of_vectors(lmax: int, rows: int, layer: Any) -> dict[str, int]:
     base = harmonics_formula(tuple(_degrees(lmax)), True, "component")
-    return _times(operations(base, [True], [False], [True]), rows)
+    return {d: count * rows for d, count in operations(base, [True], [False], [True]).items()}
 
 
 def _of_edges(lmax: int, rows: int, layer: Any) -> dict[str, int]:
     base = edge_formula(tuple(_degrees(lmax)), "component", "none", 1)
-    return _times(operations(base, [True, True], [False, False], [True, True, False, True]), rows)
+    counts = operations(base, [True, True], [False, False], [True, True, False, True])
+    return {d: count * rows for d, count in counts.items()}
+
+
+def _of_degrees(ours: Maker, theirs: Maker, moving: Callable[[Any, int], Tensor], **more: Any) -> Pair:
+    """Harmonics of degrees up to lmax; e3nn's are TorchScript, which can be compiled."""
+    kind: dict[str, Any] = {"fields": {"lmax": "counts"}, "argument": lambda options: options["lmax"]}
+    kind |= {"note": "TorchScript", "others": {"e3nn-compiled": theirs}, "of_edges": True}
+    return Pair(ours, theirs, moving, **kind, **more)
 
 
 # -- symmetric contraction --------------------------------------------------------------------------------------------
@@ -162,27 +166,14 @@ def _of_atoms(options: dict[str, Any], rows: int, layer: Any) -> dict[str, int]:
 
 
 POLYNOMIALS: dict[str, Pair] = {
-    "SphericalHarmonics": Pair(
-        lambda lmax: nn.SphericalHarmonics(_degrees(lmax), True, "component"),
-        _theirs,
-        _vectors,
-        note="TorchScript",
-        others={"e3nn-compiled": _theirs},
-        of_edges=True,
-        fields={"lmax": "counts"},
-        argument=lambda options: options["lmax"],
-        operations=_of_vectors,
+    "SphericalHarmonics": _of_degrees(
+        lambda lmax: nn.SphericalHarmonics(_degrees(lmax), True, "component"), _theirs, _vectors, operations=_of_vectors
     ),
-    "EdgeGeometry": Pair(
+    "EdgeGeometry": _of_degrees(
         lambda lmax: OurGeometry(_degrees(lmax), "component"),
         TheirGeometry,
         lambda lmax, rows: atoms_and_edges(rows)[0],
-        lambda lmax, rows, device: (graph_of(rows, device),),
-        note="TorchScript",
-        others={"e3nn-compiled": TheirGeometry},
-        of_edges=True,
-        fields={"lmax": "counts"},
-        argument=lambda options: options["lmax"],
+        further=lambda lmax, rows, device: (graph_of(rows, device),),
         operations=_of_edges,
     ),
     "SymmetricContraction": Pair(

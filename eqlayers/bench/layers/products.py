@@ -46,10 +46,6 @@ class TheirSpecies(torch.nn.Module):
         return mapped
 
 
-def _each_alone(irreps: str) -> o3.Linear:
-    return o3.Linear(irreps, irreps, instructions=[(i, i) for i in range(len(as_irreps(irreps)))])
-
-
 def _species(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
     return (species_of(rows, SPECIES, device),)
 
@@ -61,12 +57,6 @@ def _harmonics(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
 def scalars(irreps: str, rows: int) -> Tensor:
     """One for each copy."""
     return torch.randn(rows, as_irreps(irreps).num_irreps, dtype=torch.float64)
-
-
-def _every_path(irreps: str) -> o3.TensorProduct:
-    """Features times harmonics, with a weight for each channel."""
-    first, second = as_irreps(irreps), as_irreps(EDGE)
-    return o3.TensorProduct(first, second, *paths(first, second, irreps_out=first))
 
 
 def gated_cross(s: Any, a: Any, b: Any) -> Any:
@@ -88,13 +78,19 @@ def plain_cross(s: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 PRODUCTS: dict[str, Pair] = {
     **twin("Linear", lambda i: (i, i)),
-    "IrrepwiseLinear": Pair(nn.IrrepwiseLinear, _each_alone),
+    "IrrepwiseLinear": Pair(
+        nn.IrrepwiseLinear, lambda i: o3.Linear(i, i, instructions=[(n, n) for n in range(len(as_irreps(i)))])
+    ),
     "LowRankLinear": Pair(lambda i: nn.LowRankLinear(i, i, RANK), _their_low_rank),
     "SpeciesLinear": Pair(lambda i: nn.SpeciesLinear(i, i, SPECIES), TheirSpecies, further=_species),
     **twin("ElementwiseTensorProduct", lambda i: (i, i), further=second_features),
     **twin("FullTensorProduct", lambda i: (i, EDGE), further=_harmonics),
     **twin("TensorSquare", lambda i: (as_irreps(i),)),
-    "SO3Linear": Pair(lambda i: nn.SO3Linear(i, EDGE, i), _every_path, further=_harmonics),
+    "SO3Linear": Pair(
+        lambda i: nn.SO3Linear(i, EDGE, i),
+        lambda i: o3.TensorProduct(as_irreps(i), as_irreps(EDGE), *paths(i, EDGE, irreps_out=i)),
+        further=_harmonics,
+    ),
     "TensorDot": Pair(
         lambda i: nn.TensorDot(i, scaled=True),
         lambda i: o3.ElementwiseTensorProduct(i, i, ["0e"]),

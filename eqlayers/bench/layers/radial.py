@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,16 +15,12 @@ from torch import Tensor
 from ... import nn
 from ...core.graph import Graph
 from ...layers.radial import definition
-from .pair import Maker, Pair, graph_of, lengths, plain, species_of
+from .pair import Pair, graph_of, lengths, plain, species_of
 
 CUTOFF, NUMBER, POWER = 5.0, 16, 6
 HIDDEN, WEIGHTS = 64, 128
 #: Of the atoms: carbon, hydrogen, oxygen.
 SPECIES = (6, 1, 8)
-
-
-def _their_basis(name: str) -> Maker:
-    return lambda irreps: lambda r: soft_one_hot_linspace(r, 0.0, CUTOFF, NUMBER, name, cutoff=True)
 
 
 def smooth(r: Tensor) -> Tensor:
@@ -132,29 +129,30 @@ def _close(irreps: str, rows: int) -> Tensor:
     return 0.3 + 0.9 * torch.rand(rows, dtype=torch.float64)
 
 
-def _function(function: Callable[[Tensor], Tensor]) -> Maker:
-    return lambda irreps: function
+def _of_lengths(kind: Callable[..., Pair], name: str, sizes: tuple[Any, ...], theirs: Callable[..., Tensor]) -> Pair:
+    return kind(lambda i: getattr(nn, name)(*sizes), lambda i: theirs, lengths, of_edges=True)
 
 
-def _same(ours: Any, name: str) -> Pair:
-    """A basis that e3nn has, without a cutoff besides its own."""
-    return Pair(lambda i: ours(NUMBER, CUTOFF, None), _their_basis(name), lengths, of_edges=True)
-
-
-def _beside(ours: Maker, function: Callable[[Tensor], Tensor]) -> Pair:
-    return plain(ours, _function(function), lengths, of_edges=True)
-
-
+#: e3nn's names of bases that have no envelope.
+SAME = {"Gaussian": "gaussian", "Cosine": "cosine", "SmoothFinite": "smooth_finite", "Fourier": "fourier"}
+ENVELOPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "PolynomialCutoff": polynomial,
+    "CosineCutoff": lambda r: definition.cosine_cutoff(r, CUTOFF),
+    "SmoothCutoff": smooth,
+}
 RADIAL: dict[str, Pair] = {
-    "BesselBasis": _beside(lambda i: nn.BesselBasis(NUMBER, CUTOFF), bessel),
-    "ChebyshevBasis": _beside(lambda i: nn.ChebyshevBasis(NUMBER, CUTOFF), chebyshev),
-    "GaussianBasis": _same(nn.GaussianBasis, "gaussian"),
-    "CosineBasis": _same(nn.CosineBasis, "cosine"),
-    "SmoothFiniteBasis": _same(nn.SmoothFiniteBasis, "smooth_finite"),
-    "FourierBasis": _same(nn.FourierBasis, "fourier"),
-    "PolynomialCutoff": _beside(lambda i: nn.PolynomialCutoff(CUTOFF), polynomial),
-    "CosineCutoff": _beside(lambda i: nn.CosineCutoff(CUTOFF), lambda r: definition.cosine_cutoff(r, CUTOFF)),
-    "SmoothCutoff": _beside(lambda i: nn.SmoothCutoff(CUTOFF), smooth),
+    "BesselBasis": _of_lengths(plain, "BesselBasis", (NUMBER, CUTOFF), bessel),
+    "ChebyshevBasis": _of_lengths(plain, "ChebyshevBasis", (NUMBER, CUTOFF), chebyshev),
+    **{
+        f"{name}Basis": _of_lengths(
+            Pair,
+            f"{name}Basis",
+            (NUMBER, CUTOFF, None),
+            partial(soft_one_hot_linspace, start=0.0, end=CUTOFF, number=NUMBER, basis=basis, cutoff=True),
+        )
+        for name, basis in SAME.items()
+    },
+    **{name: _of_lengths(plain, name, (CUTOFF,), function) for name, function in ENVELOPES.items()},
     "RadialNetwork": Pair(
         lambda i: nn.RadialNetwork(WEIGHTS, NUMBER, CUTOFF, (HIDDEN,)), lambda i: TheirNetwork(), lengths, of_edges=True
     ),

@@ -20,7 +20,7 @@ from ..products.peers import NO_DOUBLE, short
 from ..results import OURS, Record
 from ..roofline import tensor_bytes
 from . import PAIRS
-from .cases import LayerCase
+from .cases import LAYER_DIRECTIONS, LayerCase
 
 Outputs = tuple[Tensor, ...]
 ROUNDINGS = 64
@@ -123,17 +123,16 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
     makers |= {name: partial(other, name) for name in pair.others}
     held = [t.edge_index if isinstance(t, Graph) else t for t in further if pair.fixed or not _floats(t)]
     constants = tuple(t.to(case_dtype) if _floats(t) else t for t in held)
-    return Subject(makers, exact, constants, pair.operations(argument, case.rows, pair.ours(argument)))
+    counts = dict.fromkeys(LAYER_DIRECTIONS, 0)
+    if pair.operations is not None:
+        counts = pair.operations(argument, case.rows, pair.ours(argument))
+    return Subject(makers, exact, constants, counts)
 
 
 def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tensor) -> Call:
     """One call of one direction, forward included; it returns the results that :func:`names_of` names.
 
-    Args:
-        item: The layer.
-        direction: One of :data:`eqlayers.bench.layers.cases.LAYER_DIRECTIONS`.
-        cotangents: Of all results.
-        tangent: The gradient by the moving operand is contracted with it, for its own gradients.
+    For second derivatives, the gradient by the moving operand is contracted with the tangent.
     """
     inputs = [item.moving, *item.weights]
     leaves = tuple(leaf(t) for t in cotangents) if direction == "fwd+double" else ()

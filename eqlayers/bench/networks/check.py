@@ -157,12 +157,8 @@ def bounds(subject: Subject, moved: Sequence[Subject], device: torch.device) -> 
     energy, whose error in float32 is close to zero by chance on some atoms; on a GPU, where sums have no fixed order,
     the error also differs between two runs. So the error of an energy is measured on ``SAMPLES`` copies of the atoms,
     each moved by other rounding errors, and the largest error counts.
-
-    Args:
-        subject: The network and its atoms.
-        moved: The same network on atoms moved by rounding errors. These errors count as well: a network in float32 may
-            take positions in float64 or in float32. Forces and gradients are computed on the first.
-        device: Where to run.
+    The errors of the moved atoms count as well: a network in float32 may take positions in float64 or in float32.
+    Forces and gradients are computed on the first copy.
     """
     exact, single, near = (
         run(Entrant("", PEER, one.make(dtype).to(device), one.evaluate), True)

@@ -83,11 +83,7 @@ def subject_of(
     shift: float = 0.0,
     change: Callable[[Place], Place] | None = None,
 ) -> Subject:
-    """The network of a name on a crystal, or on what a change makes of it.
-
-    Raises:
-        ConfigError: Its package is not installed, or an option is wrong.
-    """
+    """The network of a name on a crystal, or on what a change makes of it."""
     rest = dict(options)
     place = crystal(atoms, float(rest.pop("cutoff", 5.0)))
     place = place if change is None else change(place)

@@ -42,18 +42,9 @@ def ase_atoms(place: Place) -> Any:
 
 
 class Symmetrix(torch.nn.Module):
-    """The calculator of a network, compiled for it, with its first call done.
+    """The calculator of a network of MACE, compiled for it, with its first call done on a structure.
 
-    Args:
-        network: MACE's.
-        place: One structure.
-        dtype: Of the C++.
-
-    Attributes:
-        about: How long the way to the first result took.
-
-    Raises:
-        Refusal: The package is not installed.
+    `about` says how long the way to the first result took.
     """
 
     def __init__(self, network: torch.nn.Module, place: Place, dtype: torch.dtype) -> None:
@@ -104,11 +95,7 @@ _last: list[tuple[Subject, torch.dtype, Symmetrix]] = []  # two rows of one size
 
 
 def symmetrix(subject: Subject, tables: Any, dtype: torch.dtype) -> torch.nn.Module:
-    """The calculator of a network of MACE.
-
-    Raises:
-        Refusal: The package is not installed.
-    """
+    """The calculator of a network of MACE."""
     if not _last or _last[0][0] is not subject or _last[0][1] != dtype:
         _last[:] = [(subject, dtype, Symmetrix(subject.make(torch.float64), subject.place, dtype))]
     return _last[0][2]

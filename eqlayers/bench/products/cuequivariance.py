@@ -22,11 +22,7 @@ LAYERS = {"uvu": "ChannelWiseTensorProduct", "uvw": "FullyConnectedTensorProduct
 
 
 def build_cuequivariance(case: Case, operands: Operands) -> Implementation:
-    """The peer's layer for the case; the note says which of its methods runs.
-
-    Raises:
-        Refusal: It is another product, or its kernels are not installed on a GPU.
-    """
+    """The peer's layer for the case; the note says which of its methods runs."""
     problem, x = case.problem, operands.values["x"]
     channelwise = problem.mode == "uvu"
     if channelwise and any(mul != 1 for mul, _ in problem.irreps_in2):

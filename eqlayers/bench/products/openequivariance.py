@@ -23,13 +23,7 @@ def build_openequivariance(
 ) -> Implementation:
     """The peer's product, or its convolution over edges that are sorted by receiver and then by sender.
 
-    Args:
-        case, operands: The case.
-        deterministic: Whether sums follow the sorted edges, else they are atomic additions.
-        layout: Of its features.
-
-    Raises:
-        Refusal: It cannot run the case.
+    A deterministic convolution adds up along the sorted edges, another one by atomic additions.
     """
     problem, x = case.problem, operands.values["x"]
     fused = operands.edge_index is not None

@@ -36,11 +36,7 @@ def short(error: Exception) -> str:
 
 
 def why_refused(name: str, error: Exception) -> str:
-    """The reason for a report: whatever a peer raises is its result, and this package's own errors are.
-
-    Raises:
-        Exception: The error itself, where this package did not mean it.
-    """
+    """The reason for a report: whatever a peer raises is its result, and this package's own errors are."""
     if isinstance(error, (Refusal, EqlayersError)):
         return " ".join(str(error).split())[:300]
     if name == OURS:
@@ -94,11 +90,7 @@ def ours(case: Case, operands: Operands, layout: str, backend: str | None = None
 
 
 def path_signs(problem: Problem, theirs: Callable[[int, int, int], np.ndarray]) -> list[float]:
-    """For each path, the sign by which other Clebsch-Gordan coefficients differ from the installed e3nn's.
-
-    Raises:
-        Refusal: They differ by more than a sign and a factor.
-    """
+    """For each path, the sign by which other Clebsch-Gordan coefficients differ from the installed e3nn's."""
     signs = []
     for degrees in problem.degrees:
         a, b = wigner_3j(*degrees), np.asarray(theirs(*degrees), dtype=np.float64)
@@ -169,11 +161,7 @@ PEERS: dict[str, Peer] = {
 
 
 def build_peer(name: str, case: Case, operands: Operands) -> Implementation:
-    """Make a peer ready for a case.
-
-    Raises:
-        Refusal: It is not installed, or cannot run the case.
-    """
+    """Make a peer ready for a case."""
     peer = PEERS[name]
     missing = [package for package in peer.packages if find_spec(package) is None]
     if missing:

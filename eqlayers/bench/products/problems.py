@@ -52,11 +52,7 @@ class Problem:
     weights: str = "per edge"
 
     def __post_init__(self) -> None:
-        """Refuse what :func:`read_problems` would.
-
-        Raises:
-            ConfigError: An unknown mode or kind of weights.
-        """
+        """Refuse what :func:`read_problems` would."""
         check_choice("mode", self.mode, PATHS)
         check_choice("weights", self.weights, WEIGHTS)
 
@@ -155,11 +151,7 @@ def read_problems(path: Path) -> dict[str, Problem]:
 
 
 def choose(problems: Mapping[str, Problem], patterns: Sequence[str], where: str) -> list[Problem]:
-    """The problems whose names match a pattern.
-
-    Raises:
-        ConfigError: A pattern matches none.
-    """
+    """The problems whose names match a pattern."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in problems):
             raise ConfigError(f"{where} must match a problem among {', '.join(problems)}, got {pattern!r}. Correct it.")

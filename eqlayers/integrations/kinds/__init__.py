@@ -1,5 +1,17 @@
-"""Kinds of layers in models of other packages, one file each: how they are recognised, replaced and compared."""
+"""Kinds of layers in models of other packages, one file each: how they are recognised, replaced and compared.
 
+:data:`RULES` lists those that can be replaced, in the order in which they are tried.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..structure import PRODUCT_NAMES, is_theirs
+from . import batch_norm, contracter, contraction, convolution, gate, grid, harmonics, linear, product
 from .batch_norm import AcceleratedBatchNorm
 from .contracter import AcceleratedContracter
 from .contraction import AcceleratedContraction, AcceleratedSymmetricContraction
@@ -27,3 +39,66 @@ __all__ = [
     "AcceleratedTensorSquare",
     "RebuiltWarning",
 ]
+
+#: Rules that replace a product with what is around it come first.
+RULES = (
+    *convolution.RULES,
+    gate.RULE,
+    product.RULE,
+    linear.RULE,
+    *harmonics.RULES,
+    contraction.RULES[0],
+    contracter.RULE,
+    contraction.RULES[1],
+    batch_norm.RULE,
+    *grid.RULES,
+)
+TARGETS = ("convolution", "product", "linear", "harmonics", "contraction", "gate", "norm", "grid")
+#: Layers that stay as they are: their attributes, and why they stay.
+KEPT = {
+    "Norm": (("tp", "squared"), "is fastest as it is, with our product inside"),
+    "NormActivation": (
+        ("norm", "scalar_nonlinearity", "scalar_multiplier"),
+        "is fastest as it is, with our products inside",
+    ),
+    "Activation": (("acts", "paths"), "calls functions of torch alone, as ours does"),
+    "Dropout": (("irreps", "p"), "draws the same copies as ours, in the same time"),
+    "Extract": (
+        ("instructions", "irreps_outs"),
+        "makes copies, where ours gives views that changes in place go through",
+    ),
+}
+#: Kept layers without layers inside.
+SIMPLE = {"Activation", "Dropout", "Extract"}
+_LAYERS = (
+    *(product.is_product, linear.is_linear, harmonics.is_harmonics),
+    *(contraction.is_contraction, contracter.is_contracter),
+    *(batch_norm.is_batch_norm, grid.is_s2_activation, grid.is_so3_activation),
+)
+_SCRIPTED_NAMES = (*PRODUCT_NAMES, "SphericalHarmonics", "SymmetricContraction")
+
+
+def is_layer(module: Any) -> bool:
+    """Whether it is a layer of e3nn's without layers inside, or a contraction of MACE's or Allegro's."""
+    return any(test(module) for test in _LAYERS) or kept_kind(module) in SIMPLE
+
+
+def is_whole(module: Any) -> bool:
+    """Whether it is a layer of e3nn's with layers inside, which may be replaced in place of it."""
+    return gate.is_gate(module) or kept_kind(module) in set(KEPT) - SIMPLE
+
+
+def is_scripted_layer(module: nn.Module) -> bool:
+    """Whether it is TorchScript that holds an e3nn layer, which cannot be taken out of it."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return False
+    for inner in module.modules():
+        name = getattr(inner, "original_name", "")
+        if name in _SCRIPTED_NAMES or (name == "Linear" and "_compiled_main" in dict(inner.named_children())):
+            return True
+    return False
+
+
+def kept_kind(module: Any) -> str:
+    """Which layer of e3nn's it is that stays as it is; empty if none."""
+    return next((name for name, (held, _) in KEPT.items() if is_theirs(module, name, held)), "")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...irreps.algebra import as_irreps
 from ...nn import BatchNorm
-from ..probes import Operands, Probe, call, draw
+from ..probes import Operands, Probe, call, call_with, draw
 from ..replacement import FusedReplacement
 from ..structure import Rule, is_theirs, part_if, refuse_changed
 
@@ -37,12 +37,7 @@ def _refuse(module: Any) -> str | None:
 
 
 class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
-    """Replacement of an ``e3nn.nn.BatchNorm``, with the same weight and running statistics objects.
-
-    Args:
-        original: The module.
-        backend: Name of a backend, or None for the first that accepts.
-    """
+    """Replacement of an ``e3nn.nn.BatchNorm``, with the same weight and running statistics objects."""
 
     _settings = ("eps", "momentum")
 
@@ -69,23 +64,16 @@ RULE = Rule("norm", part_if(is_batch_norm), _refuse, AcceleratedBatchNorm.of)
 # ---- inputs ---------------------------------------------------------------------------------------------------------
 
 
-class _InMode(nn.Module):
-    """Calls a module past its hooks, in training or not, whatever it is in."""
-
-    def __init__(self, module: nn.Module, training: bool) -> None:
-        super().__init__()
-        self.module, self.mode = module, training
-
-    def forward(self, x: Tensor) -> Tensor:
-        module, before = self.module, self.module.training
-        module.training = self.mode
-        try:
-            result = call(module, x)
-        finally:
-            module.training = before
-        buffers = vars(module)["_buffers"]
-        running = [buffers[name] for name in _RUNNING if self.mode and buffers.get(name) is not None]
-        return torch.cat([result.reshape(-1), *running])
+def _in_mode(module: nn.Module, training: bool, x: Tensor) -> Tensor:
+    """The result in training or not, whatever mode the module is in, and the running statistics after training."""
+    before, module.training = module.training, training
+    try:
+        result = call(module, x)
+    finally:
+        module.training = before
+    buffers = vars(module)["_buffers"]
+    running = [buffers[name] for name in _RUNNING if training and buffers.get(name) is not None]
+    return torch.cat([result.reshape(-1), *running])
 
 
 def _probe(original: Any, rows: int, training: bool) -> Probe:
@@ -101,9 +89,7 @@ def _probe(original: Any, rows: int, training: bool) -> Probe:
     def run(module: nn.Module, o: Operands) -> Tensor:
         state = {name: o[name] for name in parameters}
         state |= {name: b.to(o["x"], copy=True) for name, b in buffers.items()}
-        named = {f"module.{name}": value for name, value in state.items()}
-        result: Tensor = torch.func.functional_call(_InMode(module, training), named, (o["x"],))
-        return result
+        return call_with(module, state, training, o["x"], function=_in_mode)
 
     return Probe(operands, run, partial(_size, original, training, operands["x"], buffers))
 
@@ -111,13 +97,7 @@ def _probe(original: Any, rows: int, training: bool) -> Probe:
 def _size(layer: Any, training: bool, exact: Tensor, buffers: Operands, o: Operands, count: bool) -> Tensor:
     """Sizes of the terms, or their number: x and mean, the squares of both, and the inverse root of those.
 
-    Args:
-        layer: e3nn's.
-        training: The mode.
-        exact: The features with their signs, of which variances are.
-        buffers: Running statistics, with their signs.
-        o: Absolute values, or ones.
-        count: Whether ones are given.
+    The exact features and the buffers have their signs, which variances depend on; `o` has absolute values, or ones.
     """
     lead, kept_ones = exact.shape[:-1], not layer.instance and not training
     batch, start, scalar, copy = exact.shape[0], 0, 0, 0

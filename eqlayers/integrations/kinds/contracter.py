@@ -16,7 +16,7 @@ from ...irreps.instructions import Instruction
 from ...layers.base.module import EquivariantModule
 from ...layers.tensor_product.plan import ProductPlan
 from ...layers.tensor_product.run import run_product
-from ..probes import NODES, Operands, PastHooks, Probe, draw
+from ..probes import NODES, Operands, Probe, call_with, draw
 from ..replacement import FusedReplacement
 from ..structure import Rule, base_of, code_of, is_theirs, part_if, refuse_changed
 from .contraction import NOTICED
@@ -48,11 +48,7 @@ def _coefficients(
 ) -> tuple[list[float], float]:
     """The factor of every path's Wigner 3j symbols, and the largest relative error of the stored coefficients.
 
-    Args:
-        w3j: Allegro's buffer: ``[P, i, j, k]``; without P if there is one path, without j if all have i = j.
-        irreps: Of both inputs and of the result, one copy of each.
-        paths: Indices of irreps.
-        normalization: 'component', or None.
+    Allegro's buffer is ``[P, i, j, k]``; without P if there is one path, without j if all have i = j.
     """
     dims = [part.dim for part in irreps]
     stored = w3j.detach().to("cpu", torch.float64)
@@ -92,16 +88,6 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
 
     Channels are innermost in our kernel and outermost in Allegro's features: both are turned around it, and what one
     layer turned back the next one has as it needs it.
-
-    Args:
-        original: The module.
-        backend: Name of a backend, or None for the first that accepts.
-
-    Attributes:
-        instructions: As a tensor product's, with channels.
-
-    Raises:
-        ConfigError: Its coefficients are not Wigner 3j symbols.
     """
 
     weights: nn.Parameter
@@ -185,10 +171,8 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         atoms = torch.arange(rows, device="cpu") % NODES
 
         def run(module: nn.Module, o: Operands, w3j: Tensor | None = None) -> Tensor:
-            tensors = {"module.weights": o["weights"]} | ({} if w3j is None else {"module.w3j": w3j})
-            arguments = (o["x"], o["y"], atoms.to(o["x"].device))
-            result: Tensor = torch.func.functional_call(PastHooks(module), tensors, arguments)
-            return result
+            state = {"weights": o["weights"]} | ({} if w3j is None else {"w3j": w3j})
+            return call_with(module, state, o["x"], o["y"], atoms.to(o["x"].device))
 
         def size(o: Operands, count: bool) -> Tensor:
             w3j = original.w3j.detach().double().cpu()

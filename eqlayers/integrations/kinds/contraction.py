@@ -12,7 +12,7 @@ from ...layers.base.module import EquivariantModule
 from ...layers.contraction.basis import from_dense
 from ...layers.contraction.lower import MOST, Mixing, polynomials_of, read_polynomials
 from ...nn import SymmetricContraction
-from ..probes import Operands, PastHooks, Probe, draw
+from ..probes import Operands, Probe, call_with, draw
 from ..replacement import FusedReplacement
 from ..structure import Rule, base_of, child_of, hooks_inside, is_theirs, part_if, refuse_changed
 
@@ -72,19 +72,9 @@ def _refuse_part(part: Any) -> str | None:
 
 
 class AcceleratedContraction(nn.Module):
-    """One irrep of the result of a symmetric contraction: the weights and coupling tensors of MACE's, the very objects.
+    """One irrep (degree, parity) of the result: the weights and coupling tensors of MACE's ``Contraction`` themselves.
 
-    Args:
-        original: MACE's ``Contraction``.
-        text: Irreps of the feature, one copy of each.
-        ir: Degree and parity of the result.
-
-    Attributes:
-        text: As given.
-        mixings: What the coupling tensors are, for degrees from 1 on.
-
-    Raises:
-        ConfigError: Coupling tensors of another shape, or that are not equivariant.
+    `text` has one copy of each irrep of the features; `mixings` are the coupling tensors of degrees from 1 on.
     """
 
     weights_max: nn.Parameter
@@ -131,13 +121,6 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
 
     Its coupling tensors stay in the state dict and are those that count, whichever version of e3nn made them and
     whichever paths they are of.
-
-    Args:
-        original: The module.
-        backend: Name of a backend, or None for the first that accepts.
-
-    Raises:
-        ConfigError: Its tensors do not belong to a symmetric contraction.
     """
 
     contractions: nn.ModuleList
@@ -172,20 +155,9 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
         """Number of paths that have weights, of all degrees and irreps."""
         return sum(mixed.shape[1] for one in self.parts for mixed in one.mixings)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Follow the coupling tensors that the parts are about to load; torch asks the whole before its parts."""
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, *args)
         for k, one in enumerate(self.parts):
             mixings = list(one.mixings)
             for degree in range(1, self.correlation + 1):
@@ -195,7 +167,7 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
                     continue  # torch says so itself
                 read = one.read(degree, tensor)
                 if read is None:
-                    error_msgs.append(f"{key} must hold equivariant tensors of {self.irreps_in}, got others.")
+                    args[-1].append(f"{key} must hold equivariant tensors of {self.irreps_in}, got others.")
                 else:
                     mixings[degree - 1] = read
             one.mixings = tuple(mixings)
@@ -237,10 +209,7 @@ def _probe(original: Any, replacement: AcceleratedSymmetricContraction, rows: in
 
     def run(module: nn.Module, o: Operands, couplings: dict[str, Tensor] | None = None) -> Tensor:
         state = (couplings or {}) | {name: o[operand] for name, operand in weights.items()}
-        named = {f"module.{name}": tensor for name, tensor in state.items()}
-        arguments = (o["x"], o.get("y", species.to(o["x"])))
-        result: Tensor = torch.func.functional_call(PastHooks(module), named, arguments)
-        return result
+        return call_with(module, state, o["x"], o.get("y", species.to(o["x"])))
 
     def size(o: Operands, count: bool) -> Tensor:
         """The sums that MACE makes, of absolute values, or of ones."""

@@ -99,12 +99,7 @@ def _refuse_fusion(module: nn.Module, name: str) -> str | None:
 
 
 class AcceleratedScatter(FusedReplacement):
-    """Replacement of NequIP's ``TensorProductScatter``: gather, product and sum over edges in one call.
-
-    Args:
-        original: The module; its product is ``original.tp``.
-        backend: Name of a backend, or None for the first that accepts.
-    """
+    """Replacement of NequIP's ``TensorProductScatter``: gather, product and sum over edges in one call."""
 
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         super().__init__()

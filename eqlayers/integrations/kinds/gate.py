@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,11 +32,8 @@ _HELD = {
 }
 #: Roundings of a function of one number, beside the roundings of any term.
 PER_FUNCTION = 4.0
-
-
-def is_gate(module: Any) -> bool:
-    """Whether it is e3nn's ``Gate``, or of a class derived from it."""
-    return is_theirs(module, "Gate", (*_PARTS, "irreps_in", "irreps_out"), (*_PARTS, "cat"))
+#: Whether a module is e3nn's, or of a class derived from that.
+is_gate = partial(is_theirs, name="Gate", attributes=(*_PARTS, "irreps_in", "irreps_out"), uses=(*_PARTS, "cat"))
 
 
 def _refuse(module: nn.Module) -> str | None:
@@ -90,15 +88,7 @@ def factor_of(act: Any) -> float:
 
 
 class AcceleratedGate(FusedReplacement, Gate):
-    """Replacement of an ``e3nn.nn.Gate``, with the same function objects and factors.
-
-    Args:
-        original: The module.
-        backend: Name of a backend, or None for the first that accepts.
-
-    Raises:
-        ConfigError: Irreps of the result that our layer does not have.
-    """
+    """Replacement of an ``e3nn.nn.Gate``, with the same function objects and factors."""
 
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         theirs: Any = original

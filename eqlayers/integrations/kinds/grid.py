@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,18 +23,10 @@ _PARTS = {
     "S2Activation": {"to_s2": "ToS2Grid", "from_s2": "FromS2Grid", "act": "normalize2mom"},
     "SO3Activation": {"grid_in": "SO3Grid", "grid_out": "SO3Grid", "act": "normalize2mom"},
 }
-
-
-def is_s2_activation(module: Any) -> bool:
-    """Whether it is e3nn's ``S2Activation``, or of a class derived from it."""
-    parts = _PARTS["S2Activation"]
-    return is_theirs(module, "S2Activation", (*parts, "random_rot"), (*parts, "random_rot"))
-
-
-def is_so3_activation(module: Any) -> bool:
-    """Whether it is e3nn's ``SO3Activation``, or of a class derived from it."""
-    parts = _PARTS["SO3Activation"]
-    return is_theirs(module, "SO3Activation", (*parts, "lmax_in", "lmax_out"), parts)
+_S2, _SO3 = ((*_PARTS["S2Activation"], "random_rot"), tuple(_PARTS["SO3Activation"]))
+#: Whether a module is e3nn's, or of a class derived from that.
+is_s2_activation = partial(is_theirs, name="S2Activation", attributes=_S2, uses=_S2)
+is_so3_activation = partial(is_theirs, name="SO3Activation", attributes=(*_SO3, "lmax_in", "lmax_out"), uses=_SO3)
 
 
 def _refuse(module: Any) -> str | None:
@@ -81,12 +74,7 @@ class _GridReplacement(FusedReplacement):
 
 
 class AcceleratedS2Activation(_GridReplacement, S2Activation):
-    """Replacement of an ``e3nn.nn.S2Activation``, with the same grid objects.
-
-    Args:
-        original: The module.
-        backend: For the signature of all replacements.
-    """
+    """Replacement of an ``e3nn.nn.S2Activation``, with the same grid objects."""
 
     _settings = ("random_rot",)
 
@@ -101,12 +89,7 @@ class AcceleratedS2Activation(_GridReplacement, S2Activation):
 
 
 class AcceleratedSO3Activation(_GridReplacement, SO3Activation):
-    """Replacement of an ``e3nn.nn.SO3Activation``, with the same grid objects.
-
-    Args:
-        original: The module.
-        backend: For the signature of all replacements.
-    """
+    """Replacement of an ``e3nn.nn.SO3Activation``, with the same grid objects."""
 
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         EquivariantModule.__init__(self, backend=backend)

@@ -22,16 +22,9 @@ from ..replacement import Replacement
 from ..structure import Rule, is_theirs, part_if, refuse_changed
 
 _ATTRIBUTES = ("normalize", "normalization", "irreps_in", "irreps_out", "_ls_list", "_lmax", "_is_range_lmax")
-
-
-def is_harmonics(module: Any) -> bool:
-    """Whether it is e3nn's ``SphericalHarmonics``, or of a class derived from it."""
-    return is_theirs(module, "SphericalHarmonics", _ATTRIBUTES)
-
-
-def _is_angular(module: Any) -> bool:
-    """Whether it is e3nn's ``SphericalHarmonicsAlphaBeta``."""
-    return is_theirs(module, "SphericalHarmonicsAlphaBeta", ("_ls_list", "normalization"))
+#: Whether a module is e3nn's, or of a class derived from that.
+is_harmonics = partial(is_theirs, name="SphericalHarmonics", attributes=_ATTRIBUTES)
+_is_angular = partial(is_theirs, name="SphericalHarmonicsAlphaBeta", attributes=("_ls_list", "normalization"))
 
 
 class RebuiltWarning(UserWarning):
@@ -39,15 +32,7 @@ class RebuiltWarning(UserWarning):
 
 
 class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
-    """Replacement of an ``e3nn.o3.SphericalHarmonics``.
-
-    Args:
-        original: The module.
-        backend: Name of a backend, or None for the first that accepts.
-
-    Raises:
-        ConfigError: Degrees, or irreps of the result, that our layer does not have.
-    """
+    """Replacement of an ``e3nn.o3.SphericalHarmonics``."""
 
     __jit_unused_properties__: ClassVar[list[str]] = ["_lmax"]
 
@@ -103,10 +88,6 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
         return [Probe({"x": draw("x", rows, 3)}, lambda module, o: call(module, o["x"]), magnitude)]
 
 
-def _refuse_angular(module: nn.Module) -> str:
-    return "takes angles, for which there is no layer here"
-
-
 RULES = (
     Rule(
         "harmonics",
@@ -114,7 +95,12 @@ RULES = (
         lambda module: refuse_changed(module, "SphericalHarmonics"),
         AcceleratedSphericalHarmonics.of,
     ),
-    Rule("harmonics", part_if(_is_angular), _refuse_angular, AcceleratedSphericalHarmonics.of),
+    Rule(
+        "harmonics",
+        part_if(_is_angular),
+        lambda module: "takes angles, for which there is no layer here",
+        AcceleratedSphericalHarmonics.of,
+    ),
 )
 
 

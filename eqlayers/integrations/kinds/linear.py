@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,11 +17,8 @@ from ..structure import Rule, is_theirs, part_if
 from .product import COMMON_ATTRIBUTES, refuse_generated
 
 _ATTRIBUTES = ("irreps_in", *COMMON_ATTRIBUTES, "_compiled_main")
-
-
-def is_linear(module: Any) -> bool:
-    """Whether it is an e3nn linear map, or of a class derived from one."""
-    return is_theirs(module, "Linear", _ATTRIBUTES)
+#: Whether a module is e3nn's, or of a class derived from that.
+is_linear = partial(is_theirs, name="Linear", attributes=_ATTRIBUTES)
 
 
 def refuse_linear(module: nn.Module) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +22,8 @@ _ATTRIBUTES = ("irreps_in1", "irreps_in2", *COMMON_ATTRIBUTES, "_compiled_main_l
 #: Copies in the second input of 'uvw' paths up to which one kernel is faster than e3nn's matrix products: measured on a
 #: CPU, from 3 to 10 times at 2 to 8 copies, about equal at 16, half as fast at 32.
 DENSE = 16
-
-
-def is_product(module: Any) -> bool:
-    """Whether it is an e3nn tensor product, or of a class derived from one."""
-    return is_theirs(module, "TensorProduct", _ATTRIBUTES)
+#: Whether a module is e3nn's, or of a class derived from that.
+is_product = partial(is_theirs, name="TensorProduct", attributes=_ATTRIBUTES)
 
 
 def refuse_product(module: nn.Module) -> str | None:

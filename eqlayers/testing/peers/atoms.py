@@ -61,9 +61,6 @@ def structures(sizes: Sequence[int] = SIZES, seed: int = 0) -> list[Structure]:
 def repeats(count: int) -> tuple[int, int, int]:
     """How often a cell of four atoms is repeated along each vector for so many atoms: as evenly as can be.
 
-    Raises:
-        ConfigError: No whole number of cells.
-
     Example:
         >>> [repeats(count) for count in (64, 256, 1000)]
         [(4, 2, 2), (4, 4, 4), (10, 5, 5)]
