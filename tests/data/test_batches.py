@@ -69,9 +69,9 @@ def test_processes_share_every_sample_once_in_as_many_batches(batch_size, proces
     for num in range(processes, 30):
         shares = [SharedBatchSampler(range(num), batch_size, rank, processes) for rank in range(processes)]
         batches = [list(share) for share in shares]
-        assert {len(own) for own in batches} == {len(share) for share in shares} == {len(batches[0])}
-        assert all(batch for own in batches for batch in own)
-        assert sorted(np.concatenate([batch for own in batches for batch in own]).tolist()) == list(range(num))
+        assert {len(of_rank) for of_rank in batches} == {len(share) for share in shares} == {len(batches[0])}
+        assert all(batch for of_rank in batches for batch in of_rank)
+        assert sorted(np.concatenate([batch for of_rank in batches for batch in of_rank]).tolist()) == list(range(num))
         together = [sorted(np.concatenate(step).tolist()) for step in zip(*batches, strict=True)]
         assert np.concatenate(together).tolist() == list(range(num))  # step by step, what one process would take
         full = batch_size * processes
@@ -89,7 +89,7 @@ def test_processes_draw_the_same_order():
     first = [list(share) for share in shares]
     second = [list(share) for share in shares]
     for epoch in (first, second):
-        assert sorted(np.concatenate([batch for own in epoch for batch in own]).tolist()) == list(range(20))
+        assert sorted(np.concatenate([batch for of_rank in epoch for batch in of_rank]).tolist()) == list(range(20))
     assert first != second
     shares[0].sampler.set_epoch(0)  # as Lightning does
     assert list(shares[0]) == first[0]
@@ -101,16 +101,16 @@ def test_processes_share_batches_of_bounded_size(processes):
     shares = [EdgeBatchSampler(EpochSampler(100, 0), n_edges, 400, 9, rank, processes) for rank in range(processes)]
     for _ in range(2):
         epoch = [list(share) for share in shares]
-        assert {len(own) for own in epoch} == {len(share) for share in shares}
-        assert sorted(np.concatenate([batch for own in epoch for batch in own]).tolist()) == list(range(100))
-        assert max(n_edges[batch].sum() for own in epoch for batch in own) <= 400
+        assert {len(of_rank) for of_rank in epoch} == {len(share) for share in shares}
+        assert sorted(np.concatenate([batch for of_rank in epoch for batch in of_rank]).tolist()) == list(range(100))
+        assert max(n_edges[batch].sum() for of_rank in epoch for batch in of_rank) <= 400
     lone = [EdgeBatchSampler(EpochSampler(4, 0), np.zeros(4, int), 9, 9, rank, 2) for rank in (0, 1)]
     assert sorted(len(batch) for share in lone for batch in share) == [2, 2]
     # three batches of one sample each on two processes: the first comes twice
     odd = [list(EdgeBatchSampler(EpochSampler(3, 0), np.full(3, 9), 9, 9, rank, 2)) for rank in (0, 1)]
-    assert [len(own) for own in odd] == [2, 2]
+    assert [len(of_rank) for of_rank in odd] == [2, 2]
     assert odd[1][1] == odd[0][0]
-    assert {batch[0] for own in odd for batch in own} == {0, 1, 2}
+    assert {batch[0] for of_rank in odd for batch in of_rank} == {0, 1, 2}
 
 
 def test_more_processes_than_samples_are_refused():

@@ -72,13 +72,13 @@ def test_embedded_set(make):
 @pytest.mark.parametrize(("target", "mean", "composition"), [("U0", 58.5455, 0.53554), ("mu", 0.94302, 0.79531)])
 def test_baselines_of_the_embedded_set(make, target, mean, composition):
     data = make("mini", target)
-    found = data.baselines("test")
-    assert {name: found[name] for name in ("mean", "composition")} == pytest.approx(
+    baselines = data.baselines("test")
+    assert {name: baselines[name] for name in ("mean", "composition")} == pytest.approx(
         {"mean": mean, "composition": composition}, rel=1e-4
     )
     train, test = (torch.cat([part[i].y for i in range(len(part))]) for part in (data.train_set, data.test_set))
-    assert found["mean_rmse"] == pytest.approx((test - train.mean()).square().mean().sqrt().item(), rel=1e-9)
-    assert found["composition"] < found["composition_rmse"] < found["mean_rmse"]
+    assert baselines["mean_rmse"] == pytest.approx((test - train.mean()).square().mean().sqrt().item(), rel=1e-9)
+    assert baselines["composition"] < baselines["composition_rmse"] < baselines["mean_rmse"]
 
 
 def test_size_split(make):
@@ -151,8 +151,8 @@ def test_workers_give_the_same_batches(make):
     data = make("mini", "U0", limit_train=40, batch_size=16, num_workers=2)
     loader = data.train_dataloader()
     assert loader.persistent_workers
-    found = [[batch.idx.tolist() for batch in loader] for _ in range(2)]
-    assert found == epochs(make("mini", "U0", limit_train=40, batch_size=16))
+    two_epochs = [[batch.idx.tolist() for batch in loader] for _ in range(2)]
+    assert two_epochs == epochs(make("mini", "U0", limit_train=40, batch_size=16))
     del loader
 
 

@@ -33,13 +33,13 @@ def ethanol() -> StructureArrays:
 @pytest.fixture(scope="module")
 def copper() -> StructureArrays:
     """Fifteen volumes with displaced atoms, by EMT."""
-    found = []
+    frames = []
     for a in np.linspace(3.3, 4.0, 15):
         atoms = bulk("Cu", a=a, cubic=True)
         atoms.rattle(0.02, seed=int(100 * a))
         atoms.calc = EMT()
-        found.append((atoms.get_potential_energy(), atoms.get_stress(voigt=False), atoms.positions, atoms.cell.array))
-    energy, stress, pos, cell = zip(*found, strict=True)
+        frames.append((atoms.get_potential_energy(), atoms.get_stress(voigt=False), atoms.positions, atoms.cell.array))
+    energy, stress, pos, cell = zip(*frames, strict=True)
     labels = {"energy": energy, "stress": stress}
     return StructureArrays.of("Cu", [4] * 15, [29] * 60, np.concatenate(pos), cell=cell, pbc=np.ones((15, 3)), **labels)
 
@@ -74,13 +74,13 @@ def test_units(ethanol, energy, forces, pos, told):
 
 def test_a_factor_that_energies_and_forces_share_is_seen_by_the_size_of_forces():
     """Without stress and bonds of nonmetals no ratio of two labels tells."""
-    found = []
+    factors = []
     for number in range(30):
         atoms = bulk("Cu", a=3.4 + 0.02 * number, cubic=True) * (2, 2, 1)
         atoms.rattle(0.15, seed=number)
         atoms.calc = EMT()
-        found.append((atoms.get_potential_energy(), atoms.get_forces(), atoms.positions, atoms.cell.array))
-    energy, forces, pos, cell = zip(*found, strict=True)
+        factors.append((atoms.get_potential_energy(), atoms.get_forces(), atoms.positions, atoms.cell.array))
+    energy, forces, pos, cell = zip(*factors, strict=True)
     labels = {"energy": energy, "forces": np.concatenate(forces)}
     right = StructureArrays.of(
         "Cu", [16] * 30, [29] * 480, np.concatenate(pos), cell=cell, pbc=np.ones((30, 3)), **labels

@@ -34,9 +34,9 @@ PAGE = b"\n<!DOCTYPE html>\n<html><head><title>403 Forbidden</title></head></htm
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets with files of any number of structures."""
-    for name, found in PUBLISHED.items():
-        files = {file: content._replace(frames=None) for file, content in found.files.items()}
-        monkeypatch.setitem(PUBLISHED, name, found._replace(files=files))
+    for name, published in PUBLISHED.items():
+        files = {file: content._replace(frames=None) for file, content in published.files.items()}
+        monkeypatch.setitem(PUBLISHED, name, published._replace(files=files))
 
 
 def read(name: str, path: Path) -> None:

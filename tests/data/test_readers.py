@@ -59,14 +59,14 @@ def symmetric(row: int) -> np.ndarray:
 )
 def test_usual_names(tmp_path, energy, forces):
     made = frames(**{energy: lambda row: -10.0 * row, forces: force, "config_type": lambda row: "ab"[row % 2]})
-    found, report = read_structures(saved(tmp_path, made))
-    assert found.energy.tolist() == [0.0, -10.0, -20.0]
-    assert np.array_equal(found.forces, np.concatenate([force(row) for row in range(3)]))
-    assert found.labels == ("energy", "forces")
-    assert found.config_type.tolist() == ["a", "b", "a"]
-    assert found.pbc.all()
-    assert found.cell == pytest.approx(np.stack([CELL] * 3))
-    assert found.pos == pytest.approx(np.concatenate([atoms.positions for atoms in made]), abs=1e-8)
+    arrays, report = read_structures(saved(tmp_path, made))
+    assert arrays.energy.tolist() == [0.0, -10.0, -20.0]
+    assert np.array_equal(arrays.forces, np.concatenate([force(row) for row in range(3)]))
+    assert arrays.labels == ("energy", "forces")
+    assert arrays.config_type.tolist() == ["a", "b", "a"]
+    assert arrays.pbc.all()
+    assert arrays.cell == pytest.approx(np.stack([CELL] * 3))
+    assert arrays.pos == pytest.approx(np.concatenate([atoms.positions for atoms in made]), abs=1e-8)
     assert any(line.startswith(f"energy: {energy!r} in eV (taken for granted") for line in report)
 
 
@@ -77,33 +77,33 @@ def test_calculators(tmp_path):
             atoms, energy=row + 0.5, forces=force(row), stress=symmetric(row), dipole=[0.0, row, 1.0]
         )
     for name in ("set.xyz", "set.traj"):
-        found, _ = read_structures(saved(tmp_path, made, name))
-        assert found.energy.tolist() == [0.5, 1.5, 2.5]
-        assert found.stress == pytest.approx(np.stack([symmetric(row) for row in range(3)]))
-        assert found.dipole[:, 1].tolist() == [0, 1, 2]
-        assert found.labels == ("energy", "forces", "stress", "dipole")
+        arrays, _ = read_structures(saved(tmp_path, made, name))
+        assert arrays.energy.tolist() == [0.5, 1.5, 2.5]
+        assert arrays.stress == pytest.approx(np.stack([symmetric(row) for row in range(3)]))
+        assert arrays.dipole[:, 1].tolist() == [0, 1, 2]
+        assert arrays.labels == ("energy", "forces", "stress", "dipole")
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (9,)])
 def test_virials_become_stress(tmp_path, shape):
     made = frames(energy=float, virial=lambda row: symmetric(row).reshape(shape))
-    found, report = read_structures(saved(tmp_path, made))
-    assert found.stress == pytest.approx(-np.stack([symmetric(row) for row in range(3)]) / VOLUME)
+    arrays, report = read_structures(saved(tmp_path, made))
+    assert arrays.stress == pytest.approx(-np.stack([symmetric(row) for row in range(3)]) / VOLUME)
     assert "stress: -virial / volume, of 3 structures" in report
 
 
 def test_stress_and_virials_complete_each_other(tmp_path):
     made = frames(REF_stress=symmetric, REF_virial=lambda row: -VOLUME * symmetric(row))
     del made[0].info["REF_stress"], made[1].info["REF_virial"]
-    found, report = read_structures(saved(tmp_path, made))
-    assert found.stress == pytest.approx(np.stack([symmetric(row) for row in range(3)]))
+    arrays, report = read_structures(saved(tmp_path, made))
+    assert arrays.stress == pytest.approx(np.stack([symmetric(row) for row in range(3)]))
     assert "stress: -virial / volume, of 1 structures" in report
 
 
 def test_stress_and_virials_that_differ_are_refused(tmp_path):
     made = frames(REF_stress=symmetric, REF_virial=lambda row: (-VOLUME if row else VOLUME) * symmetric(row))
-    found = r"got a mean stress of 2 and -2 eV/Angstrom\^3 in row 0, and others in 1 structures"
-    with pytest.raises(DataError, match=r"stress and virial of .* must agree, stress = -virial / volume, " + found):
+    message = r"got a mean stress of 2 and -2 eV/Angstrom\^3 in row 0, and others in 1 structures"
+    with pytest.raises(DataError, match=r"stress and virial of .* must agree, stress = -virial / volume, " + message):
         read_structures(saved(tmp_path, made))
     left, _ = read_structures(saved(tmp_path, made), {"virial": None})
     assert left.stress[0] == pytest.approx(symmetric(0))
@@ -113,17 +113,17 @@ def test_stress_without_periods_comes_with_its_cell(tmp_path):
     made = frames(REF_stress=symmetric)
     for atoms in made:
         atoms.pbc = False
-    found, _ = read_structures(saved(tmp_path, made))
-    assert not found.pbc.any()
-    assert found.has_cells
+    arrays, _ = read_structures(saved(tmp_path, made))
+    assert not arrays.pbc.any()
+    assert arrays.has_cells
 
 
 def test_zeros_without_a_cell_are_no_stress(tmp_path):
     made = frames(REF_stress=lambda row: row * symmetric(row), REF_virial=lambda row: -row * VOLUME * symmetric(row))
     made[0].set_cell(None)
     made[0].pbc = False
-    found, report = read_structures(saved(tmp_path, made))
-    assert np.isnan(found.stress[:, 0, 0]).tolist() == [True, False, False]
+    arrays, report = read_structures(saved(tmp_path, made))
+    assert np.isnan(arrays.stress[:, 0, 0]).tolist() == [True, False, False]
     for name in ("stress", "virial"):
         assert f"{name}: left out of 1 structures without a cell, where it is 0" in report
     made[0].info["REF_stress"] = np.eye(3)
@@ -149,8 +149,8 @@ def test_six_numbers_of_a_polarizability_have_no_usual_order(tmp_path):
 
 def test_noise_of_matrices_is_averaged(tmp_path):
     matrix = np.array([[2, 0.1, 0], [0.11, 2, 0], [0, 0, 2]])
-    found, _ = read_structures(saved(tmp_path, frames(polarizability=lambda row: matrix)))
-    assert found.polarizability[0] == pytest.approx(0.5 * (matrix + matrix.T))
+    arrays, _ = read_structures(saved(tmp_path, frames(polarizability=lambda row: matrix)))
+    assert arrays.polarizability[0] == pytest.approx(0.5 * (matrix + matrix.T))
 
 
 def test_what_calculators_leave_is_read(tmp_path):
@@ -158,8 +158,8 @@ def test_what_calculators_leave_is_read(tmp_path):
     for row, atoms in enumerate(made):
         results = {"energy": -3.0 * row, "free_energy": -3.0 * row, "energies": -row * np.ones(3), "forces": force(row)}
         atoms.calc = SinglePointCalculator(atoms, **results)
-    found, report = read_structures(saved(tmp_path, made))
-    assert found.energy.tolist() == [0.0, -3.0, -6.0]
+    arrays, report = read_structures(saved(tmp_path, made))
+    assert arrays.energy.tolist() == [0.0, -3.0, -6.0]
     assert report[-1] == "not used: energies of atoms, free_energy"
 
 
@@ -172,13 +172,13 @@ def test_forces_of_fixed_atoms_are_left_out(tmp_path, way):
     if way == "constraint":
         made[0].set_constraint(FixAtoms([1, 2]))
         write(tmp_path / "set.traj", [bare(atoms) for atoms in made])
-        found, report = read_structures(tmp_path / "set.traj")
+        arrays, report = read_structures(tmp_path / "set.traj")
     else:
         made[0].set_constraint(FixAtoms([1, 2]))
         write(tmp_path / "set.xyz", made, columns=["symbols", "positions", "REF_forces", "move_mask"])
-        found, report = read_structures(tmp_path / "set.xyz")
-    assert np.isnan(found.forces).all(axis=1).tolist() == [False, True, False, False, False, False]
-    assert found.forces[2].tolist() == [6.0, 7.0, 8.0]
+        arrays, report = read_structures(tmp_path / "set.xyz")
+    assert np.isnan(arrays.forces).all(axis=1).tolist() == [False, True, False, False, False, False]
+    assert arrays.forces[2].tolist() == [6.0, 7.0, 8.0]
     assert "forces: left out of 1 atoms that are held, of which forces are 0 along that direction" in report
 
 
@@ -198,8 +198,8 @@ def test_forces_of_partly_held_atoms_are_left_out(tmp_path, constraint):
         atoms.set_constraint(constraint)
     constraint.adjust_forces(made[0], made[0].arrays["REF_forces"])
     write(tmp_path / "set.traj", [bare(atoms) for atoms in made])
-    found, report = read_structures(tmp_path / "set.traj")
-    assert np.isnan(found.forces).all(axis=1).tolist() == [False, True, False, False, False, False]
+    arrays, report = read_structures(tmp_path / "set.traj")
+    assert np.isnan(arrays.forces).all(axis=1).tolist() == [False, True, False, False, False, False]
     assert "forces: left out of 1 atoms that are held, of which forces are 0 along that direction" in report
 
 
@@ -207,8 +207,8 @@ def test_forces_that_are_nan_are_left_out(tmp_path):
     made = frames(3, REF_energy=lambda row: 1.0 * row, REF_forces=force)
     made[1].arrays["REF_forces"][2, 1] = np.nan
     made[2].arrays["REF_forces"][:] = np.nan
-    found, report = read_structures(saved(tmp_path, made))
-    assert np.flatnonzero(np.isnan(found.forces).any(axis=1)).tolist() == [5, 6, 7, 8]
+    arrays, report = read_structures(saved(tmp_path, made))
+    assert np.flatnonzero(np.isnan(arrays.forces).any(axis=1)).tolist() == [5, 6, 7, 8]
     assert "forces: left out of 1 atoms of which forces are NaN" in report
     made[0].arrays["REF_forces"][0, 0] = np.inf
     with pytest.raises(DataError, match="finite forces"):
@@ -220,11 +220,11 @@ def test_two_energies_are_said(tmp_path):
     made = frames(2, REF_forces=force)
     for row, atoms in enumerate(made):
         atoms.calc = SinglePointCalculator(atoms, energy=-3.0 * row, free_energy=-3.0 * row - 0.03 * row)
-    found, report = read_structures(saved(tmp_path, made))
-    assert found.energy.tolist() == [0.0, -3.0]
+    arrays, report = read_structures(saved(tmp_path, made))
+    assert arrays.energy.tolist() == [0.0, -3.0]
     assert any(line.startswith("energy: differs from 'free_energy' by up to 0.01 per atom") for line in report)
-    found, report = read_structures(saved(tmp_path, made), keys={"energy": "free_energy"})
-    assert found.energy.tolist() == pytest.approx([0.0, -3.03])
+    arrays, report = read_structures(saved(tmp_path, made), keys={"energy": "free_energy"})
+    assert arrays.energy.tolist() == pytest.approx([0.0, -3.03])
     assert not any("differs from" in line for line in report)
     for atoms in made:
         atoms.calc = SinglePointCalculator(atoms, free_energy=-5.0)
@@ -246,10 +246,10 @@ def test_given_names_and_units(tmp_path):
     file = saved(tmp_path, made)
     keys = {"energy": "mine", "forces": "my_forces", "stress": "cell_stress"}
     units = {"energy": "Hartree", "forces": "Hartree/Bohr", "stress": "GPa"}
-    found, report = read_structures(file, keys, units)
-    assert found.energy == pytest.approx(Hartree * np.arange(3))
-    assert found.forces[0, 1] == pytest.approx(51.422067, rel=1e-6)
-    assert found.stress[0, 0, 0] == pytest.approx(0.00624151, rel=1e-5)
+    arrays, report = read_structures(file, keys, units)
+    assert arrays.energy == pytest.approx(Hartree * np.arange(3))
+    assert arrays.forces[0, 1] == pytest.approx(51.422067, rel=1e-6)
+    assert arrays.stress[0, 0, 0] == pytest.approx(0.00624151, rel=1e-5)
     assert "energy: 'mine' in Hartree, of 3 structures" in report
     assert any(line.startswith("not used: ") and "energy" in line for line in report)
     without, _ = read_structures(file, {"energy": None, "forces": "my_forces"})
@@ -259,9 +259,9 @@ def test_given_names_and_units(tmp_path):
 def test_missing_labels_are_nan(tmp_path):
     made = frames(4, energy=float, forces=force)
     del made[2].info["energy"], made[1].arrays["forces"]
-    found, report = read_structures(saved(tmp_path, made))
-    assert np.isnan(found.energy).tolist() == [False, False, True, False]
-    assert np.isnan(found.forces).any(axis=1).reshape(4, 3).all(axis=1).tolist() == [False, True, False, False]
+    arrays, report = read_structures(saved(tmp_path, made))
+    assert np.isnan(arrays.energy).tolist() == [False, False, True, False]
+    assert np.isnan(arrays.forces).any(axis=1).reshape(4, 3).all(axis=1).tolist() == [False, True, False, False]
     assert any(line.startswith("energy:") and line.endswith("of 3 structures") for line in report)
 
 
@@ -327,11 +327,11 @@ def test_rmd17(tmp_path):
     file = archive(
         tmp_path, nuclear_charges=z, coords=coords, energies=energies, forces=forces, old_indices=np.arange(5)
     )
-    found, report = read_structures(file)
-    assert found.energy == pytest.approx(energies * kcal / mol)
-    assert found.forces == pytest.approx(forces.reshape(15, 3) * kcal / mol)
-    assert np.array_equal(found.pos, coords.reshape(15, 3))
-    assert found.z.tolist() == [8, 1, 1] * 5
+    arrays, report = read_structures(file)
+    assert arrays.energy == pytest.approx(energies * kcal / mol)
+    assert arrays.forces == pytest.approx(forces.reshape(15, 3) * kcal / mol)
+    assert np.array_equal(arrays.pos, coords.reshape(15, 3))
+    assert arrays.z.tolist() == [8, 1, 1] * 5
     assert any("'energies' in kcal/mol (taken for granted" in line for line in report)
     assert "not used: old_indices" in report
     in_ev, _ = read_structures(file, units={"energy": "eV"})
@@ -344,15 +344,15 @@ def test_md17_must_say_its_units(tmp_path):
     file = archive(tmp_path, F=np.zeros((2, 2, 3)), **arrays)
     with pytest.raises(ConfigError, match=r"units of energy and forces must be given for .*, got \[\]: archives with"):
         read_structures(file)
-    found, _ = read_structures(file, units={"energy": "kcal/mol", "forces": "kcal/mol/Angstrom"})
-    assert found.energy == pytest.approx([kcal / mol] * 2)
+    structures, _ = read_structures(file, units={"energy": "kcal/mol", "forces": "kcal/mol/Angstrom"})
+    assert structures.energy == pytest.approx([kcal / mol] * 2)
     lattice = np.array([[4.0, 1.0, 0], [0, 5.0, 0], [0, 0, 6.0]])
     file = archive(tmp_path, F=np.ones((2, 2, 3)), e_unit="eV", r_unit="Bohr", lattice=lattice, **arrays)
-    found, _ = read_structures(file)
-    assert found.energy.tolist() == [1.0, 1.0]
-    assert found.forces[0, 0] == pytest.approx(1 / 0.52917721)
-    assert found.cell[0, 1] == pytest.approx(np.array([1.0, 5.0, 0.0]) * 0.52917721)  # columns are vectors
-    assert found.pbc.all()
+    structures, _ = read_structures(file)
+    assert structures.energy.tolist() == [1.0, 1.0]
+    assert structures.forces[0, 0] == pytest.approx(1 / 0.52917721)
+    assert structures.cell[0, 1] == pytest.approx(np.array([1.0, 5.0, 0.0]) * 0.52917721)  # columns are vectors
+    assert structures.pbc.all()
 
 
 def test_broken_archives(tmp_path):
@@ -372,12 +372,12 @@ def test_broken_archives(tmp_path):
     [("ethanol_md", 2000, 9), ("ethanol_nm", 1000, 9), ("aspirin_nm", 500, 21)],
 )
 def test_embedded_sets(name, num, atoms):
-    found, _ = read_structures(embedded_trajectory(name), units=TRAJECTORY_UNITS)
-    assert found.n_atoms.tolist() == [atoms] * num
-    assert found.labels == ("energy", "forces", "dipole")
+    arrays, _ = read_structures(embedded_trajectory(name), units=TRAJECTORY_UNITS)
+    assert arrays.n_atoms.tolist() == [atoms] * num
+    assert arrays.labels == ("energy", "forces", "dipole")
     with np.load(embedded_trajectory(name)) as file:
-        assert np.array_equal(found.energy, file["E"])
-        assert found.dipole == pytest.approx(file["dipole"] * 0.20819434, rel=1e-6)
+        assert np.array_equal(arrays.energy, file["E"])
+        assert arrays.dipole == pytest.approx(file["dipole"] * 0.20819434, rel=1e-6)
 
 
 def test_a_database_of_schnetpack(tmp_path: Path) -> None:
@@ -415,9 +415,9 @@ def test_units_of_a_database_belong_to_names(tmp_path: Path) -> None:
             count = len(atoms)
             data = {"REF_energy": np.array([-10.0]), "forces": np.ones((1, count, 3)), "history": [[1], [1, 2]]}
             database.write(atoms, data=data | {"dipole": np.ones((1, 3))})
-    found, report = read_structures(tmp_path / "own.db")
-    assert found.energy.ravel().tolist() == pytest.approx([-10.0 * kcal / mol] * 2)
-    assert found.forces.shape == (4, 3)
+    arrays, report = read_structures(tmp_path / "own.db")
+    assert arrays.energy.ravel().tolist() == pytest.approx([-10.0 * kcal / mol] * 2)
+    assert arrays.forces.shape == (4, 3)
     assert "energy: 'REF_energy' in kcal/mol, of 2 structures" in report
     with connect(tmp_path / "own.db") as database:
         database.metadata = {"_property_unit_dict": None}
@@ -429,5 +429,5 @@ def test_one_mask_under_two_names(tmp_path: Path) -> None:
     for atoms in made:
         atoms.arrays["REF_forces"][1] = np.nan
         atoms.arrays["dft_forces"] = atoms.arrays["REF_forces"].copy()
-    found, _ = read_structures(saved(tmp_path, made))
-    assert np.isnan(found.forces).any(axis=1).tolist() == [False, True, False] * 2
+    arrays, _ = read_structures(saved(tmp_path, made))
+    assert np.isnan(arrays.forces).any(axis=1).tolist() == [False, True, False] * 2

@@ -41,8 +41,8 @@ def module(tmp_path: Path) -> Any:
     old = file(tmp_path / "old.xyz", 30, "SH2", 1, bare=4)
 
     def build(replay: dict[str, Any] | None, **options: Any) -> StructureDataModule:
-        given = None if replay is None else {"path": old} | replay
-        data = StructureDataModule(new, replay=given, cutoff=4.0, cache_dir=str(tmp_path / "cache"), **options)
+        section = None if replay is None else {"path": old} | replay
+        data = StructureDataModule(new, replay=section, cutoff=4.0, cache_dir=str(tmp_path / "cache"), **options)
         data.setup()
         return data
 
@@ -104,7 +104,7 @@ def test_batches_by_edges_hold_the_replayed_as_well(module: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("section", "message"),
     [
         (3, "replay must be a mapping with the path of a file, or None"),
         ({}, r"replay\.path must be a file of structures"),
@@ -118,9 +118,9 @@ def test_batches_by_edges_hold_the_replayed_as_well(module: Any) -> None:
         ({"path": "x", "units": {"energy": "x"}}, "energy"),
     ],
 )
-def test_wrong_options(given: Any, message: str) -> None:
+def test_wrong_options(section: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_replay(given)
+        read_replay(section)
 
 
 @pytest.mark.parametrize(

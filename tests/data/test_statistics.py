@@ -27,19 +27,19 @@ def statistics(molecules, train=None, target=ENERGY, **options):
 
 
 def test_regression_recovers_exact_shifts(small_set):
-    found = statistics(with_labels(small_set))
-    assert found.species == (1, 6, 8)
-    assert found.shifts == pytest.approx(TRUE, rel=1e-13)
-    assert found.scale == 1.0  # only rounding is left
+    fitted = statistics(with_labels(small_set))
+    assert fitted.species == (1, 6, 8)
+    assert fitted.shifts == pytest.approx(TRUE, rel=1e-13)
+    assert fitted.scale == 1.0  # only rounding is left
 
 
 def test_scale_is_that_of_the_residual(small_set):
     molecules = with_labels(small_set, noise=0.3)
-    found = statistics(molecules)
-    residual = molecules.y - molecules.counts(found.species) @ np.array(list(found.shifts.values()))
-    assert found.scale == pytest.approx(residual.std(), rel=1e-12)
-    assert 0.2 < found.scale < 0.4
-    assert (found.mean, found.std) == pytest.approx((molecules.y.mean(), molecules.y.std()))
+    fitted = statistics(molecules)
+    residual = molecules.y - molecules.counts(fitted.species) @ np.array(list(fitted.shifts.values()))
+    assert fitted.scale == pytest.approx(residual.std(), rel=1e-12)
+    assert 0.2 < fitted.scale < 0.4
+    assert (fitted.mean, fitted.std) == pytest.approx((molecules.y.mean(), molecules.y.std()))
 
 
 def test_only_the_training_part_counts(small_set):
@@ -65,16 +65,16 @@ def test_mean_neighbors_is_that_of_the_atoms_of_the_training_part():
         y=np.arange(4.0),
         idx=np.arange(4),
     )
-    found = {rows: statistics(molecules, np.array(rows)).mean_neighbors for rows in ((0, 1), (1, 2), (2,), (0, 1, 2))}
-    assert found == {(0, 1): 8 / 5, (1, 2): 6 / 5, (2,): 0.0, (0, 1, 2): 8 / 7}
+    by_rows = {rows: statistics(molecules, np.array(rows)).mean_neighbors for rows in ((0, 1), (1, 2), (2,), (0, 1, 2))}
+    assert by_rows == {(0, 1): 8 / 5, (1, 2): 6 / 5, (2,): 0.0, (0, 1, 2): 8 / 7}
     assert statistics(molecules, np.array([1, 1, 0])).mean_neighbors == 14 / 8, "a row that is there twice counts twice"
 
 
 def test_intensive_targets_have_no_shifts(small_set):
     molecules = small_set(60)
-    found = statistics(molecules, target=DIPOLE)
-    assert found.shifts == {1: 0.0, 6: 0.0, 8: 0.0}
-    assert (found.scale, found.mean) == pytest.approx((molecules.y.std(), molecules.y.mean()))
+    fitted = statistics(molecules, target=DIPOLE)
+    assert fitted.shifts == {1: 0.0, 6: 0.0, 8: 0.0}
+    assert (fitted.scale, fitted.mean) == pytest.approx((molecules.y.std(), molecules.y.mean()))
 
 
 @pytest.mark.parametrize("target", [ENERGY, DIPOLE])
@@ -89,15 +89,15 @@ def test_a_species_that_training_lacks_is_announced(small_set):
     z[-1] = 9
     molecules = small_set(z=z)
     with pytest.warns(UserWarning, match="atomic number 9 is in 1 molecules but in none of the 11 training molecules"):
-        found = statistics(molecules, np.arange(11))
-    assert found.species == (1, 6, 8, 9)
-    assert found.shifts[9] == pytest.approx(0.0, abs=1e-12)
+        fitted = statistics(molecules, np.arange(11))
+    assert fitted.species == (1, 6, 8, 9)
+    assert fitted.shifts[9] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_atomref_replaces_the_regression(small_set):
     molecules = with_labels(small_set, noise=0.3)
-    found = statistics(molecules, atomref=TRUE | {7: 1.0})
-    assert found.shifts == TRUE
+    fitted = statistics(molecules, atomref=TRUE | {7: 1.0})
+    assert fitted.shifts == TRUE
     with pytest.raises(DataError, match=r"atomic numbers \[8\] have none; use shifts=\"regression\""):
         statistics(molecules, atomref={1: 0.0, 6: 0.0})
 
@@ -107,8 +107,8 @@ def test_baselines(small_set):
     train, rows = np.arange(40), np.arange(40, 60)
     counts = molecules.counts((1, 6, 8)).astype(float)
     for target, columns in ((ENERGY, counts), (DIPOLE, np.c_[counts, np.ones(60)])):
-        found = compute_baselines(molecules, train, rows, target)
+        baselines = compute_baselines(molecules, train, rows, target)
         fit = np.linalg.solve(columns[train].T @ columns[train], columns[train].T @ molecules.y[train])
         errors = np.abs(molecules.y - columns @ fit)[rows]
-        assert found["composition"] == pytest.approx(errors.mean(), rel=1e-6)
-        assert found["mean"] == pytest.approx(np.abs(molecules.y[rows] - molecules.y[train].mean()).mean())
+        assert baselines["composition"] == pytest.approx(errors.mean(), rel=1e-6)
+        assert baselines["mean"] == pytest.approx(np.abs(molecules.y[rows] - molecules.y[train].mean()).mean())

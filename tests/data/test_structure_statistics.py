@@ -21,8 +21,8 @@ def some(num: int = 40, noise: float = 0.0, **replaced) -> StructureArrays:
     z[-3:] = list(TRUE)
     atoms = np.repeat(np.arange(num), n_atoms)
     energy = np.bincount(atoms, weights=[TRUE[number] for number in z]) + noise * rng.normal(size=num)
-    given = {"pos": rng.normal(scale=2, size=(len(z), 3)), "energy": energy, "forces": rng.normal(size=(len(z), 3))}
-    return StructureArrays.of("some", n_atoms, z, **(given | replaced))
+    labels = {"pos": rng.normal(scale=2, size=(len(z), 3)), "energy": energy, "forces": rng.normal(size=(len(z), 3))}
+    return StructureArrays.of("some", n_atoms, z, **(labels | replaced))
 
 
 def statistics(structures, train=None, e0s="fit"):
@@ -31,29 +31,29 @@ def statistics(structures, train=None, e0s="fit"):
 
 
 def test_the_fit_recovers_shifts():
-    found = statistics(some())
-    assert found.species == (1, 6, 8)
-    assert found.shifts == pytest.approx(TRUE, rel=1e-12)
-    assert found.energy_std < 1e-9
-    assert found.unique
-    assert found.labels == ("energy", "forces")
+    fitted = statistics(some())
+    assert fitted.species == (1, 6, 8)
+    assert fitted.shifts == pytest.approx(TRUE, rel=1e-12)
+    assert fitted.energy_std < 1e-9
+    assert fitted.unique
+    assert fitted.labels == ("energy", "forces")
 
 
 def test_scale_and_neighbours_are_of_the_training_part():
     structures, train = some(noise=0.5), np.arange(10)
-    found, edges = statistics(structures, train), structure_edges(structures, 3.0)
+    fitted, edges = statistics(structures, train), structure_edges(structures, 3.0)
     atoms = structures.n_atoms[:10].sum()
-    assert found.scale == pytest.approx(np.sqrt((structures.forces[:atoms] ** 2).mean()), rel=1e-14)
-    assert found.mean_neighbors == pytest.approx(edges.n_edges[:10].sum() / atoms, rel=1e-14)
-    assert found.num_train == 10
-    residual = structures.energy[:10] - structures.counts((1, 6, 8))[:10] @ np.array(list(found.shifts.values()))
-    assert found.energy_std == pytest.approx(residual.std(), rel=1e-9)
+    assert fitted.scale == pytest.approx(np.sqrt((structures.forces[:atoms] ** 2).mean()), rel=1e-14)
+    assert fitted.mean_neighbors == pytest.approx(edges.n_edges[:10].sum() / atoms, rel=1e-14)
+    assert fitted.num_train == 10
+    residual = structures.energy[:10] - structures.counts((1, 6, 8))[:10] @ np.array(list(fitted.shifts.values()))
+    assert fitted.energy_std == pytest.approx(residual.std(), rel=1e-9)
 
 
 def test_the_scale_without_forces():
     structures = some(noise=0.5, forces=np.full((len(some().z), 3), np.nan))
-    found = statistics(structures)
-    assert found.scale == found.energy_std > 0.1
+    fitted = statistics(structures)
+    assert fitted.scale == fitted.energy_std > 0.1
     assert statistics(some(forces=structures.forces)).scale == 1.0  # only rounding is left
 
 
@@ -61,10 +61,10 @@ def test_missing_labels_are_left_out():
     clean, structures = some(noise=0.5), some(noise=0.5)
     structures.energy[::4] = np.nan
     structures.forces[: structures.n_atoms[0]] = np.nan
-    found = statistics(structures)
+    fitted = statistics(structures)
     kept = np.flatnonzero(np.arange(40) % 4)
-    assert found.shifts == pytest.approx(statistics(clean, kept).shifts, rel=1e-12)
-    assert found.scale == pytest.approx(np.sqrt((clean.forces[clean.n_atoms[0] :] ** 2).mean()), rel=1e-14)
+    assert fitted.shifts == pytest.approx(statistics(clean, kept).shifts, rel=1e-12)
+    assert fitted.scale == pytest.approx(np.sqrt((clean.forces[clean.n_atoms[0] :] ** 2).mean()), rel=1e-14)
     structures.energy[:] = np.nan
     assert statistics(structures).shifts == dict.fromkeys(TRUE, 0.0)
     assert np.isnan(statistics(structures).energy_std)
@@ -75,10 +75,10 @@ def test_scales_of_tensors_are_of_an_atom():
     structures, rng = some(), np.random.default_rng(0)
     dipole = rng.normal(size=(40, 3)) * np.sqrt(structures.n_atoms)[:, None]
     dipole[::5] = np.nan
-    found = statistics(some(dipole=dipole))
+    fitted = statistics(some(dipole=dipole))
     known = ~np.isnan(dipole[:, 0])
     want = np.sqrt((np.square(dipole[known]).sum(1) / 3 / structures.n_atoms[known]).mean())
-    assert found.tensor_scales == pytest.approx({"dipole": want}, rel=1e-14)
+    assert fitted.tensor_scales == pytest.approx({"dipole": want}, rel=1e-14)
     assert want == pytest.approx(1.0, abs=0.2)
 
 
@@ -108,9 +108,9 @@ def test_lone_atoms_of_different_energies_are_named():
 
 def test_one_composition_does_not_determine_shifts():
     water = StructureArrays.of("water", [3, 3], [8, 1, 1] * 2, np.arange(18.0).reshape(6, 3) / 3, energy=[-30.0, -30.0])
-    found = statistics(water)
-    assert not found.unique
-    assert 2 * found.shifts[1] + found.shifts[8] == pytest.approx(-30.0)
+    fitted = statistics(water)
+    assert not fitted.unique
+    assert 2 * fitted.shifts[1] + fitted.shifts[8] == pytest.approx(-30.0)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_one_composition_does_not_determine_shifts():
 )
 def test_free_atoms_may_be_in_a_large_box(cell, pbc, alone):
     periods = np.broadcast_to(pbc, 3)[None]
-    found = StructureArrays.of("x", [1], [1], np.zeros((1, 3)), cell=cell[None], pbc=periods)
-    assert lone_atoms(found).tolist() == [alone]
+    arrays = StructureArrays.of("x", [1], [1], np.zeros((1, 3)), cell=cell[None], pbc=periods)
+    assert lone_atoms(arrays).tolist() == [alone]
 
 
 def test_structures_without_a_neighbour_are_refused():

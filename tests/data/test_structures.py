@@ -14,14 +14,14 @@ from eqlayers.errors import DataError
 def some(**replaced) -> StructureArrays:
     """Three structures of 2, 1 and 3 atoms."""
     rng = np.random.default_rng(1)
-    given = {
+    values = {
         "n_atoms": [2, 1, 3],
         "z": [1, 8, 6, 1, 1, 8],
         "pos": rng.normal(size=(6, 3)),
         "energy": [1.0, np.nan, 3.0],
         "config_type": ["a", "b", "a"],
     }
-    return StructureArrays.of("some", **(given | replaced))
+    return StructureArrays.of("some", **(values | replaced))
 
 
 def test_every_field_is_checked():
@@ -29,15 +29,15 @@ def test_every_field_is_checked():
 
 
 def test_what_is_missing_is_nan():
-    found = some()
-    assert found.labels == ("energy",)
-    assert np.isnan(found.forces).all()
-    assert np.isnan(found.stress).all()
-    assert found.stress.shape == (3, 3, 3)
-    assert not found.has_cells
-    assert found.idx.tolist() == [0, 1, 2]
-    assert found.species == (1, 6, 8)
-    assert found.counts((1, 8)).tolist() == [[1, 1], [0, 0], [2, 1]]
+    arrays = some()
+    assert arrays.labels == ("energy",)
+    assert np.isnan(arrays.forces).all()
+    assert np.isnan(arrays.stress).all()
+    assert arrays.stress.shape == (3, 3, 3)
+    assert not arrays.has_cells
+    assert arrays.idx.tolist() == [0, 1, 2]
+    assert arrays.species == (1, 6, 8)
+    assert arrays.counts((1, 8)).tolist() == [[1, 1], [0, 0], [2, 1]]
 
 
 def test_take_and_join():
@@ -81,10 +81,10 @@ def test_no_structure():
 
 
 def test_a_list_is_no_array():
-    given = {field.name: getattr(some(), field.name) for field in fields(StructureArrays)}
+    values = {field.name: getattr(some(), field.name) for field in fields(StructureArrays)}
     for name, kind in (("z", "integers"), ("pos", "numbers"), ("pbc", "truth values"), ("config_type", "texts")):
         with pytest.raises(DataError, match=f"{name} of some must be an array of {kind}, got .* Convert it"):
-            StructureArrays(**(given | {name: given[name].tolist()}))
+            StructureArrays(**(values | {name: values[name].tolist()}))
 
 
 def test_cells_where_there_is_no_period():

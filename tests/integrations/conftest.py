@@ -154,11 +154,11 @@ def standins() -> dict[str, type]:
     return {c.__name__: c for c in (TensorProductScatter, Block, SpecialBlock, OneWayBlock, Network, Inputs)}
 
 
-def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], scale: float = 1e3) -> None:
+def assert_close(results: dict[str, Tensor], expected: dict[str, Tensor], scale: float = 1e3) -> None:
     """Equal to rounding: ``scale`` roundings of the largest element, for sums over edges, channels and layers."""
-    assert found.keys() == expected.keys()
+    assert results.keys() == expected.keys()
     for name, value in expected.items():
-        error = float((found[name] - value).detach().abs().max())
+        error = float((results[name] - value).detach().abs().max())
         assert error <= scale * torch.finfo(value.dtype).eps * float(value.detach().abs().max()), name
 
 

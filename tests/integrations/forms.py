@@ -52,8 +52,8 @@ class SevenNetForm(Layer):
         del self.tp, self.fc
 
     def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
-        found: Tensor = self.inner({"x": x, "edges": edges.flip(0), "attr": attr, "edge": edge})["x"]
-        return found
+        result: Tensor = self.inner({"x": x, "edges": edges.flip(0), "attr": attr, "edge": edge})["x"]
+        return result
 
 
 class _SevenNetInner(nn.Module):

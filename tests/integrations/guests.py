@@ -49,9 +49,9 @@ def outcome(guest: Guest, network: nn.Module) -> dict[str, Tensor]:
     return {"energy": energy.detach().double(), "forces": forces.detach().double(), "gradient": flat}
 
 
-def errors(found: dict[str, Tensor], reference: dict[str, Tensor]) -> dict[str, float]:
+def errors(results: dict[str, Tensor], reference: dict[str, Tensor]) -> dict[str, float]:
     """Largest difference over the largest entry of the reference."""
-    return {key: float((found[key] - reference[key]).abs().max() / reference[key].abs().max()) for key in QUANTITIES}
+    return {key: float((results[key] - reference[key]).abs().max() / reference[key].abs().max()) for key in QUANTITIES}
 
 
 def allowed(rounding: dict[str, float], dtype: torch.dtype) -> dict[str, float]:
@@ -65,11 +65,11 @@ def compare(guest: Guest, change: Callable[[nn.Module], Any]) -> dict[str, dict[
     plain = {dtype: guest.make(dtype) for dtype in (torch.float64, torch.float32)}
     exact = outcome(guest, plain[torch.float64])
     rounding = errors(outcome(guest, plain[torch.float32]), exact)
-    found: dict[str, dict[str, float]] = {}
+    by_mode: dict[str, dict[str, float]] = {}
     shares = []
     for dtype, network in plain.items():
         change(network)
         mine, bounds = errors(outcome(guest, network), exact), allowed(rounding, dtype)
-        found[str(dtype).removeprefix("torch.")] = mine
+        by_mode[str(dtype).removeprefix("torch.")] = mine
         shares.append({key: mine[key] / bounds[key] for key in QUANTITIES})
-    return found | {"of the bound": {key: max(share[key] for share in shares) for key in QUANTITIES}}
+    return by_mode | {"of the bound": {key: max(share[key] for share in shares) for key in QUANTITIES}}

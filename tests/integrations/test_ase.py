@@ -249,7 +249,7 @@ def test_structures_that_do_not_fit_into_memory(potential: Potential, monkeypatc
     said = "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: 9 bytes"
     for text, kind in ((said, OutOfMemoryError), ("shapes differ", RuntimeError)):
 
-        def fail(*given: Any, text: str = text, **named: Any) -> None:
+        def fail(*arguments: Any, text: str = text, **named: Any) -> None:
             raise RuntimeError(text)
 
         monkeypatch.setattr(Potential, "forward", fail)

@@ -131,11 +131,11 @@ class Unique(nn.Parameter):
 
 
 def test_a_model_that_cannot_be_copied() -> None:
-    given = model()
-    given.register_parameter("unique", Unique(torch.zeros(1)))
+    original = model()
+    original.register_parameter("unique", Unique(torch.zeros(1)))
     with pytest.raises(ConfigError, match=r"one that copy.deepcopy copies .* got TypeError: Unique.__new"):
-        accelerate(given, inplace=False)
-    assert accelerate(given).model is given
+        accelerate(original, inplace=False)
+    assert accelerate(original).model is original
 
 
 @pytest.mark.slow

@@ -61,9 +61,9 @@ def test_results_are_those_of_the_members(members: list[Potential]) -> None:
     np.testing.assert_allclose(results["forces_deviation"], spread, **close)
     assert results["energies_deviation"].shape == (4,)
     np.testing.assert_allclose(results["stress_deviation"], each["stress"].var(0, ddof=1).sum() ** 0.5, **close)
-    (found,) = predict(members, [atoms])
+    (result,) = predict(members, [atoms])
     for name, value in results.items():
-        np.testing.assert_allclose(found[name], value, err_msg=name, **close)
+        np.testing.assert_allclose(result[name], value, err_msg=name, **close)
 
 
 def test_deviations_are_properties_of_ase(members: list[Potential]) -> None:

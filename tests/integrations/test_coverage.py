@@ -29,14 +29,14 @@ def test_a_model_without_a_layer_of_e3nn_says_so() -> None:
     """Allegro is such a model: its contractions are its own."""
     model = nn.Sequential(nn.Linear(3, 4), Foreign(1200), nn.SiLU(), nn.Linear(4, 1))
     report = accelerate(model)
-    found = report.coverage
-    assert (found.modules, found.known_modules, found.parameters, found.known_parameters) == (5, 0, 1221, 0)
-    assert found.elsewhere == ((foreign_name(Foreign), 1200), ("torch.nn.Linear", 21))
+    coverage = report.coverage
+    assert (coverage.modules, coverage.known_modules, coverage.parameters, coverage.known_parameters) == (5, 0, 1221, 0)
+    assert coverage.elsewhere == ((foreign_name(Foreign), 1200), ("torch.nn.Linear", 21))
     sentence = (
         "no layer of e3nn was found: 0 of 5 modules and 0 of 1,221 parameters are in layers that eqlayers knows; "
         f"the other parameters are in {foreign_name(Foreign)} (1,200), torch.nn.Linear (21)"
     )
-    assert str(found) == sentence
+    assert str(coverage) == sentence
     assert str(report).splitlines() == [sentence, "0 modules replaced, 0 left"]
 
 
@@ -44,15 +44,15 @@ def test_what_eqlayers_knows_counts_replaced_or_not(network: Any) -> None:
     """A product in a scatter, a product and two linear maps per block, three more; e3nn's generated code does not."""
     network.again = network.readout
     report = accelerate(network, targets="product")
-    found = report.coverage
+    coverage = report.coverage
     known = [network.mix, network.skip, network.readout, *(m for b in network.blocks for m in (b.linear_up, b.linear))]
-    assert found.known_modules == 1 + 2 * 3 + 3
-    assert found.modules == 10 + 4 + 2 * 2  # the model, radial, scatter, the list of blocks; its blocks, their networks
-    assert found.known_parameters == sum(p.numel() for m in known for p in m.parameters())
-    assert found.parameters == sum(p.numel() for p in network.parameters())
-    assert found.elsewhere == (("torch.nn.Linear", found.parameters - found.known_parameters),)
+    assert coverage.known_modules == 1 + 2 * 3 + 3
+    assert coverage.modules == 10 + 4 + 2 * 2  # the model, radial, scatter, the list of blocks; blocks, their networks
+    assert coverage.known_parameters == sum(p.numel() for m in known for p in m.parameters())
+    assert coverage.parameters == sum(p.numel() for p in network.parameters())
+    assert coverage.elsewhere == (("torch.nn.Linear", coverage.parameters - coverage.known_parameters),)
     again = accelerate(network, inplace=False).coverage
-    assert again == found, "what was replaced before counts as before"
+    assert again == coverage, "what was replaced before counts as before"
 
 
 def test_parameters_of_every_kind_count_once() -> None:
@@ -63,9 +63,9 @@ def test_parameters_of_every_kind_count_once() -> None:
     other.weight = tied.weight
     scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3, bias=False)))
     model = nn.ModuleList([tied, other, nn.LazyLinear(7), scripted, torch.compile(o3.Linear("2x0e", "3x0e"))])
-    found = accelerate(model).coverage
-    assert (found.parameters, found.known_parameters, found.known_modules) == (4 + 2 + 9 + 6, 6, 1)
-    assert found.elsewhere == (("Sequential in TorchScript", 9), ("torch.nn.Linear", 6))
+    coverage = accelerate(model).coverage
+    assert (coverage.parameters, coverage.known_parameters, coverage.known_modules) == (4 + 2 + 9 + 6, 6, 1)
+    assert coverage.elsewhere == (("Sequential in TorchScript", 9), ("torch.nn.Linear", 6))
     only = accelerate(nn.Sequential(torch.jit.script(o3.Linear("2x0e", "3x0e")))).coverage
     assert (only.known_modules, only.known_parameters, only.elsewhere) == (1, 6, ())
 
@@ -84,9 +84,9 @@ def test_the_sentence_is_short_and_tells_the_rest() -> None:
 
 
 def test_layers_of_eqlayers_are_known() -> None:
-    found = accelerate(nn.Sequential(eqlayers.Linear("2x0e", "2x0e"), nn.Linear(2, 1))).coverage
-    assert (found.known_modules, found.known_parameters, found.parameters) == (1, 4, 7)
-    assert not str(found).startswith("no layer")
+    coverage = accelerate(nn.Sequential(eqlayers.Linear("2x0e", "2x0e"), nn.Linear(2, 1))).coverage
+    assert (coverage.known_modules, coverage.known_parameters, coverage.parameters) == (1, 4, 7)
+    assert not str(coverage).startswith("no layer")
 
 
 def test_a_model_of_this_packages_layers_has_nothing_to_replace() -> None:

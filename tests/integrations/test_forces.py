@@ -33,9 +33,9 @@ class Sheared(torch.autograd.Function):
 
 
 def test_forces_of_pairs_are_sound() -> None:
-    found = check_forces(pairs, PLACES)
-    assert max(found) < 1e-14
-    assert str(found).startswith("forces: derivatives symmetric within")
+    check = check_forces(pairs, PLACES)
+    assert max(check) < 1e-14
+    assert str(check).startswith("forces: derivatives symmetric within")
     single = check_forces(pairs, PLACES.float())
     assert 0 < max(single) < 1e-6
 
@@ -49,10 +49,10 @@ def test_forces_of_pairs_are_sound() -> None:
     ],
 )
 def test_what_is_wrong_is_seen(energy: Any, wrong: str) -> None:
-    found = check_forces(energy, PLACES)
-    assert getattr(found, wrong) > 1e-3
+    check = check_forces(energy, PLACES)
+    assert getattr(check, wrong) > 1e-3
     if wrong == "torque":
-        assert max(found.asymmetry, found.force) < 1e-13
+        assert max(check.asymmetry, check.force) < 1e-13
 
 
 class Once(torch.autograd.Function):

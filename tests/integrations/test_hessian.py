@@ -33,19 +33,19 @@ class Spring(torch.nn.Module):
 
 
 def frequencies(data: VibrationsData) -> Any:
-    found = data.get_frequencies()
-    return np.sort(found.real - found.imag)
+    computed = data.get_frequencies()
+    return np.sort(computed.real - computed.imag)
 
 
 def test_a_spring_has_its_frequency() -> None:
     """sqrt(k / mu) / 2 pi c from constants of nature in SI units, and no other one."""
     pair = Atoms("HO", [[0, 0, 0], [0, 0, 0.74]])
     calculator = Calculator(Potential(Spring(), [1, 8]), dtype=torch.float64)
-    found = frequencies(VibrationsData(pair, calculator.get_hessian(pair)))
+    computed = frequencies(VibrationsData(pair, calculator.get_hessian(pair)))
     light, heavy = pair.get_masses() * units._amu
     omega = (STIFFNESS * units._e * 1e20 * (1 / light + 1 / heavy)) ** 0.5
-    assert found[-1] == pytest.approx(omega / (2 * np.pi * units._c * 100), rel=1e-7)
-    assert np.abs(found[:-1]).max() < 1e-3
+    assert computed[-1] == pytest.approx(omega / (2 * np.pi * units._c * 100), rel=1e-7)
+    assert np.abs(computed[:-1]).max() < 1e-3
 
 
 @pytest.mark.parametrize("name", ["molecule", "a cell smaller than the cutoff", "slab"])
@@ -79,14 +79,14 @@ def test_a_supercell_has_the_phonons_of_its_crystal(tmp_path: Path) -> None:
     primitive = relax(bulk("Cu", a=1.65), calculator, cell=True, fmax=1e-6).atoms
     primitive.calc = None
     supercell = primitive.repeat(3)
-    found = frequencies(VibrationsData(supercell, calculator.get_hessian(supercell)))
+    computed = frequencies(VibrationsData(supercell, calculator.get_hessian(supercell)))
     phonons = Phonons(primitive, calculator, supercell=(3, 3, 3), delta=1e-3, name=str(tmp_path / "phonons"))
     phonons.run()
     phonons.read(acoustic=True)
     thirds = np.stack(np.meshgrid(*[np.arange(3) / 3] * 3), axis=-1).reshape(-1, 3)
     bands = np.sort(phonons.band_structure(thirds, verbose=False).ravel()) / units.invcm
     assert bands.max() > 100
-    np.testing.assert_allclose(found, bands, atol=1e-4 * bands.max())
+    np.testing.assert_allclose(computed, bands, atol=1e-4 * bands.max())
 
 
 def test_structures_that_cannot_be() -> None:

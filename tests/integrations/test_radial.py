@@ -37,9 +37,9 @@ def tabled(subject: Guest) -> nn.Module:
     return accelerate(subject.make(torch.float64), radial="table", tolerance=TOLERANCE).model
 
 
-def near(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
+def near(results: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
     """Within some times the errors of weights and slopes that were asked for: layers follow one another."""
-    return all(error <= 30 * TOLERANCE for error in guests.errors(found, wanted).values())
+    return all(error <= 30 * TOLERANCE for error in guests.errors(results, wanted).values())
 
 
 def test_energies_forces_and_gradients_of_all_weights(subject: Guest) -> None:
@@ -54,12 +54,12 @@ def test_energies_forces_and_gradients_of_all_weights(subject: Guest) -> None:
     assert all(error is not None and 0 < error <= 1 for error in errors)
     assert "knots keep weights within" in str(report)
     wanted = guests.outcome(subject, plain)
-    found = guests.outcome(subject, report.model)
-    assert found["gradient"].shape == wanted["gradient"].shape
-    assert near(found, wanted)
-    assert not torch.equal(found["forces"], wanted["forces"]), "the tables were not read"
+    results = guests.outcome(subject, report.model)
+    assert results["gradient"].shape == wanted["gradient"].shape
+    assert near(results, wanted)
+    assert not torch.equal(results["forces"], wanted["forces"]), "the tables were not read"
     energy, forces = subject.evaluate(report.model, False)
-    assert near(found | {"energy": energy.detach().double(), "forces": forces.detach().double()}, wanted)
+    assert near(results | {"energy": energy.detach().double(), "forces": forces.detach().double()}, wanted)
 
 
 def test_a_table_follows_its_weights(subject: Guest, tabled: nn.Module) -> None:
@@ -118,8 +118,8 @@ def test_weights_that_change_without_a_trace(subject: Guest, tabled: nn.Module, 
         model.requires_grad_(not frozen)
         subject.evaluate(model, False)
         averaged(model)
-    found, wanted = (subject.evaluate(model, False)[1].detach() for model in (tabled, plain))
-    assert float((found - wanted).abs().max()) <= 30 * TOLERANCE * float(wanted.abs().max())
+    results, wanted = (subject.evaluate(model, False)[1].detach() for model in (tabled, plain))
+    assert float((results - wanted).abs().max()) <= 30 * TOLERANCE * float(wanted.abs().max())
 
 
 def test_gradients_of_weights_in_evaluation_mode(subject: Guest, tabled: nn.Module) -> None:
@@ -190,8 +190,8 @@ def test_what_depends_on_more_than_lengths_stays() -> None:
     report = accelerate(subject.make(torch.float64), radial="table")
     (row,) = [row for row in report.rows if row.target == "radial"]
     assert "is joined with features of nodes in RealAgnosticAttResidualInteractionBlock" in row.reason
-    found, wanted = (guests.outcome(subject, model) for model in (report.model, subject.make(torch.float64)))
-    assert all(error < 1e-10 for error in guests.errors(found, wanted).values())
+    results, wanted = (guests.outcome(subject, model) for model in (report.model, subject.make(torch.float64)))
+    assert all(error < 1e-10 for error in guests.errors(results, wanted).values())
 
 
 def test_what_generated_code_raises_on_probes_is_not_printed(subject: Guest, capfd: pytest.CaptureFixture[str]) -> None:

@@ -34,10 +34,10 @@ CUTOFF = 3.0
 
 
 def data_of(atoms: Any, **others: Any) -> Data:
-    found = Data(pos=torch.from_numpy(atoms.positions.copy()), z=torch.from_numpy(atoms.numbers).long(), **others)
+    data = Data(pos=torch.from_numpy(atoms.positions.copy()), z=torch.from_numpy(atoms.numbers).long(), **others)
     if atoms.pbc.any():
-        found.cell, found.pbc = torch.from_numpy(atoms.cell.array.copy()), torch.from_numpy(atoms.pbc.copy())
-    return found
+        data.cell, data.pbc = torch.from_numpy(atoms.cell.array.copy()), torch.from_numpy(atoms.pbc.copy())
+    return data
 
 
 @pytest.fixture
@@ -90,10 +90,10 @@ def test_crystals_of_a_loader(crystals: list[Any]) -> None:
     for number, atoms in enumerate(crystals):
         mine = batch.batch[batch.edge_index[1]] == number
         assert torch.equal(mine, batch.batch[batch.edge_index[0]] == number)
-        found, wanted = batch.edge_vec[mine].numpy(), by_images(atoms)
-        assert found.shape == wanted.shape
-        order = [np.lexsort(np.round(vectors, 9).T) for vectors in (found, wanted)]
-        np.testing.assert_allclose(found[order[0]], wanted[order[1]], rtol=0, atol=1e-12)
+        of_edges, wanted = batch.edge_vec[mine].numpy(), by_images(atoms)
+        assert of_edges.shape == wanted.shape
+        order = [np.lexsort(np.round(vectors, 9).T) for vectors in (of_edges, wanted)]
+        np.testing.assert_allclose(of_edges[order[0]], wanted[order[1]], rtol=0, atol=1e-12)
     kept = {name: batch[name].clone() for name in ("edge_vec", "edge_length", "edge_harmonics", "edge_basis")}
     again = Compose(transform.transforms[1:])(batch)  # of the batch, which has several cells
     for name, value in kept.items():
@@ -123,13 +123,11 @@ def test_boxes_of_structures_without_periods() -> None:
     """None, one of zeros, as ASE's molecules have it, and one that is given."""
     box = 7.0 * torch.eye(3, dtype=torch.float64)
     for cell, wanted in ((None, 1000.0), (torch.zeros(3, 3), 1000.0), (box, 7.0)):
-        found = RadiusGraph(CUTOFF)(Data(pos=WATER, cell=cell, pbc=False))
-        assert torch.equal(found.cell, wanted * torch.eye(3, dtype=torch.float64)[None])
-        assert found.pbc.tolist() == [[False] * 3]
-        assert found.shifts.abs().max() == 0
-        torch.testing.assert_close(
-            EdgeVectors()(found).edge_vec, WATER[found.edge_index[1]] - WATER[found.edge_index[0]]
-        )
+        data = RadiusGraph(CUTOFF)(Data(pos=WATER, cell=cell, pbc=False))
+        assert torch.equal(data.cell, wanted * torch.eye(3, dtype=torch.float64)[None])
+        assert data.pbc.tolist() == [[False] * 3]
+        assert data.shifts.abs().max() == 0
+        torch.testing.assert_close(EdgeVectors()(data).edge_vec, WATER[data.edge_index[1]] - WATER[data.edge_index[0]])
         assert "shifts" not in RadiusGraph(CUTOFF, cells=False)(Data(pos=WATER, cell=cell, pbc=False))
 
 

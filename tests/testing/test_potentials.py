@@ -158,10 +158,10 @@ def test_an_asymmetric_hessian_is_named() -> None:
 
     class Curl(Potential):
         def forward(self, structures: Structures, *args: Any, **options: Any) -> dict[str, Tensor]:
-            found = super().forward(structures, *args, **options)
-            if "forces" in found:
-                found["forces"] = found["forces"] * torch.tensor([1.0, 1.0, 0.99]).double()
-            return found
+            predictions = super().forward(structures, *args, **options)
+            if "forces" in predictions:
+                predictions["forces"] = predictions["forces"] * torch.tensor([1.0, 1.0, 0.99]).double()
+            return predictions
 
     failed = {row.name for row in check_potential(Curl(ToyNetwork(2), [1, 8])).failures}
     assert {"the Hessian is symmetric", "forces are slopes of the energy"} <= failed
@@ -171,8 +171,8 @@ def test_an_asymmetric_hessian_is_named() -> None:
 def test_a_wrong_stress_is_named(factor: float) -> None:
     class Pressed(Potential):
         def forward(self, structures: Structures, *args: Any, **options: Any) -> dict[str, Tensor]:
-            found = super().forward(structures, *args, **options)
-            return found | ({"stress": factor * found["stress"]} if "stress" in found else {})
+            predictions = super().forward(structures, *args, **options)
+            return predictions | ({"stress": factor * predictions["stress"]} if "stress" in predictions else {})
 
     report = check_potential(Pressed(ToyNetwork(2), [1, 8]))
     assert [row.name for row in report.failures] == ["stress is -virials / volume"]

@@ -45,8 +45,8 @@ def test_operands_have_the_shapes_asked_for(product):
     for batched in itertools.product((True, False), repeat=2):
         x, y, infos = random_product(product, batched, rows=(5, 6, 7), batch=(2, 3), extents=extents)
         lead = ((2, 3) if b else () for b in batched)
-        for tensor, own, rows, letters in zip((x, y), lead, (5, 6), (first, second), strict=True):
-            assert tensor.shape == (*own, rows, *(extents[c] for c in letters))
+        for tensor, batch_axes, rows, letters in zip((x, y), lead, (5, 6), (first, second), strict=True):
+            assert tensor.shape == (*batch_axes, rows, *(extents[c] for c in letters))
         z = sparse_product(product, x, y, *infos)
         assert z.shape[: z.ndim - 1 - len(NAMED.get(product, product).split("->")[1])] == (
             (2, 3) if any(batched) else ()

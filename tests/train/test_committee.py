@@ -116,9 +116,9 @@ def test_the_errors_are_those_of_the_mean() -> None:
     parts = [data.test_set[n] for n in range(3)]
     true = [one.forces.numpy() for one in parts]
     frames = [ase.Atoms(numbers=one.z.numpy(), positions=one.pos.numpy()) for one in parts]
-    found = list(predict(str(RUN), frames))
-    errors = np.concatenate([result["forces"] - label for result, label in zip(found, true, strict=True)])
-    deviations = np.concatenate([result["forces_deviation"] for result in found])
+    results = list(predict(str(RUN), frames))
+    errors = np.concatenate([result["forces"] - label for result, label in zip(results, true, strict=True)])
+    deviations = np.concatenate([result["forces_deviation"] for result in results])
     assert metrics(RUN)["test_forces_mae_meV_A"] == pytest.approx(1000 * np.abs(errors).mean(), rel=1e-4)
     assert metrics(RUN)["test_forces_deviation_meV_A"] == pytest.approx(1000 * deviations.mean(), rel=1e-3)
 
@@ -257,7 +257,9 @@ def test_a_run_takes_the_place_of_a_committee() -> None:
 def test_two_processes_train_a_committee(empty: None) -> None:
     """Each waits for the files of the other."""
     more = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-m", "eqlayers", *TWO, *more], capture_output=True, text=True, env=own)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "eqlayers", *TWO, *more], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert metrics(RUN)["committee"] == len(load_committee(RUN)) == 2

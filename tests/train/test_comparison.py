@@ -76,13 +76,13 @@ def make(tmp_path: Path) -> Callable[..., Path]:
 
 def test_everything_about_a_run(make: Callable[..., Path]) -> None:
     folder = make("a", config=config(), history=history(30.0, 20.0, 25.0), metrics=metrics(21.0))
-    found = read_run(folder)
-    assert (found.label, found.kind, found.network) == ("a", FORCES, "MACE hidden 8x0e+8x1o, lmax 2, cutoff 4")
-    assert (found.num_parameters, found.num_train, found.epochs, found.steps) == (39312, 320, 3, 30)
-    assert (found.time_s, found.best, found.data) == (120.0, 20.0, "frames/ethanol.xyz (time)")
-    assert list(found.errors) == ["forces", "energy"], "that of the kind first, and no single species"
-    assert found.errors["forces"] == ("meV/A", 21.0, 42.0, 700.0)
-    assert found.notes == []
+    run = read_run(folder)
+    assert (run.label, run.kind, run.network) == ("a", FORCES, "MACE hidden 8x0e+8x1o, lmax 2, cutoff 4")
+    assert (run.num_parameters, run.num_train, run.epochs, run.steps) == (39312, 320, 3, 30)
+    assert (run.time_s, run.best, run.data) == (120.0, 20.0, "frames/ethanol.xyz (time)")
+    assert list(run.errors) == ["forces", "energy"], "that of the kind first, and no single species"
+    assert run.errors["forces"] == ("meV/A", 21.0, 42.0, 700.0)
+    assert run.notes == []
 
 
 def test_a_property(make: Callable[..., Path]) -> None:
@@ -97,9 +97,9 @@ def test_a_property(make: Callable[..., Path]) -> None:
 
 def test_a_run_in_its_first_epoch_says_what_it_trains(make: Callable[..., Path]) -> None:
     summary = {"network": "MACE", "num_parameters": 7, "num_train": 5, "error": "energy_per_atom_mae_meV"}
-    found = read_run(make("a", config=config(), summary=summary | {"unit": "meV"}))
-    assert (found.kind.quantity, found.num_parameters, found.num_train) == ("energy_per_atom", 7, 5)
-    assert found.notes == ["not tested; epochs done: none"]
+    run = read_run(make("a", config=config(), summary=summary | {"unit": "meV"}))
+    assert (run.kind.quantity, run.num_parameters, run.num_train) == ("energy_per_atom", 7, 5)
+    assert run.notes == ["not tested; epochs done: none"]
 
 
 @pytest.mark.parametrize(
@@ -248,12 +248,12 @@ def test_a_run_that_was_trained_lacks_nothing(make_run: Callable[..., Any], tmp_
     before = read_run(folder)
     assert (before.kind, before.num_train) == (Kind("property", "U0", "meV"), 96)
     trainer.test(module, datamodule=data, ckpt_path=str(checkpoint_path(folder)), verbose=False)
-    found, recorded = read_run(folder), json.loads((folder / "metrics.json").read_text())
-    assert found.num_parameters == before.num_parameters == recorded["num_parameters"]
-    assert found.errors["U0"].mae == recorded["test_U0_mae_meV"]
-    assert (found.best, found.time_s) == (recorded["best_val_U0_mae_meV"], recorded["train_time_s"])
-    assert (found.epochs, found.steps) == (3, 9)
-    assert found.notes == ["no config.yaml: what differs from the others is not known"], "the command line writes it"
+    run, recorded = read_run(folder), json.loads((folder / "metrics.json").read_text())
+    assert run.num_parameters == before.num_parameters == recorded["num_parameters"]
+    assert run.errors["U0"].mae == recorded["test_U0_mae_meV"]
+    assert (run.best, run.time_s) == (recorded["best_val_U0_mae_meV"], recorded["train_time_s"])
+    assert (run.epochs, run.steps) == (3, 9)
+    assert run.notes == ["no config.yaml: what differs from the others is not known"], "the command line writes it"
 
 
 @pytest.mark.parametrize(

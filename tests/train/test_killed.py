@@ -123,24 +123,24 @@ def interrupted(name: str, sent: str, where: str, call: int, *options: str) -> s
 def result(name: str) -> dict[str, Any]:
     """All that must be equal: weights, averages, moments, counters, history and errors."""
     run = Path("runs") / name
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for which in ("best", "last"):
         checkpoint = read_checkpoint(checkpoint_path(run, which))
-        found |= {f"{which} {key}": checkpoint[key] for key in ("epoch", "global_step", "lr_schedulers")}
+        state |= {f"{which} {key}": checkpoint[key] for key in ("epoch", "global_step", "lr_schedulers")}
         for part in ("state_dict", "current_model_state"):
-            found |= {f"{which} {part} {key}": value for key, value in checkpoint[part].items()}
+            state |= {f"{which} {part} {key}": value for key, value in checkpoint[part].items()}
         for number, moments in checkpoint["optimizer_states"][0]["state"].items():
-            found |= {f"{which} moments {number} {key}": value for key, value in moments.items()}
-    found["history"] = [{key: value for key, value in row.items() if key != "time_s"} for row in read_history(run)]
+            state |= {f"{which} moments {number} {key}": value for key, value in moments.items()}
+    state["history"] = [{key: value for key, value in row.items() if key != "time_s"} for row in read_history(run)]
     metrics = json.loads((run / "metrics.json").read_text())
-    return found | {key: value for key, value in metrics.items() if key.startswith("test_")}
+    return state | {key: value for key, value in metrics.items() if key.startswith("test_")}
 
 
 def check_equal(name: str) -> None:
-    want, found = result("whole"), result(name)
-    assert found.keys() == want.keys()
+    want, resumed = result("whole"), result(name)
+    assert resumed.keys() == want.keys()
     for key, value in want.items():
-        same = torch.equal(found[key], value) if isinstance(value, torch.Tensor) else found[key] == value
+        same = torch.equal(resumed[key], value) if isinstance(value, torch.Tensor) else resumed[key] == value
         assert same, key
 
 

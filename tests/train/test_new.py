@@ -33,18 +33,18 @@ def ethanol(count: int = 60, energy: float = 1.0, forces: float = 1.0, every: in
     """Frames of the embedded trajectory with labels in other units."""
     with np.load(embedded_trajectory("ethanol_md")) as stored:
         z, pos, e, f = (stored[name] for name in ("z", "R", "E", "F"))
-    found = []
+    frames = []
     for row in range(0, count * every, every):
         atoms = Atoms(z, pos[row])
         atoms.info["REF_energy"] = float(np.ravel(e)[row]) / energy
         atoms.arrays["REF_forces"] = f[row] / forces
-        found.append(atoms)
-    return found
+        frames.append(atoms)
+    return frames
 
 
 def crystals(count: int = 12) -> list[Atoms]:
     """Copper and gold with springs on the places of a lattice, their stress, and an atom of each."""
-    made, found = np.random.default_rng(0), []
+    made, frames = np.random.default_rng(0), []
     for _ in range(count):
         atoms = bulk("Cu", cubic=True)
         atoms.numbers[made.permutation(4)[:2]] = 79
@@ -52,12 +52,12 @@ def crystals(count: int = 12) -> list[Atoms]:
         atoms.positions += moved
         energy, stress = float(np.square(moved).sum()) - 4.0, made.standard_normal(6) * 1e-3
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=-2 * moved, stress=stress)
-        found.append(atoms)
+        frames.append(atoms)
     for symbol in ("Cu", "Au"):
         atoms = Atoms(symbol, cell=[15] * 3, pbc=True)
         atoms.calc = SinglePointCalculator(atoms, energy=-1.0, forces=np.zeros((1, 3)))
-        found.append(atoms)
-    return found
+        frames.append(atoms)
+    return frames
 
 
 def written(structures: list[Atoms], *options: str) -> tuple[dict[str, Any], str]:
@@ -69,15 +69,15 @@ def written(structures: list[Atoms], *options: str) -> tuple[dict[str, Any], str
 
 
 def test_a_trajectory_of_a_molecule(capsys: pytest.CaptureFixture[str]) -> None:
-    found, text = written(ethanol())
-    data, network = found["data"], found["model"]["model"]["init_args"]
+    settings, text = written(ethanol())
+    data, network = settings["data"], settings["model"]["model"]["init_args"]
     assert network["species"] == ["H", "C", "O"]
     assert data["keys"] == {"energy": "REF_energy", "forces": "REF_forces"}
     assert data["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
     assert data["split"] == "time"
     assert (data["cutoff"], data["e0s"], data["batch_size"]) == (5.0, "fit", 8)
-    assert "stress_weight" not in found["model"]
-    assert found["trainer"]["max_epochs"] % found["trainer"]["check_val_every_n_epoch"] == 0
+    assert "stress_weight" not in settings["model"]
+    assert settings["trainer"]["max_epochs"] % settings["trainer"]["check_val_every_n_epoch"] == 0
     assert "not energies of free atoms" in text
     said = capsys.readouterr().out
     assert "my.xyz: 60 structures of 9 atoms of H, C, O, not periodic; energy, forces" in said
@@ -89,12 +89,12 @@ def test_a_trajectory_of_a_molecule(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_crystals_with_stress_and_free_atoms() -> None:
-    found, text = written(crystals())
-    assert found["data"]["e0s"] == "isolated"
-    assert (found["data"]["split"], found["data"]["val"], found["data"]["test"]) == ("random", 1, 1)
-    assert found["model"]["stress_weight"] == 1.0
-    assert found["data"]["units"]["stress"] == "eV/Angstrom^3"
-    assert found["model"]["model"]["init_args"]["species"] == ["Cu", "Au"]
+    settings, text = written(crystals())
+    assert settings["data"]["e0s"] == "isolated"
+    assert (settings["data"]["split"], settings["data"]["val"], settings["data"]["test"]) == ("random", 1, 1)
+    assert settings["model"]["stress_weight"] == 1.0
+    assert settings["data"]["units"]["stress"] == "eV/Angstrom^3"
+    assert settings["model"]["model"]["init_args"]["species"] == ["Cu", "Au"]
     assert "12 structures of 4 atoms, all periodic, and 2 free atoms" in text
 
 
@@ -120,16 +120,16 @@ def test_the_cutoff_follows_the_distances() -> None:
 def test_units_are_guessed_and_said(
     energy: float, forces: float, expected: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, text = written(ethanol(energy=energy, forces=forces))
-    assert found["data"]["units"] == dict(zip(("energy", "forces"), expected, strict=True))
+    settings, text = written(ethanol(energy=energy, forces=forces))
+    assert settings["data"]["units"] == dict(zip(("energy", "forces"), expected, strict=True))
     assert "guessed; see above" in text
     said = capsys.readouterr().out
     assert "guessed  energy in" in said
     assert ("as they do in Rydberg and Rydberg/Bohr" in said) == (expected == ("Hartree", "Hartree/Bohr"))
-    given = written(
+    named = written(
         ethanol(energy=energy, forces=forces), "--overwrite", "--units", "{energy: eV, forces: eV/Angstrom}"
     )
-    assert given[0]["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
+    assert named[0]["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
 
 
 def test_units_that_leave_a_doubt_are_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,8 +139,8 @@ def test_units_that_leave_a_doubt_are_not_guessed(capsys: pytest.CaptureFixture[
         energy, forces = atoms.get_potential_energy() / units.Hartree, atoms.get_forces()
         atoms.numbers[:] = 29
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
-    found, text = written(doubtful)
-    assert found["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
+    settings, text = written(doubtful)
+    assert settings["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
     assert "taken for granted" in text
     assert "energies are in Hartree, or forces are in kcal/mol/Angstrom" in capsys.readouterr().out
 
@@ -151,8 +151,8 @@ def test_mistakes_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     frames[7] = frames[3].copy()
     frames[11].info["REF_energy"] += 30.0
     frames[13].arrays["REF_forces"][0] = [40.0, 0.0, 0.0]
-    found, text = written(frames)
-    assert found["data"]["split"] == "random"
+    settings, text = written(frames)
+    assert settings["data"]["split"] == "random"
     said = capsys.readouterr().out
     for words in ("copies of others", "the farthest by +3.3", "eV per atom in row 11", "the largest 40 in row 13"):
         assert words in " ".join(text.replace("#", "").split())
@@ -227,9 +227,9 @@ def test_a_fit_of_a_file_has_these_defaults(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_species_that_are_left_out_are_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = written(ethanol(12))
-    found["model"]["model"] = yaml.safe_load(NETWORK)
-    Path("my.yaml").write_text(yaml.safe_dump(found))
+    settings, _ = written(ethanol(12))
+    settings["model"]["model"] = yaml.safe_load(NETWORK)
+    Path("my.yaml").write_text(yaml.safe_dump(settings))
     assert main(["fit", "my.yaml", "--trainer.fast_dev_run", "1", "--trainer.accelerator", "cpu"]) == 0
     assert "species of the data: H, C, O" in capsys.readouterr().out
 

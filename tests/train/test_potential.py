@@ -65,10 +65,10 @@ def test_the_loss_by_hand() -> None:
     made, data = module(energy_weight=2.0, forces_weight=3.0, stress_weight=5.0), batch()
     made.scale.fill_(0.7)
     logged(made)
-    found = {name: value.detach() for name, value in made(data).items()}
-    energy = (found["energy"] - data.energy).abs() / (3 * 0.7)
-    forces = (found["forces"] - data.forces).norm(dim=1) / 0.7
-    stress = ((found["stress"] - data.stress) * 1000.0 / (3 * 0.7)).flatten(1).norm(dim=1)
+    terms = {name: value.detach() for name, value in made(data).items()}
+    energy = (terms["energy"] - data.energy).abs() / (3 * 0.7)
+    forces = (terms["forces"] - data.forces).norm(dim=1) / 0.7
+    stress = ((terms["stress"] - data.stress) * 1000.0 / (3 * 0.7)).flatten(1).norm(dim=1)
     want = 2 * energy.mean() + 3 * forces.mean() + 5 * stress.mean()
     assert float(made.training_step(data, 0).detach()) == pytest.approx(float(want), rel=1e-12)
 

@@ -93,11 +93,11 @@ def test_errors_by_configuration_type(place: Path, capsys: pytest.CaptureFixture
     assert "forces of near rest" in capsys.readouterr().out
     metrics = json.loads((place / "runs/groups/metrics.json").read_text())
     frames = read(place / "train.xyz", ":")
-    found = list(predict(load_potential(place / "runs/groups/potential.pt"), frames, batch_size=3))
+    results = list(predict(load_potential(place / "runs/groups/potential.pt"), frames, batch_size=3))
     for group in ("near rest", "stretched"):
-        own = [(f, r) for f, r in zip(frames, found, strict=True) if f.info["config_type"] == group]
-        energies = [1000 * abs(r["energy"] - f.info["REF_energy"]) for f, r in own]
-        forces = [1000 * np.abs(r["forces"] - f.arrays["REF_forces"]) for f, r in own if "REF_forces" in f.arrays]
+        of_group = [(f, r) for f, r in zip(frames, results, strict=True) if f.info["config_type"] == group]
+        energies = [1000 * abs(r["energy"] - f.info["REF_energy"]) for f, r in of_group]
+        forces = [1000 * np.abs(r["forces"] - f.arrays["REF_forces"]) for f, r in of_group if "REF_forces" in f.arrays]
         key = group.replace(" ", "_")
         assert metrics[f"test_energy_of_{key}_mae_meV"] == pytest.approx(np.mean(energies), rel=1e-4)
         assert metrics[f"test_forces_of_{key}_mae_meV_A"] == pytest.approx(np.mean(forces), rel=1e-4)

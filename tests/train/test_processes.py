@@ -41,9 +41,14 @@ SMALL = {"hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2, "radial_hidden": [8]}
 
 def potential(network: str, init: dict[str, Any], data: dict[str, Any], **model: Any) -> dict[str, Any]:
     read = {"path": "train.xyz", "train": 10, "val": 4, "cutoff": 3.0, "dtype": "float64"}
-    own = {"class_path": f"eqlayers.models.{network}", "init_args": {"species": [1, 8], **SMALL, **init}}
+    network_section = {"class_path": f"eqlayers.models.{network}", "init_args": {"species": [1, 8], **SMALL, **init}}
     sizes = {"batch_size": 3, "eval_batch_size": 2}
-    return {"task": "potential", "report": False, "data": {**read, **sizes, **data}, "model": {"model": own, **model}}
+    return {
+        "task": "potential",
+        "report": False,
+        "data": {**read, **sizes, **data},
+        "model": {"model": network_section, **model},
+    }
 
 
 PROPERTY = {
@@ -75,8 +80,8 @@ def waters(count: int) -> list[Atoms]:
 
 
 def errors(run: Path) -> dict[str, float]:
-    found = json.loads((run / "metrics.json").read_text())
-    return {name: value for name, value in found.items() if name.startswith("test_")}
+    metrics = json.loads((run / "metrics.json").read_text())
+    return {name: value for name, value in metrics.items() if name.startswith("test_")}
 
 
 @pytest.mark.long
@@ -157,7 +162,7 @@ def test_loaders_of_several_processes_share_a_part(
             steps[name].add(len(batches))
             assert len(loader) == len(batches)
             seen[name] += [idx for batch in batches for idx in batch]
-    for name, found in seen.items():
-        own = getattr(data, f"{name}_set")
-        assert sorted(found) == sorted(int(sample.idx) for sample in own), name
+    for name, shares in seen.items():
+        structures = getattr(data, f"{name}_set")
+        assert sorted(shares) == sorted(int(sample.idx) for sample in structures), name
         assert len(steps[name]) == 1

@@ -45,9 +45,9 @@ NAMES_3BPA = ("test_300K", "test_600K", "test_1200K", "test_dih_beta120", "test_
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder to work in, and sets with files of any number of structures."""
-    for name, found in PUBLISHED.items():
-        files = {file: content._replace(frames=None) for file, content in found.files.items()}
-        monkeypatch.setitem(PUBLISHED, name, found._replace(files=files))
+    for name, published in PUBLISHED.items():
+        files = {file: content._replace(frames=None) for file, content in published.files.items()}
+        monkeypatch.setitem(PUBLISHED, name, published._replace(files=files))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -155,10 +155,10 @@ def test_groups_without_labels_have_no_errors(small: Path) -> None:
 
 def rows_of_the_page() -> dict[str, list[str]]:
     """Targets of QM9 and the options of each, as the table of the page has them."""
-    found = re.findall(r"^\| ([\w, ]+) \| [^|]+ \| (`[^|]*`|none) \|", PAGE.read_text(), flags=re.MULTILINE)
+    rows = re.findall(r"^\| ([\w, ]+) \| [^|]+ \| (`[^|]*`|none) \|", PAGE.read_text(), flags=re.MULTILINE)
     return {
         target: [f"--data.target={target}", *(options.strip("`").split() if options != "none" else [])]
-        for targets, options in found
+        for targets, options in rows
         for target in targets.split(", ")
     }
 
@@ -167,9 +167,9 @@ def test_the_page_has_a_read_out_for_every_target_of_qm9() -> None:
     table = rows_of_the_page()
     assert set(table) == set(TARGETS)
     for target, options in table.items():
-        given = dict(option.removeprefix("--").split("=") for option in options)
+        values = dict(option.removeprefix("--").split("=") for option in options)
         data = SimpleNamespace(target=TARGETS[target], cutoff=5.0, statistics=SimpleNamespace(species=(1,)))
-        chosen = {name: given.get(f"model.model.init_args.{name}") for name in ("readout", "pooling")}
+        chosen = {name: values.get(f"model.model.init_args.{name}") for name in ("readout", "pooling")}
         network = MoleculeNetwork(hidden="2x0e + 2x1o", layers=1, **{k: v for k, v in chosen.items() if v})
         check_network(network, data)
     assert "readout=vector" in " ".join(table["mu"])

@@ -75,14 +75,14 @@ def test_a_potential(run: Path) -> None:
 
 def test_commands_of_each_start_and_of_the_last_test(tmp_path: Path) -> None:
     """Weights from elsewhere were trained by a command that is not known here."""
-    given = {"2026-01-30 23:00": "eqlayers fit a.yaml", "2026-01-31 10:00": ""}
-    starts = [{"command": command, "date": date} for date, command in given.items()]
+    commands = {"2026-01-30 23:00": "eqlayers fit a.yaml", "2026-01-31 10:00": ""}
+    starts = [{"command": command, "date": date} for date, command in commands.items()]
     (tmp_path / "summary.json").write_text(json.dumps({"starts": starts}))
     facts = dict.fromkeys(("dataset", "split", "train_time_s", "checkpoint", "git_commit", "python_version", "network"))
     facts |= {"epochs": 2, "steps": 4, "num_parameters": 1, "processor": "x", "device": "cpu", "eqlayers_version": "1"}
-    own = common.what_was_run(tmp_path, facts | {"command": "eqlayers test a.yaml"}).blocks[0].rows
-    assert own["trained by"] == "eqlayers fit a.yaml (2026-01-30 23:00); then Python (2026-01-31 10:00)"
-    assert own["tested by"].startswith("eqlayers test a.yaml (20")
+    rows = common.what_was_run(tmp_path, facts | {"command": "eqlayers test a.yaml"}).blocks[0].rows
+    assert rows["trained by"] == "eqlayers fit a.yaml (2026-01-30 23:00); then Python (2026-01-31 10:00)"
+    assert rows["tested by"].startswith("eqlayers test a.yaml (20")
     assert "trained by" not in common.what_was_run(tmp_path, facts | {"epochs": None}).blocks[0].rows
 
 

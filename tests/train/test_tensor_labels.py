@@ -84,9 +84,9 @@ def test_the_loss_by_hand() -> None:
         polarizability=torch.stack([torch.eye(3), torch.full((3, 3), torch.nan)]),
         idx=torch.tensor([0, 1]),
     )
-    found = made.potential(Structures.of(batch), made.labels, create_graph=False)
-    dipole = (found["dipole"].detach() - 1).norm(dim=1) / (0.5 * 3**0.5)
-    tensor = (found["polarizability"].detach()[0] - torch.eye(3)).norm() / (0.25 * 3**0.5)
+    predictions = made.potential(Structures.of(batch), made.labels, create_graph=False)
+    dipole = (predictions["dipole"].detach() - 1).norm(dim=1) / (0.5 * 3**0.5)
+    tensor = (predictions["polarizability"].detach()[0] - torch.eye(3)).norm() / (0.25 * 3**0.5)
     want = 2 * dipole.mean() + 3 * tensor  # the second structure has none
     assert float(made.training_step(batch, 0).detach()) == pytest.approx(float(want), rel=1e-12)
 

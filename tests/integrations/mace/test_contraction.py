@@ -48,8 +48,8 @@ def results(layer: nn.Module, y: Tensor, dtype: torch.dtype) -> list[Tensor]:
     return [z, dx, *(torch.zeros_like(t) if g is None else g for t, g in zip(wanted, grads, strict=True))]
 
 
-def assert_equal(found: list[Tensor], expected: list[Tensor], roundings: float = 1e3) -> None:
-    for one, other in zip(found, expected, strict=True):
+def assert_equal(tensors: list[Tensor], expected: list[Tensor], roundings: float = 1e3) -> None:
+    for one, other in zip(tensors, expected, strict=True):
         error = float((one.double() - other.double()).detach().abs().max())
         assert error <= roundings * torch.finfo(one.dtype).eps * max(1.0, float(other.detach().abs().max()))
 
@@ -173,9 +173,9 @@ def test_weights_exchanged_by_maces_tools() -> None:
         part.weights_max = nn.Parameter(part.weights_max[[2, 1]].clone())
         part.weights = nn.ParameterList(weight[[2, 1]].clone() for weight in part.weights)
     y = one_hot(SPECIES % 2, 2)
-    found = results(model[0], y, torch.float64)
+    exchanged = results(model[0], y, torch.float64)
     deaccelerate(model)
-    assert_equal(found, results(layer, y, torch.float64), 1e4)
+    assert_equal(exchanged, results(layer, y, torch.float64), 1e4)
 
 
 class Doubled(modules.SymmetricContraction):

@@ -82,24 +82,24 @@ def structures_of(batch: Any, species: tuple[int, ...] = SPECIES, periodic: bool
 
 
 def of_mace(model: Any, batch: Any, head: int = 0, periodic: bool = True) -> dict[str, torch.Tensor]:
-    given = {key: value.clone() for key, value in batch.to_dict().items() if isinstance(value, torch.Tensor)}
-    given["head"] = torch.full((batch.num_graphs,), head)
+    inputs = {key: value.clone() for key, value in batch.to_dict().items() if isinstance(value, torch.Tensor)}
+    inputs["head"] = torch.full((batch.num_graphs,), head)
     with default_dtype(batch.positions.dtype):  # in which MACE computes powers of atomic numbers
-        found = model(given, compute_stress=periodic)
+        outputs = model(inputs, compute_stress=periodic)
     names = {
         "energy": "energy",
         "energies": "node_energy",
         "forces": "forces",
         **({"stress": "stress"} if periodic else {}),
     }
-    return {name: found[theirs].detach().double() for name, theirs in names.items()}
+    return {name: outputs[theirs].detach().double() for name, theirs in names.items()}
 
 
-def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], eps: float = EPS) -> None:
+def assert_same(results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], eps: float = EPS) -> None:
     """Within 1e4 roundings of the largest entry: chains of ten sums over edges, channels, paths of 1e3 terms."""
     for name, value in expected.items():
         size = max(float(value.abs().max()), 1.0)
-        error = float((found[name].double() - value).abs().max())
+        error = float((results[name].double() - value).abs().max())
         assert error <= 1e4 * eps * size, (name, error)
     assert float(expected["forces"].abs().max()) > 1e-3
 
@@ -107,11 +107,11 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 def compare(model: Any, potential: Potential, species: tuple[int, ...] = SPECIES, head: int = 0) -> None:
     for periodic in (True, False):
         batch = batch_of(species, periodic)
-        found = potential(
+        results = potential(
             structures_of(batch, species, periodic),
             ("energy", "energies", "forces", *(["stress"] if periodic else [])),
         )
-        assert_same(found, of_mace(model, batch, head, periodic))
+        assert_same(results, of_mace(model, batch, head, periodic))
 
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
@@ -198,9 +198,9 @@ def test_a_model_of_float32() -> None:
     assert potential.dtype == torch.float32
     batch, exact = batch_of(dtype=torch.float32), batch_of()
     eps = torch.finfo(torch.float32).eps
-    found = potential(structures_of(batch), ("energy", "energies", "forces", "stress"))
-    assert_same(found, of_mace(model, batch), eps / 10)
-    assert_same(from_mace(model.double())(structures_of(exact), tuple(found)), of_mace(model, exact), eps / 100)
+    results = potential(structures_of(batch), ("energy", "energies", "forces", "stress"))
+    assert_same(results, of_mace(model, batch), eps / 10)
+    assert_same(from_mace(model.double())(structures_of(exact), tuple(results)), of_mace(model, exact), eps / 100)
 
 
 def test_an_accelerated_model() -> None:
@@ -222,9 +222,14 @@ def test_weights_go_there_and_back_unchanged() -> None:
     back = to_mace(from_mace(model)).state_dict()
     state = model.state_dict()
     assert state.keys() == back.keys()
-    own = ("U_matrix", "atomic_energies", "scale_shift.shift", "covalent_radii")  # other bases; shifts are one number
+    changed = (
+        "U_matrix",
+        "atomic_energies",
+        "scale_shift.shift",
+        "covalent_radii",
+    )  # bases; shifts are one number
     for name, value in state.items():
-        if not any(part in name for part in own) and "symmetric_contractions" not in name:
+        if not any(part in name for part in changed) and "symmetric_contractions" not in name:
             torch.testing.assert_close(back[name], value, rtol=3 * EPS, atol=0, msg=name)
     radii = "pair_repulsion_fn.covalent_radii"
     torch.testing.assert_close(back[radii][1:], state[radii][1:], rtol=0, atol=0)

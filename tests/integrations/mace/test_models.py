@@ -37,8 +37,8 @@ def molecule(periodic: bool = False) -> ase.Atoms:
 def results(calculator: MACECalculator, periodic: bool = False) -> list[np.ndarray]:
     atoms = molecule(periodic)
     atoms.calc = calculator
-    found = [np.array(atoms.get_potential_energy()), atoms.get_forces()]
-    return [*found, atoms.get_stress()] if periodic else found
+    arrays = [np.array(atoms.get_potential_energy()), atoms.get_forces()]
+    return [*arrays, atoms.get_stress()] if periodic else arrays
 
 
 @pytest.mark.parametrize("interaction", modules.interaction_classes)
@@ -46,8 +46,8 @@ def test_every_interaction_block(interaction: str) -> None:
     # hidden features of one multiplicity in every block, as the blocks with gates need them
     subject = mace(hidden="4x0e + 4x1o", lmax=2, correlation=2, interaction=interaction, sizes=SIZES)
     reports = []
-    found = guests.compare(subject, lambda network: reports.append(accelerate(network)))
-    assert all(share <= 1 for share in found["of the bound"].values()), found
+    errors = guests.compare(subject, lambda network: reports.append(accelerate(network)))
+    assert all(share <= 1 for share in errors["of the bound"].values()), errors
     for report in reports:
         assert [row.path for row in report.replaced if row.target == "convolution"] == [
             f"interactions.{number}.conv_tp" for number in range(2)
@@ -63,8 +63,8 @@ def test_three_kinds_of_features_and_correlation_three() -> None:
         interaction="RealAgnosticResidualInteractionBlock",
         sizes=SIZES,
     )
-    found = guests.compare(subject, accelerate)
-    assert all(share <= 1 for share in found["of the bound"].values()), found
+    errors = guests.compare(subject, accelerate)
+    assert all(share <= 1 for share in errors["of the bound"].values()), errors
 
 
 def test_the_report_has_every_layer() -> None:
@@ -99,8 +99,8 @@ def test_calculator(dtype: str, periodic: bool) -> None:
     network = model()
     accelerate(network)
     expected = results(MACECalculator(models=[model()], default_dtype=dtype), periodic)
-    found = results(MACECalculator(models=[network], default_dtype=dtype), periodic)
-    for a, b in zip(found, expected, strict=True):
+    fast = results(MACECalculator(models=[network], default_dtype=dtype), periodic)
+    for a, b in zip(fast, expected, strict=True):
         scale = max(np.abs(e).max() for e in expected)
         np.testing.assert_allclose(a, b, rtol=0, atol=1e3 * np.finfo(dtype).eps * scale)
 
@@ -123,9 +123,9 @@ def test_a_saved_model_is_loaded_by_a_fresh_process(tmp_path: Path) -> None:
     numbers = " ".join(str(z) for z in molecule().numbers)
     done = subprocess.run([sys.executable, "-c", code, numbers], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = np.load(tmp_path / "found.npz")
-    np.testing.assert_array_equal(found["energy"], expected[0])
-    np.testing.assert_array_equal(found["forces"], expected[1])
+    loaded = np.load(tmp_path / "found.npz")
+    np.testing.assert_array_equal(loaded["energy"], expected[0])
+    np.testing.assert_array_equal(loaded["forces"], expected[1])
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of torch, on how MACE's constructor copies and annotates
@@ -220,8 +220,8 @@ def test_dipoles(readout: str) -> None:
     batch = labelled().to_dict()
 
     def outcome() -> dict[str, torch.Tensor]:
-        given = {key: value.detach().clone() for key, value in batch.items()}
-        dipole = network(given)["dipole"]
+        copies = {key: value.detach().clone() for key, value in batch.items()}
+        dipole = network(copies)["dipole"]
         named = dict(network.named_parameters())
         grads = torch.autograd.grad(dipole.square().sum(), list(named.values()), materialize_grads=True)
         return {"dipole": dipole, **dict(zip(named, grads, strict=True))}
@@ -229,12 +229,12 @@ def test_dipoles(readout: str) -> None:
     expected = outcome()
     report = accelerate(network)
     assert {row.path for row in report.replaced} >= {f"readouts.1.linear_{number}" for number in (1, 2)}
-    found = outcome()
+    results = outcome()
     assert float(expected["dipole"].detach().abs().max()) > 0
-    assert list(found) == list(expected)
+    assert list(results) == list(expected)
     scale = max(float(value.detach().abs().max()) for value in expected.values())
     for name, value in expected.items():
-        assert torch.allclose(found[name], value, rtol=0, atol=1e3 * torch.finfo(value.dtype).eps * scale), name
+        assert torch.allclose(results[name], value, rtol=0, atol=1e3 * torch.finfo(value.dtype).eps * scale), name
 
 
 def labelled() -> Any:

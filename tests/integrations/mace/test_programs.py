@@ -260,16 +260,16 @@ def test_the_file_for_lammps_with_ghosts_and_exchange(
 
 def test_the_file_for_lammps_with_tables(tmp_path: Path) -> None:
     network = model()
-    found = []
+    energies = []
     for radial in (None, "table"):
         programs.write_lammps(network, tmp_path / "my.pt", radial=radial)
         assert not our_layers(network)
         lammps = Lammps(crystal(network.atomic_numbers.tolist()), float(network.r_max), network.atomic_numbers.tolist())
         interface: Any = torch.load(tmp_path / "my.pt", weights_only=False)
         interface.compute_forces(lammps)
-        found.append(lammps.forces)
-    scale = np.abs(found[0]).max()
-    assert 0 < np.abs(found[1] - found[0]).max() < 1e-2 * scale  # tables were made for 1e-4 of the weights
+        energies.append(lammps.forces)
+    scale = np.abs(energies[0]).max()
+    assert 0 < np.abs(energies[1] - energies[0]).max() < 1e-2 * scale  # tables were made for 1e-4 of the weights
 
 
 def test_bad_models_for_lammps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

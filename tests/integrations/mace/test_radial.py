@@ -58,9 +58,9 @@ def test_every_radial_network_has_a_table(name: str) -> None:
     assert all(error <= 30 * TOLERANCE for error in guests.errors(trained, wanted).values())
     energy, forces = subject.evaluate(tabled.requires_grad_(False), False)
     assert any(one._kept._last is not None for one in radials(tabled)), "no table was made"
-    found = trained | {"energy": energy.detach().double(), "forces": forces.detach().double()}
-    assert all(error <= 30 * TOLERANCE for error in guests.errors(found, wanted).values())
-    assert not torch.equal(found["forces"], wanted["forces"]), "the tables were not read"
+    results = trained | {"energy": energy.detach().double(), "forces": forces.detach().double()}
+    assert all(error <= 30 * TOLERANCE for error in guests.errors(results, wanted).values())
+    assert not torch.equal(results["forces"], wanted["forces"]), "the tables were not read"
     buffer = io.BytesIO()
     torch.save(tabled, buffer)
     buffer.seek(0)
@@ -98,11 +98,11 @@ def test_only_pairs_that_come_have_tables() -> None:
     before = tables.MOST_BYTES
     try:
         tables.MOST_BYTES = 0
-        found = subject.evaluate(model, False)[1]
+        forces = subject.evaluate(model, False)[1]
     finally:
         tables.MOST_BYTES = before
-    assert not torch.equal(found, wanted)
-    assert float((found - wanted).abs().max()) <= 3e-3 * float(wanted.abs().max())
+    assert not torch.equal(forces, wanted)
+    assert float((forces - wanted).abs().max()) <= 3e-3 * float(wanted.abs().max())
 
 
 def test_every_pair_keeps_the_tolerance() -> None:
@@ -110,18 +110,18 @@ def test_every_pair_keeps_the_tolerance() -> None:
     for options in ({"distance_transform": "Agnesi"}, {"interaction": NONLINEAR, "apply_cutoff": False}):
         model = accelerate(subject_of(options).make(torch.float32), radial="table", tolerance=1e-4).model
         table = vars(radials(model)[0])["_table"]
-        own = tables.in_float64(table.network)
+        exact = tables.in_float64(table.network)
         for code in range(len(table.network.species) ** 2):
-            assert max(table_error(table.knots, own.of_pair(code), torch.float32).error) <= 1e-4
+            assert max(table_error(table.knots, exact.of_pair(code), torch.float32).error) <= 1e-4
 
 
 class Louder(modules.interaction_classes["RealAgnosticResidualInteractionBlock"]):  # type: ignore[misc]
     """Arithmetic on weights, which a table's do not take."""
 
-    def forward(self, *given: Any, **named: Any) -> Any:
+    def forward(self, *arguments: Any, **named: Any) -> Any:
         network = self.conv_tp_weights
-        found = 1.1 * network(given[3])
-        return super().forward(*given, **named), found
+        weights = 1.1 * network(arguments[3])
+        return super().forward(*arguments, **named), weights
 
 
 def test_blocks_with_a_forward_of_their_own_are_found_before_the_swap() -> None:

@@ -49,9 +49,9 @@ def results(layer: nn.Module, x: Tensor, y: Tensor) -> list[Tensor | None]:
     return [z, dx, *torch.autograd.grad(loss, wanted, allow_unused=True)]
 
 
-def assert_equal(found: list[Tensor | None], expected: list[Tensor | None], roundings: float = 1e3) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+def assert_equal(tensors: list[Tensor | None], expected: list[Tensor | None], roundings: float = 1e3) -> None:
+    assert len(tensors) == len(expected)
+    for one, other in zip(tensors, expected, strict=True):
         if one is None or other is None:  # weights that change nothing
             rest = other if one is None else one
             assert rest is None or float(rest.detach().abs().max()) < 1e-10
@@ -66,9 +66,9 @@ def test_numbers_and_derivatives(irreps_in: str, irreps_out: str, correlation: i
     theirs, ours = pair(irreps_in, irreps_out, correlation, reduced)
     x = torch.randn(5, 3, ours.dim, requires_grad=True)
     y = one_hot(SPECIES, 3).to(x)
-    for parameter, own in zip(theirs.parameters(), ours.parameters(), strict=True):
-        assert parameter.shape == own.shape
-        assert parameter.requires_grad == own.requires_grad
+    for parameter, ours_too in zip(theirs.parameters(), ours.parameters(), strict=True):
+        assert parameter.shape == ours_too.shape
+        assert parameter.requires_grad == ours_too.requires_grad
     assert str(ours.load_state_dict(theirs.state_dict())) == "<All keys matched successfully>"
     # the order and the signs of the paths, which MACE's converters count on
     assert all(one.mixings == one._own for one in ours.contractions)

@@ -113,12 +113,12 @@ def train(folder: Path, model: dict[str, object]) -> dict[str, list[float]]:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (table,) = folder.rglob("metrics.csv")
     header, *lines = table.read_text().splitlines()
-    found: dict[str, list[float]] = {name: [] for name in header.split(",")}
+    columns: dict[str, list[float]] = {name: [] for name in header.split(",")}
     for line in lines:
-        for name, value in zip(found, line.split(","), strict=True):
+        for name, value in zip(columns, line.split(","), strict=True):
             if value:
-                found[name].append(float(value))
-    return found
+                columns[name].append(float(value))
+    return columns
 
 
 @pytest.fixture(scope="session")

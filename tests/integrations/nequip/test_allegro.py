@@ -62,16 +62,16 @@ def replaced(module: Any) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_form_is_one_product(form: str, dtype: torch.dtype) -> None:
     module = contracter(form, dtype=dtype)
-    given = operands(module)
-    expected = module(*given)
+    arguments = operands(module)
+    expected = module(*arguments)
     fast = replaced(module)
     assert isinstance(fast, AcceleratedContracter)
     assert fast.weights is module.weights
-    found = fast(*given)
-    assert found.shape == expected.shape
-    torch.testing.assert_close(found, expected)
-    flat = [t.flatten(1) for t in given[:2]]
-    torch.testing.assert_close(fast(*flat, given[2]), expected)
+    result = fast(*arguments)
+    assert result.shape == expected.shape
+    torch.testing.assert_close(result, expected)
+    flat = [t.flatten(1) for t in arguments[:2]]
+    torch.testing.assert_close(fast(*flat, arguments[2]), expected)
 
 
 def test_third_derivatives() -> None:
@@ -90,9 +90,9 @@ def test_third_derivatives() -> None:
 def test_no_edges() -> None:
     fast = replaced(contracter())
     x, y, _ = operands(fast, edges=0)
-    found = fast(x.requires_grad_(), y, torch.zeros(0, dtype=torch.int64))
-    assert found.shape == (0, 5, fast.irreps_out.dim)
-    found.sum().backward()
+    result = fast(x.requires_grad_(), y, torch.zeros(0, dtype=torch.int64))
+    assert result.shape == (0, 5, fast.irreps_out.dim)
+    result.sum().backward()
     assert not fast.weights.grad.any()
 
 
@@ -105,28 +105,28 @@ def test_nothing_of_every_pair_is_kept() -> None:
 
 def test_compiled() -> None:
     fast = replaced(contracter())
-    given = operands(fast)
-    torch.testing.assert_close(torch.compile(fast, fullgraph=True, backend="aot_eager")(*given), fast(*given))
+    arguments = operands(fast)
+    torch.testing.assert_close(torch.compile(fast, fullgraph=True, backend="aot_eager")(*arguments), fast(*arguments))
 
 
 def test_state_and_the_way_back() -> None:
     module = contracter()
-    given = operands(module)
-    expected, state = module(*given), {key: value.clone() for key, value in module.state_dict().items()}
+    arguments = operands(module)
+    expected, state = module(*arguments), {key: value.clone() for key, value in module.state_dict().items()}
     holder = torch.nn.ModuleList([module])
     accelerate(holder)
     assert list(holder[0].state_dict()) == list(state) == ["weights", "w3j"]
     for other in (copy.deepcopy(holder), pickle.loads(pickle.dumps(holder))):
         assert isinstance(other[0], AcceleratedContracter)
-        torch.testing.assert_close(other[0](*given), expected)
+        torch.testing.assert_close(other[0](*arguments), expected)
         assert isinstance(deaccelerate(other)[0], Contracter)
     with torch.no_grad():
         holder[0].weights.mul_(2)
     deaccelerate(holder)
     assert holder[0] is module
-    torch.testing.assert_close(module(*given), 2 * expected)
+    torch.testing.assert_close(module(*arguments), 2 * expected)
     module.load_state_dict(state)
-    torch.testing.assert_close(module(*given), expected)
+    torch.testing.assert_close(module(*arguments), expected)
 
 
 def test_signs_of_another_release_are_followed() -> None:
@@ -151,8 +151,8 @@ def test_what_is_left() -> None:
     other, more = contracter(), contracter()
     other.w3j[0] += 0.1
     more.register_buffer("scale", torch.ones(1))
-    own = Scaled(Irreps(ALL), Irreps(ALL), Irreps(ALL), mul=2)
-    report = accelerate(torch.nn.ModuleList([other, more, own]))
+    scaled = Scaled(Irreps(ALL), Irreps(ALL), Irreps(ALL), mul=2)
+    report = accelerate(torch.nn.ModuleList([other, more, scaled]))
     assert not report.replaced
     reasons = [row.reason for row in report.skipped]
     assert "w3j must hold Wigner 3j symbols" in reasons[0]
@@ -171,8 +171,8 @@ def test_the_modifier() -> None:
     subject = guests.allegro(channels=4, scalars=8, sizes=(7, 1))
     network = subject.make(torch.float32)
     assert "enable_eqlayers" in get_all_modifiers(network)
-    found = guests.compare(subject, lambda one: modify(one, [{"modifier": "enable_eqlayers"}]))
-    assert all(share <= 1 for share in found["of the bound"].values()), found
+    errors = guests.compare(subject, lambda one: modify(one, [{"modifier": "enable_eqlayers"}]))
+    assert all(share <= 1 for share in errors["of the bound"].values()), errors
     modify(network, [{"modifier": "enable_eqlayers"}])
     assert sum(isinstance(module, AcceleratedContracter) for module in network.modules()) == 2
     assert "eqlayers.nn" in network.metadata["nequip_custom_ops_libs"].split()

@@ -71,10 +71,12 @@ def test_training_time_compilation() -> None:
     batch = data(0.1, 0.2)
     for model in (plain, fast):
         model.train()
-    expected, found = plain(dict(batch)), fast(dict(batch))
+    expected, compiled = plain(dict(batch)), fast(dict(batch))
     for key in ("total_energy", "forces"):
-        torch.testing.assert_close(found[key], expected[key], rtol=0, atol=ROUNDING * float(expected[key].abs().max()))
-    for out in (expected, found):
+        torch.testing.assert_close(
+            compiled[key], expected[key], rtol=0, atol=ROUNDING * float(expected[key].abs().max())
+        )
+    for out in (expected, compiled):
         out["forces"].square().mean().backward()
     theirs = dict(plain.named_parameters())
     largest = max(float(p.grad.abs().max()) for p in theirs.values() if p.grad is not None)
@@ -116,14 +118,16 @@ def test_ahead_of_time_compilation(runs: dict[str, tuple[Path, object]], tmp_pat
     for name, atoms in structures.items():
         atoms.write(tmp_path / f"{name}.xyz")
     run("-c", LOAD, cwd=tmp_path)
-    found = np.load(tmp_path / "found.npz")
+    compiled = np.load(tmp_path / "found.npz")
     eager = NequIPCalculator._from_saved_model(checkpoint, chemical_species_to_atom_type_map=True)
     for name in structures:
         atoms = ase.io.read(tmp_path / f"{name}.xyz")
         atoms.calc = eager
         expected = [np.array(atoms.get_potential_energy()), atoms.get_forces(), atoms.get_stress()]
         for key, value in zip(("energy", "forces", "stress"), expected, strict=True):
-            np.testing.assert_allclose(found[f"{name}_{key}"], value, rtol=0, atol=ROUNDING * np.abs(expected[0]).max())
+            np.testing.assert_allclose(
+                compiled[f"{name}_{key}"], value, rtol=0, atol=ROUNDING * np.abs(expected[0]).max()
+            )
 
 
 def run(*words: str, cwd: Path) -> None:

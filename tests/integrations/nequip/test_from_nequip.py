@@ -78,8 +78,8 @@ def theirs(model: torch.nn.Module, atoms: Structures, species: tuple[int, ...] =
         "batch": torch.zeros_like(kinds),
         "num_atoms": torch.tensor([len(kinds)]),
     }
-    found: dict[str, Tensor] = model(data)
-    return found
+    outputs: dict[str, Tensor] = model(data)
+    return outputs
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -147,10 +147,10 @@ def test_there_and_back(name: str) -> None:
         want = made(atoms, ("energy", "energies", "forces", "stress"))
         model = to_nequip(made)
         assert torch.get_default_dtype() == torch.float32
-        found, again = theirs(model, atoms, made.species), from_nequip(model)(atoms, ("energies", "forces"))
+        results, again = theirs(model, atoms, made.species), from_nequip(model)(atoms, ("energies", "forces"))
         for ours, key in (("energies", "atomic_energy"), ("forces", "forces"), ("stress", "stress")):
             size = max(float(want[ours].detach().abs().max()), 1.0)
-            assert float((found[key].reshape(want[ours].shape) - want[ours]).detach().abs().max()) <= 400 * eps * size
+            assert float((results[key].reshape(want[ours].shape) - want[ours]).detach().abs().max()) <= 400 * eps * size
             if ours in again:
                 assert float((again[ours] - want[ours]).detach().abs().max()) <= 400 * eps * size
 

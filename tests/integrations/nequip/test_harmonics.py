@@ -26,20 +26,20 @@ def test_edges_are_in_float64_whatever_the_model(dtype: torch.dtype) -> None:
     seen = []
 
     def harmonics() -> torch.Tensor:
-        handle = edges.sh.register_forward_hook(lambda module, given, result: seen.append(result.dtype))
+        handle = edges.sh.register_forward_hook(lambda module, arguments, result: seen.append(result.dtype))
         data = {AtomicDataDict.POSITIONS_KEY: vectors, AtomicDataDict.EDGE_VECTORS_KEY: vectors}
-        found = edges(data)[AtomicDataDict.EDGE_ATTRS_KEY]
+        attributes = edges(data)[AtomicDataDict.EDGE_ATTRS_KEY]
         handle.remove()
-        return found
+        return attributes
 
     expected = harmonics()
     (row,) = accelerate(model, backend="torch").replaced
     assert (row.path, row.kind, row.paths) == ("edges.sh", "SphericalHarmonics", 4)
     assert type(edges.sh) is AcceleratedSphericalHarmonics
-    found = harmonics()
+    attributes = harmonics()
     assert seen == [torch.float64, torch.float64]
-    assert found.dtype == expected.dtype == dtype
-    torch.testing.assert_close(found, expected, rtol=0, atol=64 * torch.finfo(dtype).eps)
+    assert attributes.dtype == expected.dtype == dtype
+    torch.testing.assert_close(attributes, expected, rtol=0, atol=64 * torch.finfo(dtype).eps)
     assert torch.equal(
         deaccelerate(model)["edges"]({AtomicDataDict.POSITIONS_KEY: vectors, AtomicDataDict.EDGE_VECTORS_KEY: vectors})[
             AtomicDataDict.EDGE_ATTRS_KEY

@@ -53,9 +53,9 @@ def test_it_is_a_public_modifier_for_every_device(subject: Guest) -> None:
 
 
 def test_numbers_are_equal_to_rounding(subject: Guest) -> None:
-    found = guests.compare(subject, lambda network: modify(network, [ENABLE]))
-    assert all(share <= 1 for share in found["of the bound"].values()), found
-    assert found["float64"]["gradient"] > 0
+    errors = guests.compare(subject, lambda network: modify(network, [ENABLE]))
+    assert all(share <= 1 for share in errors["of the bound"].values()), errors
+    assert errors["float64"]["gradient"] > 0
 
 
 def test_what_it_changes(subject: Guest) -> None:
@@ -82,8 +82,8 @@ def test_twice_is_once(subject: Guest) -> None:
     network = modify(subject.make(torch.float64), [ENABLE])
     expected = guests.outcome(subject, network)
     modify(network, [ENABLE])
-    found = guests.outcome(subject, network)
-    assert all(torch.equal(found[key], expected[key]) for key in guests.QUANTITIES)
+    results = guests.outcome(subject, network)
+    assert all(torch.equal(results[key], expected[key]) for key in guests.QUANTITIES)
 
 
 def test_options_come_from_the_configuration(subject: Guest) -> None:
@@ -100,9 +100,9 @@ def test_radial_networks_by_tables(subject: Guest) -> None:
     plain = subject.make(torch.float64)
     network = modify(subject.make(torch.float64), [{**ENABLE, "radial": "table", "tolerance": 1e-6}])
     assert sum(isinstance(module, TabledRadial) for module in network.modules()) == 3
-    found, wanted = (subject.evaluate(model, False)[1] for model in (network, plain))
-    assert not torch.equal(found, wanted)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+    forces, wanted = (subject.evaluate(model, False)[1] for model in (network, plain))
+    assert not torch.equal(forces, wanted)
+    torch.testing.assert_close(forces, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
 
 
 def test_a_package_is_made_without_it(subject: Guest) -> None:
@@ -119,8 +119,8 @@ def test_copies_are_independent(subject: Guest) -> None:
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    found = guests.outcome(subject, network)
-    assert all(torch.equal(found[key], expected[key]) for key in guests.QUANTITIES)
+    results = guests.outcome(subject, network)
+    assert all(torch.equal(results[key], expected[key]) for key in guests.QUANTITIES)
     assert guests.outcome(subject, other)["forces"].abs().max() == 0
 
 

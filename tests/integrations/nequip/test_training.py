@@ -10,8 +10,8 @@ Runs = dict[str, tuple[Path, dict[str, list[float]]]]
 
 def state(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of the last checkpoint."""
-    found = torch.load(folder / "last.ckpt", weights_only=False)["state_dict"]
-    return {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
+    weights = torch.load(folder / "last.ckpt", weights_only=False)["state_dict"]
+    return {key: value for key, value in weights.items() if isinstance(value, torch.Tensor)}
 
 
 def test_losses_and_errors_are_the_same(runs: Runs) -> None:

@@ -68,9 +68,9 @@ def test_the_parallel_form(convolutions: list[int]) -> None:
     expected = block(dict(data))["x"]
     holder = torch.nn.ModuleList([block])
     accelerate(holder)
-    found = block(dict(data))["x"]
-    assert found.shape == (5, expected.shape[1])
-    torch.testing.assert_close(found, expected)
+    result = block(dict(data))["x"]
+    assert result.shape == (5, expected.shape[1])
+    torch.testing.assert_close(result, expected)
     assert convolutions
 
 
