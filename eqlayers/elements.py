@@ -94,9 +94,7 @@ def symbols_of(numbers: Iterable[int]) -> str:
 
 def covalent_radius(z: int) -> float:
     """The covalent radius of an element, in Angstrom."""
+    what = f"an element with a covalent radius, 1 to {len(COVALENT_RADII)}"
     if check_integer("z", z, 1, what="an atomic number") > len(COVALENT_RADII):
-        raise ConfigError(
-            f"z must be an element with a covalent radius, 1 to {len(COVALENT_RADII)}, got {z}. Leave out what "
-            "needs it."
-        )
+        raise ConfigError(f"z must be {what}, got {z}. Leave out what needs it.")
     return COVALENT_RADII[z - 1]

@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -160,9 +160,18 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
             raise
 
 
-def check_output(path: str | Path, option: str) -> Path:
-    """The path of a file that can be written, asked before the work whose result it shall hold."""
-    path = Path(path)
+def check_output(
+    path: str | Path, option: str, endings: Iterable[str] = (), fix: str = "Change it.", new: str | None = None
+) -> Path:
+    """The path of a file that can be written, asked before the work whose result it shall hold.
+
+    ``fix`` is for another ending; a file that is there is refused with the fix ``new``.
+    """
+    path, known = Path(path), tuple(endings)
+    if known and path.suffix not in known:
+        raise ConfigError(f"{option} must end in {', '.join(known)}, got {str(path)!r}. {fix}")
+    if new is not None and path.exists():
+        raise ConfigError(f"{option} must be a new file, got {path}, which is there. {new}")
     try:
         if path.name in ("", "..") or path.is_dir():
             raise IsADirectoryError("that is a folder")

@@ -150,7 +150,7 @@ OPTIONS = {
     "--model.learning_rate nan": r"model\.learning_rate must be a (positive )?number, got '?nan",
     "--model.weight_decay -1": r"model\.weight_decay must be a finite number of at least 0, got -1\.0",
     "--model.warmup_steps -1": r"model\.warmup_steps must be an integer, at least 0, got -1",
-    "--model.final_factor 2": r"model\.final_factor must be from 0 to 1, got 2\.0",
+    "--model.final_factor 2": r"model\.final_factor must be at most 1, got 2\.0",
     "--model.betas [1,2]": r"model\.betas must be two numbers from 0 to 1, got \(1\.0, 2\.0\)",
     "--model.betas 3": r"model\.betas must be a list, got '3'",
     "--model.lerning_rate 1": r"must be a known one, got 'model\.lerning_rate'\. Did you mean 'model\.learning_rate'",

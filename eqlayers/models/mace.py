@@ -107,8 +107,7 @@ class MACE(EquivariantModule):
         self.properties = read_properties(properties)
         asked, kept = property_irreps(self.properties), kept_irreps(self.hidden, self.properties)
         count = check_integer("layers", layers, 1, fix="2 are usual.")
-        if check_integer("lmax", lmax, 0, fix="3 is usual.") > LARGEST_DEGREE:
-            raise ConfigError(f"lmax must be at most {LARGEST_DEGREE}, got {lmax}. 3 is usual.")
+        check_integer("lmax", lmax, 0, LARGEST_DEGREE, fix="3 is usual.")
         self.correlation = tuple(
             check_integer("correlation", c, 1, 4, fix="3 is usual.") for c in _each("correlation", correlation, count)
         )

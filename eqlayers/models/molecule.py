@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.backends import check_backend
 from ..core.backends.rows import taken
 from ..core.checks import check_choice, check_integer, check_number, check_tensor
-from ..core.errors import ConfigError, IrrepsError
+from ..core.errors import IrrepsError
 from ..core.graph import Graph
 from ..elements import by_element, read_species
 from ..irreps.algebra import as_irreps
@@ -91,8 +91,7 @@ class MoleculeNetwork(KeepsFloat64):
         super().__init__()
         self.species = read_species(species)
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
-        if check_integer("lmax", lmax, 0, fix="1 is usual.") > LARGEST_DEGREE:
-            raise ConfigError(f"lmax must be at most {LARGEST_DEGREE}, got {lmax}. 1 is usual.")
+        check_integer("lmax", lmax, 0, LARGEST_DEGREE, fix="1 is usual.")
         layers = check_integer("layers", layers, 0, fix="3 are usual.")
         check_backend(backend)
         self.readout = check_choice("readout", readout, READOUTS)

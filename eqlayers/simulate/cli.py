@@ -311,9 +311,7 @@ def _predict_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    output = check_output(options.output, "--output")
-    if output.suffix not in (".xyz", ".extxyz"):
-        raise ConfigError(f"--output must end in .xyz or .extxyz, got {options.output!r}. Change it.")
+    output = check_output(options.output, "--output", (".xyz", ".extxyz"))
     check_different(("STRUCTURES", options.structures), ("--output", output))
     dtype = None if options.dtype is None else _DTYPES[options.dtype]
     potential = as_potential(chosen(options.model), dtype, options.device)

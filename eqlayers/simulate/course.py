@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from ase.units import GPa
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -19,6 +18,22 @@ from .watch import progress
 
 Array = NDArray[np.float64]
 FEWEST = 3  # frames, for a line through them and its error
+
+
+#: Numbers or one number, a label, and how the line looks.
+Curve = tuple[Array | float, str | None, dict[str, Any]]
+THIN = {"color": COLOURS[0], "linewidth": 1.0}
+SECOND = THIN | {"color": COLOURS[1]}
+DASHED = {"color": COLOURS[3], "linewidth": 1.4, "linestyle": "--"}
+DOTTED = {"color": GREY, "linewidth": 1.0, "linestyle": ":"}
+
+
+class Panel(NamedTuple):
+    """A drawing: the text below it, the label of its axis, and its curves."""
+
+    caption: str
+    label: str
+    curves: list[Curve]
 
 
 class Course(NamedTuple):
@@ -81,62 +96,46 @@ def drift_of(course: Course) -> tuple[float, float]:
     return float(slope), float(np.sqrt(spread))
 
 
-def _panels(course: Course, settings: DynamicsSettings) -> dict[str, Callable[[Axes], None]]:
-    """Functions that draw, by the text below the drawing."""
+def _panels(course: Course, settings: DynamicsSettings) -> list[Panel]:
     time, ensemble = course.time, ENSEMBLES[settings.ensemble]
 
-    def energies(axis: Axes) -> None:
-        potential = 1e3 * (course.potential - course.potential[0]) / course.atoms
-        axis.plot(time, potential, color=COLOURS[1], linewidth=1.0, label="potential")
-        axis.plot(time, course.total, color=COLOURS[0], linewidth=1.4, label="total")
-        axis.set_ylabel("energy (meV/atom)")
-        axis.legend(fontsize=8)
+    def around(caption: str, label: str, values: Array, wanted: float | None = None) -> Panel:
+        mean = float(np.nanmean(values))
+        curves: list[Curve] = [(values, None, THIN), (mean, f"mean {number(mean)}", DASHED)]
+        if wanted is not None:
+            curves.append((wanted, f"wanted {number(wanted)}", DOTTED))
+        return Panel(caption, label, curves)
 
-    def conserved(axis: Axes) -> None:
-        axis.plot(time, course.total, color=COLOURS[0], linewidth=1.0)
-        slope = drift_of(course)[0]
-        start = course.total.mean() - slope * time.mean() / 1000
-        label = f"drift {slope:.3g} meV/atom/ns"
-        axis.plot(time, start + slope * time / 1000, color=COLOURS[3], linewidth=1.4, linestyle="--", label=label)
-        axis.set_ylabel("total energy (meV/atom)")
-        axis.legend(fontsize=8)
-
-    def of(values: Array, name: str, wanted: float | None) -> Callable[[Axes], None]:
-        def draw(axis: Axes) -> None:
-            axis.plot(time, values, color=COLOURS[0], linewidth=1.0)
-            mean = float(np.nanmean(values))
-            axis.axhline(mean, color=COLOURS[3], linewidth=1.4, linestyle="--", label=f"mean {number(mean)}")
-            if wanted is not None:
-                axis.axhline(wanted, color=GREY, linewidth=1.0, linestyle=":", label=f"wanted {number(wanted)}")
-            axis.set_ylabel(name)
-            axis.legend(fontsize=8)
-
-        return draw
-
+    potential = 1e3 * (course.potential - course.potential[0]) / course.atoms
+    energies: list[Curve] = [(potential, "potential", SECOND), (course.total, "total", THIN | {"linewidth": 1.4})]
+    panels = [Panel("Potential and total energy, relative to the first frame.", "energy (meV/atom)", energies)]
     constant = settings.ensemble == "nve"
-    panels: dict[str, Callable[[Axes], None]] = {"Potential and total energy, relative to the first frame.": energies}
     if constant:
-        panels["Total energy, which nve keeps, on a scale of its own."] = conserved
-    panels["Temperature."] = of(course.temperature, "temperature (K)", None if constant else settings.temperature)
+        slope = drift_of(course)[0]
+        line = course.total.mean() + slope * (time - time.mean()) / 1000
+        conserved: list[Curve] = [(course.total, None, THIN), (line, f"drift {slope:.3g} meV/atom/ns", DASHED)]
+        caption = "Total energy, which nve keeps, on a scale of its own."
+        panels.append(Panel(caption, "total energy (meV/atom)", conserved))
+    wanted = None if constant else settings.temperature
+    panels.append(around("Temperature.", "temperature (K)", course.temperature, wanted))
     if ensemble.periodic:
-        panels["Volume of the cell."] = of(course.volume, "volume (A^3)", None)
+        panels.append(around("Volume of the cell.", "volume (A^3)", course.volume))
     if np.isfinite(course.pressure).any():
         wanted = settings.pressure if ensemble.periodic else None
-        panels["Pressure, with the motion of the atoms."] = of(course.pressure, "pressure (GPa)", wanted)
+        panels.append(around("Pressure, with the motion of the atoms.", "pressure (GPa)", course.pressure, wanted))
     return panels
 
 
-def _finish(axis: Axes) -> None:
-    axis.set_xlabel("time (ps)")
-    axis.grid(alpha=0.25)
-    axis.ticklabel_format(useOffset=False)
-
-
-def _drawn(panels: Mapping[str, Callable[[Axes], None]]) -> Figure:
-    figure = new_figure(6.4, 2.3 * len(panels))
-    for axis, draw in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.values(), strict=True):
-        draw(axis)
-        _finish(axis)
+def _drawn(panels: Sequence[Panel], time: Array, width: float, height: float) -> Figure:
+    """Panels below each other, of one height each."""
+    figure = new_figure(width, height * len(panels))
+    for axis, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+        for values, label, look in panel.curves:
+            axis.plot(time, np.broadcast_to(values, time.shape), label=label, **look)
+        axis.set(xlabel="time (ps)", ylabel=panel.label)
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.25)
+        axis.ticklabel_format(useOffset=False)
     return figure
 
 
@@ -170,19 +169,13 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
         "time step": f"{settings.timestep:g} fs, a frame every {settings.interval} steps",
         "trajectory": str(place),
     }
-    pictures = []
-    for caption, draw in panels.items():
-        figure = new_figure(4.6, 3.0)
-        axis = figure.subplots()
-        draw(axis)
-        _finish(axis)
-        pictures.append(Picture(figure, caption))
+    pictures = [Picture(_drawn([panel], course.time, 4.6, 3.0), panel.caption) for panel in panels]
     sections = [
         Section("What was run", [Facts({**facts, **run})]),
         Section("What came out", [Facts(measured), *notes]),
         Section("Pictures", pictures),
     ]
     picture, page = place.with_suffix(".png"), place.with_suffix(".html")
-    save_figure(_drawn(panels), picture)
+    save_figure(_drawn(panels, course.time, 6.4, 2.3), picture)
     write_page(page, f"Dynamics {place.stem}", about, sections)
     return [picture, page]

@@ -89,15 +89,8 @@ def check_different(*named: tuple[str, str | Path | None]) -> None:
 def check_trajectory(path: str | Path, option: str, new: bool) -> Path:
     """The path of a trajectory that can be written."""
     place = Path(check_path(option, path, "the path of a file"))
-    if place.suffix not in TRAJECTORIES:
-        raise ConfigError(
-            f"{option} must end in {', '.join(TRAJECTORIES)}, got {str(path)!r}. Take .traj to go on later."
-        )
-    if new and place.exists():
-        raise ConfigError(
-            f"{option} must be a new file, got {place}, which is there. Pass --restart to go on, or another."
-        )
-    return check_output(place, option)
+    restart = "Pass --restart to go on, or another." if new else None
+    return check_output(place, option, TRAJECTORIES, "Take .traj to go on later.", restart)
 
 
 def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:

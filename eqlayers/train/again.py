@@ -74,12 +74,18 @@ def beginning(folder: Path, resume: bool, overwrite: bool, checkpoint: str | Non
         )
     if resume:
         return str(last) if last.exists() else None
-    if first_process() and results_of(folder) and not (overwrite or inside):
+    if first_process() and not (overwrite or inside):
+        refuse_results("a run", folder)
+    return checkpoint
+
+
+def refuse_results(what: str, folder: Path) -> None:
+    """Raise if there are results in a folder that a run or a committee would write over."""
+    if results_of(folder):
         raise ConfigError(
-            f"a run must have a folder without results, got {folder} with {said_of(folder)}. Go on with --resume, "
+            f"{what} must have a folder without results, got {folder} with {said_of(folder)}. Go on with --resume, "
             "remove the results with --overwrite, or give this run another name with --name."
         )
-    return checkpoint
 
 
 def is_inside(checkpoint: str | None, folder: Path) -> bool:

@@ -26,7 +26,7 @@ from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
 from ..pages import Table, number
 from . import cli
-from .again import FLAGS, first_process, said_of, say_left, stopped
+from .again import FLAGS, first_process, refuse_results, said_of, say_left, stopped
 from .aside import Aside
 from .base import is_dry_run
 from .configuration import last_value, with_flag
@@ -123,13 +123,10 @@ class Committee:
         if resume and overwrite:
             raise ConfigError("--resume must be alone, as it keeps the members, got --overwrite as well. Drop one.")
         say_left(self.folder)
-        there, mark = results_of(self.folder), read_mark(self.folder)
-        if there and not (resume or overwrite):
-            raise ConfigError(
-                f"a committee must have a folder without results, got {self.folder} with {said_of(self.folder)}. Go on "
-                "with --resume, remove the results with --overwrite, or give this run another name with --name."
-            )
-        if resume and there and mark is None:
+        if not (resume or overwrite):
+            refuse_results("a committee", self.folder)
+        mark = read_mark(self.folder)
+        if resume and results_of(self.folder) and mark is None:
             raise ConfigError(
                 f"--resume must go on with what was begun, got {self.folder} with {said_of(self.folder)} of one run. "
                 "Leave out --committee, or give the committee another --name."

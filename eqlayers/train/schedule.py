@@ -79,9 +79,7 @@ def learning_rate_factor(step: int, warmup_steps: int, total_steps: int, final: 
 
 
 def _check_final(name: str, final: float) -> float:
-    if check_number(name, final, at_least=0, fix="Use a value from 0 to 1.") > 1:
-        raise ConfigError(f"{name} must be from 0 to 1, got {final}. Use a value such as 0.")
-    return float(final)
+    return check_number(name, final, at_least=0, at_most=1, fix="Use a value from 0 to 1.")
 
 
 def _factor(step: int, warmup_steps: int, total_steps: int, final: float) -> float:

@@ -321,7 +321,7 @@ def test_compiled_it_has_the_same_energies() -> None:
         ({"hidden": "4x0e + 2x1o"}, IrrepsError, r"one multiplicity with even scalars first, got 4x0e\+2x1o"),
         ({"hidden": "4x0e + 4x0e"}, IrrepsError, "must be different irreps"),
         ({"hidden": "?"}, IrrepsError, "hidden must be irreps such as"),
-        ({"lmax": 12}, ConfigError, "lmax must be at most 11, got 12"),
+        ({"lmax": 12}, ConfigError, "lmax must be an integer, at most 11, got 12"),
         ({"layers": 0}, ConfigError, "layers must be"),
         ({"correlation": 5}, ConfigError, "correlation must be"),
         ({"correlation": [2]}, ConfigError, "correlation must be one value or 2, one a layer, got 1"),

@@ -222,7 +222,7 @@ BAD = {
     "md water.xyz -m toy.pt --record": "potential must be on a CUDA device to be recorded, got cpu. Move it with",
     "relax water.xyz -m toy.pt --record": "potential must be on a CUDA device to be recorded, got cpu. Move it with",
     "md water.xyz -m toy.pt --step 5": "eqlayers md must have options that it knows, got '--step'",
-    "predict water.xyz -m toy.pt -o out.csv": "--output must end in .xyz or .extxyz, got 'out.csv'",
+    "predict water.xyz -m toy.pt -o out.csv": "--output must end in .xyz, .extxyz, got 'out.csv'",
     "predict none.xyz -m toy.pt -o out.xyz": "structures must be in a file, got nothing at none.xyz",
     "predict copper.xyz -m toy.pt -o out.xyz": "structures[1] must be of the potential's species H, O, got also Cu",
 }

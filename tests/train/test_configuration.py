@@ -140,7 +140,7 @@ OPTIONS = {
     ("--data.limit_train", "true"): r"limit_train must be an integer or null, got True\. Correct the option --data\.l",
     ("--seed_everything", "1e3"): r"must be true or false or an integer, got '1000\.0'\. Correct the option --seed",
     ("--data.cutoff", "1e308"): r"cutoff must be at most 1e\+06 of Angstrom, got 1e\+308\. ",
-    ("--model.model.init_args.lmax", "12"): r"lmax must be at most 11, got 12\. 1 is usual\.",
+    ("--model.model.init_args.lmax", "12"): r"lmax must be an integer, at most 11, got 12\. 1 is usual\.",
     ("--x-y", "1"): r"a key must be a known one, got 'x-y'\. `eqlayers fit FILE --help-all` lists them\.",
 }
 

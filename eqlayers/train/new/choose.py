@@ -191,12 +191,9 @@ def _batches(facts: Look, train: Any, cutoff: float) -> tuple[Setting, Setting |
 def _weights(labels: tuple[str, ...]) -> dict[str, Setting]:
     """Weights of the loss."""
     settings = {}
-    if "energy" in labels:
-        settings["model.energy_weight"] = Setting(1.0, "weight of the energies in the loss")
-    if "forces" in labels:
-        settings["model.forces_weight"] = Setting(1.0, "weight of the forces in the loss")
-    if "stress" in labels:
-        settings["model.stress_weight"] = Setting(1.0, "weight of the stress in the loss")
+    for name, spoken in (("energy", "energies"), ("forces", "forces"), ("stress", "stress")):
+        if name in labels:
+            settings[f"model.{name}_weight"] = Setting(1.0, f"weight of the {spoken} in the loss")
     if {"energy", "forces"} <= set(labels):
         settings["model.second_stage"] = Setting(0.75, "from three quarters of the training on ...")
         settings["model.second_energy_weight"] = Setting(10.0, "... energies weigh more")

@@ -51,14 +51,8 @@ def run(args: Sequence[str]) -> None:
     options = parser.parse_args(list(args))
     name = _name_of(options.structures)
     output = Path(options.output or f"{name}.yaml")
-    if output.suffix not in _YAML:
-        raise ConfigError(f"--output must end in .yaml, got {str(output)!r}. Change it.")
-    if output.exists() and not options.overwrite:
-        raise ConfigError(
-            f"--output must be a new file, got {output}, which is there. Write over it with --overwrite, or name "
-            "another with --output."
-        )
-    check_output(output, "--output")
+    there = None if options.overwrite else "Write over it with --overwrite, or name another with --output."
+    check_output(output, "--output", _YAML, new=there)
     keys, units = read_keys(_mapping("--keys", options.keys)), read_units(_mapping("--units", options.units))
     facts = look(options.structures, keys, units)
     choices = choose(facts)
