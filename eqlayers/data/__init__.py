@@ -20,10 +20,9 @@ with needs_packages("eqlayers.data", "train"):
 
 from eqlayers.data.batches import EdgeBatchSampler, EpochSampler
 from eqlayers.data.datamodule import MoleculeDataModule
-from eqlayers.data.mini import default_mini_root, load_mini
+from eqlayers.data.embedded import default_mini_root, load_mini
 from eqlayers.data.neighbors import Edges, StructureEdges, neighbor_edges, radius_graph, structure_edges
-from eqlayers.data.qm9 import load_qm9
-from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
 from eqlayers.data.readers import read_structures
 from eqlayers.data.splits import SPLITS, STRUCTURE_SPLITS, make_split, split_structures
 from eqlayers.data.statistics import (

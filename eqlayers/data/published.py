@@ -15,7 +15,7 @@ from ase.data import atomic_numbers
 from ase.formula import Formula
 
 from eqlayers.data.cache import UNREADABLE
-from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.data.qm9 import thermochemical_atomref
 from eqlayers.data.readers import is_web_page
 from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import TARGETS

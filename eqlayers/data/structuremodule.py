@@ -14,8 +14,8 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
 from eqlayers.data.cache import user_cache_dir
+from eqlayers.data.datamodule import PARTS, FlatDataModule
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
-from eqlayers.data.flatmodule import PARTS, FlatDataModule
 from eqlayers.data.neighbors import StructureEdges, structure_edges
 from eqlayers.data.plausible import check_parts, check_physics, check_reach
 from eqlayers.data.published import PUBLISHED, check_published, find_published

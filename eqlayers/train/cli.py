@@ -25,17 +25,21 @@ from ..data import MoleculeDataModule, StructureDataModule
 from ..elements import symbols_of
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
-from .again import FLAGS, NOT_BEGUN, beginning, first_process, is_inside, remove_if_empty, stopped, waited
-from .aside import Aside
+from .again import FLAGS, NOT_BEGUN, Aside, beginning, first_process, is_inside, remove_if_empty, stopped, waited
 from .averaging import EMA
 from .base import TrainedModule, check_precision, is_dry_run
 from .checkpoints import read_checkpoint, while_restoring
 from .configuration import (
+    SPECIES,
     check_config,
     check_cutoff,
     config_files,
     explain_parser_error,
+    leaves_out_species,
+    listed_for,
     near_files,
+    network_of,
+    species_of_checkpoint,
     typed_options,
     with_flag,
 )
@@ -48,8 +52,6 @@ from .potential_report import PotentialTestReport
 from .quiet import quiet_lightning
 from .report import TestReport
 from .run import checkpoint_path, remove_halves, run_folder, trainer_options
-from .species import KEY as SPECIES
-from .species import leaves_out_species, listed_for, network_of, species_of_checkpoint
 from .summary import LayerSummary
 
 

@@ -26,8 +26,7 @@ from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
 from ..pages import Table, number
 from . import cli
-from .again import FLAGS, first_process, refuse_results, said_of, say_left, stopped
-from .aside import Aside
+from .again import FLAGS, Aside, first_process, refuse_results, said_of, say_left, stopped
 from .base import is_dry_run
 from .configuration import last_value, with_flag
 from .history import write_json

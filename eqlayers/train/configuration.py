@@ -1,4 +1,4 @@
-"""Configuration files before they are parsed, and the parser's complaints in the words of this package."""
+"""Configurations before they are parsed, species that they leave out, and the parser's complaints in plain words."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ..arguments import explain
 from ..core.errors import ConfigError
+from ..elements import SYMBOLS
 from ..files import few, read_yaml, yaml_lines
+from .checkpoints import read_checkpoint
 
 #: Keys that only configurations of benchmarks have.
 OF_BENCHMARKS = {"cases", "device", "edges", "graphs", "jobs", "mode", "operation", "peers", "problems"}
@@ -177,7 +181,7 @@ def explain_parser_error(message: str, keys: Sequence[str], args: Sequence[str] 
     inside = re.search(r"class_path '([\w.]+)'.*?[Oo]ption '([^']+)' is not accepted", text)
     if inside:
         path, unknown = inside.groups()
-        return unknown_key(unknown, init_parameters(path), f" of {path}")
+        return unknown_key(unknown, list(inspect.signature(class_at(path)).parameters), f" of {path}")
     match = re.search(r"does not accept (?:option|nested key) '([^']+)'", text)
     match = match or re.search(r"unrecognized arguments: --?([\w.-]+)", text)
     if match:
@@ -267,7 +271,72 @@ def unknown_key(unknown: str, keys: Sequence[str], where: str = "") -> str:
     return f"a key{where} must be a known one, got {unknown!r}. {fix}"
 
 
-def init_parameters(class_path: str) -> list[str]:
-    """Names of a class's constructor arguments."""
-    module, _, name = class_path.rpartition(".")
-    return list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
+def class_at(path: str) -> Any:
+    """The class of a path of import, which is of ``eqlayers.models`` without a module."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module or "eqlayers.models"), name)
+
+
+# ---- species that are left out -------------------------------------------------------------------------------------
+
+#: Key of the species of a network.
+SPECIES = "model.model.init_args.species"
+
+
+def leaves_out_species(args: Sequence[str]) -> bool:
+    """Whether a command line names a network that needs a list of species, and no species.
+
+    Example:
+        >>> leaves_out_species(["fit", "--model.model.class_path", "eqlayers.models.NequIP"])
+        True
+        >>> leaves_out_species(["fit", "--model.model.class_path", "eqlayers.models.NequIP", f"--{SPECIES}", "[H]"])
+        False
+    """
+    networks = _networks(args)
+    if given_values(args, SPECIES) or any("species" in (one.get("init_args") or {}) for one in networks):
+        return False
+    network = network_of(args, None)
+    parameter = None if network is None else inspect.signature(network).parameters.get("species")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def network_of(args: Sequence[str], other: Any) -> Any:
+    """The class of the network that a command line names, or another one where it names none that is there."""
+    try:
+        named = [one["class_path"] for one in _networks(args) if isinstance(one.get("class_path"), str)]
+        return class_at(named[-1]) if named and named[-1] else other
+    except (ConfigError, ImportError, AttributeError, ValueError):  # the parser says what is wrong with it
+        return other
+
+
+def _networks(args: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The network in files and then options; the last one counts most."""
+    networks = []
+    for one in [*given_values(args, "model.model"), *given_values(args, "model.model.class_path")]:
+        network = _mapping(one) if isinstance(one, str) and one.lstrip().startswith("{") else one
+        networks.append(network if isinstance(network, Mapping) else {"class_path": network})
+    return networks
+
+
+def _mapping(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:  # the parser says what is wrong with it
+        return None
+
+
+def species_of_checkpoint(path: str) -> list[int | str] | None:
+    """The species of the network in a checkpoint, or None where it does not record them."""
+    recorded = read_checkpoint(path).get("hyper_parameters", {}).get("model")
+    options = recorded.get("init_args", {}) if isinstance(recorded, Mapping) else {}
+    return options.get("species") or None
+
+
+def listed_for(class_path: str, numbers: Sequence[int]) -> list[int | str]:
+    """Species for a network: symbols, which people read, where it is of this package, and else atomic numbers.
+
+    Example:
+        >>> listed_for("eqlayers.models.NequIP", [1, 8]), listed_for("mine.Network", [1, 8])
+        (['H', 'O'], [1, 8])
+    """
+    return [SYMBOLS[z - 1] if class_path.startswith("eqlayers.") else z for z in numbers]

@@ -16,8 +16,7 @@ from ..files import plain_name, stays_inside
 from ..models.committee import MARK
 from .ahead import CompileAhead
 from .checkpoints import AtomicCheckpointIO, best_and_last
-from .history import History
-from .remaining import Bar
+from .history import Bar, History
 from .report import PredictionTable, TestReport
 from .summary import LayerSummary
 

@@ -12,7 +12,7 @@ from ase.io import write
 from ase.units import kcal, mol
 
 from eqlayers.data.published import PUBLISHED
-from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.data.qm9 import thermochemical_atomref
 from eqlayers.data.targets import TARGETS
 
 FREE = thermochemical_atomref(TARGETS["U0"])

@@ -13,7 +13,7 @@ from lightning import LightningModule, Trainer
 
 import eqlayers.data
 from eqlayers.data import EpochSampler, MoleculeDataModule
-from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.data.qm9 import thermochemical_atomref
 from eqlayers.errors import ConfigError, DataError
 from tests.each import each
 

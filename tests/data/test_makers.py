@@ -8,8 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from eqlayers.data.embedded import TRAJECTORIES
-from eqlayers.data.mini import default_mini_root
+from eqlayers.data.embedded import TRAJECTORIES, default_mini_root
 
 pytest.importorskip("rdkit")
 pytest.importorskip("tblite")

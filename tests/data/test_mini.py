@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eqlayers.data import embedded
-from eqlayers.data.mini import MINI_FILE, default_mini_root, load_mini
+from eqlayers.data.embedded import MINI_FILE, default_mini_root, load_mini
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS
 from eqlayers.errors import ConfigError, DataError
 from tests.each import each

@@ -17,8 +17,7 @@ from torch_geometric.datasets import QM9
 from torch_geometric.datasets.qm9 import atomrefs
 
 from eqlayers.data import qm9
-from eqlayers.data.qm9 import load_qm9
-from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS
 from eqlayers.errors import DataError
 

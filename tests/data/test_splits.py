@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eqlayers.data.mini import MINI_FILE, default_mini_root
+from eqlayers.data.embedded import MINI_FILE, default_mini_root
 from eqlayers.data.splits import QM9_SIZE, SPLITS, make_split
 from eqlayers.errors import ConfigError, DataError
 from tests.each import each

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from eqlayers.cli import main
-from eqlayers.train import again, aside
-from eqlayers.train.aside import Aside, left_aside
+from eqlayers.train import again
+from eqlayers.train.again import Aside, left_aside
 from eqlayers.train.potential import PotentialModule
 
 from .test_again import CONFIG, FIT, RUN, content
@@ -115,17 +115,17 @@ def files_of(folder: Path) -> dict[str, str]:
 def test_an_interruption_while_results_are_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint that is there is the earlier run's still."""
     before = run_of(tmp_path / "own")
-    move = aside._move
+    move = again._move
 
     def half(files: list[Path], start: Path, end: Path) -> None:
         move(list(files)[2:3], start, end)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(aside, "_move", half)
+    monkeypatch.setattr(again, "_move", half)
     held = Aside(tmp_path / "own")
     with pytest.raises(KeyboardInterrupt):
         held.take()
-    monkeypatch.setattr(aside, "_move", move)
+    monkeypatch.setattr(again, "_move", move)
     assert held.settle()
     assert not held.begun
     assert files_of(tmp_path) == {f"own/{name}": text for name, text in before.items()}

@@ -10,8 +10,8 @@ import pytest
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.callbacks.timer import Timer
 
-from eqlayers.train import remaining
-from eqlayers.train.remaining import Bar, Pace
+from eqlayers.train import history
+from eqlayers.train.history import Bar, Pace
 
 
 def paced(
@@ -20,13 +20,13 @@ def paced(
     """The pace of epochs of ten steps that ended at some seconds, and the trainer."""
     pace, trainer = Pace(), SimpleNamespace(estimated_stepping_batches=total, callbacks=timers)
     for number, second in enumerate([0.0, *epochs]):
-        monkeypatch.setattr(remaining.time, "perf_counter", lambda second=second: second)
+        monkeypatch.setattr(history.time, "perf_counter", lambda second=second: second)
         trainer.global_step = 10 * number
         if number:
             pace.mark(trainer)
         else:
             pace.start(trainer)
-    monkeypatch.setattr(remaining.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(history.time, "perf_counter", lambda: now)
     return pace, trainer
 
 
