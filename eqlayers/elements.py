@@ -60,15 +60,15 @@ def element(name: str, value: Any) -> int:
     return number
 
 
-def read_species(species: Any, name: str = "species") -> tuple[int, ...]:
+def read_species(species: Any) -> tuple[int, ...]:
     """Different elements, each a symbol or an atomic number, as atomic numbers."""
     fix = "List each element of the data once."
-    listed = check_items(name, species, "a list of chemical symbols or atomic numbers", fix)
-    numbers = tuple(element(name, one) for one in listed)
+    listed = check_items("species", species, "a list of chemical symbols or atomic numbers", fix)
+    numbers = tuple(element("species", one) for one in listed)
     twice = sorted({z for z in numbers if numbers.count(z) > 1})
     if not numbers or twice:
         came = f"{symbols_of(twice)} more than once" if numbers else "none"
-        raise ConfigError(f"{name} must be different elements, at least one, got {came}. {fix}")
+        raise ConfigError(f"species must be different elements, at least one, got {came}. {fix}")
     return numbers
 
 

@@ -1,7 +1,5 @@
 """Layers as functions, and functions of sparse products."""
 
-from typing import TYPE_CHECKING
-
 from .core.graph import as_graph
 from .layers.attention.functions import attention_aggregate, edge_softmax
 from .layers.dropout.module import drop_path, dropout
@@ -21,7 +19,7 @@ from .layers.so2.functions import so2_linear
 from .layers.tensor_product.run import tensor_product, tensor_product_conv
 from .layers.tensor_product.tabled_weights import TabledWeights
 from .moved import answer_for_former_names
-from .names import answering
+from .names import answer_names
 from .sparse import (
     sparse_inner,
     sparse_mat_t_vec,
@@ -69,7 +67,6 @@ __all__ = [
     "wigner_blocks",
 ]
 
-if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
-    __getattr__ = answering(__name__)
+answer_names(__name__)
 
 answer_for_former_names(__name__)  # of pickles

@@ -1,6 +1,6 @@
 """Names that people guess: one table of hints, and the search for names of this package in its other parts.
 
-Modules answer a wrong name by ``__getattr__ = answering(__name__)``. The exported names of a part are read from its
+Modules answer a wrong name after ``answer_names(__name__)``. The exported names of a part are read from its
 source, so that finding a hint imports nothing but ``e3nn.o3``.
 """
 
@@ -11,7 +11,7 @@ import difflib
 import dis
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from types import FrameType
@@ -226,8 +226,10 @@ def _is_submodule(module: str, name: str) -> bool:
     return paths is not None and find_spec(f"{module}.{name}") is not None
 
 
-def answering(module: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module, for names that it does not have.
+def answer_names(module: str) -> None:
+    """Make a module answer a name that it does not have by an error with a hint.
+
+    ``__getattr__`` is set here, as type checkers take a module whose source has one to have every name.
 
     Example:
         >>> from eqlayers import nn
@@ -241,4 +243,4 @@ eqlayers.data.radius_graph.
     def __getattr__(name: str) -> Any:
         raise no_such_name(module, name, sys._getframe(1))
 
-    return __getattr__
+    sys.modules[module].__getattr__ = __getattr__  # type: ignore[method-assign]

@@ -1,7 +1,5 @@
 """Equivariant layers."""
 
-from typing import TYPE_CHECKING
-
 from .moved import answer_for_former_names
 
 from .core.torch_internals import is_plain as is_plain  # isort: skip  # first, as it says which torch is needed
@@ -44,7 +42,7 @@ from .layers.tensor_product.sub_products import (
     TensorDot,
     TensorSquare,
 )
-from .names import answering
+from .names import answer_names
 from .tools.explain import explain
 from .tools.warmup import WarmupReport, WarmupRow, warmup
 
@@ -124,7 +122,6 @@ __all__ = [
 
 name_arguments(globals(), __all__)
 
-if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
-    __getattr__ = answering(__name__)
+answer_names(__name__)
 
 answer_for_former_names(__name__)  # of pickles

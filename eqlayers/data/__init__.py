@@ -6,9 +6,7 @@ imported here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from eqlayers.names import answering
+from eqlayers.names import answer_names
 
 from ..core.errors import needs_packages
 
@@ -71,5 +69,4 @@ __all__ = [
     "thermochemical_atomref",
 ]
 
-if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
-    __getattr__ = answering(__name__)
+answer_names(__name__)

@@ -205,9 +205,8 @@ def _ase(file: Path) -> Iterator[Frame]:
             others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
             results = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
             values = {**others, **atoms.info, **results}
-            if np.shape(values.get("energies", 0)) == (
-                len(atoms),
-            ):  # of atoms, as ASE has it; rMD17's are of structures
+            # of atoms, as ASE has it; rMD17's are of structures
+            if np.shape(values.get("energies", 0)) == (len(atoms),):
                 values["energies of atoms"] = values.pop("energies")
             yield Frame(
                 atoms.numbers.astype(np.int64),

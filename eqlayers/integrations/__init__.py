@@ -1,9 +1,7 @@
 """Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
 
-from typing import TYPE_CHECKING
-
 from ..moved import answer_for_former_names
-from ..names import answering
+from ..names import answer_names
 from .forces import ForceCheck, check_forces
 from .from_mace import from_mace, to_mace
 from .from_nequip import from_nequip, to_nequip
@@ -26,5 +24,4 @@ __all__ = [
 
 answer_for_former_names(__name__)  # of pickles
 
-if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
-    __getattr__ = answering(__name__)
+answer_names(__name__)

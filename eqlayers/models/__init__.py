@@ -1,9 +1,7 @@
 """Complete networks, made of the layers."""
 
-from typing import TYPE_CHECKING
-
 from ..keywords import name_arguments
-from ..names import answering
+from ..names import answer_names
 from .committee import Committee, load_committee
 from .compression import CompressionReport, CompressionRow, compress, decompress
 from .equiformer import Equiformer
@@ -45,5 +43,4 @@ __all__ = [
 
 name_arguments(globals(), __all__)
 
-if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
-    __getattr__ = answering(__name__)
+answer_names(__name__)

@@ -1,9 +1,7 @@
 """Relaxation and molecular dynamics with potentials, as functions and as commands; the algorithms are ASE's."""
 
-from typing import TYPE_CHECKING
-
 from ..core.errors import needs_packages
-from ..names import answering
+from ..names import answer_names
 
 with needs_packages("eqlayers.simulate", "train"):
     import ase  # noqa: F401
@@ -22,5 +20,4 @@ __all__ = [
     "run_dynamics",
 ]
 
-if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
-    __getattr__ = answering(__name__)
+answer_names(__name__)

@@ -64,9 +64,9 @@ def _read(place: Path, index: str) -> Iterator[Atoms]:
         yield atoms
 
 
-def one_frame(path: str | Path, index: str = "-1") -> Atoms:
-    """A structure of a file, the last by default, without what was computed of it: results, and labels by any name."""
-    (atoms,) = frames(path, index)
+def one_frame(path: str | Path) -> Atoms:
+    """The last structure of a file, without what was computed of it: results, and labels by any name."""
+    (atoms,) = frames(path, "-1")
     atoms.calc = None
     for name in (FREE, *(name for label, names in KEYS.items() if label != "config_type" for name in names)):
         atoms.info.pop(name, None)

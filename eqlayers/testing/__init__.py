@@ -1,8 +1,6 @@
 """Tools to test equivariant layers, ours and yours: derivatives, equivariance, rounding bounds, random products."""
 
-from typing import TYPE_CHECKING
-
-from ..names import answering
+from ..names import answer_names
 from .derivatives import DerivativeReport, check_derivatives
 from .equivariance import EquivarianceReport, check_equivariance, equivariance_residual, random_orthogonal
 from .magnitude import excess, linear_magnitude, product_magnitude
@@ -30,5 +28,4 @@ __all__ = [
     "rounding_bound",
 ]
 
-if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
-    __getattr__ = answering(__name__)
+answer_names(__name__)

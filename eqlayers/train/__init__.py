@@ -5,10 +5,8 @@ Needs the extra `train` (`pip install "eqlayers[train]"`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..core.errors import needs_packages
-from ..names import answering
+from ..names import answer_names
 
 with needs_packages("eqlayers.train", "train"):
     import jsonargparse  # noqa: F401
@@ -57,5 +55,4 @@ __all__ = [
     "warmup_cosine",
 ]
 
-if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
-    __getattr__ = answering(__name__)
+answer_names(__name__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,15 +25,15 @@ from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
 from ..pages import Table, number
 from . import cli
-from .again import FLAGS, Aside, first_process, refuse_results, said_of, say_left, stopped
+from .again import FLAGS, Aside, first_process, refuse_results, remove_if_empty, said_of, say_left, stopped
 from .base import is_dry_run
-from .configuration import last_value, with_flag
+from .configuration import last_value, typed_value, with_flag
 from .history import write_json
 from .labels import LABELS, SHOWN
 from .new import for_structures
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
-from .run import checkpoint_path, has_checkpoint, results_of, run_folder, trainer_options
+from .run import checkpoint_path, results_of, run_folder, trainer_options
 
 Array = NDArray[np.float64]
 #: Commands that a committee has; the others are of one run.
@@ -67,12 +66,7 @@ class Committee:
 
     @classmethod
     def of(cls, args: Sequence[str]) -> Committee:
-        """The committee of a command line.
-
-        Raises:
-            ConfigError: Numbers that cannot be, a checkpoint, another task than a potential, or a folder that leads
-                elsewhere.
-        """
+        """The committee of a command line."""
         args = with_flag(args)
         if (task := cli.task_of(args)) != "potential":
             raise ConfigError(f"committee must be of the task potential, got {task}. Leave out --committee.")
@@ -82,10 +76,10 @@ class Committee:
                 "goes on with all."
             )
         fix = "4 is usual."
-        members = check_integer("committee", _number(last_value(args, "committee")), 2, 1000, fix=fix)
+        members = check_integer("committee", typed_value(last_value(args, "committee")), 2, 1000, fix=fix)
         share = last_value(args, "committee_share")
         if share is not None:
-            share = check_number("committee_share", _number(share), above=0, at_most=1, fix="0.8 is usual.")
+            share = check_number("committee_share", typed_value(share), above=0, at_most=1, fix="0.8 is usual.")
         folder = run_folder(str(last_value(args, "runs", "runs")), str(last_value(args, "name", "default")))
         return cls(args, folder, members, share)
 
@@ -108,16 +102,12 @@ class Committee:
         return [*self.args, *(word for key, value in added.items() for word in (f"--{key}", value))]
 
     def _next(self, key: str, seed: Any, place: int) -> str:
-        return str(check_integer(key, _number(seed), 0, 2**32 - 1 - self.number) + place - 1)
+        return str(check_integer(key, typed_value(seed), 0, 2**32 - 1 - self.number) + place - 1)
 
     # ---- what is there ----------------------------------------------------------------------------------------------
 
     def check_folder(self) -> None:
-        """Refuse a folder with results that nothing was said about.
-
-        Raises:
-            ConfigError: There are some; or a run goes on that is no committee, or one of more members.
-        """
+        """Refuse results that nothing was said about, and to go on with a single run or with fewer members."""
         resume, overwrite = (f"--{flag}" in self.args for flag in FLAGS)
         if resume and overwrite:
             raise ConfigError("--resume must be alone, as it keeps the members, got --overwrite as well. Drop one.")
@@ -156,19 +146,6 @@ class Committee:
     def _write(self, trained: list[str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / MARK, {"members": self.number, "trained": trained})
-
-    def remove_if_empty(self) -> None:
-        """Remove the folder of a committee none of whose members has a checkpoint."""
-        if not has_checkpoint(self.folder):
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _number(value: Any) -> Any:
-    """A number that was typed as a text; other values as they are."""
-    try:
-        return yaml.safe_load(value) if isinstance(value, str) else value
-    except yaml.YAMLError:
-        return value
 
 
 class Finished(Exception):
@@ -287,7 +264,7 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
         raise stopped("Ctrl-C", 130, args) from None
     except BaseException:
         if fits and first_process() and not was_there:
-            committee.remove_if_empty()
+            remove_if_empty(committee.folder)
         raise
 
 

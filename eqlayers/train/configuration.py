@@ -158,6 +158,14 @@ def last_value(args: Sequence[str], key: str, default: Any = None) -> Any:
     return default if not values or values[-1] in ("", "null", "None") else values[-1]
 
 
+def typed_value(value: Any) -> Any:
+    """A value that was typed as text, as YAML reads it; text that is no YAML and other values as they are."""
+    try:
+        return yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        return value
+
+
 def _number(value: Any) -> float | None:
     try:
         return float(value)
@@ -313,16 +321,9 @@ def _networks(args: Sequence[str]) -> list[Mapping[str, Any]]:
     """The network in files and then options; the last one counts most."""
     networks = []
     for one in [*given_values(args, "model.model"), *given_values(args, "model.model.class_path")]:
-        network = _mapping(one) if isinstance(one, str) and one.lstrip().startswith("{") else one
+        network = typed_value(one) if isinstance(one, str) and one.lstrip().startswith("{") else one
         networks.append(network if isinstance(network, Mapping) else {"class_path": network})
     return networks
-
-
-def _mapping(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:  # the parser says what is wrong with it
-        return None
 
 
 def species_of_checkpoint(path: str) -> list[int | str] | None:

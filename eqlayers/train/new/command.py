@@ -9,15 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...arguments import ArgumentParser
 from ...core.errors import ConfigError
 from ...data.embedded import TRAJECTORIES
 from ...data.readers import read_keys
 from ...files import atomic_write, check_output, plain_name, read_yaml
 from ...units import read_units
-from ..configuration import last_value, near_files
+from ..configuration import last_value, near_files, typed_value
 from ..run import run_folder
 from .choose import Choices, choose
 from .look import Look, described, look
@@ -64,12 +62,7 @@ def run(args: Sequence[str]) -> None:
 
 
 def _mapping(option: str, text: str | None) -> Any:
-    if text is None:
-        return {}
-    try:
-        mapping = yaml.safe_load(text)
-    except yaml.YAMLError:
-        mapping = None
+    mapping = {} if text is None else typed_value(text)
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{option} must be a mapping, got {text!r}. Write {option} '{{energy: ...}}'.")
     return mapping
