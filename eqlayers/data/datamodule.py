@@ -1,4 +1,4 @@
-"""The Lightning data modules: the base of all, with parts, batches and options of loaders, and that of molecules."""
+"""The Lightning data modules: their base, with parts, batches and options of loaders, and the module of molecules."""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ class SlicedDataset(torch.utils.data.Dataset[Data]):
     ) -> None:
         self.data, self.rows = data, rows.tolist()
         self.n_edges = edges.n_edges[rows]
-        self._tensors = [(name, tensor, data.fields[name][1] == "A") for name, tensor in tensors.items()]
+        kinds = data.kinds()
+        self._tensors = [(name, tensor, kinds[name][1] == "A") for name, tensor in tensors.items()]
         self._local = torch.from_numpy(edges.local)
         self._atom_ends: list[int] = [0, *np.cumsum(data.n_atoms).tolist()]
         self._edge_ends: list[int] = [0, *np.cumsum(edges.n_edges).tolist()]

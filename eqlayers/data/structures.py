@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -40,15 +40,18 @@ def refuse(
         )
 
 
+def _of(kinds: str, axis: str, *trailing: int) -> dict[str, Any]:
+    """Metadata of an array: kinds of numpy's dtypes, N structures or A atoms, and further axes."""
+    return {"kind": (kinds, axis, trailing)}
+
+
 class FlatArrays:
     """Arrays of all structures of a data set, checked once. A frozen dataclass derives from it.
 
     Attributes:
-        fields: Kinds of numpy's dtypes, axis (N structures or A atoms) and trailing axes of each array, by name.
         one: A structure in a word; an ``s`` makes the plural.
     """
 
-    fields: ClassVar[dict[str, tuple[str, str, tuple[int, ...]]]]
     one: ClassVar[str] = "structure"
     source: str
     n_atoms: IntArray
@@ -56,8 +59,13 @@ class FlatArrays:
     pos: NDArray[Any]
     idx: IntArray
 
+    @classmethod
+    def kinds(cls) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+        """Kinds of numpy's dtypes, axis (N structures or A atoms) and trailing axes of each array, by name."""
+        return {one.name: one.metadata["kind"] for one in fields(cls) if one.metadata}  # type: ignore[arg-type]
+
     def __post_init__(self) -> None:
-        for name, (kinds, _, _) in self.fields.items():
+        for name, (kinds, _, _) in self.kinds().items():
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in kinds:
                 raise DataError(
@@ -66,7 +74,7 @@ class FlatArrays:
         sizes = {"N": len(self.n_atoms), "A": int(self.n_atoms.sum())}
         if sizes["N"] == 0:
             raise DataError(f"{self.source} must hold at least one {self.one}, got none. Check that it is complete.")
-        for name, (_, axis, trailing) in self.fields.items():
+        for name, (_, axis, trailing) in self.kinds().items():
             if getattr(self, name).shape != (sizes[axis], *trailing):
                 raise DataError(
                     f"{name} of {self.source} must be {[sizes[axis], *trailing]} for {sizes['N']} {self.one}s, got "
@@ -120,7 +128,7 @@ class FlatArrays:
         first = self.starts
         atoms = np.concatenate([np.arange(first[row], first[row] + self.n_atoms[row]) for row in rows])
         chosen = {
-            name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.fields.items()
+            name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.kinds().items()
         }
         return type(self)(source=self.source, **chosen)  # type: ignore[call-arg]
 
@@ -141,20 +149,13 @@ class MoleculeArrays(FlatArrays):
         DataError: If there is no molecule, lengths disagree, or a position or a label is not finite.
     """
 
-    fields: ClassVar = {
-        "n_atoms": ("iu", "N", ()),
-        "z": ("iu", "A", ()),
-        "pos": ("f", "A", (3,)),
-        "y": ("f", "N", ()),
-        "idx": ("iu", "N", ()),
-    }
     one: ClassVar = "molecule"
     source: str
-    n_atoms: NDArray[np.int64]
-    z: NDArray[np.int64]
-    pos: NDArray[np.float32]
-    y: NDArray[np.float64]
-    idx: NDArray[np.int64]
+    n_atoms: NDArray[np.int64] = field(metadata=_of("iu", "N"))
+    z: NDArray[np.int64] = field(metadata=_of("iu", "A"))
+    pos: NDArray[np.float32] = field(metadata=_of("f", "A", 3))
+    y: NDArray[np.float64] = field(metadata=_of("f", "N"))
+    idx: NDArray[np.int64] = field(metadata=_of("iu", "N"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -196,33 +197,19 @@ class StructureArrays(FlatArrays):
         (('energy',), (1,), False)
     """
 
-    fields: ClassVar = {
-        "n_atoms": ("iu", "N", ()),
-        "z": ("iu", "A", ()),
-        "pos": ("f", "A", (3,)),
-        "cell": ("f", "N", (3, 3)),
-        "pbc": ("b", "N", (3,)),
-        "energy": ("f", "N", ()),
-        "forces": ("f", "A", (3,)),
-        "stress": ("f", "N", (3, 3)),
-        "dipole": ("f", "N", (3,)),
-        "polarizability": ("f", "N", (3, 3)),
-        "config_type": ("U", "N", ()),
-        "idx": ("iu", "N", ()),
-    }
     source: str
-    n_atoms: IntArray
-    z: IntArray
-    pos: FloatArray
-    cell: FloatArray
-    pbc: NDArray[np.bool_]
-    energy: FloatArray
-    forces: FloatArray
-    stress: FloatArray
-    dipole: FloatArray
-    polarizability: FloatArray
-    config_type: NDArray[Any]
-    idx: IntArray
+    n_atoms: IntArray = field(metadata=_of("iu", "N"))
+    z: IntArray = field(metadata=_of("iu", "A"))
+    pos: FloatArray = field(metadata=_of("f", "A", 3))
+    cell: FloatArray = field(metadata=_of("f", "N", 3, 3))
+    pbc: NDArray[np.bool_] = field(metadata=_of("b", "N", 3))
+    energy: FloatArray = field(metadata=_of("f", "N"))
+    forces: FloatArray = field(metadata=_of("f", "A", 3))
+    stress: FloatArray = field(metadata=_of("f", "N", 3, 3))
+    dipole: FloatArray = field(metadata=_of("f", "N", 3))
+    polarizability: FloatArray = field(metadata=_of("f", "N", 3, 3))
+    config_type: NDArray[Any] = field(metadata=_of("U", "N"))
+    idx: IntArray = field(metadata=_of("iu", "N"))
 
     @classmethod
     def of(cls, source: str, n_atoms: Any, z: Any, pos: Any, **others: Any) -> StructureArrays:
@@ -230,7 +217,7 @@ class StructureArrays(FlatArrays):
         sizes = {"N": len(n_atoms), "A": len(z)}
         arrays: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
         types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}
-        for name, (kind, axis, trailing) in cls.fields.items():
+        for name, (kind, axis, trailing) in cls.kinds().items():
             if name in arrays:
                 arrays[name] = np.asarray(arrays[name], dtype=types[kind])
             else:
@@ -261,7 +248,7 @@ class StructureArrays(FlatArrays):
     @classmethod
     def joined(cls, parts: list[StructureArrays]) -> StructureArrays:
         """Several sets, one after the other; ``idx`` keeps the row in the source of each."""
-        whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.fields}
+        whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.kinds()}
         return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), **whole)
 
 
