@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -279,14 +281,19 @@ def _compose(path: Path, text: str, what: str, fix: str) -> Any:
 
 def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the file, or name another.") -> Any:
     """The content of a YAML file, which no error repeats: a file that was named by mistake may hold secrets."""
+    path = Path(check_path(what, path))
+    return copy.deepcopy(_parsed(path, _read(path, what, fix, YAML_LIMIT), what, fix))
+
+
+@lru_cache(maxsize=16)
+def _parsed(path: Path, text: str, what: str, fix: str) -> Any:
+    """The content of a text, parsed once: a command asks for many keys of few files."""
     with needs_packages(what, "bench"):  # `train` has it as well, and more that is missed first
         import yaml  # here: saving a potential needs this file, and not the package
 
-    path = Path(check_path(what, path))
-    text = _read(path, what, fix, YAML_LIMIT)
     top = _compose(path, text, what, fix)
     try:
-        return None if top is None else yaml.safe_load(text)
+        return None if top is None else yaml.SafeLoader("").construct_document(top)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = _without_content(error.problem or "no YAML")
