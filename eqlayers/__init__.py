@@ -78,7 +78,7 @@ __all__ = [
     "warmup",
 ]
 
-#: Homes of the names that are no modules of the package.
+#: Homes of the names that are no modules of the package; others are layers, of `eqlayers.nn`.
 _HOMES = {
     "e3nn.o3": ("Irrep", "Irreps"),
     "eqlayers.graph": ("Graph",),
@@ -88,18 +88,6 @@ _HOMES = {
     "eqlayers.irreps.path_lists": ("paths",),
     "eqlayers.memory": ("keep_memory", "release_memory"),
     "eqlayers.models": ("Potential", "compress", "decompress", "load_potential", "save_potential"),
-    "eqlayers.nn": (
-        "ElementwiseTensorProduct",
-        "FullTensorProduct",
-        "FullyConnectedTensorProduct",
-        "Linear",
-        "SO3Scale",
-        "TensorProduct",
-        "TensorProductConv",
-        "TensorSquare",
-        "explain",
-        "warmup",
-    ),
     "eqlayers.sparse": ("SparseProductInfo", "SparseScaleInfo"),
 }
 _EXTRA = ("Calculator", "data", "simulate", "train")
@@ -113,10 +101,10 @@ if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have 
         from importlib.util import find_spec
 
         home = next((home for home, names in _HOMES.items() if name in names), None)
-        if home is not None:
-            value = getattr(import_module(home), name)
-        elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        if home is None and not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
             value = import_module(f"{__name__}.{name}")
+        elif home is not None or name in __all__:
+            value = getattr(import_module(home or "eqlayers.nn"), name)
         else:
             from .names import no_such_name
 

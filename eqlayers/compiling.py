@@ -11,7 +11,7 @@ from typing import Any
 
 from eqlayers_kernels import waiting
 
-__all__ = ["shown"]
+__all__ = ["shown", "started_bar"]
 
 KEPT = "kernels that were compiled are kept"
 IDLE = 0.5  # seconds that the bar stays after the last kernel, as the next may follow
@@ -56,7 +56,8 @@ class _Bar:
                 self.said = True
                 print(waiting.sentence(place, wanted if self.batch else None), file=sys.stderr, flush=True)
             if self.bar is None and done < wanted and _has_place():
-                self.bar, self.task = _started()
+                redirect = {"redirect_stdout": sys.stdout.isatty(), "refresh_per_second": 4}
+                self.bar, self.task = started_bar("kernels", None, **redirect)
             if self.bar is not None:
                 words = f"{done} of {wanted}" if self.batch else f"{done}"
                 self.bar.update(self.task, completed=done, total=wanted if self.batch else None, words=words)
@@ -84,17 +85,12 @@ def _has_place() -> bool:
     return not isinstance(sys.stderr, FileProxy)
 
 
-def _started() -> tuple[Any, Any]:
+def started_bar(title: str, total: int | None, *columns: Any, **options: Any) -> tuple[Any, Any]:
+    """A bar of rich on standard error, with columns and words behind it, and its task."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("kernels"), BarColumn(20), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
-    bar = Progress(
-        *columns,
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=sys.stdout.isatty(),
-        refresh_per_second=4,
-    )
+    shown = (TextColumn(title), BarColumn(20), *columns, TextColumn("{task.fields[words]}"), TimeElapsedColumn())
+    bar = Progress(*shown, console=Console(stderr=True), transient=True, **options)
     bar.start()
-    return bar, bar.add_task("kernels", total=None, words="")
+    return bar, bar.add_task(title, total=total, words="")

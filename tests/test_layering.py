@@ -94,7 +94,7 @@ BELOW = {
     "pages": ("files",),  # HTML files about results
     "train": ("testing", "data", "pages", "__version__", "arguments", "training_help"),
     "integrations": ("models", "testing", "memory", "arguments"),
-    "simulate": ("integrations", "database", "pages", "arguments"),
+    "simulate": ("integrations", "database", "pages", "arguments", "compiling"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "memory", "compiling", "notices"),
     "__main__": ("cli",),

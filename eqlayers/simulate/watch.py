@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..compiling import started_bar
+
 _PATIENCE = 2.0  # seconds without a bar
 
 
@@ -23,7 +25,9 @@ def progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
     def say(done: int, words: str) -> None:
         nonlocal bar, task
         if bar is None and sys.stderr.isatty() and time.monotonic() - began > _PATIENCE:
-            bar, task = _started(title, total)
+            from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+
+            bar, task = started_bar(title, total, MofNCompleteColumn(), TimeRemainingColumn())
         if bar is not None:
             bar.update(task, completed=done, words=words)
 
@@ -32,23 +36,6 @@ def progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
     finally:
         if bar is not None:
             bar.stop()
-
-
-def _started(title: str, total: int) -> tuple[Any, Any]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn(title), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, TextColumn("{task.fields[words]}"), console=Console(stderr=True), transient=True)
-    bar.start()
-    return bar, bar.add_task(title, total=total, words="")
 
 
 @contextmanager
