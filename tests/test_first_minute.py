@@ -16,8 +16,7 @@ from eqlayers import compiling
 from eqlayers.compiling import shown
 from eqlayers.models import MoleculeNetwork
 from eqlayers.notices import warnings_as_lines
-from eqlayers.train import LayerSummary, quiet_lightning
-from eqlayers.train.run_page import common
+from eqlayers.train import LayerSummary, page, quiet_lightning
 from eqlayers_kernels import waiting
 from eqlayers_kernels.c.build import cache as disk
 
@@ -93,7 +92,7 @@ def test_a_fit_says_its_network_in_one_line(capsys: pytest.CaptureFixture[str]) 
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("network: MoleculeNetwork on cpu, ")
     assert re.search(r", \d+ equivariant layers with backend ", line)
-    layers = common.network(module.model, "cpu", {}).blocks[0].rows["layers"]
+    layers = page.network(module.model, "cpu", {}).blocks[0].rows["layers"]
     assert line.endswith(f" parameters, {layers}"), "the report counts otherwise"
     LayerSummary(whole=True).on_fit_start(trainer, module)
     assert "irreps in" in capsys.readouterr().out

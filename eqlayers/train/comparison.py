@@ -21,8 +21,8 @@ from ..files import atomic_write, check_output, few
 from ..pages import Block, Picture, Section, Text, number, write_page
 from ..pages import Table as PageTable
 from .history import write_json
+from .page import duration
 from .plots import comparison_curves
-from .run_page.common import duration
 from .runs import Kind, Run, is_run, read_run, what_is
 
 #: Keys that always differ, or say nothing about the result.

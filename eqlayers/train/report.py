@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -15,20 +15,23 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter, Callback
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from rich.console import Console
 
 from .. import __version__
 from ..core.checks import check_flag, check_path, check_type
 from ..data.targets import Target
 from ..files import atomic_write, cpu_model, source_commit
-from ..pages import Picture, Section, Table, number, save_figure, write_page
+from ..pages import Block, Picture, Section, Table, number, save_figure, write_page
+from . import page
 from .base import is_dry_run, trained_module
 from .history import read_history, write_json
 from .module import metric_name, target_of
-from .plots import learning_curve, parity_plot
-from .run_page import common, molecules
+from .plots import histogram, learning_curve, parity_plot
 from .summary import count_parameters
 
+Array = NDArray[Any]
+WORST = 12  # molecules in the table
 PREDICTED = ("idx", "group", "true", "predicted")
 Figures = dict[str, list[Figure]]
 #: Name and unit of the main error, the same error of predictors that see no geometry, and the error of the test.
@@ -96,8 +99,8 @@ class TestReport(Callback):
             main = pictures.get("learning_curve")
             curves = None if main is None else Picture(main, "The error that decides which weights are kept.")
             data_and_network, rest = self.sections(module, data, rows, values, figures)
-            middle = common.curves(self.folder, curves, read_history(self.folder))
-            whole = [common.what_was_run(self.folder, metrics), *data_and_network, middle, *rest]
+            middle = page.curves(self.folder, curves, read_history(self.folder))
+            whole = [page.what_was_run(self.folder, metrics), *data_and_network, middle, *rest]
             write_page(self.folder / "report.html", f"Run {self.folder.name}", about, whole)
             files.insert(0, "report.html")
         print(f"report: {self.folder}/{', '.join(files)}")
@@ -132,7 +135,7 @@ class TestReport(Callback):
         for place, (name, errors) in enumerate(rows.items()):
             ratio = "1" if not place else f"{errors.mae / best:.2f}" if best else "-"
             cells.append((name, number(errors.mae), number(errors.rmse), ratio))
-        about = f"Errors of {target.name}, the {target.about}, on {num_test} test molecules."
+        about = f"Errors of {target.name}, the {target.about}, on {num_test} test "
         return Table(("predictor", f"MAE ({unit})", f"RMSE ({unit})", "MAE / model's"), cells, about)
 
     def metrics(self, module: Any, data: Any, rows: Any, values: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +161,7 @@ class TestReport(Callback):
         """The errors in a sentence, figures by the name of the file that holds the first of them, and the curve."""
         target, (model, *others), true = target_of(module), rows, values["true"]
         about = f"{model} on {len(true)} test molecules: MAE {number(rows[model].mae)} {target.report_unit}"
-        groups = molecules.heavy_atoms(data.test_set, values["idx"])
+        groups = heavy_atoms(data.test_set, values["idx"])
         parity = parity_plot(true, values["predicted"], target.name, target.unit, about, groups)
         lines = {name: rows[name].mae for name in others}
         return about, {"parity": [parity]}, (target.name, target.report_unit, lines, rows[model].mae)
@@ -168,13 +171,13 @@ class TestReport(Callback):
     ) -> tuple[list[Section], list[Section]]:
         """Sections of the page: data and network, and what follows the learning curves."""
         target = target_of(module)
-        network = common.network(module.model, module.device, {"cutoff": f"{data.cutoff:g} A"})
+        network = page.network(module.model, module.device, {"cutoff": f"{data.cutoff:g} A"})
         rest = [
             Section("Errors", [self._table(target, rows, len(values["true"]))]),
             Section("Predictions", [Picture(figures["parity"][0], f"Predicted against true {target.name}.")]),
-            molecules.largest_errors(data.test_set, values, target),
+            largest_errors(data.test_set, values, target),
         ]
-        return [molecules.data(data, target), network], rest
+        return [molecules_section(data, target), network], rest
 
     def _history(self, trainer: Trainer) -> list[dict[str, float]]:
         """The run's history; nothing if weights from elsewhere were tested, whose history is not here."""
@@ -238,3 +241,49 @@ class PredictionTable(BasePredictionWriter):
         with atomic_write(path) as file:
             file.write(text.encode())
         print(f"predictions: {path}")
+
+
+def heavy_atoms(dataset: Any, idx: Array) -> list[str]:
+    """How many atoms but hydrogen each molecule has."""
+    heavy = dataset.data.heavy[_rows_of(dataset, idx)]
+    return [f"{one} heavy atoms" for one in heavy.tolist()]
+
+
+def _rows_of(dataset: Any, idx: Array) -> Array:
+    """Rows of molecules in the arrays, by their numbers in the source."""
+    known = dataset.data.idx
+    order = np.argsort(known)
+    return order[np.searchsorted(known, idx.astype(int), sorter=order)]
+
+
+def molecules_section(module: Any, target: Target) -> Section:
+    """Sizes of the parts, and distributions of the property and of distances."""
+    shifts, taken = module.statistics.shifts, page.taken_parts(module)
+    free = np.array(list(shifts.values()))
+    rest = {name: part.y - part.counts(tuple(shifts)) @ free for name, part in taken.items()}
+    less = " less the shifts of the atoms" if target.extensive else ""
+    rows = []
+    for name, part in taken.items():
+        spread = (number(rest[name].mean()), number(rest[name].std()))
+        rows.append((name, f"{len(part):,}", f"{part.n_atoms.sum():,}", page.span(part.n_atoms), *spread))
+    headings = ("part", "molecules", "atoms", "atoms each", f"mean, {target.unit}", f"deviation, {target.unit}")
+    figure = histogram(rest, f"{target.name} ({target.unit})", "molecules")
+    near = page.distances(module.train_set, module.cutoff)
+    caption = f"Mean and standard deviation are of {target.name}{less}." if less else ""
+    blocks: list[Block] = [Table(headings, rows, caption)]
+    blocks.append(Picture(figure, f"The {target.about}{less}, by part."))
+    return Section("Data", blocks if near is None else [*blocks, near])
+
+
+def largest_errors(dataset: Any, values: Mapping[str, Array], target: Target) -> Section:
+    """Molecules with the largest errors."""
+    errors = (values["predicted"] - values["true"]) * target.report_factor
+    order = np.argsort(-np.abs(errors), kind="stable")[:WORST]
+    rows = []
+    for place, row in zip(order, _rows_of(dataset, values["idx"][order]), strict=True):
+        made_of = page.formula(dataset.data.take(np.array([row])).z)
+        numbers = (values["true"][place], values["predicted"][place])
+        shown = [f"{float(one):.6g}" for one in numbers]
+        rows.append((str(int(values["idx"][place])), made_of, *shown, number(errors[place])))
+    units = (f"true, {target.unit}", f"predicted, {target.unit}", f"error, {target.report_unit}")
+    return Section("Largest errors", [Table(("number", "molecule", *units), rows, left=2)])

@@ -14,8 +14,8 @@ from ase.io import write
 from eqlayers.cli import main
 from eqlayers.errors import ShapeError
 from eqlayers.pages import Picture
+from eqlayers.train import page, potential_report
 from eqlayers.train.plots import histogram, learning_curve, parity_plot
-from eqlayers.train.run_page import common, potentials
 
 from .waters import displaced_waters
 
@@ -80,10 +80,10 @@ def test_commands_of_each_start_and_of_the_last_test(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"starts": starts}))
     facts = dict.fromkeys(("dataset", "split", "train_time_s", "checkpoint", "git_commit", "python_version", "network"))
     facts |= {"epochs": 2, "steps": 4, "num_parameters": 1, "processor": "x", "device": "cpu", "eqlayers_version": "1"}
-    rows = common.what_was_run(tmp_path, facts | {"command": "eqlayers test a.yaml"}).blocks[0].rows
+    rows = page.what_was_run(tmp_path, facts | {"command": "eqlayers test a.yaml"}).blocks[0].rows
     assert rows["trained by"] == "eqlayers fit a.yaml (2026-01-30 23:00); then Python (2026-01-31 10:00)"
     assert rows["tested by"].startswith("eqlayers test a.yaml (20")
-    assert "trained by" not in common.what_was_run(tmp_path, facts | {"epochs": None}).blocks[0].rows
+    assert "trained by" not in page.what_was_run(tmp_path, facts | {"epochs": None}).blocks[0].rows
 
 
 def test_no_page_where_none_is_asked_for(run: Path) -> None:
@@ -101,26 +101,26 @@ def test_curves_are_of_this_run_and_not_of_an_earlier_one(tmp_path: Path) -> Non
         (folder / "metrics.csv").write_text("\n".join(["step,val/energy_per_atom_mae_meV", *rows]) + "\n")
     history = [{"step": step, "train_mae": 1.0, "val_mae": 2.0} for step in (10, 20, 30)]
     main_curve = Picture(learning_curve(history, "forces", "meV/A", {}), "")
-    logged = common._logged(tmp_path / "csv", {10, 20, 30})
+    logged = page._logged(tmp_path / "csv", {10, 20, 30})
     assert logged == {"val/energy_per_atom_mae_meV": {10: 3.0, 30: 1.0}}
-    assert len(common.curves(tmp_path, main_curve, history).blocks) == 1, "of one error there is the main curve alone"
+    assert len(page.curves(tmp_path, main_curve, history).blocks) == 1, "of one error there is the main curve alone"
 
 
 def test_structures_with_the_largest_errors_come_first() -> None:
     """Two structures of one and two atoms, in rows 7 and 5 of their file."""
     errors = {"energy_error": np.array([-0.001, 0.004]), "forces_error": np.array([[3.0, 4, 0], [0, 0, 1], [0, 2, 0]])}
-    tested = potentials.Tested(
+    tested = potential_report.Tested(
         {"z": np.array([6, 1, 8]), "atoms": np.array([1, 2]), "group": np.zeros(2), "idx": np.array([7, 5]), **errors},
         ("",),
     )
-    by_energy, by_force = potentials.largest_errors(tested).blocks
+    by_energy, by_force = potential_report.largest_errors(tested).blocks
     assert by_energy.rows == [("5", "HO", "2", "2000"), ("7", "C", "-1", "5000")]
     assert by_force.rows == [("7", "C", "-1", "5000"), ("5", "HO", "2", "2000")]
 
 
 def test_no_energies_of_atoms_where_none_are_predicted() -> None:
-    tested = potentials.Tested({"z": np.array([1]), "energies": np.empty(0)}, ("",))
-    assert potentials.atomic_energies(tested, {1: 0.0}).blocks == []
+    tested = potential_report.Tested({"z": np.array([1]), "energies": np.empty(0)}, ("",))
+    assert potential_report.atomic_energies(tested, {1: 0.0}).blocks == []
 
 
 def test_groups_have_colours_and_the_small_ones_share_one() -> None:
@@ -150,6 +150,6 @@ def test_distances_of_periodic_neighbours_are_those_of_images() -> None:
         edge_index=torch.tensor([[0, 1], [1, 0]]),
         shifts=torch.tensor([[-1.0, 0, 0], [1.0, 0, 0]]),
     )
-    picture = common.distances([sample], 3.0)
+    picture = page.distances([sample], 3.0)
     assert picture is not None
     assert "The shortest has 0.5 A (H-O)." in picture.caption

@@ -15,12 +15,12 @@ from ase.symbols import Symbols
 from numpy.typing import NDArray
 from torch import nn
 
-from ...files import read_json
-from ...pages import Block, Code, Facts, Picture, Section, Table, number
-from ..history import starts_in
-from ..labels import SHOWN
-from ..plots import histogram, learning_curve
-from ..summary import HEADINGS, count_parameters, layer_cells, layer_rows, layers_in_words
+from ..files import read_json
+from ..pages import Block, Code, Facts, Picture, Section, Table, number
+from .history import starts_in
+from .labels import SHOWN
+from .plots import histogram, learning_curve
+from .summary import HEADINGS, count_parameters, layer_cells, layer_rows, layers_in_words
 
 Array = NDArray[Any]
 SAMPLED = 100  # structures whose distances are counted
