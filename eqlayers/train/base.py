@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,10 +16,10 @@ from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricColl
 from torchmetrics.utilities import dim_zero_cat
 
 from ..core.checks import check_flag, check_items, check_module, check_number, check_type, got
-from ..core.errors import ConfigError, DataError
+from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
 from .agreement import check_checkpoint, data_facts, differences
-from .checkpoints import Restored, check_training, check_weights
+from .checkpoints import FIX, check_training, check_weights, read_checkpoint
 from .schedule import Plan, plan_of, warmup_cosine
 
 STAGES = ("train", "val", "test")
@@ -120,7 +122,7 @@ def error_metrics() -> MetricCollection:
     )
 
 
-class TrainedModule(Restored):
+class TrainedModule(LightningModule):
     """Base of trained modules: a network in ``model``, AdamW, and a schedule that rises and falls."""
 
     test_values: nn.ModuleDict
@@ -254,6 +256,38 @@ class TrainedModule(Restored):
             check_weights(self, checkpoint["state_dict"], self.strict_loading)  # another module's have no state either
             groups = parameter_groups(self.model, self.hparams["weight_decay"])  # type: ignore[arg-type]
             check_training(checkpoint, [p for group in groups for p in group["params"]])
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: Any, map_location: Any = None, *, strict: bool | None = None, **options: Any
+    ) -> Any:
+        """Make a module from a checkpoint; only tensors and plain Python values are read from it."""
+        if options.pop("weights_only", None) is False:
+            raise ConfigError("weights_only must be True, as a checkpoint may run code, got False. Leave it out.")
+        hparams = read_checkpoint(checkpoint_path).get("hyper_parameters", {})
+        if "model" not in options and not isinstance(hparams.get("model"), dict):
+            raise ConfigError(
+                f"the checkpoint must name its network, got none in {checkpoint_path}. Pass it: "
+                "load_from_checkpoint(path, model=...)."
+            )
+        try:
+            return super().load_from_checkpoint(
+                checkpoint_path, map_location, strict=strict, weights_only=True, **options
+            )
+        except EqlayersError:
+            raise
+        except (argparse.ArgumentError, TypeError, ValueError, KeyError, AttributeError, ImportError) as error:
+            if isinstance(error.__cause__, EqlayersError):
+                raise error.__cause__ from None
+            raise DataError(
+                f"the checkpoint must hold arguments of {cls.__name__} and of its network, got others in "
+                f"{checkpoint_path} ({type(error).__name__}). {FIX}"
+            ) from error
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load as torch does, after a comparison of the weights with the module's."""
+        check_weights(self, state_dict, strict)
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
 
 def trained_module(module: Any) -> TrainedModule:

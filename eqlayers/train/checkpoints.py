@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import re
 import traceback
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
 from ..core.checks import check_path, check_type
-from ..core.errors import ConfigError, DataError, EqlayersError
+from ..core.errors import ConfigError, DataError
 from ..files import atomic_write, few
 from ..models.saving import misfit
 from .agreement import FACTS
@@ -39,7 +37,7 @@ CONTENT: dict[str, tuple[type, bool]] = {
     "eqlayers_data": (dict, False),
 }
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
-_FIX = "Use the config.yaml beside the checkpoint's folder, or another checkpoint that `eqlayers fit` wrote."
+FIX = "Use the config.yaml beside the checkpoint's folder, or another checkpoint that `eqlayers fit` wrote."
 ANOTHER = "Use another checkpoint of the run (best.ckpt, last.ckpt), or train again."
 
 
@@ -174,7 +172,7 @@ def best_and_last(folder: str | Path, monitor: str = "val/mae") -> list[ModelChe
 def check_weights(module: nn.Module, saved: Mapping[str, Any], strict: bool = True) -> None:
     """Raise unless saved weights have the names, shapes and kinds of a module's."""
     if (problem := misfit(module.state_dict(), saved, strict)) is not None:
-        raise DataError(f"the checkpoint must hold the weights of {_name(module)}, got {problem}. {_FIX}")
+        raise DataError(f"the checkpoint must hold the weights of {_name(module)}, got {problem}. {FIX}")
 
 
 def _name(module: nn.Module) -> str:
@@ -186,7 +184,7 @@ def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) 
     """Raise unless a training can go on: counters are there, and the optimizer's moments belong to the parameters."""
     missing = [key for key in ("loops", "callbacks", "optimizer_states", "lr_schedulers") if key not in checkpoint]
     if missing:
-        raise DataError(f"the checkpoint must hold the state of a training, got one without {missing[0]!r}. {_FIX}")
+        raise DataError(f"the checkpoint must hold the state of a training, got one without {missing[0]!r}. {FIX}")
     try:
         (only,) = checkpoint["optimizer_states"]
         indices = [index for group in only["param_groups"] for index in group["params"]]
@@ -195,14 +193,14 @@ def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) 
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"the checkpoint must hold the state of one AdamW optimizer, got another content ({type(error).__name__}). "
-            f"{_FIX}"
+            f"{FIX}"
         ) from error
     expected = {index: parameter.shape for index, parameter in zip(indices, parameters, strict=False)}
     fits = len(indices) == len(parameters) and moments == second and moments.items() <= expected.items()
     if not fits:
         raise DataError(
             f"the checkpoint must hold AdamW's state of {len(parameters)} parameters, got one of {len(indices)}, or of "
-            f"other shapes. {_FIX}"
+            f"other shapes. {FIX}"
         )
 
 
@@ -210,39 +208,3 @@ def while_restoring(error: BaseException) -> bool:
     """Whether an error arose while Lightning put the content of a checkpoint back into its objects."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code.co_filename.endswith("checkpoint_connector.py") for frame, _ in frames)
-
-
-class Restored(LightningModule):
-    """A module whose checkpoints are checked before anything is taken from them."""
-
-    @classmethod
-    def load_from_checkpoint(  # type: ignore[override]
-        cls, checkpoint_path: Any, map_location: Any = None, *, strict: bool | None = None, **options: Any
-    ) -> Any:
-        """Make a module from a checkpoint; only tensors and plain Python values are read from it."""
-        if options.pop("weights_only", None) is False:
-            raise ConfigError("weights_only must be True, as a checkpoint may run code, got False. Leave it out.")
-        hparams = read_checkpoint(checkpoint_path).get("hyper_parameters", {})
-        if "model" not in options and not isinstance(hparams.get("model"), dict):
-            raise ConfigError(
-                f"the checkpoint must name its network, got none in {checkpoint_path}. Pass it: "
-                "load_from_checkpoint(path, model=...)."
-            )
-        try:
-            return super().load_from_checkpoint(
-                checkpoint_path, map_location, strict=strict, weights_only=True, **options
-            )
-        except EqlayersError:
-            raise
-        except (argparse.ArgumentError, TypeError, ValueError, KeyError, AttributeError, ImportError) as error:
-            if isinstance(error.__cause__, EqlayersError):
-                raise error.__cause__ from None
-            raise DataError(
-                f"the checkpoint must hold arguments of {cls.__name__} and of its network, got others in "
-                f"{checkpoint_path} ({type(error).__name__}). {_FIX}"
-            ) from error
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load as torch does, after a comparison of the weights with the module's."""
-        check_weights(self, state_dict, strict)
-        return super().load_state_dict(state_dict, strict=strict, assign=assign)

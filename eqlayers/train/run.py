@@ -1,20 +1,24 @@
-"""Parts of every run besides its model and data: callbacks, logs and checkpoints in one folder."""
+"""Parts of every run besides its model and data: callbacks, logs, checkpoints and kernels, in one folder."""
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.utilities.seed import isolate_rng
 
+from ..core.backends.ahead import compile_ahead
 from ..core.checks import check_flag, check_path
 from ..core.errors import ConfigError
 from ..files import plain_name, stays_inside
 from ..models.committee import MARK
-from .ahead import CompileAhead
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import Bar, History
 from .report import PredictionTable, TestReport
@@ -152,3 +156,29 @@ def trainer_options(
         "plugins": [AtomicCheckpointIO()],
         "use_distributed_sampler": False,  # the data modules share the structures, each once
     }
+
+
+class CompileAhead(Callback):
+    """Compiles what a step of training and one of validation need; the fit itself is as it would be without."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compile, unless torch compiles the network."""
+        if not any(hasattr(one, "_orig_mod") for one in pl_module.modules()):
+            with isolate_rng(include_cuda=pl_module.device.type == "cuda"):
+                compile_ahead(lambda: _step(trainer, copy.deepcopy(pl_module)))
+
+
+def _step(trainer: Trainer, twin: LightningModule) -> None:
+    """A step of training and one of validation, of a copy, with two structures; their number is in no kernel."""
+    data: Any = getattr(trainer, "datamodule", None)
+    batch = data.train_dataloader().collate_fn([data.train_set[0], data.train_set[len(data.train_set) - 1]])
+    if twin.device.type != "cpu":
+        batch = trainer.strategy.batch_to_device(batch, twin.device)
+    with trainer.precision_plugin.train_step_context():
+        result = twin(batch)
+        values = [*result.values()] if isinstance(result, Mapping) else [result]
+        loss = torch.stack([value.double().square().sum() for value in values if value.requires_grad]).sum()
+        loss.backward()  # to positions as well, as in the fit
+    twin.eval()
+    with torch.no_grad(), trainer.precision_plugin.val_step_context():
+        twin(batch)

@@ -18,7 +18,7 @@ from eqlayers.errors import DataError
 from eqlayers.models import MoleculeNetwork
 from eqlayers.pages import number
 from eqlayers.train import checkpoint_path, learning_curve, parity_plot, read_checkpoint, read_history
-from eqlayers.train.ahead import CompileAhead
+from eqlayers.train.run import CompileAhead
 from eqlayers.train.summary import layer_rows, summary_table
 
 KEYS = {
