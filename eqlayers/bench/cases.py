@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -118,15 +119,6 @@ def empty_row(name: str, layout: str, direction: str, verdict: Verdict, note: st
     return about | state | dict.fromkeys(("seconds", "seconds_flushed", "share", "memory_bytes"))
 
 
-def _fits(work: Callable[[], object]) -> bool:
-    """Whether the memory suffices for some work."""
-    try:
-        work()
-    except torch.OutOfMemoryError:
-        return False
-    return True
-
-
 def time_rows(
     makers: Sequence[Callable[[], Call]], rows: Sequence[Record], runs: int, device: torch.device
 ) -> tuple[list[int], list[Record]]:
@@ -145,9 +137,12 @@ def time_rows(
     for n, (maker, row) in enumerate(zip(makers, rows, strict=True)):
         if row["status"] == "ok":
             release(device)
-            _fits(lambda n=n, maker=maker: calls.setdefault(n, maker()))  # type: ignore[misc]
-    for n in sorted(calls, reverse=True):  # who came last goes first
-        if not _fits(calls[n]):
+            with suppress(torch.OutOfMemoryError):
+                calls[n] = maker()
+    for n in sorted(calls, reverse=True):  # the last goes first
+        try:
+            calls[n]()
+        except torch.OutOfMemoryError:
             del calls[n]
             release(device)
     for n, row in enumerate(rows):

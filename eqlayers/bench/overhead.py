@@ -114,9 +114,11 @@ class Pair:
         for module in (self.ours, self.theirs):
             module.to(device, dtype)
         sizes = {"n": graph.nodes, "e": graph.edges}
-        self.inputs = [
-            _random(sizes[at], one.dim).to(device, dtype) for at, one in zip(row.rows, row.inputs, strict=True)
-        ]
+        self.inputs = []
+        for at, irreps in zip(row.rows, row.inputs, strict=True):  # numbers that depend on the shape alone
+            made = torch.Generator().manual_seed(irreps.dim)
+            drawn = torch.randn(sizes[at], irreps.dim, generator=made, dtype=torch.float64)
+            self.inputs.append(drawn.to(device, dtype))
         relaid = fields["layout"] != "mul_ir"
         orders = [torch.from_numpy(channel_major_order(one)) for one in (*row.inputs, row.out)]
         self.columns = [Columns(order if relaid else None) for order in orders]
@@ -139,11 +141,6 @@ class Pair:
         size, terms = float(theirs.abs().max()) or 1.0, self.row.terms
         allowed = (terms + 16) * torch.finfo(mine.dtype).eps * max(size, 1.0) * terms**0.5
         return float((mine - theirs).abs().max()) / (allowed + self.row.tolerance * size)
-
-
-def _random(rows: int, width: int) -> Tensor:
-    """Random numbers that depend on the shape alone."""
-    return torch.randn(rows, width, generator=torch.Generator().manual_seed(width), dtype=torch.float64)
 
 
 def run_overhead(

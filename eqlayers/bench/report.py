@@ -23,6 +23,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "largest": lambda value: str(max(value)) if value else "-",
     "error": lambda value: "-" if value is None else f"{value:.1e}",
     "%": lambda value: "-" if value is None else f"{100 * value:.0f}",
+    "shares": lambda value: " / ".join(f"{100 * share:.0f} %" for share in (value or {}).values()) or "-",
     "text": lambda value: str(value or ""),
     "count": lambda value: str(value or "-"),
 }
@@ -56,18 +57,6 @@ def _errors(row: Record) -> str:
     return "; ".join(f"{part} {value:.1e}" for part, value in (row["errors"] or {}).items()) or "-"
 
 
-def _shares(row: Record) -> str:
-    return " / ".join(f"{100 * share:.0f} %" for share in (row["shares"] or {}).values()) or "-"
-
-
-def _who(row: Record) -> str:
-    return f"{row['implementation']} ({row['note']})"
-
-
-def _state(row: Record) -> str:
-    return row["status"] + (f": {row['reason']}" if row["reason"] else "")
-
-
 def _same(*names: str) -> dict[str, Cell]:
     """Columns that are named as their fields."""
     return {name: name.lstrip(">") for name in names}
@@ -90,7 +79,7 @@ ROWS: dict[str, tuple[str, dict[str, Cell]]] = {
         "first calls in a fresh process, ms, imports not counted",
         {
             "problem": "problem",
-            "who": _who,
+            "who": lambda row: f"{row['implementation']} ({row['note']})",
             **{
                 f">{state}, {way}": f"{state}_{key}: s in ms" for state in ("cold", "warm") for way, key in WAYS.items()
             },
@@ -115,7 +104,7 @@ ROWS: dict[str, tuple[str, dict[str, Cell]]] = {
         "radial networks by tables",
         _same("network", "what", "tables")
         | {">ms": "seconds: s in ms", ">first / this": "ratio: spread", ">peak MiB": "memory_bytes: MiB"}
-        | {">kernels / products / rest": _shares, "largest errors": _errors, "status": "status"},
+        | {">kernels / products / rest": "shares: shares", "largest errors": _errors, "status": "status"},
     ),
     "networks": (
         "whole networks, microseconds per atom",
@@ -125,7 +114,7 @@ ROWS: dict[str, tuple[str, dict[str, Cell]]] = {
             ">us per atom": lambda row: spread(row["seconds"], 1e6 / row["atoms"]),
             ">first / this": "ratio: spread",
             ">peak MiB": "memory_bytes: MiB",
-            "status": _state,
+            "status": lambda row: row["status"] + (f": {row['reason']}" if row["reason"] else ""),
         },
     ),
     "first-gpu": (
@@ -141,9 +130,7 @@ ROWS: dict[str, tuple[str, dict[str, Cell]]] = {
     ),
 }
 PARTS_COLUMNS: dict[str, Cell] = {
-    "network": _sized,
-    "what": "what",
-    "implementation": "implementation",
+    **NETWORK,
     **{f">{part}, %": f"shares.{part}?: %" for part in PARTS},
     ">operators": "operators?: count",  # results before it was counted have none
     ">error, eV an atom": "errors.energy?: error",

@@ -7,8 +7,8 @@ past their hooks: neither the model nor any global state changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
@@ -23,6 +23,8 @@ from .replacement import Replacement
 
 #: Rows of the operands: few, but more than one, and not as many as anything else.
 ROWS = 5
+#: Rounding of float32 matrix products where the user allows a coarser one (TF32, bfloat16).
+MATMUL_EPS = {"highest": None, "high": 2.0**-10, "medium": 2.0**-7}
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def compare(
     """
     dtype, device = dtype_and_device(original, default)
     has_numbers = any(t.is_floating_point() for t in [*original.parameters(), *original.buffers()])
-    with _undisturbed(device):
+    # whatever the caller has set
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         each = []
         for probe in replacement.probes(original, ROWS):
             for kind in (dtype,) if has_numbers else (torch.float32, torch.float64):
@@ -84,7 +87,7 @@ def _compare(
     exact = (probe, torch.float64, torch.device("cpu"))
     sizes = results(lambda o: probe.size(o, False), *exact, torch.abs)
     terms = results(lambda o: probe.size(o, True), *exact, torch.ones_like)
-    eps = _matmul_eps(dtype)
+    eps = MATMUL_EPS[torch.get_float32_matmul_precision()] if dtype == torch.float32 else None
     errors = {
         name: excess(mine[name], value, sizes[name], terms[name], dtype, eps, probe.coefficient_error) / 2
         for name, value in theirs.items()
@@ -186,22 +189,8 @@ def _kept_bytes(
     return (kept[1] - kept[0]) / ROWS
 
 
-@contextmanager
-def _undisturbed(device: torch.device) -> Iterator[None]:
-    """Gradients on and autocast off, whatever the caller has set; all as before afterwards."""
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        yield
-
-
 def _mismatch(path: str, original: nn.Module, dtype: torch.dtype, got: str) -> MismatchError:
     return MismatchError(
         f"the replacement of {path or 'the model'} ({type(original).__name__}) must agree with it within the rounding "
         f"bound of {dtype}, got {got}. The model was not changed. Leave this kind out with targets=, and report it."
     )
-
-
-def _matmul_eps(dtype: torch.dtype) -> float | None:
-    """The rounding of float32 matrix products if the user allows a coarser one (TF32, bfloat16)."""
-    if dtype != torch.float32:
-        return None
-    return {"highest": None, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]

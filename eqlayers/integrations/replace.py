@@ -138,8 +138,10 @@ def accelerate(
 
 
 def _copied(model: nn.Module) -> nn.Module:
+    # copies share e3nn's compiled functions of harmonics, which have no copies
+    compiled = [vars(module).get("sph_func") for module in model.modules() if is_harmonics(module)]
     try:
-        return copy.deepcopy(model, _compiled_functions(model))
+        return copy.deepcopy(model, {id(function): function for function in compiled if function is not None})
     except Exception as error:  # of any class within it
         words = " ".join(str(error).split())
         raise ConfigError(
@@ -274,12 +276,6 @@ def _refuse_places(
 
 def _left(module: nn.Module, place: Place, reason: str, target: str = "") -> Row:
     return Row(place.path, type(module).__name__, target, reason=reason, places=(place.path,))
-
-
-def _compiled_functions(model: nn.Module) -> dict[int, Any]:
-    """Objects that copies share with their originals: e3nn's compiled functions of harmonics, which have no copies."""
-    held = [vars(module).get("sph_func") for module in model.modules() if is_harmonics(module)]
-    return {id(function): function for function in held if function is not None}
 
 
 def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype, torch.device]) -> None:

@@ -91,18 +91,15 @@ def _leaving(potential: Potential, species: Tensor, others: int) -> dict[str, Te
         asked = ["forces" if name == "energy" else name for name in potential.properties]
         values = potential(structures, asked, create_graph=True)
         for name in potential.properties:
-            value = values[name] if name == "energy" else _component(name, values[name])
+            value = values[name]
+            if name != "energy":  # the component along a direction
+                value = value.flatten(1) @ value.new_tensor(_ALONG[name]).flatten()
             # structures know nothing of each other, so the gradient of the sum holds the gradients of all
             slope = -values["forces"] if name == "energy" else _gradient(value, flat)
             slope = slope.view(-1, size, 3)[:, 0, 2]
             curvature = _gradient(slope, flat).view(-1, size, 3)[:, 0, 2]
             by_property[name] = torch.stack([value, slope, curvature]).detach().view(3, count, 5).cpu()
     return by_property
-
-
-def _component(name: str, tensor: Tensor) -> Tensor:
-    """``[G]``: tensors of structures along a direction."""
-    return tensor.flatten(1) @ tensor.new_tensor(_ALONG[name]).flatten()
 
 
 def _gradient(values: Tensor, pos: Tensor) -> Tensor:

@@ -265,7 +265,7 @@ def test_a_suite_that_is_cut_off_leaves_its_cases(tmp_path: Path, monkeypatch: p
         run(["run", "smoke", "--only", "fused/*", "--peers", "", "--runs", "2", "--json", str(file)], molecules)
     (case,) = load(file)["cases"]
     assert case["name"] == "fused/small/E20"
-    assert {row["implementation"] for row in case["results"]} == {"eqlayers"}, "nobody else was asked for"
+    assert {row["implementation"] for row in case["results"]} == {"eqlayers"}, "no peer was named"
     assert case["runs"] == 2, "instead of the suite's"
 
 

@@ -72,18 +72,18 @@ class Case:
 
     def arguments(self, rows: int = ROWS, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
         """Arguments of a call in 'mul_ir'."""
-        found = self.inputs(rows, torch.Generator().manual_seed(seed))
-        return {name: given.to(dtype) if given.is_floating_point() else given for name, given in found.items()}
+        operands = self.inputs(rows, torch.Generator().manual_seed(seed))
+        return {name: value.to(dtype) if value.is_floating_point() else value for name, value in operands.items()}
 
-    def in_layout(self, given: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
+    def in_layout(self, arguments: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
         """Arguments of 'mul_ir' in another layout."""
-        return {name: relaid(value, self.acts.get(name), layout) for name, value in given.items()}
+        return {name: relaid(value, self.acts.get(name), layout) for name, value in arguments.items()}
 
-    def gradients(self, given: Mapping[str, Tensor]) -> list[str]:
+    def gradients(self, arguments: Mapping[str, Tensor]) -> list[str]:
         """Names of the arguments with gradients."""
         return [
             name
-            for name, value in given.items()
+            for name, value in arguments.items()
             if value.is_floating_point() and (self.wanted is None or name in self.wanted)
         ]
 
@@ -112,9 +112,9 @@ def turned(value: Tensor, turn: Turn | None, matrix: Tensor) -> Tensor:
     return value @ representation_matrix(as_irreps(turn), matrix).to(value).T
 
 
-def results(found: Any) -> tuple[Tensor, ...]:
+def results(outputs: Any) -> tuple[Tensor, ...]:
     """The results of a layer, as a tuple."""
-    return (found,) if isinstance(found, Tensor) else tuple(found)
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
 def features(**irreps: str) -> Callable[[int, torch.Generator], dict[str, Tensor]]:

@@ -15,8 +15,8 @@ EDGE = "0e + 1o + 2e"
 
 
 def species(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
-    found = features(features=IRREPS)(rows, generator)
-    return found | {"kind": torch.randint(0, 3, (rows,), generator=generator)}
+    operands = features(features=IRREPS)(rows, generator)
+    return operands | {"kind": torch.randint(0, 3, (rows,), generator=generator)}
 
 
 CASES = [

@@ -28,9 +28,9 @@ def message(x: Any, r: Any, weight: Any) -> Any:
 
 def rows(number: int, generator: torch.Generator) -> dict[str, Tensor]:
     index = edges(number, generator)
-    found = features(x="4x0e")(number, generator) | features(r="4x1o")(index.shape[1], generator)
+    operands = features(x="4x0e")(number, generator) | features(r="4x1o")(index.shape[1], generator)
     weight = torch.randn(4, generator=generator, dtype=torch.float64)
-    return found | {"weight": weight, "graph": index}
+    return operands | {"weight": weight, "graph": index}
 
 
 CASES = [

@@ -26,17 +26,17 @@ WEIGHTS = 2 + 2 + 2 + 4
 
 def graph(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
     index = edges(rows, generator)
-    found = features(x=NODE)(rows, generator) | features(edge_attr=EDGE, weight=f"{WEIGHTS}x0e")(
+    operands = features(x=NODE)(rows, generator) | features(edge_attr=EDGE, weight=f"{WEIGHTS}x0e")(
         index.shape[1], generator
     )
-    return found | {"edge_index": index}
+    return operands | {"edge_index": index}
 
 
 def step(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
     index = edges(rows, generator)
     lengths = 0.5 + 4 * torch.rand(index.shape[1], generator=generator, dtype=torch.float64)
-    found = features(x=NODE)(rows, generator) | features(edge_attr=EDGE)(index.shape[1], generator)
-    return found | {"lengths": lengths, "edge_index": index}
+    operands = features(x=NODE)(rows, generator) | features(edge_attr=EDGE)(index.shape[1], generator)
+    return operands | {"lengths": lengths, "edge_index": index}
 
 
 def atoms(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -45,8 +45,8 @@ def atoms(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def species(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
-    found = features(x="2x0e + 2x1o")(rows, generator)
-    return found | {"y": torch.randint(0, 2, (rows,), generator=generator)}
+    operands = features(x="2x0e + 2x1o")(rows, generator)
+    return operands | {"y": torch.randint(0, 2, (rows,), generator=generator)}
 
 
 def product(name: str, ours: object, theirs: object, out: str, irreps: tuple[str, str] = (IN1, IN2)) -> Case:

@@ -31,14 +31,14 @@ WIDE = {"Norm", "MeanSquaredNorm", "LayerNorm", "RMSNorm", "BatchNorm", "BatchRM
 WIDE |= {"AttentionAggregate"}
 
 
-def call(layer: torch.nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    return results(layer(**given))
+def call(layer: torch.nn.Module, arguments: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    return results(layer(**arguments))
 
 
-def close(found: Any, wanted: Any, bound: float = EXACT) -> None:
-    found, wanted = results(found), results(wanted)
-    assert len(found) == len(wanted)
-    for a, b in zip(found, wanted, strict=True):
+def close(values: Any, wanted: Any, bound: float = EXACT) -> None:
+    values, wanted = results(values), results(wanted)
+    assert len(values) == len(wanted)
+    for a, b in zip(values, wanted, strict=True):
         a, b = a.detach(), b.detach()
         assert a.shape == b.shape, (a.shape, b.shape)
         assert bool(torch.isfinite(b).all())
@@ -49,10 +49,10 @@ def close(found: Any, wanted: Any, bound: float = EXACT) -> None:
 
 def _turn(case: Case, determinant: int) -> None:
     for layout in case.layouts:
-        layer, given = case.layer(layout), case.arguments()
+        layer, arguments = case.layer(layout), case.arguments()
         matrix = random_orthogonal(3, determinant)
-        plain = call(layer, case.in_layout(given, layout))
-        moved = {name: turned(value, case.acts.get(name), matrix) for name, value in given.items()}
+        plain = call(layer, case.in_layout(arguments, layout))
+        moved = {name: turned(value, case.acts.get(name), matrix) for name, value in arguments.items()}
         after = call(layer, case.in_layout(moved, layout))
         assert len(plain) == len(case.out)
         for a, b, turn in zip(after, plain, case.out, strict=True):
@@ -72,11 +72,11 @@ def inversion(case: Case) -> None:
 
 def derivatives(case: Case) -> None:
     """First to third derivatives by arguments and weights agree with finite differences."""
-    layer, given = case.layer(), case.arguments(3)
-    names = case.gradients(given)
+    layer, arguments = case.layer(), case.arguments(3)
+    names = case.gradients(arguments)
     weights = {name: value for name, value in layer.named_parameters() if value.requires_grad}
     buffers = {name: value.clone() for name, value in layer.named_buffers()}
-    constant = {name: value for name, value in given.items() if name not in names}
+    constant = {name: value for name, value in arguments.items() if name not in names}
 
     def run(*values: Tensor) -> tuple[Tensor, ...]:
         mine = dict(zip(names, values, strict=False))
@@ -84,7 +84,7 @@ def derivatives(case: Case) -> None:
         fresh = {name: value.clone() for name, value in buffers.items()}
         return results(torch.func.functional_call(layer, {**owned, **fresh}, kwargs={**constant, **mine}))
 
-    inputs = [given[name] for name in names] + [value.detach() for value in weights.values()]
+    inputs = [arguments[name] for name in names] + [value.detach() for value in weights.values()]
     assert inputs, "nothing has a gradient"
     inputs = [value.clone().requires_grad_() for value in inputs]
     check_derivatives(run, inputs, order=case.order, max_elements=3)
@@ -92,21 +92,21 @@ def derivatives(case: Case) -> None:
 
 def permutation(case: Case) -> None:
     """Rows in another order give results in that order."""
-    layer, given = case.layer(), case.arguments()
+    layer, arguments = case.layer(), case.arguments()
     made = torch.Generator().manual_seed(1)
     order = {"row": torch.randperm(ROWS, generator=made)}
     order["node"] = order["row"]
-    index = next((value for name, value in given.items() if case.rows.get(name) == "index"), None)
+    index = next((value for name, value in arguments.items() if case.rows.get(name) == "index"), None)
     if index is not None:
         order["edge"] = torch.randperm(index.shape[1], generator=made)
     moved = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         kind = case.rows.get(name, "row")
         if kind == "index":
             moved[name] = torch.argsort(order["node"])[value][:, order["edge"]]
         else:
             moved[name] = value if kind == "one" else value[order[kind]]
-    wanted = call(case.layer(), given)
+    wanted = call(case.layer(), arguments)
     if case.out_rows != "one":
         wanted = tuple(value[order[case.out_rows]] for value in wanted)
     close(call(layer, moved), wanted)
@@ -116,19 +116,19 @@ def sizes(case: Case) -> None:
     """No rows and one row give results and finite gradients of the right shapes and dtypes."""
     several = call(case.layer(), case.arguments())
     for rows in (0, 1):
-        layer, given = case.layer(), case.arguments(rows)
-        for name in case.gradients(given):
-            given[name].requires_grad_()
-        found = call(layer, given)
-        for a, b in zip(found, several, strict=True):
+        layer, arguments = case.layer(), case.arguments(rows)
+        for name in case.gradients(arguments):
+            arguments[name].requires_grad_()
+        outputs = call(layer, arguments)
+        for a, b in zip(outputs, several, strict=True):
             assert a.dim() == b.dim()
             assert a.shape[1:] == b.shape[1:]
             assert a.dtype == b.dtype
             if case.out_rows in ("row", "node"):
                 assert a.shape[0] == rows
             assert bool(torch.isfinite(a).all())
-        total = sum(value.sum() for value in found)
-        live = [given[name] for name in case.gradients(given)]
+        total = sum(value.sum() for value in outputs)
+        live = [arguments[name] for name in case.gradients(arguments)]
         live += [value for value in layer.parameters() if value.requires_grad]
         if total.requires_grad:
             for gradient in torch.autograd.grad(total, live, allow_unused=True, materialize_grads=True):
@@ -137,47 +137,47 @@ def sizes(case: Case) -> None:
 
 def layouts(case: Case) -> None:
     """Both layouts have the same numbers for the same weights."""
-    given = case.arguments()
+    arguments = case.arguments()
     layers = [case.layer(layout) for layout in case.layouts]
     for layer in layers[1:]:
         layer.load_state_dict(layers[0].state_dict())
-    found = [call(layer, case.in_layout(given, n)) for layer, n in zip(layers, case.layouts, strict=True)]
-    for n, values in zip(case.layouts, found, strict=True):
-        close([relaid(value, turn, n, True) for value, turn in zip(values, case.out, strict=True)], found[0])
+    outputs = [call(layer, case.in_layout(arguments, n)) for layer, n in zip(layers, case.layouts, strict=True)]
+    for n, values in zip(case.layouts, outputs, strict=True):
+        close([relaid(value, turn, n, True) for value, turn in zip(values, case.out, strict=True)], outputs[0])
 
 
 def precision(case: Case) -> None:
     """float32 agrees with float64; constants are exact in float64, for a layer made in any dtype."""
-    layer, given = case.layer(), case.arguments()
-    wanted = call(layer, given)
+    layer, arguments = case.layer(), case.arguments()
+    wanted = call(layer, arguments)
     single = case.layer(dtype=torch.float32)
     single.load_state_dict(layer.state_dict())
-    found = call(single, {k: v.float() if v.is_floating_point() else v for k, v in given.items()})
-    assert all(value.dtype == torch.float32 for value in found if value.is_floating_point())
-    close(found, wanted, 1000 * torch.finfo(torch.float32).eps)
+    outputs = call(single, {k: v.float() if v.is_floating_point() else v for k, v in arguments.items()})
+    assert all(value.dtype == torch.float32 for value in outputs if value.is_floating_point())
+    close(outputs, wanted, 1000 * torch.finfo(torch.float32).eps)
     with default_dtype(torch.float64):
         other = on_backend(case.make("mul_ir").double(), "torch")
     other.load_state_dict(layer.state_dict())
-    close(call(other, given), wanted, 20 * EPS)
+    close(call(other, arguments), wanted, 20 * EPS)
 
 
 def autocast(case: Case) -> None:
     """Under autocast to bfloat16, results have the digits of bfloat16 and the dtype of their kind of layer."""
-    layer, given = case.layer(dtype=torch.float32), case.arguments(dtype=torch.float32)
-    wanted = call(case.layer(dtype=torch.float32), given)
+    layer, arguments = case.layer(dtype=torch.float32), case.arguments(dtype=torch.float32)
+    wanted = call(case.layer(dtype=torch.float32), arguments)
     with torch.autocast("cpu", torch.bfloat16):
-        found = call(layer, given)
-    close(found, wanted, 16 * torch.finfo(torch.bfloat16).eps)
+        outputs = call(layer, arguments)
+    close(outputs, wanted, 16 * torch.finfo(torch.bfloat16).eps)
     kind = case.name.partition(",")[0]
-    assert {value.dtype for value in found} == {torch.bfloat16 if kind in MATRICES else torch.float32}
+    assert {value.dtype for value in outputs} == {torch.bfloat16 if kind in MATRICES else torch.float32}
     if kind in WIDE:
         rounded = case.arguments(dtype=torch.bfloat16)
         exact = {k: v.float() if v.is_floating_point() else v for k, v in rounded.items()}
         wanted = call(case.layer(dtype=torch.float32), exact)
         with torch.autocast("cpu", torch.bfloat16):
-            found = call(case.layer(dtype=torch.float32), rounded)
-        assert {value.dtype for value in found} == {torch.float32}
-        close(found, wanted, 16 * torch.finfo(torch.bfloat16).eps)
+            outputs = call(case.layer(dtype=torch.float32), rounded)
+        assert {value.dtype for value in outputs} == {torch.float32}
+        close(outputs, wanted, 16 * torch.finfo(torch.bfloat16).eps)
 
 
 def device(case: Case) -> None:
@@ -206,8 +206,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def copies(case: Case) -> None:
     """deepcopy, pickle, torch.save of the layer, and its state dict give the same numbers."""
-    given = case.arguments()
-    layer, wanted = case.layer(), call(case.layer(), given)
+    arguments = case.arguments()
+    layer, wanted = case.layer(), call(case.layer(), arguments)
     other = case.layer(seed=1)
     missing = other.load_state_dict(layer.state_dict())
     assert not missing.missing_keys
@@ -217,7 +217,7 @@ def copies(case: Case) -> None:
     buffer.seek(0)
     saved = torch.load(buffer, weights_only=False)
     for copied in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), saved):
-        close(call(copied, given), wanted, 0.0)
+        close(call(copied, arguments), wanted, 0.0)
 
 
 def compiled(case: Case) -> None:
@@ -226,34 +226,34 @@ def compiled(case: Case) -> None:
     torch.compiler.reset()
     run = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
     for rows in (4, 7):
-        given = case.arguments(rows)
-        for name in case.gradients(given):
-            given[name].requires_grad_()
-        found, wanted = call(run, given), call(eager, given)
-        close(found, wanted)
+        arguments = case.arguments(rows)
+        for name in case.gradients(arguments):
+            arguments[name].requires_grad_()
+        outputs, wanted = call(run, arguments), call(eager, arguments)
+        close(outputs, wanted)
         if any(value.requires_grad for value in wanted):
-            close(_slopes(layer, given, found), _slopes(eager, given, wanted))
+            close(_slopes(layer, arguments, outputs), _slopes(eager, arguments, wanted))
 
 
 def exported(case: Case) -> None:
     """torch.export exports the layer."""
-    layer, given = case.layer(backend=None), case.arguments()
-    program = torch.export.export(layer, (), given, strict=False)
-    close(call(program.module(), given), call(case.layer(), given))
+    layer, arguments = case.layer(backend=None), case.arguments()
+    program = torch.export.export(layer, (), arguments, strict=False)
+    close(call(program.module(), arguments), call(case.layer(), arguments))
 
 
 def functional(case: Case) -> None:
     """torch.func: jacobians backward and forward agree with autograd's, under vmap."""
-    layer, given = case.layer(), case.arguments(2)
-    names = case.gradients(given)
+    layer, arguments = case.layer(), case.arguments(2)
+    names = case.gradients(arguments)
     state = {**dict(layer.named_parameters()), **{k: v.clone() for k, v in layer.named_buffers()}}
     state = {k: v.detach() for k, v in state.items()}
     name = names[0]
 
     def run(value: Tensor) -> Tensor:
-        return results(torch.func.functional_call(layer, state, kwargs={**given, name: value}))[0]
+        return results(torch.func.functional_call(layer, state, kwargs={**arguments, name: value}))[0]
 
-    value = given[name].detach()
+    value = arguments[name].detach()
     wanted = torch.autograd.functional.jacobian(run, value)
     close(torch.func.jacrev(run)(value), wanted)
     close(torch.func.jacfwd(run)(value), wanted)
@@ -273,33 +273,33 @@ def same_as_e3nn(case: Case) -> None:
     with default_dtype(torch.float64):
         torch.manual_seed(0)
         theirs = case.e3nn()
-    ours, given = case.layer(), case.arguments()
+    ours, arguments = case.layer(), case.arguments()
     ours.load_state_dict(theirs.state_dict())
     ours.train(theirs.training)
-    names = case.gradients(given)
+    names = case.gradients(arguments)
 
-    close(_orders(ours, given, names), _orders(theirs, given, names, positional=True), 1e-9)
+    close(_orders(ours, arguments, names), _orders(theirs, arguments, names, positional=True), 1e-9)
 
 
-def _live(layer: torch.nn.Module, given: Iterable[Tensor]) -> list[Tensor]:
+def _live(layer: torch.nn.Module, arguments: Iterable[Tensor]) -> list[Tensor]:
     """The arguments and parameters that have a gradient."""
-    return [value for value in (*given, *layer.parameters()) if value.requires_grad]
+    return [value for value in (*arguments, *layer.parameters()) if value.requires_grad]
 
 
-def _slopes(layer: torch.nn.Module, given: Mapping[str, Tensor], found: Sequence[Tensor], **options: bool) -> Any:
-    total = sum(value.square().sum() for value in found)
-    live = _live(layer, given.values())
+def _slopes(layer: torch.nn.Module, arguments: Mapping[str, Tensor], outputs: Sequence[Tensor], **options: bool) -> Any:
+    total = sum(value.square().sum() for value in outputs)
+    live = _live(layer, arguments.values())
     return torch.autograd.grad(total, live, allow_unused=True, materialize_grads=True, **options)
 
 
 def _orders(
-    layer: torch.nn.Module, given: Mapping[str, Tensor], names: Collection[str], positional: bool = False
+    layer: torch.nn.Module, arguments: Mapping[str, Tensor], names: Collection[str], positional: bool = False
 ) -> list[Tensor]:
     """The results, and first and second derivatives by the named arguments and the weights."""
-    live = {name: value.clone().requires_grad_(name in names) for name, value in given.items()}
-    found = results(layer(*live.values())) if positional else call(layer, live)
-    first = _slopes(layer, live, found, create_graph=True)
-    return [*found, *first, *_slopes(layer, live, first)]
+    live = {name: value.clone().requires_grad_(name in names) for name, value in arguments.items()}
+    outputs = results(layer(*live.values())) if positional else call(layer, live)
+    first = _slopes(layer, live, outputs, create_graph=True)
+    return [*outputs, *first, *_slopes(layer, live, first)]
 
 
 def kernels(case: Case) -> None:
@@ -307,12 +307,12 @@ def kernels(case: Case) -> None:
     names = case.gradients(case.arguments())
     further = "," in case.name  # another row of the family has compiled both layouts
     for layout in case.layouts[:1] if further else case.layouts:
-        given = case.in_layout(case.arguments(), layout)
-        found, wanted = (_orders(case.layer(layout, backend=name), given, names) for name in (None, "torch"))
-        close(found, wanted)
-    given = case.arguments(dtype=torch.float32)
-    found, wanted = (call(case.layer(dtype=torch.float32, backend=name), given) for name in (None, "torch"))
-    close(found, wanted, 1000 * torch.finfo(torch.float32).eps)
+        arguments = case.in_layout(case.arguments(), layout)
+        outputs, wanted = (_orders(case.layer(layout, backend=name), arguments, names) for name in (None, "torch"))
+        close(outputs, wanted)
+    arguments = case.arguments(dtype=torch.float32)
+    outputs, wanted = (call(case.layer(dtype=torch.float32, backend=name), arguments) for name in (None, "torch"))
+    close(outputs, wanted, 1000 * torch.finfo(torch.float32).eps)
 
 
 #: Name -> check. A case without some says why.

@@ -21,10 +21,10 @@ def about_y(irreps: str) -> Turn:
 
     def turn(value: Tensor, matrix: Tensor) -> Tensor:
         c, s = math.cos(3 * float(matrix[0, 0])), math.sin(3 * float(matrix[0, 0]))
-        own = torch.tensor([[c, 0.0, s], [0.0, 1.0, 0.0], [-s, 0.0, c]], dtype=torch.float64)
+        rotation = torch.tensor([[c, 0.0, s], [0.0, 1.0, 0.0], [-s, 0.0, c]], dtype=torch.float64)
         if torch.linalg.det(matrix) < 0:
-            own[0] = -own[0]
-        return turned(value, irreps, own)
+            rotation[0] = -rotation[0]
+        return turned(value, irreps, rotation)
 
     return turn
 

@@ -25,8 +25,8 @@ WITHOUT_ROW = {
 
 def public_layers() -> dict[str, type[torch.nn.Module]]:
     """The classes of layers that `eqlayers.nn` exports."""
-    found = {name: getattr(nn, name) for name in nn.__all__}
-    return {n: value for n, value in found.items() if isinstance(value, type) and issubclass(value, torch.nn.Module)}
+    layers = {name: getattr(nn, name) for name in nn.__all__}
+    return {n: value for n, value in layers.items() if isinstance(value, type) and issubclass(value, torch.nn.Module)}
 
 
 def class_of(row: str) -> str:
@@ -38,8 +38,8 @@ def files_of(home: str) -> list[str]:
     """The files with rows of layers of the same module, which are the place of one more; all files if there is none."""
     beside = {name for name, value in public_layers().items() if value.__module__ == home}
     lists = {stem: importlib.import_module(f"{__package__}.{stem}").CASES for stem in LISTS}
-    found = [stem for stem, cases in lists.items() if beside & {class_of(case.name) for case in cases}]
-    return [f"tests/catalogue/{stem}.py" for stem in found or LISTS]
+    stems = [stem for stem, cases in lists.items() if beside & {class_of(case.name) for case in cases}]
+    return [f"tests/catalogue/{stem}.py" for stem in stems or LISTS]
 
 
 def without_row(rows: Collection[str], reasons: Collection[str] = tuple(WITHOUT_ROW)) -> list[str]:

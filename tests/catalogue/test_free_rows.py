@@ -27,18 +27,18 @@ def row(case: Case) -> Any:
 
 @pytest.mark.parametrize("case", [row(case) for case in CASES])
 def test_rows_of_values_and_of_gradients(case: Case) -> None:
-    layer, given = case.layer(dtype=torch.float32), case.arguments(rows=ROWS, dtype=torch.float32)
-    wanted = case.gradients(given)
+    layer, arguments = case.layer(dtype=torch.float32), case.arguments(rows=ROWS, dtype=torch.float32)
+    wanted = case.gradients(arguments)
 
     def gradients(*operands: Tensor) -> tuple[Tensor, ...]:
-        call = dict(zip(given, operands, strict=True))
+        call = dict(zip(arguments, operands, strict=True))
         call |= {name: call[name].detach().requires_grad_() for name in wanted}
         total = sum(value.float().square().sum() for value in results(layer(**call)) if value.requires_grad)
         return torch.autograd.grad(total, [call[name] for name in wanted], allow_unused=True) if wanted else total
 
-    graph = make_fx(gradients, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*given.values()).graph
+    graph = make_fx(gradients, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*arguments.values()).graph
     traced = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
-    for (name, value), symbolic in zip(given.items(), traced, strict=True):
+    for (name, value), symbolic in zip(arguments.items(), traced, strict=True):
         rows = -1 if case.rows.get(name) == "index" else 0
         if value.ndim and case.rows.get(name) != "one":
             assert isinstance(symbolic.shape[rows], torch.SymInt), f"{name} {list(value.shape)}: {symbolic.shape}"

@@ -46,8 +46,8 @@ class Operations(TorchDispatchMode):
         return [name for name in self.seen if any(word in name for word in words) and name not in ALLOWED]
 
 
-def gradients(found: list[Tensor], wanted: list[Tensor]) -> None:
-    total = sum(value.float().square().sum() for value in found if value.requires_grad)
+def gradients(values: list[Tensor], wanted: list[Tensor]) -> None:
+    total = sum(value.float().square().sum() for value in values if value.requires_grad)
     if isinstance(total, Tensor) and wanted:
         torch.autograd.grad(total, wanted, allow_unused=True)
 
@@ -55,11 +55,11 @@ def gradients(found: list[Tensor], wanted: list[Tensor]) -> None:
 @each("case", CASES, ids=lambda case: case.name)
 def test_layers(case: Case) -> None:
     layer = case.layer(dtype=torch.float32).to("meta")
-    given = {name: value.to("meta") for name, value in case.arguments(dtype=torch.float32).items()}
-    wanted = [given[name].requires_grad_() for name in case.gradients(given)]
+    arguments = {name: value.to("meta") for name, value in case.arguments(dtype=torch.float32).items()}
+    wanted = [arguments[name].requires_grad_() for name in case.gradients(arguments)]
     with Operations() as operations:
-        found = results(layer(**given))
-        gradients(list(found), [*wanted, *(p for p in layer.parameters() if p.requires_grad)])
+        outputs = results(layer(**arguments))
+        gradients(list(outputs), [*wanted, *(p for p in layer.parameters() if p.requires_grad)])
     assert operations.seen
     assert operations.named(ATOMIC + READ) == []
 
@@ -82,15 +82,15 @@ class Made(TorchDispatchMode):
 def test_nothing_on_a_device_outlives_a_call(case: Case) -> None:
     """A call may run in the memory pool of a CUDA graph, which later calls write to."""
     layer = case.layer(dtype=torch.float32).to("meta")
-    given = {name: value.to("meta") for name, value in case.arguments(dtype=torch.float32).items()}
-    wanted = [given[name].requires_grad_() for name in case.gradients(given)]
+    arguments = {name: value.to("meta") for name, value in case.arguments(dtype=torch.float32).items()}
+    wanted = [arguments[name].requires_grad_() for name in case.gradients(arguments)]
     with Made() as made:
-        gradients(list(results(layer(**given))), [*wanted, *(p for p in layer.parameters() if p.requires_grad)])
-    del given, wanted
+        gradients(list(results(layer(**arguments))), [*wanted, *(p for p in layer.parameters() if p.requires_grad)])
+    del arguments, wanted
     gc.collect()
     assert made.found
-    own = {id(state) for state in layer.state_dict(keep_vars=True).values()}  # statistics, written in place
-    assert [name for name, made_ in made.found if (t := made_()) is not None and id(t) not in own] == []
+    states = {id(state) for state in layer.state_dict(keep_vars=True).values()}  # statistics, written in place
+    assert [name for name, made_ in made.found if (t := made_()) is not None and id(t) not in states] == []
 
 
 def test_species_on_a_device_are_sorted_once_for_all_layers() -> None:
@@ -136,8 +136,8 @@ def test_potentials(name: str, species: int) -> None:
     listed = list(range(1, 1 + species))
     potential = Potential(NETWORKS[name](listed), listed, repulsion=ZBL()).to("meta").train()
     with Operations() as operations:
-        found = potential(structures(), ("energy", "forces", "stress"))
-        gradients(list(found.values()), list(potential.parameters()))
+        outputs = potential(structures(), ("energy", "forces", "stress"))
+        gradients(list(outputs.values()), list(potential.parameters()))
     assert operations.named(ATOMIC + READ) == []
 
 
@@ -154,10 +154,10 @@ def test_maps_by_species_without_a_look(species: int) -> None:
     for limit in (1 << 27, 3 * layer.linear.weight_numel):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("eqlayers.layers.linear.species_linear.GATHERED", limit)
-            found = layer._of_any_species(x, kind)
-        torch.testing.assert_close(found, want, rtol=1e-13, atol=1e-13)
-        for a, b in zip(torch.autograd.grad(found.square().sum(), inputs), slopes, strict=True):
+            outputs = layer._of_any_species(x, kind)
+        torch.testing.assert_close(outputs, want, rtol=1e-13, atol=1e-13)
+        for a, b in zip(torch.autograd.grad(outputs.square().sum(), inputs), slopes, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
     samples = torch.stack([kind, kind.flip(0)])
-    found = torch.func.vmap(layer, in_dims=(None, 0))(x, samples)
-    torch.testing.assert_close(found, torch.stack([layer(x, one) for one in samples]), rtol=1e-13, atol=1e-13)
+    outputs = torch.func.vmap(layer, in_dims=(None, 0))(x, samples)
+    torch.testing.assert_close(outputs, torch.stack([layer(x, one) for one in samples]), rtol=1e-13, atol=1e-13)

@@ -23,8 +23,8 @@ def run(fn: Callable[..., Tensor], layer: torch.nn.Module, inputs: Sequence[Any]
     live = [t.clone().requires_grad_() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs]
     z = fn(*live)
     wanted = [t for t in (*live, *layer.parameters()) if torch.is_tensor(t) and t.requires_grad]
-    found = torch.autograd.grad(z.square().sum(), wanted, allow_unused=True)
-    return [z.detach(), *(g for g in found if g is not None)]
+    gradients = torch.autograd.grad(z.square().sum(), wanted, allow_unused=True)
+    return [z.detach(), *(g for g in gradients if g is not None)]
 
 
 def assert_close(got: Sequence[Tensor], want: Sequence[Tensor], dtype: torch.dtype) -> None:
@@ -116,8 +116,8 @@ def losses(layer: torch.nn.Module, inputs: Sequence[Any]) -> tuple[Callable[[], 
 
 def gradients(loss: Callable[[], Tensor], layer: torch.nn.Module) -> list[Tensor]:
     value = loss()
-    found = torch.autograd.grad(value, list(layer.parameters()), allow_unused=True)
-    return [value.detach(), *(g for g in found if g is not None)]
+    slopes = torch.autograd.grad(value, list(layer.parameters()), allow_unused=True)
+    return [value.detach(), *(g for g in slopes if g is not None)]
 
 
 def force_training(case: Any, backend: str) -> None:
@@ -174,10 +174,10 @@ def test_a_graph_keeps_nothing_that_a_compiler_made() -> None:
     compiled = torch.compile(conv, backend="aot_eager")
     for one in (graph, other):
         before = dict(vars(one))
-        found = compiled(x, y, None, one)
+        result = compiled(x, y, None, one)
         assert vars(one) == before
-        torch.testing.assert_close(found, conv(x, y, None, one))
+        torch.testing.assert_close(result, conv(x, y, None, one))
         kept = one._tables
         assert kept is not None
-        torch.testing.assert_close(compiled(x, y, None, one), found)
+        torch.testing.assert_close(compiled(x, y, None, one), result)
         assert one._tables is kept

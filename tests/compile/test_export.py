@@ -218,9 +218,9 @@ def test_tables_of_any_number_of_edges_for_gpus() -> None:
     sizes = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC, DimDynamic.DYNAMIC])
     edges = torch.empty(2, 40, dtype=torch.int64, device="meta")
     with FakeTensorMode(shape_env=shapes) as mode:
-        found = sorted_edges(mode.from_tensor(edges, symbolic_context=sizes), 100, 100)
+        tables = sorted_edges(mode.from_tensor(edges, symbolic_context=sizes), 100, 100)
     assert shapes.guards == []
-    (length,) = found.shape
+    (length,) = tables.shape
     assert not isinstance(length, int)
     for count in (40, 20_000):
         more = torch.empty(2, count, dtype=torch.int64, device="meta")

@@ -23,8 +23,8 @@ RELEASE = tuple(map(int, NUMBERS["torch"].split(".")[:2]))
 is_older = tuple(map(int, torch.__version__.split(".")[:2])) < RELEASE
 
 
-def check(found: Any) -> None:
-    for z, wanted in zip(found, NUMBERS["results"], strict=True):
+def check(outputs: Any) -> None:
+    for z, wanted in zip(outputs, NUMBERS["results"], strict=True):
         assert (z - wanted).abs().max() <= 1e-6 * wanted.abs().max()
 
 

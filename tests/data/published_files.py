@@ -1,4 +1,4 @@
-"""Files in the formats of rMD17 and 3BPA with made-up numbers: names, keys, types and shapes are those of the sets."""
+"""Files in the formats of rMD17 and 3BPA with made-up numbers, and the names, keys, types and shapes of the sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong arguments of what reads, splits and batches structures: each is told, none is taken or crashes."""
+"""Wrong arguments of readers, splits and batches of structures: each raises an error, none is taken or crashes."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ def test_rmd17(tmp_path):
     assert "not used: old_indices" in report
     in_ev, _ = read_structures(file, units={"energy": "eV"})
     assert np.array_equal(in_ev.energy, energies)
-    assert np.array_equal(in_ev.forces, forces.reshape(15, 3))  # the unit of forces follows that of energies
+    assert np.array_equal(in_ev.forces, forces.reshape(15, 3))  # the unit of forces follows the unit of energies
 
 
 def test_md17_must_say_its_units(tmp_path):

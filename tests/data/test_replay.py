@@ -50,7 +50,7 @@ def module(tmp_path: Path) -> Any:
 
 
 def sulfur(dataset: StructureDataset) -> list[int]:
-    """Rows in the file of what is replayed."""
+    """Rows of the replayed structures in their file."""
     return [int(sample.idx) for sample in (dataset[n] for n in range(len(dataset))) if 16 in sample.z.tolist()]
 
 

@@ -182,7 +182,7 @@ def test_memory_of_evaluation_is_bounded(module, tmp_path):
     assert data.val_set.n_edges.max() == 6
     assert [batch.num_graphs for batch in data.val_dataloader()] == [3, 3, 3, 1]
     huge = module(trimers(tmp_path, "b.xyz", 5, 1), test_path=trimers(tmp_path, "c.xyz", 3, 2), val=0, max_edges=6)
-    huge.max_edges = 5  # of a structure that is larger than those of the training part
+    huge.max_edges = 5  # of a structure that is larger than any of the training part
     assert [batch.num_graphs for batch in huge.test_dataloader()] == [1, 1, 1]
 
 

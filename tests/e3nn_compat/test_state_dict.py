@@ -197,10 +197,10 @@ def test_the_default_device_does_not_reach_the_coefficients() -> None:
     whole._wholes.clear()
     torch.set_default_device("meta")
     try:
-        found = TensorProduct(*ARGS, backend="torch")(x, y, weight)
+        result = TensorProduct(*ARGS, backend="torch")(x, y, weight)
     finally:
         torch.set_default_device(None)
-    assert torch.equal(found, want)
+    assert torch.equal(result, want)
 
 
 def test_optimizers_see_the_parameters() -> None:

@@ -87,8 +87,10 @@ def test_attributes_are_all_there(name: str) -> None:
         assert hasattr(ours, key), key
         if isinstance(value, o3.Irreps | bool | int):
             assert getattr(ours, key) == value, key
-    own = [(key, value) for key, value in theirs.state_dict().items() if not key.rpartition(".")[2].startswith("_w3j")]
-    for key, value in own:
+    entries = [
+        (key, value) for key, value in theirs.state_dict().items() if not key.rpartition(".")[2].startswith("_w3j")
+    ]
+    for key, value in entries:
         assert torch.equal(ours.state_dict()[key], value), key  # the same seed gives the same first weights
     assert getattr(ours, "_profiling_str", None) == (repr(ours) if hasattr(theirs, "_profiling_str") else None)
     start = repr(theirs).removesuffix(")").partition(" | ")[0]

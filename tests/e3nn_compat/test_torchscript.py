@@ -66,16 +66,16 @@ LAYERS: dict[str, Callable[[], Any]] = {
 
 
 def arguments(layer: Any, lead: tuple[int, ...]) -> list[Tensor]:
-    """Random inputs; weights and biases where the layer has none of its own."""
+    """Random inputs; weights and biases where the layer has none of its weight_rows."""
     widths = [layer.irreps_in] if hasattr(layer, "irreps_in") else [layer.irreps_in1, layer.irreps_in2]
     dtype = next((b.dtype for b in layer.buffers() if b.numel() and b.is_floating_point()), torch.float32)
     f_in = () if getattr(layer, "f_in", None) is None else (layer.f_in,)
     out = [torch.randn(*lead, *f_in, irreps.dim, dtype=dtype) for irreps in widths]
     if not getattr(layer, "internal_weights", True) and layer.weight_numel:
-        own = () if layer.shared_weights else lead
-        out.append(torch.randn(*own, layer.weight_numel))
+        weight_rows = () if layer.shared_weights else lead
+        out.append(torch.randn(*weight_rows, layer.weight_numel))
         if getattr(layer, "bias_numel", 0):
-            out.append(torch.randn(*own, layer.bias_numel))
+            out.append(torch.randn(*weight_rows, layer.bias_numel))
     return out
 
 
@@ -139,15 +139,15 @@ def test_right_is_compiled_too() -> None:
 def test_derivatives_of_two_orders() -> None:
     layer = LAYERS["per sample"]()
     scripted = torch.jit.script(layer)
-    found = []
+    results = []
     for run in (layer, scripted, scripted, scripted):
         torch.manual_seed(1)
         inputs = [t.requires_grad_() for t in arguments(layer, (4,))]
         first = torch.autograd.grad(run(*inputs).square().sum(), inputs, create_graph=True)
         second = torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
-        found.append([*first, *second])
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
+        results.append([*first, *second])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other, results[0], strict=True))
 
 
 def test_compiled_layers_refuse_what_the_layer_refuses() -> None:
@@ -286,12 +286,12 @@ def test_texts_that_describe_no_layer(spec: str) -> None:
 @pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: torch.cat([t, t]), lambda t: t[None], lambda t: t[:0]])
 def test_weights_of_another_layer_in_a_scripted_one(change: Callable[[Tensor], Tensor]) -> None:
     x, y, ops = torch.ones(3, 8), torch.ones(3, 5), torch.ops.eqlayers
-    own, bias = change(PRODUCT.weight), LINEAR.bias
+    weight, bias = change(PRODUCT.weight), LINEAR.bias
     message = r"(weight|bias) of the scripted layer must be \[\d+\], got \[.*\]\. Load the state of this layer"
     with pytest.raises(ShapeError, match=message):
-        ops.layer_product(PRODUCT._spec(), x, y, None, own)
+        ops.layer_product(PRODUCT._spec(), x, y, None, weight)
     with pytest.raises(ShapeError, match=message):
-        ops.layer_right(PRODUCT._spec(), y, None, own)
+        ops.layer_right(PRODUCT._spec(), y, None, weight)
     with pytest.raises(ShapeError, match=message):
         ops.layer_linear(LINEAR._spec(), x, None, None, change(LINEAR.weight), bias)
     with pytest.raises(ShapeError, match=message):
@@ -301,12 +301,12 @@ def test_weights_of_another_layer_in_a_scripted_one(change: Callable[[Tensor], T
 def test_scripted_dropout_heeds_the_mode_and_draws_what_the_layer_draws() -> None:
     layer, x = nn.Dropout("20x0e + 20x1o", 0.5), torch.ones(7, 80)
     scripted = torch.jit.script(layer)
-    found = []
+    results = []
     for run in (layer, scripted):
         torch.manual_seed(3)
-        found.append(run(x))
-    assert torch.equal(*found)
-    assert not torch.equal(found[0], x)
+        results.append(run(x))
+    assert torch.equal(*results)
+    assert not torch.equal(results[0], x)
     assert torch.equal(scripted.eval()(x), x)
 
 

@@ -23,7 +23,7 @@ from eqlayers.testing import ToyNetwork
 
 SHIFTS = {1: -13.6, 8: -432.0, 29: -5.0}
 EPS = torch.finfo(torch.float64).eps
-ROUNDING = 1000 * EPS  # of a thousand operations, times the size of what is compared
+ROUNDING = 1000 * EPS  # of a thousand operations, times the size of the compared values
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Wrong arguments of what puts our layers in: each error says what must be, what came, and the fix."""
+"""Wrong arguments of accelerate and deaccelerate: each error says what must be, what came, and the fix."""
 
 from __future__ import annotations
 

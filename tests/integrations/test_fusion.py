@@ -232,7 +232,7 @@ def test_compiled(network: Any, inputs: Any) -> None:
 
 
 def test_scripted(network: Any, inputs: Any, standins: Any) -> None:
-    """TorchScript has operators for products and linear maps, none for the fused convolutions: that is said."""
+    """TorchScript has operators for products and linear maps, none for the fused convolutions: the error names them."""
     scatter = standins["TensorProductScatter"]("2x0e", "0e", "2x0e", [(0, 0, 0, "uvu", True)])
     for model in (nn.ModuleList([scatter]), nn.ModuleList([network.blocks[0]])):
         accelerate(model)

@@ -92,7 +92,7 @@ def test_dtype_mode_copies_and_files(name: str, close: Any) -> None:
     torch.save(model, file)
     file.seek(0)
     before = results(twin, x)
-    rounded = 2.0**29  # e3nn's Fourier transforms are exact, its other constants are those of float32
+    rounded = 2.0**29  # e3nn's Fourier transforms are exact, its other constants are in float32
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
         close(results(other, x), before, 100 * rounded)
         assert other[0].original is not model[0].original

@@ -173,7 +173,7 @@ def test_dtypes_and_moves(layer: Any, dtype: torch.dtype) -> None:
 
 
 def test_a_float32_layer_in_float64() -> None:
-    """Its coefficients keep the rounding of float32: that is said, and is no mismatch."""
+    """Its coefficients keep the rounding of float32: the report notes it, and there is no mismatch."""
     layer = o3.FullyConnectedTensorProduct("2x0e + 2x1o", "1o + 2e", "2x1o + 2x2e + 2x1e").double()
     before = call(layer)["value"].detach()
     report = accelerate(nn.Sequential(layer))

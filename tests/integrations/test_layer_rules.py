@@ -87,7 +87,7 @@ def test_numbers_of_gates(name: str, dtype: torch.dtype, close: Any) -> None:
 
 
 def test_functions_with_parameters_train(close: Any) -> None:
-    """Steps reach both, and the factor stays that of the first weights, as e3nn's does."""
+    """Steps reach both, and the factor of the first weights stays, as e3nn's does."""
     layer = e3nn_nn.Gate("3x0e", [Bent()], "2x0e", [Bent()], "2x1o").double()
     model, twin = nn.Sequential(layer), nn.Sequential(copy.deepcopy(layer))
     optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (model, twin)]

@@ -1,4 +1,4 @@
-"""Whole networks before and after `accelerate`: e3nn's, and those of NequIP and MACE where one of them is installed."""
+"""Whole networks before and after `accelerate`: e3nn's, and NequIP's or MACE's where one of them is installed."""
 
 import copy
 import io
@@ -101,7 +101,7 @@ def test_a_step_of_an_optimizer_that_was_there_before(subject: Guest) -> None:
     assert any(not torch.equal(p, before[name]) for name, p in fast.named_parameters())
     theirs = dict(plain.named_parameters())
     for name, parameter in fast.named_parameters():
-        # steps of at most 0.1, whose relative errors are those of the gradients, and one rounding of the sum
+        # steps of at most 0.1 have the relative errors of the gradients, and one rounding of the sum
         assert torch.allclose(parameter, theirs[name], rtol=4 * torch.finfo(torch.float64).eps, atol=1e-13), name
     assert close(subject, guests.outcome(subject, fast), guests.outcome(subject, plain))
 

@@ -60,7 +60,7 @@ def by_images(atoms: Any) -> np.ndarray:
 
 
 def test_molecules_of_a_loader() -> None:
-    """Edges are those of the whole batch at once."""
+    """A batch of a loader has the edges that a search in the whole batch gives."""
     molecules = load_mini(None, TARGETS["U0"])
     ends = np.cumsum(molecules.n_atoms)
     samples = [

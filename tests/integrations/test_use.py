@@ -134,7 +134,7 @@ def test_distributed(network: Any, inputs: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_gate_points_2102(float64: None, close: Any) -> None:
-    """e3nn's network of February 2021; test_networks.py has those of January 2021 and June 2021."""
+    """e3nn's network of February 2021; test_networks.py has the networks of January 2021 and June 2021."""
     model = GatePoints2102(
         irreps_in=None, irreps_hidden="3x0e + 3x0o + 2x1e + 2x1o", irreps_out="0e", irreps_node_attr=None,
         irreps_edge_attr="0e + 1o", layers=1, max_radius=2.5, number_of_basis=3, radial_layers=1, radial_neurons=4,

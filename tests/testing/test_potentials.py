@@ -40,7 +40,7 @@ def pooled(values: Tensor, kind: Tensor, graph: Any) -> Tensor:
 
 
 class Detached(torch.autograd.Function):
-    """A value whose gradient is a little off, as that of a wrong kernel."""
+    """A value whose gradient is a little off, as a wrong kernel gives it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def test_a_broken_law_is_named(term: Any, must: set[str], may: set[str]) -> None
 
 
 def test_an_asymmetric_hessian_is_named() -> None:
-    """Forces that follow from no energy: those of one direction are weighed."""
+    """Forces that follow from no energy: one direction is weighed."""
 
     class Curl(Potential):
         def forward(self, structures: Structures, *args: Any, **options: Any) -> dict[str, Tensor]:

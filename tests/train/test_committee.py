@@ -187,7 +187,7 @@ def test_a_committee_is_tested_again() -> None:
 def test_an_interrupted_committee_goes_on_at_its_member(
     empty: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, trained: tuple[Path, str]
 ) -> None:
-    """By the line that Ctrl-C prints; the weights are those of a committee that was not interrupted."""
+    """By the line that Ctrl-C prints; the weights equal the weights of a committee that was not interrupted."""
     step = PotentialModule.training_step
     stop_at: Callable[[Any], bool] = lambda self: "member-2" in str(self.trainer.default_root_dir)  # noqa: E731
 

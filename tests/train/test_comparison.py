@@ -80,7 +80,7 @@ def test_everything_about_a_run(make: Callable[..., Path]) -> None:
     assert (run.label, run.kind, run.network) == ("a", FORCES, "MACE hidden 8x0e+8x1o, lmax 2, cutoff 4")
     assert (run.num_parameters, run.num_train, run.epochs, run.steps) == (39312, 320, 3, 30)
     assert (run.time_s, run.best, run.data) == (120.0, 20.0, "frames/ethanol.xyz (time)")
-    assert list(run.errors) == ["forces", "energy"], "that of the kind first, and no single species"
+    assert list(run.errors) == ["forces", "energy"], "the error of the kind first, and no single species"
     assert run.errors["forces"] == ("meV/A", 21.0, 42.0, 700.0)
     assert run.notes == []
 

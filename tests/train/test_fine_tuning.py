@@ -40,7 +40,7 @@ CHANGE = {1: 0.25, 8: -3.0, 16: 70.0}
 
 
 def shifted(potential: Potential, molecules: list[list[int]], unlabelled: int = 0) -> SimpleNamespace:
-    """Structures whose energies are those of a potential and CHANGE of each atom; the first may have none."""
+    """Structures with the energies of a potential plus CHANGE of each atom; the first may have none."""
     made, z = np.random.default_rng(0), [number for molecule in molecules for number in molecule]
     sizes = [len(molecule) for molecule in molecules]
     bare = StructureArrays.of("a test", sizes, z, made.normal(size=(len(z), 3)) + np.arange(len(z))[:, None])

@@ -63,7 +63,7 @@ def test_the_help_of_a_task_is_one_page(
 def test_the_help_follows_the_configuration(
     capsys: pytest.CaptureFixture[str], tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Task and network are those of a file; structures are of potentials, and are not read."""
+    """A file gives task and network; structures are of potentials, and are not read."""
     monkeypatch.chdir(str(tmp_path))
     Path("my.yaml").write_text("data: {path: no.xyz}\nmodel: {model: {class_path: eqlayers.models.Equiformer}}\n")
     text = shown(capsys, "fit", "my.yaml", "--help")

@@ -66,7 +66,7 @@ def test_rmd17(small: Path) -> None:
     assert (metrics["num_train"], metrics["num_test"]) == (50, 40)
     assert metrics["dataset"] == "data/rmd17/npz_data/rmd17_ethanol.npz"
     assert metrics["test_forces_mae_meV_A"] > 0
-    # the potential predicts total energies in eV, near those of the data
+    # the potential predicts total energies in eV, near the energies of the data
     with np.load(folder / "npz_data" / "rmd17_ethanol.npz") as archive:
         atoms = Atoms(archive["nuclear_charges"], archive["coords"][int(train.read_text().split()[0])])
         atoms.calc = Calculator(small / "runs" / "rmd17_ethanol" / "potential.pt")

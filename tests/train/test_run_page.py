@@ -94,7 +94,7 @@ def test_no_page_where_none_is_asked_for(run: Path) -> None:
 
 
 def test_curves_are_of_this_run_and_not_of_an_earlier_one(tmp_path: Path) -> None:
-    """The logs of a run that was written over stay; those of a run that was resumed are its own."""
+    """The logs of a run that was written over stay; a run that was resumed has its own logs."""
     for version, rows in enumerate((["9,5.0", "19,4.0", "24,3.5"], ["9,3.0"], ["29,1.0"])):
         folder = tmp_path / "csv" / f"version_{version}"
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Training on dipoles and polarisabilities: the loss by hand, and a run whose errors are those of its potential."""
+"""Training on dipoles and polarisabilities: the loss by hand, and a run with the errors of its potential."""
 
 from __future__ import annotations
 

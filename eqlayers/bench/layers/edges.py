@@ -91,11 +91,6 @@ ANGULAR: dict[str, Pair] = {
 # -- attention and SO(2) maps ------------------------------------------------------------------------------------------
 
 
-def heads_times(values: Tensor, shares: Tensor, widths: list[int]) -> Tensor:
-    """Each group of columns in as many parts as there are heads, times the share of the head."""
-    return joined(v.unflatten(1, (shares.shape[1], -1)) * shares[..., None] for v in values.split(widths, 1))
-
-
 def softmax(logits: Tensor, sink: Tensor, dst: Tensor, nodes: int) -> Tensor:
     """Over the edges into each node and a sink, ``[E, heads]``."""
     return edge_softmax(logits, dst, nodes, logits.new_ones(len(dst)), sink)
@@ -140,7 +135,8 @@ class TheirAttention(torch.nn.Module):
         src, dst = graph.edge_index
         logits = self._logits(self.query(x)[dst], self.key(x)[src], scalars @ (self.compare * SCALARS**-0.5))
         shares = softmax(logits, self.sink, dst, graph.num_dst)
-        weights = heads_times(self.radial(scalars), shares, self.widths)
+        groups = self.radial(scalars).split(self.widths, 1)  # each in as many parts as there are heads
+        weights = joined(group.unflatten(1, (HEADS, -1)) * shares[..., None] for group in groups)
         messages = self.product(self.up(x)[src], edge_attr, weights)
         mapped: Tensor = self.down(messages.new_zeros(len(x), messages.shape[1]).index_add(0, dst, messages))
         return mapped
@@ -151,10 +147,6 @@ class TheirAttention(torch.nn.Module):
             dots = products[:, part].unflatten(1, (mul, ir.dim)).sum(2) * weights[:, first : first + mul]
             out, first = out + dots.unflatten(1, (HEADS, -1)).sum(2), first + mul
         return self.factor * out
-
-
-def _logits_and_graph(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
-    return torch.randn(rows, HEADS, dtype=torch.float64), graph_of(rows, device)
 
 
 def _edges_and_graph(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
@@ -225,7 +217,10 @@ def _frames(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
 
 EDGES: dict[str, Pair] = {
     "AttentionAggregate": plain(
-        lambda i: nn.AttentionAggregate(i, HEADS), PlainAggregate, further=_logits_and_graph, of_edges=True
+        lambda i: nn.AttentionAggregate(i, HEADS),
+        PlainAggregate,
+        further=lambda i, rows, device: (torch.randn(rows, HEADS, dtype=torch.float64), graph_of(rows, device)),
+        of_edges=True,
     ),
     "EquivariantAttention": Pair(_our_attention, TheirAttention, nodes_of, _edges_and_graph, of_edges=True),
     "SO2Linear": plain(lambda i: nn.SO2Linear(i, i), PlainSO2, of_edges=True),

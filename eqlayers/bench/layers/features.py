@@ -104,11 +104,6 @@ def _plain_gate(irreps: str) -> Callable[[Tensor], Tensor]:
     return run
 
 
-def _acts(irreps: str) -> list[Any]:
-    """A function for each group of scalars."""
-    return [{(0, 1): SILU, (0, -1): TANH}.get((ir.l, ir.p)) for _, ir in as_irreps(irreps)]
-
-
 def _lmax(irreps: str) -> int:
     return int(as_irreps(irreps).lmax)
 
@@ -140,7 +135,7 @@ def _as_wide_as(layer: Callable[[str], Any]) -> Callable[[str, int], Tensor]:
 NONLINEAR: dict[str, Pair] = {
     **twin("Gate", _gates, moving=_as_wide_as(lambda i: nn.Gate(*_gates(i)))),
     "GatedNonlinearity": plain(nn.GatedNonlinearity, _plain_gate, _as_wide_as(nn.GatedNonlinearity)),
-    **twin("Activation", lambda i: (i, _acts(i))),
+    **twin("Activation", lambda i: (i, [{"0e": SILU, "0o": TANH}.get(str(ir)) for _, ir in as_irreps(i)])),
     **twin("S2Activation", lambda i: (as_irreps(i), TANH, 2 * _lmax(i) + 2)),  # points of the smallest grid
     **twin("SO3Activation", lambda i: (_lmax(i), _lmax(i), TANH, _lmax(i) + 1)),
     **twin("NormActivation", lambda i: (as_irreps(i), SIGMOID)),

@@ -124,11 +124,6 @@ def _numbers(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
     return torch.tensor(SPECIES, device=device)[kind], graph
 
 
-def _close(irreps: str, rows: int) -> Tensor:
-    """Lengths within the reach of the repulsion of most pairs."""
-    return 0.3 + 0.9 * torch.rand(rows, dtype=torch.float64)
-
-
 def _of_lengths(kind: Callable[..., Pair], name: str, sizes: tuple[Any, ...], theirs: Callable[..., Tensor]) -> Pair:
     return kind(lambda i: getattr(nn, name)(*sizes), lambda i: theirs, lengths, of_edges=True)
 
@@ -159,5 +154,11 @@ RADIAL: dict[str, Pair] = {
     "AgnesiTransform": plain(
         lambda i: nn.AgnesiTransform(SPECIES), lambda i: PlainTransform(), lengths, _kinds, of_edges=True
     ),
-    "ZBL": plain(lambda i: OurZBL(), lambda i: PlainZBL(), _close, _numbers, of_edges=True),
+    "ZBL": plain(
+        lambda i: OurZBL(),
+        lambda i: PlainZBL(),
+        lambda i, rows: 0.3 + 0.9 * torch.rand(rows, dtype=torch.float64),  # within the reach of most pairs
+        _numbers,
+        of_edges=True,
+    ),
 }

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ...testing.peers.networks import Evaluate, Subject
+from ...testing.peers.networks import Subject
 from .entrants import EXACT, LIMITS, PEER, TABLES, Entrant, Maker, Tables, enter
 
 #: How far two ways to compute the same numbers may be apart, in rounding errors of the plain network: the largest of
@@ -25,14 +24,6 @@ Outcome = dict[str, Tensor]
 Errors = dict[str, float]
 
 
-class Evaluates(Protocol):
-    """A runner of a network on its atoms."""
-
-    @property
-    def evaluate(self) -> Evaluate:
-        """Energies and forces of a network."""
-
-
 def force_loss(forces: Tensor) -> Tensor:
     """Mean squared error of forces ``[A, 3]`` beside fixed labels."""
     labels = torch.sin(torch.arange(forces.numel(), dtype=torch.float64)).view_as(forces)
@@ -43,24 +34,19 @@ def _trained(network: torch.nn.Module) -> list[Tensor]:
     return [p for _, p in sorted(network.named_parameters()) if p.requires_grad]
 
 
-def outcome(subject: Evaluates, network: torch.nn.Module, training: bool = True) -> Outcome:
+def run(entrant: Entrant, training: bool) -> Outcome:
     """``energy [G]``, ``forces [A, 3]``, and for training ``gradient [P]``, of a force loss by all weights, in float64.
 
     Gradients are sorted by the names of the parameters, whose own gradients are not touched.
     """
-    energy, forces = subject.evaluate(network, training)
+    entrant.prepare(training)
+    energy, forces = entrant.evaluate(entrant.network, training)
     results = {"energy": energy.detach().double(), "forces": forces.detach().double()}
     if training:
-        wanted = _trained(network)
+        wanted = _trained(entrant.network)
         gradients = torch.autograd.grad(force_loss(forces), wanted, allow_unused=True, materialize_grads=True)
         results["gradient"] = torch.cat([gradient.flatten().double() for gradient in gradients])
     return {key: value.cpu() for key, value in results.items()}
-
-
-def run(entrant: Entrant, training: bool) -> Outcome:
-    """The outcome of an entrant, in the mode that is compared."""
-    entrant.prepare(training)
-    return outcome(entrant, entrant.network, training)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ...testing.peers.networks import Evaluate, Subject, kind_of
 from ..measure import Call
 from ..products.peers import Refusal, why_refused
 from ..results import OURS
-from .symmetrix import PACKAGE, ase_atoms, prepared_call, results_of, symmetrix, whole_call
+from .symmetrix import PACKAGE, Symmetrix, ase_atoms, results_of, symmetrix
 
 FORCES, TRAINING = "energy and forces", "training step"
 MODES = (FORCES, TRAINING)
@@ -113,10 +113,6 @@ def _compiled(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.
     return subject.compiled(dtype)
 
 
-def _accelerated(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
-    return accelerate(subject.make(dtype), check=False).model  # whole networks are compared instead
-
-
 def _accelerated_tables(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
     report = accelerate(subject.make(dtype), radial="table", tolerance=tables.tolerance, check=False)
     if not any(row.target == "radial" for row in report.replaced):
@@ -159,7 +155,8 @@ class Maker:
 
 #: The ways to run a network of another package, beside itself.
 OWN = {
-    f"{OURS}, accelerate": Maker(EXACT, _accelerated),
+    # without a check of its layers, as whole networks are compared
+    f"{OURS}, accelerate": Maker(EXACT, lambda one, tables, dtype: accelerate(one.make(dtype), check=False).model),
     f"{OURS}, accelerate, tables": Maker(TABLES, _accelerated_tables),
     NATIVE: Maker(EXACT, _native, of_package=True),
     LIVE: Maker(TABLES, _live, (TRAINING,), of_package=True),
@@ -185,8 +182,8 @@ def _by_ase(subject: Subject) -> Evaluate:
 _symmetrix = Maker(PEER, symmetrix, (FORCES,), limits=LIMITS_OF_SYMMETRIX, fixed=True)
 #: The strongest peer of MACE, called with the graph prepared and by ASE's interface; and ours by the same interface.
 BESIDE_SYMMETRIX = {
-    f"{PACKAGE}, prepared": replace(_symmetrix, call=prepared_call),
-    f"{PACKAGE}, by ASE": replace(_symmetrix, call=whole_call),
+    f"{PACKAGE}, prepared": replace(_symmetrix, call=lambda subject: Symmetrix.prepared),
+    f"{PACKAGE}, by ASE": replace(_symmetrix, call=lambda subject: Symmetrix.whole),
     f"{COMPRESSED}, by ASE": Maker(TABLES, _compressed, (FORCES,), of_package=True, call=_by_ase),
 }
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...testing.peers.atoms import Place
-from ...testing.peers.networks import Evaluate, Subject
+from ...testing.peers.networks import Subject
 from ..products.peers import Refusal
 
 PACKAGE = "symmetrix-xl"
@@ -72,12 +72,12 @@ class Symmetrix(torch.nn.Module):
         self._inputs = self.calculator._mace_inputs(self.atoms, native_geometry=True)
         self._graph = self.calculator._compute_mace(self._inputs, atoms=self.atoms)
 
-    def whole(self) -> tuple[Tensor, Tensor]:
+    def whole(self: Any, training: bool = False) -> tuple[Tensor, Tensor]:
         """Energy ``[1]`` and forces ``[A, 3]`` by a call of ASE's interface, which keeps the neighbour list."""
         self.calculator.calculate(self.atoms, ["energy", "forces"], [])
         return results_of(self.calculator.results)
 
-    def prepared(self) -> tuple[Tensor, Tensor]:
+    def prepared(self: Any, training: bool = False) -> tuple[Tensor, Tensor]:
         """Energy and forces from positions alone, with the graph prepared."""
         evaluator, count = self.calculator.evaluator, self._inputs[0]
         evaluator._compute_prepared_factorized_positions(self._graph, self.atoms.positions.reshape(-1))
@@ -99,16 +99,6 @@ def symmetrix(subject: Subject, tables: Any, dtype: torch.dtype) -> torch.nn.Mod
     if not _last or _last[0][0] is not subject or _last[0][1] != dtype:
         _last[:] = [(subject, dtype, Symmetrix(subject.make(torch.float64), subject.place, dtype))]
     return _last[0][2]
-
-
-def whole_call(subject: Subject) -> Evaluate:
-    """By ASE's interface."""
-    return lambda network, training: network.whole()  # type: ignore[operator]
-
-
-def prepared_call(subject: Subject) -> Evaluate:
-    """With the graph prepared."""
-    return lambda network, training: network.prepared()  # type: ignore[operator]
 
 
 @contextmanager

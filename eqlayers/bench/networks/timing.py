@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from ...testing.peers.networks import Subject
 from ..measure import Call, alternate, free_memory, peak_extra, ratio, refusal, summary, threads
 from ..products.peers import why_refused
 from ..results import OURS, Record, Say
-from .check import Bounds, Errors, Evaluates, Outcome, compare, force_loss, run
+from .check import Bounds, Errors, Outcome, compare, force_loss, run
 from .entrants import COMPILED, MODES, PEER, TRAINING, Entrant, Maker, Tables, enter, makers
 from .parts import time_by_part
 
@@ -23,18 +24,13 @@ SLOW = 2.0  # seconds; memory of longer calls is measured once
 WRONG = "differs from the reference by more than is allowed"
 
 
-def inference(subject: Evaluates, network: torch.nn.Module) -> Call:
-    """Energies and forces, as one call."""
-    return lambda: subject.evaluate(network, False)
-
-
-def training_step(subject: Evaluates, network: torch.nn.Module) -> Call:
+def training_step(entrant: Entrant) -> Call:
     """Forward, force loss, backward and optimizer, as one call."""
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-5)
+    optimizer = torch.optim.Adam(entrant.network.parameters(), lr=1e-5)
 
     def step() -> Tensor:
         optimizer.zero_grad(set_to_none=True)
-        loss = force_loss(subject.evaluate(network, True)[1])
+        loss = force_loss(entrant.evaluate(entrant.network, True)[1])
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -135,8 +131,10 @@ def timed_rows(series: Series, head: Mapping[str, Any], timed: Sequence[Entrant]
     calls: dict[str, Callable[[], Any]] = {}
     for entrant in timed:
         entrant.prepare(mode == TRAINING)
-        make = training_step if mode == TRAINING else inference
-        calls[entrant.name] = entrant.step or make(entrant, entrant.network)
+        if mode == TRAINING:
+            calls[entrant.name] = entrant.step or training_step(entrant)
+        else:
+            calls[entrant.name] = partial(entrant.evaluate, entrant.network, False)
     for number, count in enumerate(series.threads):
         series.say(f"{series.name}, {head['atoms']} atoms, {mode}: timing, threads: {count}")
         with threads(count):

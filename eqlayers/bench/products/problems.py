@@ -161,14 +161,6 @@ def choose(problems: Mapping[str, Problem], patterns: Sequence[str], where: str)
 # -- graphs -----------------------------------------------------------------------------------------------------------
 
 
-def _complete(nodes: int, edges: int, rng: np.random.Generator) -> np.ndarray:
-    return np.argwhere(~np.eye(nodes, dtype=bool)).T
-
-
-def _uniform(nodes: int, edges: int, rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, nodes, (2, edges))
-
-
 def _molecules(nodes: int, edges: int, rng: np.random.Generator, count: int = 32) -> np.ndarray:
     """Random pairs of different atoms of one molecule; the molecules have equal sizes, up to one atom."""
     ends = np.linspace(0, nodes, count + 1).astype(np.int64)
@@ -195,10 +187,10 @@ def _diamond(nodes: int, edges: int, rng: np.random.Generator) -> np.ndarray:
 
 # name -> (nodes, edges, random numbers) -> pairs (src, dst) [2, E]
 HOW: dict[str, Callable[[int, int, np.random.Generator], np.ndarray]] = {
-    "complete": _complete,
+    "complete": lambda nodes, edges, rng: np.argwhere(~np.eye(nodes, dtype=bool)).T,
     "diamond": _diamond,
     "molecules": _molecules,
-    "uniform": _uniform,
+    "uniform": lambda nodes, edges, rng: rng.integers(0, nodes, (2, edges)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Goals of times on a GPU: multiples of what the machine code needs there, which some card can reach."""
+"""Goals of times on a GPU: multiples of the least time of the machine code, which some card can reach."""
 
 from pathlib import Path
 

@@ -141,7 +141,7 @@ def test_two_calls_give_the_same_bits(setting: Setting, device: torch.device) ->
 
 @pytest.mark.parametrize("problem", MIXING.values(), ids=MIXING)
 def test_products_that_mix_channels(problem: Problem, device: torch.device) -> None:
-    """Contracted by torch, path by path; whoever runs them, the numbers are the same."""
+    """Contracted by torch, path by path: every backend gives the same numbers."""
     if device.type == "cpu":
         problem = replace(problem, in1="2x0e+3x1o", in2="0e+1o", out="2x0e+2x1o")
     graph = GraphSpec("g", 1, 5000 if device.type == "cuda" else 3)

@@ -91,7 +91,7 @@ def test_peers_that_a_layer_has_not_are_left_out(config: Path) -> None:
     names = {case["name"]: {row["implementation"] for row in case["results"]} for case in result["cases"]}
     assert names["small/l2/E4"] == {"eqlayers"}
     assert names["power/0e+1o-c3/N3"] == {"eqlayers", "einsum"}
-    assert {goal["met"] for case in result["cases"][:1] for goal in case["goals"]} == {None}, "nobody to compare with"
+    assert {goal["met"] for case in result["cases"][:1] for goal in case["goals"]} == {None}, "no peer to compare with"
 
 
 def test_a_result_is_kept_after_every_case(config: Path) -> None:
@@ -203,7 +203,7 @@ def test_parts_of_the_rows_make_the_whole_definition(direction: str, monkeypatch
 
 @pytest.mark.parametrize("layer", CASES)
 def test_directions_are_what_they_are_called(layer: str) -> None:
-    """The gradients of a candidate are those of the scalars that the documentation names."""
+    """A candidate has the gradients of the scalars that the documentation names."""
     subject = build(replace(CASES[layer], dtype="float64"), CPU)
     ours = subject.makers["eqlayers"]()
     z = ours.fn(ours.moving)
@@ -221,7 +221,7 @@ def test_directions_are_what_they_are_called(layer: str) -> None:
 
     slope = (scalar(ours.moving + step * tangent) - scalar(ours.moving - step * tangent)) / (2 * step)
     assert float((results["fwd+bwd"]["gx"] * tangent).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-7)
-    # kernels of their own: the first computes no gradients of weights, which nobody asks for
+    # kernels of their own: the first computes no gradients of weights, which no caller wants
     torch.testing.assert_close(results["fwd+double"]["gx"], results["fwd+bwd"]["gx"])
     # what the forces are contracted with is the derivative along the tangent, which is linear in the cotangents
     along = sum(float((c * results["fwd+double"][f"ggz{i}"]).sum()) for i, c in enumerate(cotangents))

@@ -1,4 +1,4 @@
-"""What networks are measured on, how two of them are compared, and which part of the time is whose."""
+"""Atoms of networks that are measured, the comparison of two networks, and the parts of the time."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def rows_of(result: Any) -> dict[tuple[str, str], Any]:
 
 
 def everything(result: Any) -> None:
-    """Of a package that this one accelerates, converts and makes tables for."""
+    """Networks of a package whose networks this one accelerates, converts and tabulates."""
     rows = rows_of(result)
     (peer,) = {who for _, who in rows if not who.startswith("eqlayers")}
     assert {(*key, row["status"], row["reason"]) for key, row in rows.items()} == {

@@ -26,7 +26,7 @@ DENSITY, BOTH = "RealAgnosticDensityInteractionBlock", "RealAgnosticDensityResid
 
 
 def make(dtype: torch.dtype = torch.float64, cls: str = "ScaleShiftMACE", **options: Any) -> Any:
-    """A small model of mace-torch with random weights; read-outs of random sizes, as those of trained ones."""
+    """A small model of mace-torch with random weights; read-outs of random sizes, as trained ones have."""
     species = options.pop("species", SPECIES)
     first, rest = options.pop("interactions", (RESIDUAL, RESIDUAL))
     heads = len(options.get("heads", ["Default"]))

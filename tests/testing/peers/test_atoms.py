@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("vesin")  # lists of neighbours that those of clusters and crystals are compared with
+pytest.importorskip("vesin")  # lists of neighbours to compare the edges of clusters and crystals with
 
 from eqlayers.periodic import neighbor_list
 from eqlayers.testing.peers import atoms as places
