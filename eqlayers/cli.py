@@ -143,8 +143,7 @@ def import_old_e3nn(package: str = "e3nn") -> None:
 def compute(args: Sequence[str]) -> int:
     """Hand over to a command that computes: it shows when it compiles, and has lines for warnings."""
     import_old_e3nn()
-    from .compiling import shown
-    from .notices import warnings_as_lines
+    from .notices import shown, warnings_as_lines
 
     with shown(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _READS_ALL)

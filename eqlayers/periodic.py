@@ -129,12 +129,7 @@ def folded(
     In float32 an atom at 1000 Angstrom has a place to 6e-5 only: far from the origin, unwrapped in a long run, or gone.
     Along open axes a gap without atoms, longer than the cutoff, is closed to twice the cutoff: no edge crosses it.
 
-    Args:
-        pos: Positions in Angstrom of structures one after the other, `[A, 3]`.
-        cell: Cells with a volume, `[N, 3, 3]`.
-        pbc: Whether each lattice vector is a period, `[N, 3]`.
-        n_atoms: Number of atoms of each structure, `[N]`.
-        cutoff: Length in Angstrom of the longest edge.
+    Structures are one after the other, with `n_atoms` `[N]` each; cells `[N, 3, 3]` have a volume.
 
     Returns:
         The positions `[A, 3]`, and how many lattice vectors each was moved back by `[A, 3]` int64: the shift of an edge

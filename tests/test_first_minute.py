@@ -12,10 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from eqlayers import compiling
-from eqlayers.compiling import shown
+from eqlayers import notices
 from eqlayers.models import MoleculeNetwork
-from eqlayers.notices import warnings_as_lines
+from eqlayers.notices import shown, warnings_as_lines
 from eqlayers.train import LayerSummary, page, quiet_lightning
 from eqlayers_kernels import waiting
 from eqlayers_kernels.c.build import cache as disk
@@ -59,7 +58,7 @@ def test_one_line_says_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_terminal_has_a_bar_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "IDLE", 3600.0)  # the end of the command ends the bar
+    monkeypatch.setattr(notices, "IDLE", 3600.0)  # the end of the command ends the bar
     monkeypatch.setenv("TERM", "xterm")
     text = while_compiling(monkeypatch, Written(terminal=True))
     assert text.startswith("compiling 2 kernels, once; kept in ")

@@ -20,8 +20,7 @@ BELOW = {
     KERNELS: (),
     "moved": (),  # former names, of pickles
     "training_help": (),  # pages of help that need no import
-    "notices": (),  # warnings of commands
-    "compiling": (KERNELS,),  # what commands show meanwhile
+    "notices": (KERNELS,),  # what commands show: warnings, and kernels that are compiled
     "core": (KERNELS,),  # descriptions, the operator, backends, graphs, checks and errors
     "names": ("core",),  # hints for names that there are not
     "keywords": ("core",),  # the right names of arguments
@@ -94,9 +93,9 @@ BELOW = {
     "pages": ("files",),  # HTML files about results
     "train": ("testing", "data", "pages", "__version__", "arguments", "training_help"),
     "integrations": ("models", "testing", "memory", "arguments"),
-    "simulate": ("integrations", "database", "pages", "arguments", "compiling"),
+    "simulate": ("integrations", "database", "pages", "arguments", "notices"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
-    "cli": ("train", "bench", "simulate", "memory", "compiling", "notices"),
+    "cli": ("train", "bench", "simulate", "memory", "notices"),
     "__main__": ("cli",),
     "": (
         "sparse",

@@ -20,7 +20,6 @@ WITH_EXAMPLES = ("functional", "models", "nn", "testing")
 HIDDEN = (
     "arguments",
     "cli",
-    "compiling",
     "core",
     "e3nn_compat",
     "elements",

@@ -159,15 +159,8 @@ class Equiformer(torch.nn.Module):
 class EquiformerStep(torch.nn.Module):
     """One layer: attention over neighbours, then a network on each atom, both added to the features.
 
-    Args:
-        irreps_in, irreps_out: Irreps before and after; features that stay are kept, others begin at zero.
-        heads: Heads, which divide every multiplicity before.
-        attention_hidden: Invariants of an edge for each head.
-        mmax: Largest order in the frames.
-        lmax: Degree of the frames.
-        num_basis: Radial functions of an edge.
-        radial_hidden: Widths of the network from these to the factors of the features and to the logits.
-        backend: Of the layers.
+    Heads divide every multiplicity of ``irreps_in``. Features that stay are kept, and others begin at zero. The radial
+    network gives the factors of the features and ``attention_hidden`` invariants of an edge for each head.
 
     Attributes:
         sink: ``[heads]`` parameter, the logit of no neighbour, 0 at first.

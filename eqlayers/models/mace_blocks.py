@@ -55,16 +55,6 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
 
     where :math:`n_i` is the mean number of neighbours or :math:`1 + \sum_j \tanh(\rho(r_{ij})^2)`.
 
-    Args:
-        style: See :data:`INTERACTIONS`.
-        irreps_in: Of the features.
-        irreps_sh: Of the harmonics.
-        irreps_message: Of the result.
-        irreps_skip: Irreps of the skip connection, for residual interactions.
-        num_species, num_basis, mean_neighbors: As of :class:`MACE`.
-        radial_hidden: Widths of the radial network.
-        backend: Of the layers.
-
     Source:
         Batatia et al. 2022, arXiv:2206.07697, equations 8 and 9; for the density Batatia et al. 2023, arXiv:2401.00096.
     """
@@ -106,17 +96,9 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
     def forward(
         self, x: Tensor, species: Tensor, edges: EdgeVectors, basis: Tensor | KnotBasis, graph: Graph
     ) -> tuple[Tensor, Tensor | None]:
-        """One step.
+        """``[A, irreps_in.dim]`` to ``[A, irreps_message.dim]``, and ``[A, irreps_skip.dim]`` if it is residual.
 
-        Args:
-            x: ``[A, irreps_in.dim]``.
-            species: ``[A]`` int64, counted from 0.
-            edges: Of which the harmonics are read.
-            basis: ``[E, num_basis]`` functions of the lengths, as they are or by interpolation.
-            graph: The edges.
-
-        Returns:
-            ``[A, irreps_message.dim]``, and ``[A, irreps_skip.dim]`` or None.
+        Species ``[A]`` are counted from 0; the basis ``[E, num_basis]`` is of lengths, by interpolation perhaps.
         """
         received = self.down(self.product(self.up(x), edges.harmonics, self.radial(basis), graph))
         if self.density is None:
@@ -136,13 +118,7 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
 
 
 class MACEProduct(EquivariantModule):
-    """Products of messages, mixed, plus what went past them.
-
-    Args:
-        irreps_message, irreps_out: Before and after.
-        correlation, num_species, use_reduced_cg: See :class:`eqlayers.nn.SymmetricContraction`.
-        backend: Of the layers.
-    """
+    """Products of messages, mixed, plus what went past them."""
 
     def __init__(
         self,
@@ -169,12 +145,7 @@ class MACEProduct(EquivariantModule):
 class Readout(EquivariantModule):
     """Scalars and tensors of each atom: linear, or scalars through a hidden layer.
 
-    Args:
-        irreps_in: Of the features.
-        irreps_out: Even scalars, if any, and then others.
-        hidden: Even scalars between two linear maps to the scalars; None for one map.
-        activation: See :class:`eqlayers.nn.NormalizedActivation`.
-        backend: Of the layers.
+    ``irreps_out`` has even scalars, if any, and then others; ``hidden`` are scalars between two maps to these scalars.
 
     Example:
         >>> Readout(o3.Irreps("4x0e"), o3.Irreps("0e"), o3.Irreps("2x0e"))(torch.zeros(3, 4)).tolist()

@@ -121,16 +121,9 @@ class AtomicProperties(KeepsFloat64):
             self.get_buffer(f"{name}_scale").fill_(check_number(f"the scale of {name}", scale, above=0))
 
     def forward(self, values: Tensor, batch: Tensor, num_graphs: int) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Energies of atoms, and tensors of structures.
+        """Energies of atoms ``[A]`` as the network gave them, or None, and tensors of structures in float64.
 
-        Args:
-            values: ``[A, irreps.dim]``, or ``[A]`` if that is 1.
-            batch: ``[A]`` int64, structure of each atom.
-            num_graphs: Number of structures.
-
-        Returns:
-            ``[A]`` as the network gave them, or None; by name 'dipole' ``[G, 3]`` and 'polarizability' ``[G, 3, 3]``,
-            float64.
+        Values are ``[A, irreps.dim]``, or ``[A]`` if that is 1; 'dipole' is ``[G, 3]``, 'polarizability' ``[G, 3, 3]``.
         """
         atoms, columns = batch.shape[0], sum(self._columns.values())
         expected = [atoms] if columns == 1 else [atoms, columns]

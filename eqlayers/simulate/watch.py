@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..compiling import started_bar
+from ..notices import started_bar
 
 _PATIENCE = 2.0  # seconds without a bar
 
