@@ -17,9 +17,8 @@ from ...files import atomic_write, check_output, plain_name, read_yaml
 from ...units import read_units
 from ..configuration import last_value, near_files, typed_value
 from ..run import run_folder
-from .choose import Choices, choose
+from .choose import Choices, as_yaml, choose
 from .look import Look, described, look
-from .text import as_yaml
 
 _YAML = (".yaml", ".yml")
 #: Options of `eqlayers fit` that replace the settings of a line.
