@@ -196,11 +196,6 @@ def _nearest(name: str, *places: Mapping[str, str]) -> str | None:
     return next((place[one[0]] for one, place in zip(close, places, strict=True) if one), None)
 
 
-def _is_import(frame: FrameType) -> bool:
-    """Whether the frame executes ``from module import name``."""
-    return frame.f_lasti >= 0 and dis.opname[frame.f_code.co_code[frame.f_lasti]] == "IMPORT_FROM"
-
-
 def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exception:
     """The error for a name that a module does not have, with a hint where there is one.
 
@@ -216,7 +211,8 @@ def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exce
     else:
         return plain
     text = f"a name of {module} must be one that it has, got {name!r}. {use}"
-    if frame is not None and _is_import(frame):
+    asked_by = "" if frame is None or frame.f_lasti < 0 else dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if asked_by == "IMPORT_FROM":  # from module import name
         return UnknownImportError(text, name=module)
     return UnknownNameError(text, name=name)  # without obj, so that Python adds no guess of its own
 

@@ -149,7 +149,8 @@ class StructureDataModule(FlatDataModule):
         self.limit_train, self.limit_seed = limit_train, check_seed("limit_seed", limit_seed)
         self.max_edges = None if max_edges is None else check_integer("max_edges", max_edges, 1)
         self.split_seed = check_seed("split_seed", split_seed)
-        self.dtype = _read_dtype(dtype)
+        named = isinstance(dtype, str)
+        self.dtype = _DTYPES[check_choice("dtype", dtype, _DTYPES)] if named else check_dtype("dtype", dtype)
         self.cache_dir = user_cache_dir() / "structures" if cache_dir is None else Path(cache_dir)
         self.report: list[str] = []
         self.findings: list[str] = []
@@ -258,13 +259,6 @@ class StructureDataModule(FlatDataModule):
             self.report.append(f"replay: {len(again):,} structures of {self.replay.path} in every epoch")
             parts["train"] = np.concatenate([parts["train"], rows_of["replay"][again]])
         return parts
-
-
-def _read_dtype(dtype: Any) -> torch.dtype:
-    """A dtype from itself or its name."""
-    if isinstance(dtype, str):
-        return _DTYPES[check_choice("dtype", dtype, _DTYPES)]
-    return check_dtype("dtype", dtype)
 
 
 def _read_paths(paths: Any) -> list[str]:

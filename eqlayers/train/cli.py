@@ -313,12 +313,13 @@ class TrainingCLI(LightningCLI):
                 f"{str(configured['default_root_dir'])!r}. Set --runs and --name."
             )
         epochs, every = configured.get("max_epochs"), configured.get("check_val_every_n_epoch")
-        if fitting_ends_before(epochs, every):
+        if isinstance(epochs, int) and isinstance(every, int) and 0 < epochs < every:  # none would be kept or tested
             options["check_val_every_n_epoch"] = epochs
             if self.subcommand == "fit" and first_process():
                 print(f"validation: after epoch {epochs}, the last one; trainer.check_val_every_n_epoch is {every}")
         for key in ("callbacks", "plugins"):
-            options[key] = [*options[key], *as_list(configured.get(key))]
+            more = configured.get(key) or []
+            options[key] = [*options[key], *(more if isinstance(more, (list, tuple)) else [more])]
         if configured.get("logger") not in (None, True):
             options["logger"] = configured["logger"]
         try:
@@ -404,11 +405,6 @@ class TrainingCLI(LightningCLI):
             self.test(self.model, datamodule=self.datamodule, ckpt_path=path)
 
 
-def fitting_ends_before(epochs: Any, every: Any) -> bool:
-    """Whether a fit ends before its first validation, whose weights are tested and kept."""
-    return isinstance(epochs, int) and isinstance(every, int) and 0 < epochs < every
-
-
 def _task_of_data(data: Any) -> str | None:
     """The task whose data have a key that the data of no other have."""
     keys = {task: set(signature(what.data.__init__).parameters) for task, what in TASKS.items()}
@@ -432,11 +428,6 @@ def task_of(args: Sequence[str]) -> str:
             named, told = content.get("task", named), _task_of_data(content.get("data")) or told
     named = ([value for name, value in typed_options(args) if name == "--task"] or [named])[-1]
     return check_choice("task", named if named is not None else told or "property", TASKS)
-
-
-def as_list(value: Any) -> list[Any]:
-    """A list from None, one item or a list."""
-    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def run(

@@ -133,10 +133,7 @@ class Committee:
     @property
     def trained(self) -> list[str]:
         """Members that ended by themselves."""
-        return list(self._mark().get("trained", []))
-
-    def _mark(self) -> dict[str, Any]:
-        return read_mark(self.folder) or {}
+        return list((read_mark(self.folder) or {}).get("trained", []))
 
     def note(self, place: int) -> None:
         """Note that a member was trained and tested."""

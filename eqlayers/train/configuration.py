@@ -216,7 +216,8 @@ def _wrong_value(text: str, args: Sequence[str]) -> str:
     place, typed = _place(key, args)
     if kinds and value:
         what = _words(kinds)
-        came = _shown(value.group(1)) if typed else _kind(value.group(1))
+        text = value.group(1)
+        came = _kind(text) if not typed else text if text in ("True", "False", "None") else repr(text)
     else:
         what, came = "a value that its type takes", "one that it refuses"
         missing = re.search(  # a module that is there, and a name
@@ -224,10 +225,6 @@ def _wrong_value(text: str, args: Sequence[str]) -> str:
         )
         came += f": {rest.lstrip('- ').rstrip('.')}" if typed else f": {missing[0]}" if missing else ""
     return f"{key} must be {what}, got {came}. Correct {place}."
-
-
-def _shown(value: str) -> str:
-    return value if value in ("True", "False", "None") else repr(value)
 
 
 def _kind(value: str) -> str:

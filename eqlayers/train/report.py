@@ -78,7 +78,9 @@ class TestReport(Callback):
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the report from the values that the module kept."""
         module: Any = pl_module
-        values = kept_values(module, self.names(module))
+        kept, names = dict(module.test_values.items()), self.names(module)
+        # of all processes; a metric makes a number of the only value of one structure
+        values = {name: np.atleast_1d(kept[name].compute().cpu().numpy()) for name in names or kept if name in kept}
         if not trainer.is_global_zero:
             return
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -161,7 +163,8 @@ class TestReport(Callback):
         """The errors in a sentence, figures by the name of the file that holds the first of them, and the curve."""
         target, (model, *others), true = target_of(module), rows, values["true"]
         about = f"{model} on {len(true)} test molecules: MAE {number(rows[model].mae)} {target.report_unit}"
-        groups = heavy_atoms(data.test_set, values["idx"])
+        heavy = data.test_set.data.heavy[_rows_of(data.test_set, values["idx"])]
+        groups = [f"{one} heavy atoms" for one in heavy.tolist()]
         parity = parity_plot(true, values["predicted"], target.name, target.unit, about, groups)
         lines = {name: rows[name].mae for name in others}
         return about, {"parity": [parity]}, (target.name, target.report_unit, lines, rows[model].mae)
@@ -209,13 +212,6 @@ def _errors(residual: np.ndarray[Any, np.dtype[np.float64]]) -> Errors:
     return Errors(mae=float(np.abs(residual).mean()), rmse=float(np.sqrt((residual**2).mean())))
 
 
-def kept_values(module: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Values of a test by name, of all processes; a metric makes a number of the only value of one structure."""
-    kept = dict(module.test_values.items())
-    chosen = kept if names is None else [name for name in names if name in kept]
-    return {name: np.atleast_1d(kept[name].compute().cpu().numpy()) for name in chosen}
-
-
 class PredictionTable(BasePredictionWriter):
     """Writes `predictions.csv`: `idx`, `group` and `true` where the data have them, `predicted`, `unit`.
 
@@ -241,12 +237,6 @@ class PredictionTable(BasePredictionWriter):
         with atomic_write(path) as file:
             file.write(text.encode())
         print(f"predictions: {path}")
-
-
-def heavy_atoms(dataset: Any, idx: Array) -> list[str]:
-    """How many atoms but hydrogen each molecule has."""
-    heavy = dataset.data.heavy[_rows_of(dataset, idx)]
-    return [f"{one} heavy atoms" for one in heavy.tolist()]
 
 
 def _rows_of(dataset: Any, idx: Array) -> Array:

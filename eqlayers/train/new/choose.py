@@ -71,7 +71,8 @@ def choose(facts: Look) -> Choices:
     every = max(1, epochs // 40)
     epochs = every * math.ceil(epochs / every)
     labels = facts.structures.labels
-    settings: dict[str, Setting] = {"data.path": Setting(facts.path, _about_path(facts))}
+    about = f"{facts.sizes} atoms, {facts.periodic} periodic" + (f", and {facts.free} free atoms" if facts.free else "")
+    settings: dict[str, Setting] = {"data.path": Setting(facts.path, about)}
     settings |= _labels(facts)
     settings |= {"data.split": split, **{f"data.{name}": setting for name, setting in sizes.items()}}
     settings |= {"data.cutoff": cutoff, "data.e0s": shifts, "data.batch_size": batch}
@@ -104,11 +105,6 @@ def choose(facts: Look) -> Choices:
         ),
     }
     return Choices(settings, noticed, steps, epochs)
-
-
-def _about_path(facts: Look) -> str:
-    cell = {"none": "none periodic", "all": "all periodic", "some": "some periodic"}[facts.periodic]
-    return f"{facts.sizes} atoms, {cell}" + (f", and {facts.free} free atoms" if facts.free else "")
 
 
 def _labels(facts: Look) -> dict[str, Setting]:

@@ -137,7 +137,8 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
         _check_same(first, kept, args[0])
         yield [args[0], "-c", str(kept), *rest]
         return
-    facts = look(first, *(_given(rest, key) for key in ("data.keys", "data.units")))
+    names = (_mapping(f"--{key}", last_value(options, key)) for key in ("data.keys", "data.units"))
+    facts = look(first, *names)
     choices = choose(facts)
     of_potential = ("model.model", "data.cutoff") if last_value(options, "start_from") is not None else ()
     kept_settings = {key: one for key, one in choices.settings.items() if not key.startswith(of_potential)}
@@ -162,8 +163,3 @@ def _check_same(structures: str, kept: Path, command: str) -> None:
     raise ConfigError(
         f"{command} must name the structures of the run in {kept.parent}, {of_run}, got {structures}. {fix}"
     )
-
-
-def _given(args: Sequence[str], key: str) -> Any:
-    """The mapping that an option gives for names or units of labels."""
-    return _mapping(f"--{key}", last_value(["fit", *args], key))
