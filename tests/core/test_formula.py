@@ -59,7 +59,7 @@ def orders(base, operands, backend, graph):
     return [t for part in out for t in part]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize("name", BASES)
 def test_values_and_three_derivatives_are_those_of_the_definition(name, dtype):

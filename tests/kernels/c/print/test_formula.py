@@ -137,7 +137,7 @@ def wide(dim, channels, layout, given, made):
     return formula(expr, operands, [Operand("z", width, blocks, made)], [outputs], channels)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("dim", [2, 15, 16, 17, 40])
 @pytest.mark.parametrize("channels", [0, 1, 21])
