@@ -34,6 +34,7 @@ from .networks.entrants import (
     TRAINING,
     Entrant,
     Tables,
+    copied,
     evaluate_potential,
 )
 from .networks.main import MAIN, measure_main, read_main
@@ -62,12 +63,7 @@ def cluster(count: int, potential: Potential) -> Place:
 
 def subject_of(name: str, make: Make, place: Place) -> Subject:
     """A potential of this package on some atoms."""
-
-    def native(network: torch.nn.Module) -> Potential:
-        assert isinstance(network, Potential)
-        return network
-
-    return Subject(name, place, lambda dtype: make().to(dtype), evaluate_potential(place), native=native)
+    return Subject(name, place, lambda dtype: make().to(dtype), evaluate_potential(place), native=copied)
 
 
 def made(kind: str, options: Mapping[str, Any]) -> Make:

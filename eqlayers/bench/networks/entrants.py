@@ -61,13 +61,14 @@ def of_models(
         return potential.to(torch.float32).to(dtype)  # the same numbers in every dtype
 
     about = ", ".join(f"{key} {value}" for key, value in options.items())
-    return Subject(f"{kind} of this package, {about}", place, make, evaluate_potential(place), native=_copy)
+    return Subject(f"{kind} of this package, {about}", place, make, evaluate_potential(place), native=copied)
 
 
-def _copy(network: torch.nn.Module) -> Potential:
-    copied = copy.deepcopy(network)
-    assert isinstance(copied, Potential)
-    return copied
+def copied(network: torch.nn.Module) -> Potential:
+    """A copy of a network that is a potential of this package already."""
+    potential = copy.deepcopy(network)
+    assert isinstance(potential, Potential)
+    return potential
 
 
 @dataclass(frozen=True)

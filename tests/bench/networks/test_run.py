@@ -149,14 +149,14 @@ def test_a_wrong_network_is_not_timed(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_what_float32_hides_is_seen_in_float64(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a millionth: less than float32 is rounded by."""
-    right = network_entrants._copy
+    right = network_entrants.copied
 
     def wrong(network: torch.nn.Module) -> Any:
-        copied = right(network)
-        copied.scales *= 1 + 1e-7
-        return copied
+        potential = right(network)
+        potential.scales *= 1 + 1e-7
+        return potential
 
-    monkeypatch.setattr(network_entrants, "_copy", wrong)
+    monkeypatch.setattr(network_entrants, "copied", wrong)
     result = measured(folder, sizes=[16])
     rows = [row for row in result["rows"] if row["implementation"] == NATIVE and row["network"] == "TFN"]
     assert [row["status"] for row in rows] == ["wrong", "wrong"]
