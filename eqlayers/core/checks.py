@@ -1,7 +1,8 @@
 """The one way of checking arguments: what must be, what came, the fix, in one sentence and a half.
 
-Each function returns the value that it accepts, in the type that the rest of the code works with. Shapes and irreps
-are checked where they are known: here are the kinds of values that any public callable takes.
+Each function returns the value that it accepts, in the type that the rest of the code works with. For any other value
+it raises ConfigError (DTypeError of tensors and dtypes, DeviceError of devices), or the ``error`` that a caller names.
+Shapes and irreps are checked where they are known: here are the kinds of values that any public callable takes.
 """
 
 from __future__ import annotations
@@ -43,11 +44,7 @@ def got(value: Any) -> str:
 
 
 def check_flag(name: str, value: Any, error: type[EqlayersError] = ConfigError) -> bool:
-    """True or False; numpy's and 0 and 1 as well.
-
-    Raises:
-        ConfigError: Anything else. A text such as "no" would count as true.
-    """
+    """True or False; numpy's and 0 and 1 as well. A text such as "no", which would count as true, is none."""
     if isinstance(value, (bool, np.bool_)) or (is_integer(value) and int(value) in (0, 1)):
         return bool(value)
     if isinstance(value, (Tensor, np.ndarray)) and not value.shape and value.dtype in (torch.bool, np.bool_):
@@ -56,11 +53,7 @@ def check_flag(name: str, value: Any, error: type[EqlayersError] = ConfigError) 
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """One of some texts.
-
-    Raises:
-        ConfigError: Another value.
-    """
+    """One of some texts."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {got(value)}. Pick one of these.")
@@ -107,11 +100,7 @@ def check_integer(
     fix: str | None = None,
     error: type[EqlayersError] = ConfigError,
 ) -> int:
-    """An integer from ``at_least`` to ``at_most``.
-
-    Raises:
-        ConfigError: Another value; or the ``error`` named.
-    """
+    """An integer from ``at_least`` to ``at_most``."""
     if not is_integer(value) or int(value) < at_least:
         raise error(
             f"{name} must be {what}, at least {at_least}, got {got(value)}. {fix or f'Use {at_least} or more.'}"
@@ -132,11 +121,7 @@ def fixed(value: Any) -> Any:
 
 
 def check_seed(name: str, value: Any) -> int:
-    """A seed of random numbers.
-
-    Raises:
-        ConfigError: No integer of 63 bits.
-    """
+    """A seed of random numbers, an integer of 63 bits."""
     return check_integer(name, value, 0, 2**63 - 1, what="a seed")
 
 
@@ -151,18 +136,15 @@ def check_number(
     fix: str = "Use a value such as 5.0.",
     error: type[EqlayersError] = ConfigError,
 ) -> float:
-    """A finite number, above or at least some limit.
+    """A finite number of any kind, above or at least some limit.
 
     Args:
         name: Of the argument.
-        value: A number of any kind: Python's, numpy's, or a tensor of one element.
+        value: Python's number, numpy's, or a tensor of one element.
         above, at_least, at_most: Limits; of the first two one may be given.
         unit: Such as " of Angstrom", for the message.
         fix: The last sentence of the message.
         error: What is raised.
-
-    Raises:
-        ConfigError: Another value; or the ``error`` named.
     """
     number = _as_float(value)
     high_enough = (above is None or number > above) and (at_least is None or number >= at_least)
@@ -196,11 +178,7 @@ def check_items(
     error: type[EqlayersError] = ConfigError,
     count: int | None = None,
 ) -> list[Any]:
-    """The items of a list, a tuple or another iterable, but no text and no mapping; so many if ``count`` is a number.
-
-    Raises:
-        ConfigError: No such thing; or the ``error`` named.
-    """
+    """The items of a list or another iterable, but no text and no mapping; so many if ``count`` is a number."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise error(f"{name} must be {what}, got {got(value)}. {fix}")
     try:
@@ -220,22 +198,14 @@ def check_type(
     fix: str,
     error: type[EqlayersError] = ConfigError,
 ) -> T:
-    """A value of some class.
-
-    Raises:
-        ConfigError: Another value; or the ``error`` named.
-    """
+    """A value of some class."""
     if not isinstance(value, kind):
         raise error(f"{name} must be {what}, got {got(value)}. {fix}")
     return value  # type: ignore[return-value]
 
 
 def check_tensor(name: str, value: Any, shape: str) -> Tensor:
-    """A tensor; ``shape`` says which, as ``"[..., 5]"``. Its shape is for the caller to check.
-
-    Raises:
-        DTypeError: No tensor.
-    """
+    """A tensor; ``shape`` says which, as ``"[..., 5]"``, and is for the caller to check."""
     if not isinstance(value, Tensor):
         raise DTypeError(f"{name} must be a tensor {shape}, got {got(value)}. Use torch.as_tensor(...).")
     if value.layout is not torch.strided:
@@ -244,11 +214,7 @@ def check_tensor(name: str, value: Any, shape: str) -> Tensor:
 
 
 def check_floating(name: str, value: Any, shape: str) -> Tensor:
-    """A tensor of real numbers; see :func:`check_tensor`.
-
-    Raises:
-        DTypeError: No tensor, or one of integers, truth values or complex numbers.
-    """
+    """A tensor of real numbers: not of integers, truth values or complex numbers; see :func:`check_tensor`."""
     if isinstance(value, Tensor) and value.layout is torch.strided and value.is_floating_point():
         return value
     if not check_tensor(name, value, shape).is_floating_point():
@@ -259,42 +225,26 @@ def check_floating(name: str, value: Any, shape: str) -> Tensor:
 
 
 def check_module(name: str, value: Any, what: str = "a torch.nn.Module") -> torch.nn.Module:
-    """A module.
-
-    Raises:
-        ConfigError: Anything else.
-    """
+    """A module."""
     return check_type(name, value, torch.nn.Module, what, "Pass a layer or a model, not its class or its output.")
 
 
 def check_function(name: str, value: Any, what: str = "a function") -> Callable[..., Any]:
-    """Something that can be called.
-
-    Raises:
-        ConfigError: Anything else.
-    """
+    """Something that can be called."""
     if not callable(value):
         raise ConfigError(f"{name} must be {what}, got {got(value)}. Pass it without calling it.")
     return value
 
 
 def check_dtype(name: str, value: Any) -> torch.dtype:
-    """A dtype of real numbers.
-
-    Raises:
-        DTypeError: Anything else.
-    """
+    """A dtype of real numbers."""
     if not isinstance(value, torch.dtype) or not value.is_floating_point:
         raise DTypeError(f"{name} must be a floating-point torch.dtype, got {got(value)}. Use torch.float32.")
     return value
 
 
 def check_device(name: str, value: Any) -> torch.device:
-    """A device that torch can use here.
-
-    Raises:
-        DeviceError: It cannot be read, or is not there.
-    """
+    """A device that torch can use here."""
     try:
         device = torch.device(value)
     except (RuntimeError, TypeError, ValueError):
@@ -310,11 +260,7 @@ def check_device(name: str, value: Any) -> torch.device:
 
 
 def check_path(name: str, value: Any, what: str = "a path") -> str:
-    """A path, as text.
-
-    Raises:
-        ConfigError: Neither a text nor a ``pathlib.Path``, or an empty text, or one with a zero byte.
-    """
+    """A path, as text: neither empty nor with a zero byte."""
     if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
         raise ConfigError(f"{name} must be {what}, got {got(value)}. Pass a text or a pathlib.Path.")
     return os.fspath(value)

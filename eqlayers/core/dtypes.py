@@ -35,11 +35,7 @@ def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def of_one_kind(**tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, under autocast in their widest dtype, if they share a supported floating dtype and a device.
-
-    Raises:
-        DTypeError, DeviceError: They do not.
-    """
+    """The tensors, in their widest dtype under autocast; DTypeError or DeviceError unless they share both."""
     found = tuple(tensors.values())
     first = found[0]
     if first.is_cpu and not torch.is_autocast_enabled("cpu") and (dtype := first.dtype) in ACCUMULATE:

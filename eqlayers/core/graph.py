@@ -32,11 +32,7 @@ _MOST = 2**48
 
 
 def check_edge_index(edge_index: Any) -> Tensor:
-    """The edges, if they are ``[2, E]`` integers.
-
-    Raises:
-        ShapeError, DTypeError: They are not.
-    """
+    """The edges, if they are ``[2, E]`` integers; ShapeError or DTypeError if they are not."""
     if not isinstance(edge_index, Tensor) or edge_index.dtype not in (torch.int64, torch.int32):
         came = edge_index.dtype if isinstance(edge_index, Tensor) else got(edge_index)
         raise DTypeError(
@@ -89,11 +85,7 @@ def check_range(name: str, index: Tensor, size: int, what: str) -> None:
 
 
 def check_index(name: str, index: Any, rows: int, size: int, what: str) -> Tensor:
-    """An index ``[rows]`` int64 into ``size`` of something.
-
-    Raises:
-        DTypeError, ShapeError: Another tensor. IndexRangeError: See :func:`check_range`.
-    """
+    """An index ``[rows]`` int64 into ``size`` of something; DTypeError, ShapeError or IndexRangeError for another."""
     if check_tensor(name, index, f"[{rows}]").dtype != torch.int64:
         raise DTypeError(f"{name} must be int64 [{rows}], got {index.dtype}. Convert it with `.long()`.")
     if index.ndim != 1 or index.shape[0] != rows:
@@ -103,20 +95,12 @@ def check_index(name: str, index: Any, rows: int, size: int, what: str) -> Tenso
 
 
 def check_graph(graph: Any) -> Graph:
-    """A graph, which knows how many nodes there are.
-
-    Raises:
-        ConfigError: Anything else.
-    """
+    """A graph, which knows how many nodes there are, or ConfigError."""
     return check_type("graph", graph, Graph, "an eqlayers.Graph", "Make one: eqlayers.Graph(edge_index, num_src).")
 
 
 def check_lengths(lengths: Any, graph: Graph) -> Tensor:
-    """One length for each edge of a graph.
-
-    Raises:
-        DTypeError, ShapeError: Anything else.
-    """
+    """One length for each edge of a graph, or DTypeError or ShapeError."""
     edges = graph.num_edges
     if check_floating("lengths", lengths, f"[{edges}]").shape != (edges,):
         raise ShapeError(

@@ -262,20 +262,12 @@ for _name, _fake, _rule in _RULES:
 
 
 def sorted_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
-    """The tables of a graph with its edges sorted by their places in a table behind them.
-
-    Raises:
-        IndexRangeError: A place lies outside the table.
-    """
+    """The tables of a graph with its edges sorted by their places in a table behind them; IndexRangeError for none."""
     tables: Tensor = _places(graph, edge_index, place, num_src, num_dst, places)
     return tables
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    """The edges sorted by receiver and by sender, in one ``int64`` tensor.
-
-    Raises:
-        IndexRangeError: An index lies outside its nodes.
-    """
+    """The edges sorted by receiver and by sender, in one ``int64`` tensor; IndexRangeError for an end out of range."""
     tables: Tensor = _tables(edge_index, num_src, num_dst)
     return tables

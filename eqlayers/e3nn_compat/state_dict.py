@@ -24,11 +24,7 @@ _GENERATED = "_compiled_main"
 
 
 def check_e3nn_layer(module: Any, kind: str, *attributes: str) -> Any:
-    """A layer of e3nn's, of any version and in any package, told by its attributes.
-
-    Raises:
-        ConfigError: Anything else.
-    """
+    """A layer of e3nn's, of any version and in any package, told by its attributes, or ConfigError."""
     common = ("irreps_out", "instructions", "weight", "internal_weights", "shared_weights", "output_mask")
     if not isinstance(module, torch.nn.Module) or not all(hasattr(module, name) for name in (*attributes, *common)):
         raise ConfigError(

@@ -74,11 +74,7 @@ def described(build: Callable[[Any], _Layer]) -> Callable[[str], _Layer]:
 
 
 def check_stored(layer: Any, name: str, weight: Tensor | None, stored: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise unless the weights that a wrapper stores have the shape of its layer's, if a call uses them.
-
-    Raises:
-        ShapeError: They have another shape.
-    """
+    """Raise ShapeError unless the weights that a wrapper stores fit its layer, if a call uses them."""
     used = weight is None and layer.internal_weights and 0 not in shape
     if used and stored.shape != shape:
         raise ShapeError(
@@ -126,11 +122,7 @@ def narrowed(result: Tensor, argument: Tensor) -> Tensor:
 
 
 def refuse_torchscript(module: torch.nn.Module) -> NoReturn:
-    """Raise for a layer that TorchScript cannot hold.
-
-    Raises:
-        ConfigError: Always.
-    """
+    """Raise ConfigError: TorchScript cannot hold the layer."""
     raise ConfigError(
         f"a layer must have a TorchScript wrapper to be scripted or traced, got {type(module).__name__}, which has "
         f"none. Use torch.compile or torch.export."

@@ -60,11 +60,7 @@ def as_irrep(value: Any, name: str = "ir") -> o3.Irrep:
 
 
 def read_all_irreps(values: Any, names: tuple[str, ...]) -> tuple[o3.Irreps, ...]:
-    """The irreps of several operands, one for each name.
-
-    Raises:
-        IrrepsError: Another number of them, or e3nn cannot read one.
-    """
+    """The irreps of several operands, one for each name, or IrrepsError."""
     what, fix = f"the irreps of {', '.join(names)}", "Give the irreps of each."
     items = check_items("irreps", values, what, fix, IrrepsError, len(names))
     return tuple(as_irreps(irreps, f"irreps of {name}") for irreps, name in zip(items, names, strict=True))
@@ -132,11 +128,7 @@ def tensor_product_paths(
 
 
 def read_filter(value: Any) -> list[o3.Irrep] | None:
-    """The irreps of a filter, a list or any other iterable; None for None, which keeps all.
-
-    Raises:
-        IrrepsError: No list, or one that holds something that is no irrep.
-    """
+    """The irreps of a filter, any iterable, or IrrepsError; None for None, which keeps all."""
     if value is None:
         return None
     what, fix = "a list of irreps such as ['0e', '1o'], or None", "Pass a list, also for one irrep."

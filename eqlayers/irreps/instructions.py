@@ -96,11 +96,7 @@ def read_instructions(
 
 
 def read_final(instructions: Any) -> list[Instruction]:
-    """Instructions that are final already, as layers keep them.
-
-    Raises:
-        ConfigError: Something else.
-    """
+    """Instructions that are final already, as layers keep them, or ConfigError."""
     fix = "Take the instructions of a layer."
     items = check_items("instructions", instructions, "a list of instructions", fix)
     return [check_type(f"instructions[{i}]", ins, Instruction, "an Instruction", fix) for i, ins in enumerate(items)]
@@ -117,11 +113,7 @@ def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:
 
 
 def check_normalization(name: str, value: str | None) -> str:
-    """The normalisation of that name, 'irrep_normalization' or 'path_normalization'; the default for None.
-
-    Raises:
-        ConfigError: An unknown one.
-    """
+    """The 'irrep_normalization' or 'path_normalization', or ConfigError; the default for None."""
     return NORMALIZATIONS[name][0] if value is None else check_choice(name, value, NORMALIZATIONS[name])
 
 

@@ -65,11 +65,7 @@ def warn_once(reason: str) -> None:
 
 
 def make_runner(request: Request) -> Runner:
-    """The kernels of a product or a formula; sums have a fixed order in any case.
-
-    Raises:
-        BackendError: The compiler failed.
-    """
+    """The kernels of a product or a formula, whose sums always have one order; BackendError if the compiler fails."""
     form = request.form
     with as_backend_error():
         parts = [
@@ -222,11 +218,7 @@ class _Runner:
         return results if compute is self.dtype else [result.to(self.dtype) for result in results]
 
     def _pack_tables(self, packed: list[int], graph: Tensor, sizes: Sizes, places: int) -> int:
-        """Add the addresses of the tables that the kernel walks; the number of its nodes.
-
-        Raises:
-            IndexRangeError: The tables are of another graph, by their last entry.
-        """
+        """Add the addresses of the tables that the kernel walks; its nodes. IndexRangeError for another graph."""
         edges, senders, receivers, _ = sizes
         first, of_graph = graph.data_ptr(), tables_of(edges, senders, receivers)
         of_places = None if self.reading is None else place_tables(edges, places)

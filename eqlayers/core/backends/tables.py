@@ -117,22 +117,14 @@ def check_graph_tables(graph: Tensor, sizes: Sizes, device: torch.device, behind
 
 
 def check_edges(edge_index: Tensor, num_src: int, num_dst: int) -> None:
-    """Raise unless ``edge_index`` is ``[2, E]`` integers and the numbers of nodes are 0 or more.
-
-    Raises:
-        ShapeError, DTypeError: They are not.
-    """
+    """Raise ShapeError or DTypeError unless ``edge_index`` is ``[2, E]`` integers and there are 0 nodes or more."""
     check_edge_index(edge_index)
     if num_src < 0 or num_dst < 0:
         raise ShapeError(f"num_src and num_dst must be 0 or more, got {num_src} and {num_dst}. Count the nodes.")
 
 
 def check_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int) -> None:
-    """Raise unless these are the tables of a graph, its edges, and a place in a table for each of them.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: They are not.
-    """
+    """Raise unless these are the tables of a graph, its edges, and a place in a table for each of them."""
     check_edges(edge_index, num_src, num_dst)
     count = edge_index.shape[1]
     check_graph_tables(graph, Sizes(count, num_src, num_dst), edge_index.device)
@@ -151,11 +143,7 @@ def not_of_this_graph() -> IndexRangeError:
 
 
 def ends_of(graph: Tensor, sizes: Sizes) -> Ends:
-    """The sender and the receiver of every row.
-
-    Raises:
-        IndexRangeError: The tables do not fit these rows; checked on CPU only.
-    """
+    """The sender and the receiver of every row; IndexRangeError if the tables do not fit (found on CPU only)."""
     if graph.device.type != "cpu":
         return ends_by_traversal(triton_edges.unpack(graph, *sizes[:3]))
     src, dst = _sorted_edges(graph, *sizes[:3])
@@ -197,11 +185,7 @@ def _packed_anew(graph: Tensor, edges: int, senders: int, receivers: int, places
 
 
 def _sorted_edges(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
-    """``[2, E]``: the edges that tables of the C kernels are of.
-
-    Raises:
-        IndexRangeError: They are not what sorting gives.
-    """
+    """``[2, E]``: the edges that tables of C are of; IndexRangeError if they are not what sorting gives."""
     start, numbers, others = c_edges.tables(edges, senders, receivers).by_dst
     order, place = graph[numbers : numbers + edges], torch.arange(edges)
     if torch.equal(order.sort().values, place):

@@ -40,11 +40,7 @@ def write_program(program: Program) -> str:
 
 
 def read_program(text: str) -> Program:
-    """The program of such a text.
-
-    Raises:
-        ConfigError: The text is of another version, damaged, or no program.
-    """
+    """The program of such a text; ConfigError if it is of another version, damaged, or no program."""
     return _unpack(PROGRAM, text, _program, "program")
 
 
@@ -54,11 +50,7 @@ def write_formula(base: Formula) -> str:
 
 
 def read_formula(text: str) -> Formula:
-    """The formula of such a text.
-
-    Raises:
-        ConfigError: The text is of another version, damaged, or no formula.
-    """
+    """The formula of such a text; ConfigError if it is of another version, damaged, or no formula."""
     return _unpack(FORMULA, text, _formula, "formula")
 
 

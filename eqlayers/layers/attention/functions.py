@@ -127,11 +127,7 @@ def _softmax(logits: Tensor, ends: Ends, envelope: Tensor | None, sink: Tensor, 
 
 
 def receivers(edge_index: Any, num_nodes: int | None) -> Graph:
-    """The graph of edges whose senders are not read.
-
-    Raises:
-        ShapeError, DTypeError: No edges, or another number of nodes than the graph has.
-    """
+    """The graph of edges whose senders are not read; ShapeError or DTypeError if there is none."""
     if isinstance(edge_index, Graph):
         return as_graph(edge_index, edge_index.num_src, num_nodes)
     if num_nodes is None:
@@ -142,11 +138,7 @@ def receivers(edge_index: Any, num_nodes: int | None) -> Graph:
 
 
 def check_rows(name: str, value: Tensor, rows: int, width: int) -> None:
-    """Raise unless a tensor has a row for each edge.
-
-    Raises:
-        ShapeError, DTypeError: It has not.
-    """
+    """Raise ShapeError or DTypeError unless a tensor has a row for each edge."""
     check_floating(name, value, f"[{rows}, {width}]")
     if value.shape != (rows, width):
         raise ShapeError(

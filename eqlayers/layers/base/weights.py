@@ -71,11 +71,7 @@ class Weights:
         raise ShapeError(f"weight of {self.owner} must be {want}, got {list(weight.shape)}. {fix}")
 
     def joined(self, weights: Tensor | list[Tensor] | None, shared: bool) -> Tensor | None:
-        """One flat tensor for a list with one tensor per weighted instruction, None for an empty list; others as is.
-
-        Raises:
-            ShapeError: The list does not fit the instructions.
-        """
+        """One flat tensor for a list of one tensor per weighted instruction, None for an empty list; others as is."""
         if not isinstance(weights, (list, tuple)):
             return weights
         shapes = [s for s, has in zip(self.shapes, self.has, strict=True) if has]
@@ -106,11 +102,7 @@ class Weights:
         return [piece.view(*piece.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def view(self, weight: Tensor, instruction: int) -> Tensor:
-        """View ``[..., *path_shape]`` of one instruction.
-
-        Raises:
-            IndexRangeError: There is no such instruction. ShapeError: The instruction has no weight.
-        """
+        """View ``[..., *path_shape]`` of one instruction; IndexRangeError or ShapeError if it has none."""
         if not is_integer(instruction) or not 0 <= instruction < len(self.has):
             raise IndexRangeError(
                 f"instruction must lie in [0, {len(self.has)}), the instructions of {self.owner}, got "
@@ -126,11 +118,7 @@ class Weights:
 
 
 def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> tuple[bool, bool]:
-    """e3nn's defaults for internal and shared weights.
-
-    Raises:
-        ConfigError: Internal weights that are not shared, or no flag.
-    """
+    """e3nn's defaults for internal and shared weights; ConfigError for internal weights that are not shared."""
     internal = check_optional(check_flag, "internal_weights", internal)
     shared = check_optional(check_flag, "shared_weights", shared)
     if shared is False and internal is None:

@@ -101,22 +101,14 @@ class ChangeOfBasis(FormModule):
         return out
 
     def matrix(self, ir: Any) -> Tensor:
-        """``[2 l + 1, 2 l + 1]`` float64, of an irrep that the layer has.
-
-        Raises:
-            IrrepsError: The layer does not have this irrep.
-        """
+        """``[2 l + 1, 2 l + 1]`` float64, of an irrep that the layer has; IrrepsError for another."""
         irrep = as_irrep(ir)
         if irrep not in self._matrices:
             raise IrrepsError(f"ir must be one of {self.irreps_in}, got {got(ir)}. Pick one of these.")
         return torch.from_numpy(self._matrices[irrep].copy())
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., irreps.dim]`` to the same, in the other basis and layout.
-
-        Raises:
-            ShapeError, DTypeError: The features do not fit the layer.
-        """
+        """``[..., irreps.dim]`` to the same, in the other basis and layout; ShapeError or DTypeError for others."""
         self._flat.check("x", x)
         check_same_kind(x=x)
         return run_by_row(self._form, x, x.new_ones(1), x.shape[:-1], self.backend)

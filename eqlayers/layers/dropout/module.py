@@ -40,11 +40,7 @@ def copy_numbers(irreps: Irreps, layout: str) -> list[int]:
 
 
 def check_probability(p: Any) -> float:
-    """A number from 0 to 1.
-
-    Raises:
-        ConfigError: Anything else.
-    """
+    """A number from 0 to 1, or ConfigError."""
     return check_number("p", p, at_least=0.0, at_most=1.0, fix="Use a probability such as 0.1.")
 
 
@@ -66,11 +62,7 @@ def drop_copies(x: Tensor, muls: list[int], numbers: Tensor, p: float) -> Tensor
 
 
 def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_graphs: int | None) -> Tensor:
-    """See `drop_path`.
-
-    Raises:
-        ShapeError, DTypeError, IndexRangeError: The tensors do not fit each other.
-    """
+    """See `drop_path`."""
     check_floating("x", x, "[N, ...]")
     if x.ndim == 0:
         raise ShapeError("x must be [N, ...], got a number. Give it an axis of rows.")

@@ -107,11 +107,7 @@ class NormalizedFunction(torch.nn.Module):
 
 
 def normalized(acts: Any, count: int, name: str) -> list[NormalizedFunction | None]:
-    """The functions of a list, one for each irreps group.
-
-    Raises:
-        ConfigError: No list of functions, or a list of another length.
-    """
+    """The functions of a list, one for each irreps group; ConfigError for another list."""
     fix = f"Give {count}, None where nothing is to be done."
     functions = check_items(name, acts, "a list of functions, one for each irreps group", fix, count=count)
     return [None if act is None else NormalizedFunction(act) for act in functions]

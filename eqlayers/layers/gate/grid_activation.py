@@ -214,11 +214,7 @@ class S2Activation(EquivariantModule):
             self.turn_in, self.turn_out = WignerD(self.irreps_in, "angles"), WignerD(self.irreps_out, "angles")
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError: The features do not fit the layer.
-        """
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
         features = checked(self._flat, "features", features)
         self._set_turns()
         angles = self._angles(features) if self.random_rot else None
@@ -338,11 +334,7 @@ class SO3Activation(EquivariantModule):
         self._flat = FlatLayout(self.irreps_in, "mul_ir")
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError: The features do not fit the layer.
-        """
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
         features = checked(self._flat, "features", features)
         (there,) = constants_of(self.grid_in, features, "D")
         values = self.act.f((features * self._dims[0] ** -0.5) @ there.flatten(0, 2).T)

@@ -235,11 +235,7 @@ class Gate(FormulaModule):
         return (self.act_scalars, self.act_gates) if self._in_torch or not self._formulas else ()
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError: The features do not fit the layer.
-        """
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
         features = checked(self._flat, "features", features)
         check_same_kind(features=features)
         if is_tracing():

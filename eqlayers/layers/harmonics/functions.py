@@ -117,11 +117,7 @@ def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
 
 
 def check_positions(pos: Any) -> Tensor:
-    """``[N, 3]`` of a supported dtype.
-
-    Raises:
-        ShapeError, DTypeError: Anything else.
-    """
+    """``[N, 3]`` of a supported dtype, or ShapeError or DTypeError."""
     check_same_kind(pos=check_floating("pos", pos, "[N, 3]"))
     if pos.ndim != 2 or pos.shape[1] != 3:
         raise ShapeError(f"pos must be [N, 3], a row for each node, got {list(pos.shape)}. Flatten batch axes into N.")

@@ -69,11 +69,7 @@ class SphericalHarmonics(FormulaModule):
         self._formulas = (harmonics_formula(degrees, self.normalize, self.normalization),)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., 3]`` to ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError: x has another shape or dtype.
-        """
+        """``[..., 3]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other vectors."""
         if is_tracing():
             return _layer_harmonics(self._spec(), x)
         return run_harmonics(self._formulas[0], x, self.backend)

@@ -92,11 +92,7 @@ def read_linear(
 
 
 def check_channels(f_in: int | None, f_out: int | None) -> None:
-    """Raise unless both lengths of a further channel axis are numbers, or both are None.
-
-    Raises:
-        ConfigError: One without the other, or no count.
-    """
+    """Raise ConfigError unless both lengths of a further channel axis are counts, or both are None."""
     if (f_in is None) != (f_out is None):
         raise ConfigError(
             f"f_in and f_out must be given together, got {f_in} and {f_out}. "
@@ -108,11 +104,7 @@ def check_channels(f_in: int | None, f_out: int | None) -> None:
 
 
 def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> list[bool]:
-    """One flag per irreps group: whether it gets a bias.
-
-    Raises:
-        IrrepsError: A bias on irreps that turn, or another number of flags than of groups.
-    """
+    """One flag per irreps group: whether it gets a bias; IrrepsError for a bias on irreps that turn."""
     if biases is None or isinstance(biases, (str, bytes)) or not isinstance(biases, Iterable) or np.ndim(biases) == 0:
         wanted = biases is not None and check_flag("biases", biases)
         return [wanted and ir.is_scalar() for _, ir in irreps_out]
@@ -145,11 +137,7 @@ def has_channel_axes(module: Any) -> bool:
 
 
 def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
-    """``f_in`` and ``f_out`` of an ``e3nn.o3.Linear``, read from the shape of its weight.
-
-    Raises:
-        ConfigError: It has them, but stores no weight.
-    """
+    """``f_in`` and ``f_out`` of an ``e3nn.o3.Linear``, read from its weight; ConfigError if it stores none."""
     if not has_channel_axes(module):
         return getattr(module, "f_in", None), getattr(module, "f_out", None)
     if module.weight.ndim != 3:

@@ -146,11 +146,7 @@ class LowRankLinear(EquivariantModule):
         self.up = _map((middle, self.irreps_out), up, flags, layout, backend)
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: The features do not fit the layer.
-        """
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; errors as of :class:`Linear`."""
         mapped: Tensor = self.up(self.down(features))
         return mapped
 

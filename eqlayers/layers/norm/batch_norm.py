@@ -247,11 +247,7 @@ class BatchRMSNorm(_BatchNormalization):
         self.register_buffer("running_squared_norm", torch.ones(self.irreps_in.num_irreps))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., irreps.dim]`` to the same; all leading axes are the batch.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: The features do not fit the layer.
-        """
+        """``[..., irreps.dim]`` to the same; all leading axes are the batch. Errors as of :class:`BatchNorm`."""
         self._flat.check("x", x)
         running = self._statistics(x, "running_squared_norm")
         wide, (weight, _), dtype = in_float32("x", x, weight=self.weight, running_squared_norm=running)

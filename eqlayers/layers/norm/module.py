@@ -138,11 +138,7 @@ class Norm(Scriptable):
         self.squared = check_flag("squared", squared)
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError: The features do not fit the layer.
-        """
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
         features = checked(self._flat, "features", features)
         if is_tracing():
             return narrowed(self._norms(widened(features)), features)
@@ -265,11 +261,7 @@ class LayerNorm(Normalization):
         self.bias = torch.nn.Parameter(torch.zeros(sum(self._counts[True]))) if self.affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., irreps.dim]`` to the same.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: The features do not fit the layer.
-        """
+        """``[..., irreps.dim]`` to the same; ShapeError, DTypeError or DeviceError if the features do not fit."""
         return run_layer_norm(self._plan, x, self.weight, self.bias, self.eps, self.backend)
 
 
@@ -321,11 +313,7 @@ class RMSNorm(Normalization):
         self.over = check_choice("over", over, ("irrep", "all"))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., irreps.dim]`` to the same.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: The features do not fit the layer.
-        """
+        """``[..., irreps.dim]`` to the same; ShapeError, DTypeError or DeviceError if the features do not fit."""
         return run_rms_norm(self._plan, x, self.weight, self.over, self.eps, self.backend)
 
     def _options(self) -> list[str]:

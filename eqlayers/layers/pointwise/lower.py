@@ -211,11 +211,7 @@ class _Numbers:
 
 
 def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequence[Rows]) -> None:
-    """Raise unless turned operands give turned results, for one channel and a few rows of numbers.
-
-    Raises:
-        IrrepsError: They do not, under rotations or under the inversion.
-    """
+    """Raise IrrepsError unless turned operands give turned results, for one channel and a few rows of numbers."""
     made = np.random.default_rng(0)
     turn = np.linalg.qr(made.normal(size=(3, 3)))[0]
     turn *= np.sign(np.linalg.det(turn))

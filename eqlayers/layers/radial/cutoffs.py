@@ -14,29 +14,17 @@ from ...core.errors import ConfigError
 
 
 def check_cutoff(cutoff: Any) -> float:
-    """A length in Angstrom.
-
-    Raises:
-        ConfigError: Anything else.
-    """
+    """A length in Angstrom, or ConfigError."""
     return check_number("cutoff", cutoff, above=0, at_most=1e6, unit=" of Angstrom")
 
 
 def check_power(p: Any) -> float:
-    """Power of a polynomial envelope.
-
-    Raises:
-        ConfigError: No number from 2 to 100.
-    """
+    """Power of a polynomial envelope, a number from 2 to 100, or ConfigError."""
     return check_number("p", p, at_least=2, at_most=100, fix="The derivative must be continuous; 6 is usual.")
 
 
 def check_start(start: Any, cutoff: float, at_least: float | None = None, unit: str = "") -> float:
-    """Check the start of functions that end at the cutoff.
-
-    Raises:
-        ConfigError: No number below the cutoff.
-    """
+    """The start of functions that end at the cutoff; ConfigError unless it is a number below the cutoff."""
     number = check_number("start", start, at_least=at_least, unit=unit, fix="0.0 is usual.")
     if number >= cutoff:
         raise ConfigError(f"start must be below the cutoff, {cutoff:g}, got {start}. 0.0 is usual.")

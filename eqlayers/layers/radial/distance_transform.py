@@ -63,11 +63,7 @@ class AgnesiTransform(KeepsFloat64):
         return self._between(check_lengths(lengths, graph), kind[src], kind[dst])
 
     def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """``[E]`` Angstrom to ``[E]``, between species ``[E]`` int64 by their places.
-
-        Raises:
-            ShapeError, DTypeError, IndexRangeError: As of ``forward``.
-        """
+        """``[E]`` Angstrom to ``[E]``, between species ``[E]`` int64 by their places; errors as of ``forward``."""
         if check_floating("lengths", lengths, "[E]").ndim != 1:
             raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
         for name, places in (("first", first), ("second", second)):

@@ -106,11 +106,7 @@ _OTHERS = {"bessel": bessel, "chebyshev": chebyshev}
 
 
 def check_num_basis(num_basis: Any, cutoff: Any, at_least: int) -> int:
-    """The number of functions; if number and cutoff have changed places, the message says so.
-
-    Raises:
-        ConfigError: Another number.
-    """
+    """The number of functions, or ConfigError; it says so if number and cutoff have changed places."""
     swapped = isinstance(num_basis, float) and isinstance(cutoff, int)
     fix = f"Write num_basis={cutoff}, cutoff={num_basis}: num_basis comes first." if swapped else "8 is usual."
     return check_integer("num_basis", num_basis, at_least, fix=fix)

@@ -202,10 +202,6 @@ def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
 
 
 def check_slopes(values: Tensor, slopes: Tensor) -> None:
-    """Raise where a column differs from row to row and has no slope anywhere.
-
-    Raises:
-        ConfigError: Parts of the values are detached, rounded, or not of torch.
-    """
+    """Raise ConfigError where a column differs from row to row and has no slope anywhere."""
     if bool(((slopes == 0).all(0) & (values != values[:1]).any(0)).any()):
         raise ConfigError(_NO_SLOPES)

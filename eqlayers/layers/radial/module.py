@@ -250,11 +250,7 @@ class ScalarNetwork(KeepsTable):
 
 
 def hidden_widths(name: str, hidden: Any) -> list[int]:
-    """Widths of hidden layers.
-
-    Raises:
-        ConfigError: No list of counts.
-    """
+    """Widths of hidden layers; ConfigError for no list of counts."""
     fix = "64 is usual; () is no hidden layer."
     listed = check_items(name, hidden, "a list of widths", fix)
     return [check_integer(f"{name}[{i}]", w, 1, what="a width", fix=fix) for i, w in enumerate(listed)]

@@ -426,11 +426,7 @@ def _of_end(module: object, name: str, default: Any) -> Any:
 
 
 def check_end(values: Tensor, cutoff: float) -> None:
-    """Raise unless functions, of `Knots.ends`, are 0 at the cutoff with their slopes.
-
-    Raises:
-        ConfigError: They are not.
-    """
+    """Raise ConfigError unless functions, of `Knots.ends`, are 0 at the cutoff with their slopes."""
     every, near, last = (float(v.detach().abs().max()) if v.numel() else 0.0 for v in (values, values[-2], values[-1]))
     for what, value, limit in (("", last, 1e-6), (" with their slopes", near, 1e-5 * every)):
         if not value <= limit:

@@ -230,11 +230,7 @@ class RadialTable(KeepsTable):
 
 
 def in_float64(network: Any) -> Any:
-    """A copy of a module in float64, without the graph that made its weights; a function as it is.
-
-    Raises:
-        ConfigError: The module cannot be copied.
-    """
+    """A copy of a module in float64, without the graph of its weights, or ConfigError; a function as it is."""
     if not isinstance(network, torch.nn.Module):
         return network
     try:

@@ -82,11 +82,7 @@ class Extract(EquivariantModule):
         return columns_of(self._flat.slots, [Copies(i, 0, self.irreps_in[i].mul) for i in numbers], self.layout)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...] | Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps.dim]`` for each part.
-
-        Raises:
-            ShapeError, DTypeError: The feature does not fit the layer.
-        """
+        """``[..., irreps_in.dim]`` to ``[..., irreps.dim]`` for each part; ShapeError or DTypeError for others."""
         x = checked(self._flat, "x", x)
         parts = tuple(take(x, part) for part in self._parts)
         return parts[0] if self._squeeze else parts
@@ -185,11 +181,7 @@ class Split(EquivariantModule):
         return [total - known if size < 0 else size for size in sizes]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """``[..., irreps.dim]`` to ``[..., irreps_out.dim]`` for each part.
-
-        Raises:
-            ShapeError, DTypeError: The feature does not fit the layer.
-        """
+        """``[..., irreps.dim]`` to ``[..., irreps_out.dim]`` for each part; ShapeError or DTypeError for others."""
         self._flat.check("x", x)
         if self._widths is not None:
             return x.split_with_sizes(self._widths, -1)
@@ -306,11 +298,7 @@ class Sort(EquivariantModule):
         return list(zip(ends, same, strict=False))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., irreps.dim]`` to ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError: The feature does not fit the layer.
-        """
+        """``[..., irreps.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError if the feature does not fit."""
         self._flat.check("x", x)
         if self.layout == "mul_ir" or all(len(same) == 1 for same in self._joined):
             return reordered(x, self._there, self._wholes[0])
@@ -322,11 +310,7 @@ class Sort(EquivariantModule):
         return torch.cat(joined, -1)
 
     def back(self, x: Tensor) -> Tensor:
-        """``[..., irreps_out.dim]`` to ``[..., irreps.dim]``, the way back.
-
-        Raises:
-            ShapeError, DTypeError: The feature does not fit the layer.
-        """
+        """``[..., irreps_out.dim]`` to ``[..., irreps.dim]``, the way back; errors as of ``forward``."""
         self._out.check("x", x)
         return reordered(x, self._back, self._wholes[1])
 
@@ -370,11 +354,7 @@ class Identity(EquivariantModule):
         self.register_buffer("output_mask", output_mask(self.irreps_out, set(range(len(self.irreps_out)))))
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]``, as it is.
-
-        Raises:
-            ShapeError, DTypeError: The feature does not fit the layer.
-        """
+        """``[..., irreps_in.dim]``, as it is; ShapeError or DTypeError if the feature does not fit."""
         return checked(self._flat, "features", features)
 
     def extra_repr(self) -> str:
@@ -432,11 +412,7 @@ class Separable(EquivariantModule):
         return as_irreps(getattr(module, "irreps_out", part), f"irreps_out of {name}")
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError: The feature does not fit the layer, or a result the irreps of its module.
-        """
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError where they do not fit."""
         self.split._flat.check("x", x)
         parts = self.split._views(x)  # modules may change them in place
         merged: Tensor = self.merge(*(module(part) for module, part in zip(self.parts, parts, strict=True)))

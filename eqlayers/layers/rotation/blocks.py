@@ -45,11 +45,7 @@ SEAM = -0.37
 
 
 def check_degree(lmax: int) -> int:
-    """A degree from 0 to `LARGEST_DEGREE`.
-
-    Raises:
-        ConfigError: Another value.
-    """
+    """A degree from 0 to `LARGEST_DEGREE`, or ConfigError."""
     return check_integer("lmax", lmax, 0, LARGEST_DEGREE, fix=f"{LARGEST_DEGREE} is the largest that is tested.")
 
 

@@ -28,11 +28,7 @@ from .lower import matrix_places, rotation_program
 def check_last(
     name: str, value: Tensor, shape: tuple[int, ...], what: str, fix: str = "Move these axes to the end."
 ) -> Tensor:
-    """A tensor with these last axes.
-
-    Raises:
-        ShapeError, DTypeError: Another tensor, or another value.
-    """
+    """A tensor with these last axes, or ShapeError or DTypeError."""
     text = ", ".join(["...", *map(str, shape)])
     check_same_kind(**{name: check_floating(name, value, f"[{text}]")})
     if value.ndim < len(shape) or value.shape[-len(shape) :] != shape:
@@ -193,11 +189,7 @@ KINDS = (*ROTATIONS, "blocks")
 
 
 def largest_degree(irreps: Irreps) -> int:
-    """The largest degree of irreps, if there are formulas for it.
-
-    Raises:
-        ConfigError: It is too large.
-    """
+    """The largest degree of irreps; ConfigError if there are no formulas for it."""
     return check_degree(max((ir.l for _, ir in irreps), default=0))
 
 
@@ -232,11 +224,7 @@ _turning = lru_cache(maxsize=256)(Turning)
 
 
 def check_rotation(kind: str, rotation: Tensor) -> Tensor:
-    """A rotation of that kind.
-
-    Raises:
-        ShapeError, DTypeError: Another shape or dtype.
-    """
+    """A rotation of that kind, or ShapeError or DTypeError."""
     fix = f"Name the kind that you pass: {', '.join(ROTATIONS)}."
     return check_last("rotation", rotation, ROTATIONS[kind], f"of the kind {kind!r}", fix)
 
@@ -285,11 +273,7 @@ def run_rotate(turning: Turning, x: Tensor, rotation: Tensor, backend: str | Non
 
 
 def check_operands(flat: FlatLayout, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
-    """Features and rotations, in one dtype and on one device.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: They do not fit the layout or each other.
-    """
+    """Features and rotations in one dtype and on one device, or ShapeError, DTypeError or DeviceError."""
     FlatLayout.check(flat, "x", x)  # compilers guard no methods of constants, which it is in functions
     x, rotation = of_one_kind(x=x, rotation=check_floating("rotation", rotation, "[...]"))
     return x, rotation

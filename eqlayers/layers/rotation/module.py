@@ -89,11 +89,7 @@ class WignerD(FormulaModule):
         return self._full(self._blocks(self.rotation, check_rotation(self.rotation, rotation)))
 
     def D_from_matrix(self, R: Tensor) -> Tensor:
-        """``[..., 3, 3]`` to ``[..., irreps.dim, irreps.dim]``; a determinant of -1 adds the parity.
-
-        Raises:
-            ShapeError, DTypeError: The matrix has another shape or dtype.
-        """
+        """``[..., 3, 3]`` to ``[..., irreps.dim, irreps.dim]``; a determinant of -1 adds the parity."""
         return self._full(self._blocks("matrix", check_last("R", R, (3, 3), "rotations")))
 
     def D_from_quaternion(self, q: Tensor, k: Tensor | None = None) -> Tensor:

@@ -55,11 +55,7 @@ _plan = lru_cache(maxsize=64)(SO2Plan)
 
 
 def check_weight(plan: SO2Plan, weight: Tensor) -> Tensor:
-    """The weights of a call.
-
-    Raises:
-        ShapeError, DTypeError: Another shape or dtype.
-    """
+    """The weights of a call, or ShapeError or DTypeError."""
     if check_tensor("weight", weight, f"[{plan.weight_numel}]").shape != (plan.weight_numel,):
         raise ShapeError(
             f"weight must be [{plan.weight_numel}], got {list(weight.shape)}. One set of weights serves all rows; "
@@ -69,11 +65,7 @@ def check_weight(plan: SO2Plan, weight: Tensor) -> Tensor:
 
 
 def check_scales(plan: SO2Plan, scales: Tensor) -> None:
-    """Factors of the input.
-
-    Raises:
-        ShapeError, DTypeError: Another shape or dtype.
-    """
+    """Raise ShapeError or DTypeError unless these are factors of the input."""
     if check_tensor("scales", scales, f"[..., {plan.num_scales}]").shape[-1:] != (plan.num_scales,):
         raise ShapeError(
             f"scales must be [..., {plan.num_scales}], one for each order m and input channel that has it, got "

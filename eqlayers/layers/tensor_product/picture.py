@@ -27,11 +27,7 @@ def draw_paths(
     aspect_ratio: float | str,
     ax: Any,
 ) -> tuple[Any, Any]:
-    """Draw the paths; see :meth:`TensorProduct.visualize`. ``shades`` are mean squares of weights by instruction.
-
-    Raises:
-        ConfigError: An aspect ratio that is none. MissingPackageError: matplotlib is not installed.
-    """
+    """Draw the paths; see :meth:`TensorProduct.visualize`. ``shades`` are mean squares of weights by instruction."""
     with needs_packages("visualize", "bench"):
         import matplotlib as mpl
         from matplotlib import pyplot

@@ -190,11 +190,7 @@ class TensorSquare(TensorProduct):
 
     @classmethod
     def from_e3nn(cls, module: Module, *, backend: str | None = None) -> Self:
-        """Make the square of an ``e3nn.o3.TensorSquare``; see :meth:`TensorProduct.from_e3nn`.
-
-        Raises:
-            ConfigError: Another layer, such as a product of two features.
-        """
+        """Make the square of an ``e3nn.o3.TensorSquare``, or raise ConfigError; see :meth:`TensorProduct.from_e3nn`."""
         return super().from_e3nn(check_e3nn_layer(module, "TensorSquare", "irreps_in", "irreps_in1"), backend=backend)
 
     @property

@@ -51,11 +51,7 @@ class TabledWeights(NamedTuple):
         return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
 
     def check(self, edges: int, width: int) -> None:
-        """Raise unless they are weights of so many edges.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: They are others.
-        """
+        """Raise ShapeError, DTypeError or DeviceError unless they are weights of so many edges."""
         table, interval, coefficients, orders = self
         for name, tensor in zip(self._fields, self[:3], strict=False):
             check_tensor(name, tensor, "of weights by interpolation")

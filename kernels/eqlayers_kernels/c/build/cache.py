@@ -109,11 +109,7 @@ def find(key: str) -> Path | None:
 
 
 def store(key: str, payload: bytes) -> Path:
-    """Writes `payload` under `key` in one step, and removes the least recently used kernels beyond the limit.
-
-    Raises:
-        OSError: no space, no permission, or a folder that others can write.
-    """
+    """Writes `payload` under `key` in one step, and removes the least recently used kernels beyond the limit."""
     folder = directory()
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)

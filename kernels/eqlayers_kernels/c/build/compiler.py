@@ -81,11 +81,7 @@ def why_not() -> str | None:
 
 
 def toolchain() -> Toolchain:
-    """The compiler in use.
-
-    Raises:
-        CompilerError: there is none that works; the message comes from `why_not`.
-    """
+    """The compiler in use; CompilerError if none works, with the reason of `why_not`."""
     found = _toolchain()
     if isinstance(found, str):
         raise CompilerError(f"compiling a kernel {found}")

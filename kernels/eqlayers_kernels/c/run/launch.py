@@ -97,11 +97,7 @@ def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
 
 
 def load(kernel: Kernel | FormulaKernel) -> Compiled:
-    """Print, compile and load a kernel; what was compiled before comes from the cache.
-
-    Raises:
-        CompilerError: There is no compiler, or it failed.
-    """
+    """Print, compile and load a kernel, which may come from the cache; CompilerError if the compiler fails."""
     return Compiled(kernel.name, kernel.sources)
 
 
