@@ -195,24 +195,12 @@ def attention_aggregate(
     layout: str = "mul_ir",
     backend: str | None = None,
 ) -> Tensor:
-    """Sum of messages over the edges into each node by `edge_softmax`, as :class:`eqlayers.nn.AttentionAggregate`.
+    """:class:`eqlayers.nn.AttentionAggregate` as a function, ``[E, irreps.dim]`` to ``[num_nodes, irreps.dim]``.
 
     Args:
-        values: ``[E, irreps.dim]``, the messages.
-        logits: ``[E, heads]``.
-        irreps, heads, layout, backend: See the layer.
+        values, logits: ``[E, irreps.dim]``, the messages, and ``[E, heads]``.
+        irreps, heads, layout, backend: See the layer, also for errors.
         edge_index, num_nodes, envelope, sink, deterministic: See `edge_softmax`.
-
-    Returns:
-        ``[num_nodes, irreps.dim]``; zero for nodes without edges.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps, heads or options that do not fit.
-        ShapeError, DTypeError, DeviceError: The inputs do not fit each other.
-        IndexRangeError: An edge has an end outside its nodes (found on CPU only).
-
-    Source:
-        Fuchs et al. 2020, arXiv:2006.10503, eq. 10; Xiao et al. 2024, arXiv:2309.17453, for sinks.
 
     Example:
         >>> import torch

@@ -101,22 +101,12 @@ def _numbers(irreps: Any, layout: str, device: str) -> Tensor:
 
 
 def dropout(x: Tensor, irreps: Any, p: float = 0.5, training: bool = True, *, layout: str = "mul_ir") -> Tensor:
-    """Features without some whole irrep copies, as :class:`eqlayers.nn.Dropout` leaves them out.
+    """:class:`eqlayers.nn.Dropout` as a function, ``[batch, ..., irreps.dim]`` to the same; errors as of the layer.
 
     Args:
         x: ``[batch, ..., irreps.dim]``; a row without batch is a batch of one.
-        irreps, p, layout: See the layer; other copies are divided by 1 - p.
+        irreps, p, layout: See the layer.
         training: False for the features as they are.
-
-    Returns:
-        ``[batch, ..., irreps.dim]``.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not.
-        ShapeError, DTypeError: The features do not fit the irreps.
-
-    Source:
-        Srivastava et al. 2014, JMLR 15, 1929; e3nn, arXiv:2207.09453.
 
     Example:
         >>> set(dropout(torch.ones(50, 6), "2x1o").unique().tolist())
@@ -133,25 +123,12 @@ def dropout(x: Tensor, irreps: Any, p: float = 0.5, training: bool = True, *, la
 def drop_path(
     x: Tensor, p: float = 0.5, batch: Tensor | None = None, training: bool = True, num_graphs: int | None = None
 ) -> Tensor:
-    """A branch without some graphs of a batch, as :class:`eqlayers.nn.DropPath` leaves them out.
+    """:class:`eqlayers.nn.DropPath` as a function, ``[N, ...]`` to the same; errors as of the layer.
 
     Args:
-        x: ``[N, ...]``.
-        p: Probability to leave a branch out, 0 to 1; the branches that are kept are divided by 1 - p.
-        batch: ``[N]`` int64, the graph of each row; None if every row is one.
+        x, batch, num_graphs: See ``DropPath.forward``.
+        p: Probability to leave a branch out, 0 to 1.
         training: False for the features as they are.
-        num_graphs: Graphs of the batch; None for as many as ``batch`` names, which has to be read from the device.
-
-    Returns:
-        ``[N, ...]``.
-
-    Raises:
-        ConfigError: No probability, or no number of graphs.
-        ShapeError, DTypeError: The tensors do not fit each other.
-        IndexRangeError: A graph is not among them (found on CPU only).
-
-    Source:
-        Huang et al. 2016, arXiv:1603.09382; as used in Equiformer, arXiv:2206.11990.
 
     Example:
         >>> y = drop_path(torch.ones(6, 4), 0.5, torch.tensor([0, 0, 0, 1, 1, 1]))

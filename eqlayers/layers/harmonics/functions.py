@@ -135,22 +135,12 @@ def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: s
 def spherical_harmonics(
     l: Any, x: Tensor, normalize: bool, normalization: str = "integral", *, backend: str | None = None
 ) -> Tensor:
-    r"""Real spherical harmonics :math:`Y_l(x)`, as ``e3nn.o3.spherical_harmonics``.
+    """:class:`eqlayers.nn.SphericalHarmonics` as a function, ``[..., 3]`` to ``[..., sum(2 l + 1)]``; errors as there.
 
     Args:
         l: Irreps, one degree or a list of degrees, in any order, each up to 20.
         x: ``[..., 3]``.
-        normalize: Whether of the direction of x; else polynomials of x, homogeneous of degree l.
-        normalization: 'integral', 'component' or 'norm'; see :class:`eqlayers.nn.SphericalHarmonics`, also for the
-            zero vector.
-        backend: Name of a backend, or None for the best of the device.
-
-    Returns:
-        ``[..., sum(2 l + 1)]``.
-
-    Raises:
-        IrrepsError, ConfigError: Degrees, options or a backend that there are not.
-        ShapeError, DTypeError: x has another shape or dtype.
+        normalize, normalization, backend: See the layer.
 
     Example:
         >>> import torch

@@ -208,23 +208,9 @@ def _check_numbers(name: str, numbers: Tensor | None, count: int) -> None:
 def norm(
     x: Tensor, irreps: Any, squared: bool = False, *, layout: str = "mul_ir", backend: str | None = None
 ) -> Tensor:
-    r"""Norm of each irrep copy, :math:`\sqrt{\sum_m x_{um}^2}`, as :class:`eqlayers.nn.Norm`.
+    """:class:`eqlayers.nn.Norm` as a function: ``[..., irreps.dim]`` to ``[..., irreps.num_irreps]``.
 
-    The gradient of the norm of a zero is zero.
-
-    Args:
-        x: ``[..., irreps.dim]``.
-        irreps, squared, layout, backend: See the layer.
-
-    Returns:
-        ``[..., irreps.num_irreps]``.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not.
-        ShapeError, DTypeError: The features do not fit the irreps.
-
-    Source:
-        e3nn, arXiv:2207.09453, ``o3.Norm``.
+    Errors are those of the layer, at the call.
 
     Example:
         >>> norm(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 2.0]), "2x1o").tolist()
@@ -249,22 +235,12 @@ def layer_norm(
     layout: str = "mul_ir",
     backend: str | None = None,
 ) -> Tensor:
-    """Layer norm of each irreps group, as in :class:`eqlayers.nn.LayerNorm`, which has the formula.
+    """:class:`eqlayers.nn.LayerNorm` as a function, ``[..., irreps.dim]`` to the same; errors as of the layer.
 
     Args:
         x: ``[..., irreps.dim]``.
         irreps, eps, normalization, layout, backend: See the layer.
         weight, bias: ``[num_irreps]`` and ``[number of even scalars]``, or None.
-
-    Returns:
-        ``[..., irreps.dim]``.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not.
-        ShapeError, DTypeError, DeviceError: The tensors do not fit the irreps or each other.
-
-    Source:
-        Liao and Smidt 2023, Equiformer, arXiv:2206.11990, section 4.1.
 
     Example:
         >>> layer_norm(torch.tensor([1.0, 3.0, 0.0, 3.0, 4.0]), "2x0e + 1o", normalization="norm")
@@ -289,22 +265,12 @@ def rms_norm(
     layout: str = "mul_ir",
     backend: str | None = None,
 ) -> Tensor:
-    """Features over the root of a mean square, as in :class:`eqlayers.nn.RMSNorm`, which has the formula.
+    """:class:`eqlayers.nn.RMSNorm` as a function, ``[..., irreps.dim]`` to the same; errors as of the layer.
 
     Args:
         x: ``[..., irreps.dim]``.
         irreps, over, eps, normalization, layout, backend: See the layer.
         weight: ``[num_irreps]``, or None.
-
-    Returns:
-        ``[..., irreps.dim]``.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not.
-        ShapeError, DTypeError, DeviceError: The tensors do not fit the irreps or each other.
-
-    Source:
-        Liao et al. 2024, EquiformerV2, arXiv:2306.12059; Zhang and Sennrich 2019, arXiv:1910.07467.
 
     Example:
         >>> rms_norm(torch.tensor([1.0, 3.0, 0.0, 0.0]), "1x0e + 1x1o", over="all", eps=1e-12)

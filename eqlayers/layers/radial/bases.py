@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from .module import RadialBasis
 class _Spaced(RadialBasis):
     """Bases of e3nn: with ``inside``, functions that are 0 at both ends, or nearly so."""
 
+    _kind: Any  # of lengths from the start, the number of functions, the length, and `inside`
     _fewest = 2  # functions, if they reach the ends
 
     def __init__(
@@ -32,6 +34,11 @@ class _Spaced(RadialBasis):
         functions.check_num_basis(num_basis, cutoff, 1 if self.inside else self._fewest)
         if self.envelope is None and not self.inside:
             self.continuous = -1
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        values: Tensor = self._kind(x, self.num_basis, self.cutoff - self.start, self.inside)
+        return values
 
     def extra_repr(self) -> str:
         """Number and ends, and options that are not the default."""
@@ -63,9 +70,7 @@ class GaussianBasis(_Spaced):
         torch.Size([10, 8])
     """
 
-    def functions(self, x: Tensor) -> Tensor:
-        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
-        return functions.gaussian(x, self.num_basis, self.cutoff - self.start, self.inside)
+    _kind = staticmethod(functions.gaussian)
 
 
 class CosineBasis(_Spaced):
@@ -76,10 +81,7 @@ class CosineBasis(_Spaced):
     so forces do, too; at these places derivatives are taken from the right. Prefer another basis for potentials.
 
     Args:
-        num_basis, cutoff, p, start, inside, envelope: See :class:`GaussianBasis`.
-
-    Raises:
-        ConfigError: A number out of range, or an envelope with another cutoff.
+        num_basis, cutoff, p, start, inside, envelope: See :class:`GaussianBasis`, also for errors.
 
     Source:
         e3nn, Geiger and Smidt 2022, arXiv:2207.09453.
@@ -89,11 +91,8 @@ class CosineBasis(_Spaced):
         tensor([1.0000, 1.0000])
     """
 
+    _kind = staticmethod(functions.cosine)
     _ends = 0
-
-    def functions(self, x: Tensor) -> Tensor:
-        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
-        return functions.cosine(x, self.num_basis, self.cutoff - self.start, self.inside)
 
 
 class SmoothFiniteBasis(_Spaced):
@@ -104,11 +103,8 @@ class SmoothFiniteBasis(_Spaced):
     derivatives are 0 at the cutoff, so no envelope is needed.
 
     Args:
-        num_basis, cutoff, start, inside, envelope: See :class:`GaussianBasis`.
+        num_basis, cutoff, start, inside, envelope: See :class:`GaussianBasis`, also for errors.
         p: Power of a polynomial envelope, None for none.
-
-    Raises:
-        ConfigError: A number out of range, or an envelope with another cutoff.
 
     Source:
         e3nn, Geiger and Smidt 2022, arXiv:2207.09453.
@@ -118,6 +114,7 @@ class SmoothFiniteBasis(_Spaced):
         [0.0, 0.0, 0.0]
     """
 
+    _kind = staticmethod(functions.smooth_finite)
     _ends = math.inf
 
     def __init__(
@@ -132,10 +129,6 @@ class SmoothFiniteBasis(_Spaced):
     ) -> None:
         super().__init__(num_basis, cutoff, p, start=start, inside=inside, envelope=envelope)
 
-    def functions(self, x: Tensor) -> Tensor:
-        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
-        return functions.smooth_finite(x, self.num_basis, self.cutoff - self.start, self.inside)
-
 
 class FourierBasis(_Spaced):
     r"""Waves between start and cutoff: :math:`b_n(r) = \sin(n \pi u)\, f(r) / \sqrt{1/4 + N/2}`, from n = 1.
@@ -145,11 +138,8 @@ class FourierBasis(_Spaced):
     cutoff=inside)``.
 
     Args:
-        num_basis, cutoff, p, start, envelope: See :class:`GaussianBasis`.
+        num_basis, cutoff, p, start, envelope: See :class:`GaussianBasis`, also for errors.
         inside: Sines, or cosines.
-
-    Raises:
-        ConfigError: A number out of range, or an envelope with another cutoff.
 
     Source:
         e3nn, Geiger and Smidt 2022, arXiv:2207.09453.
@@ -160,11 +150,8 @@ class FourierBasis(_Spaced):
                 [0.0000, 0.0000]])
     """
 
+    _kind = staticmethod(functions.fourier)
     _ends, _fewest = 0, 1
-
-    def functions(self, x: Tensor) -> Tensor:
-        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
-        return functions.fourier(x, self.num_basis, self.cutoff - self.start, self.inside)
 
 
 class ChebyshevBasis(RadialBasis):
@@ -174,10 +161,7 @@ class ChebyshevBasis(RadialBasis):
     ends, too, where the arc cosine has no derivatives.
 
     Args:
-        num_basis, cutoff, p, start, envelope: See :class:`GaussianBasis`.
-
-    Raises:
-        ConfigError: A number out of range, or an envelope with another cutoff.
+        num_basis, cutoff, p, start, envelope: See :class:`GaussianBasis`, also for errors.
 
     Source:
         Shapeev 2016, arXiv:1512.06054, section 5.

@@ -76,21 +76,7 @@ def smooth(lengths: Tensor, cutoff: float, start: float) -> Tensor:
 
 
 def polynomial_cutoff(lengths: Tensor, cutoff: float = 5.0, p: float = 6) -> Tensor:
-    """The envelope of :class:`eqlayers.nn.PolynomialCutoff`, which has the formula.
-
-    Args:
-        lengths: ``[...]`` Angstrom.
-        cutoff: Where it ends, in Angstrom.
-        p: Power, a number from 2 to 100.
-
-    Returns:
-        ``[...]``, 1 at r = 0 and 0 beyond the cutoff.
-
-    Raises:
-        ConfigError: cutoff or p out of range. DTypeError: No lengths.
-
-    Source:
-        Gasteiger et al. 2020, arXiv:2003.03123, eq. 8.
+    """:class:`eqlayers.nn.PolynomialCutoff` as a function, ``[...]`` Angstrom to ``[...]``; DTypeError for no lengths.
 
     Example:
         >>> polynomial_cutoff(torch.tensor([0.0, 2.5, 5.0]), 5.0).tolist()
@@ -100,20 +86,7 @@ def polynomial_cutoff(lengths: Tensor, cutoff: float = 5.0, p: float = 6) -> Ten
 
 
 def cosine_cutoff(lengths: Tensor, cutoff: float = 5.0) -> Tensor:
-    """The envelope of :class:`eqlayers.nn.CosineCutoff`, which has the formula.
-
-    Args:
-        lengths: ``[...]`` Angstrom.
-        cutoff: Where it ends, in Angstrom.
-
-    Returns:
-        ``[...]``, 1 at r = 0 and 0 beyond the cutoff.
-
-    Raises:
-        ConfigError: cutoff out of range. DTypeError: No lengths.
-
-    Source:
-        Behler and Parrinello 2007, doi:10.1103/PhysRevLett.98.146401, eq. 4.
+    """:class:`eqlayers.nn.CosineCutoff` as a function, ``[...]`` Angstrom to ``[...]``; DTypeError for no lengths.
 
     Example:
         >>> cosine_cutoff(torch.tensor([0.0, 2.0, 4.0, 7.0]), 4.0)
@@ -123,21 +96,7 @@ def cosine_cutoff(lengths: Tensor, cutoff: float = 5.0) -> Tensor:
 
 
 def smooth_cutoff(lengths: Tensor, cutoff: float = 5.0, start: float = 0.0) -> Tensor:
-    """The envelope of :class:`eqlayers.nn.SmoothCutoff`, which has the formula.
-
-    Args:
-        lengths: ``[...]`` Angstrom.
-        cutoff: Where it ends, in Angstrom.
-        start: Where it begins to fall, in Angstrom.
-
-    Returns:
-        ``[...]``, 1 up to the start and 0 beyond the cutoff.
-
-    Raises:
-        ConfigError: cutoff or start out of range. DTypeError: No lengths.
-
-    Source:
-        Tu, An Introduction to Manifolds, 2011, section 13.1.
+    """:class:`eqlayers.nn.SmoothCutoff` as a function, ``[...]`` Angstrom to ``[...]``; DTypeError for no lengths.
 
     Example:
         >>> smooth_cutoff(torch.tensor([0.0, 3.0, 4.0, 5.0]), 5.0, start=3.0).tolist()
@@ -196,9 +155,6 @@ class CosineCutoff(torch.nn.Module):
     Args:
         cutoff: :math:`r_c` in Angstrom.
 
-    Attributes:
-        continuous: Derivatives that are continuous at the cutoff.
-
     Raises:
         ConfigError: cutoff out of range.
 
@@ -210,7 +166,7 @@ class CosineCutoff(torch.nn.Module):
         tensor([1.0000, 0.5000, 0.0000, 0.0000])
     """
 
-    continuous = 1
+    continuous = 1  # derivative at the cutoff
 
     def __init__(self, cutoff: float = 5.0) -> None:
         super().__init__()
@@ -238,9 +194,6 @@ class SmoothCutoff(torch.nn.Module):
         cutoff: :math:`r_c` in Angstrom.
         start: :math:`r_0` in Angstrom, where it begins to fall.
 
-    Attributes:
-        continuous: Derivatives that are continuous at the cutoff, infinitely many.
-
     Raises:
         ConfigError: cutoff or start out of range.
 
@@ -252,7 +205,7 @@ class SmoothCutoff(torch.nn.Module):
         [1.0, 1.0, 0.5, 0.0, 0.0]
     """
 
-    continuous = math.inf
+    continuous = math.inf  # derivatives at the cutoff
 
     def __init__(self, cutoff: float = 5.0, start: float = 0.0) -> None:
         super().__init__()

@@ -121,28 +121,18 @@ def radial_basis(
     start: float = 0.0,
     inside: bool = True,
 ) -> Tensor:
-    """Functions of lengths without an envelope; the layers have the formulas.
+    """Functions of lengths without an envelope, ``[...]`` Angstrom to ``[..., num_basis]``.
 
     Multiply by an envelope, as ``radial_basis(r) * polynomial_cutoff(r)[..., None]``; the layers do so.
 
     Args:
-        lengths: ``[...]`` Angstrom.
+        lengths, num_basis, cutoff, start: See :class:`eqlayers.nn.GaussianBasis`.
         basis: 'bessel', 'gaussian', 'cosine', 'smooth_finite', 'fourier' or 'chebyshev', of
             :class:`eqlayers.nn.BesselBasis` and the other bases.
-        num_basis: Number of functions.
-        cutoff: Where they end, in Angstrom.
-        start: Where they begin, in Angstrom.
-        inside: Whether they lie between the ends or reach them, see :class:`eqlayers.nn.GaussianBasis`; True for
-            'bessel' and 'chebyshev'.
-
-    Returns:
-        ``[..., num_basis]``.
+        inside: Whether they lie between the ends or reach them; True for 'bessel' and 'chebyshev'.
 
     Raises:
         ConfigError: An unknown basis, or a number out of range. DTypeError: No lengths.
-
-    Source:
-        See the layers.
 
     Example:
         >>> radial_basis(torch.tensor([0.0, 4.0]), "chebyshev", 3, 4.0).tolist()

@@ -109,20 +109,9 @@ def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None)
 
 
 def edge_frame(vectors: Tensor, lmax: int, *, backend: str | None = None) -> Tensor:
-    """Matrices that take features to the frame of an edge, as of :class:`eqlayers.nn.EdgeFrame`.
+    """:class:`eqlayers.nn.EdgeFrame` as a function, ``[..., 3]`` to flat blocks ``[..., sum((2 l + 1)^2)]``.
 
-    Args:
-        vectors: ``[..., 3]``, of any length.
-        lmax, backend: See the layer.
-
-    Returns:
-        ``[..., sum((2 l + 1)^2)]``, flat blocks as of `wigner_blocks`; of the zero vector 1 for l = 0, else 0.
-
-    Raises:
-        ShapeError, DTypeError, ConfigError: Arguments of another shape, dtype or range.
-
-    Source:
-        Passaro and Zitnick 2023, arXiv:2302.03655 (features in the frames of edges).
+    Arguments and errors are those of the layer and of `wigner_blocks`, which says how blocks lie.
 
     Example:
         >>> edge = torch.tensor([0.0, 3.0, 4.0])
@@ -301,22 +290,12 @@ def _places(irreps: Any, layout: str, device: str) -> Tensor:
 def wigner_D(
     irreps: Any, rotation: Tensor, kind: str = "matrix", *, layout: str = "mul_ir", backend: str | None = None
 ) -> Tensor:
-    r"""The matrix that rotates features, as in :class:`eqlayers.nn.WignerD`.
+    """:class:`eqlayers.nn.WignerD` as a function, a rotation to ``[..., irreps.dim, irreps.dim]``; errors as there.
 
     Args:
         irreps, layout, backend: See the layer.
         rotation: ``[..., 3, 3]``, ``[..., 4]`` or ``[..., 3]``.
         kind: Of the rotation: 'matrix', 'quaternion' (w, x, y, z) or 'angles' in radians.
-
-    Returns:
-        ``[..., irreps.dim, irreps.dim]``.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not.
-        ShapeError, DTypeError: The rotation has another shape or dtype.
-
-    Source:
-        See :mod:`eqlayers.layers.rotation.blocks`; numbers of e3nn's ``Irreps.D_from_matrix`` and similar methods.
 
     Example:
         >>> wigner_D("1o + 1e", -torch.eye(3)).diagonal()
@@ -339,24 +318,11 @@ def rotate(
     layout: str = "mul_ir",
     backend: str | None = None,
 ) -> Tensor:
-    r"""Rotate features: :math:`y = D(R)\, x`, as in :class:`eqlayers.nn.RotateFeatures`.
+    """:class:`eqlayers.nn.RotateFeatures` as a function, ``[..., irreps.dim]`` to the same; errors as of the layer.
 
     Args:
-        x: ``[..., irreps.dim]``.
-        irreps, inverse, layout, backend: See the layer.
-        rotation: ``[..., 3, 3]``, ``[..., 4]``, ``[..., 3]`` or blocks; leading axes broadcast with the axes of x.
-        kind: Of the rotation: 'matrix', 'quaternion' (w, x, y, z), 'angles' in radians, or 'blocks' as of
-            :func:`wigner_blocks` and :func:`edge_frame`.
-
-    Returns:
-        ``[..., irreps.dim]``.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not.
-        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
-
-    Source:
-        See :mod:`eqlayers.layers.rotation.blocks`.
+        x, rotation: ``[..., irreps.dim]``, and ``[..., 3, 3]``, ``[..., 4]``, ``[..., 3]`` or blocks; axes broadcast.
+        irreps, kind, inverse, layout, backend: See the layer, whose ``rotation`` is the kind.
 
     Example:
         >>> half_turn = torch.tensor([0.0, 0.0, 1.0, 0.0])  # about y

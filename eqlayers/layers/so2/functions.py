@@ -200,23 +200,11 @@ def so2_linear(
     layout: str = "mul_ir",
     backend: str | None = None,
 ) -> Tensor:
-    """A linear map of features in the frame of an edge along y, as :class:`eqlayers.nn.SO2Linear`.
+    """:class:`eqlayers.nn.SO2Linear` as a function, ``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
 
     Args:
-        x: ``[..., irreps_in.dim]`` in the frame.
+        x, weight, scales: See ``SO2Linear.forward``, also for errors.
         irreps_in, irreps_out, mmax, parity, layout, backend: See the layer.
-        weight: ``[weight_numel]``, as the layer has it.
-        scales: ``[..., num_scales]`` factors of the input; leading axes broadcast.
-
-    Returns:
-        ``[..., irreps_out.dim]``.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not.
-        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
-
-    Source:
-        See the layer.
 
     Example:
         >>> so2_linear(torch.ones(2, 2), "2x0e", "0e", torch.tensor([1.0, 2.0]))[:, 0]  # (1 + 2) over the root of 2

@@ -136,21 +136,12 @@ def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:
 
 
 def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, backend: str | None = None) -> Tensor:
-    """A tensor product of irreps, as the layer :class:`eqlayers.TensorProduct` runs it.
+    """:class:`eqlayers.TensorProduct` as a function, ``[..., in1.dim]`` and ``[..., in2.dim]`` to ``[..., out.dim]``.
 
     Args:
         plan: Irreps, instructions and layout; the ``plan`` of a layer, or :class:`eqlayers.lowering.ProductPlan`.
-        x: ``[..., in1.dim]``.
-        y: ``[..., in2.dim]``; leading axes broadcast with the axes of x.
+        x, y, backend: See the layer, also for errors.
         weight: ``[weight_numel]`` shared by all samples, or ``[..., weight_numel]`` per sample.
-        backend: Name of a backend, or None for the first that accepts.
-
-    Returns:
-        ``[..., out.dim]``.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The operands do not fit the plan or each other.
-        BackendError: The named backend refuses.
 
     Example:
         >>> import torch, eqlayers
@@ -172,24 +163,13 @@ def tensor_product_conv(
     backend: str | None = None,
     deterministic: bool = True,
 ) -> Tensor:
-    """Gather, tensor product and sum over neighbours, as :class:`eqlayers.TensorProductConv` runs it.
+    """:class:`eqlayers.TensorProductConv` as a function, ``[num_src, in1.dim]`` to ``[num_dst, out.dim]``.
 
     Args:
         plan: As of :func:`tensor_product`.
-        x: ``[num_src, in1.dim]``.
-        edge_attr: ``[E, in2.dim]``.
+        x, edge_attr, backend, deterministic: See the layer, also for errors.
         weight: ``[weight_numel]`` shared, or ``[E, weight_numel]``.
         edge_index: ``[2, E]`` (src, dst) among the nodes of x, or a :class:`eqlayers.Graph`.
-        backend: Name of a backend, or None for the first that accepts.
-        deterministic: False lets gradients be summed in any order; see :class:`eqlayers.TensorProductConv`.
-
-    Returns:
-        ``[num_dst, out.dim]``.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The operands do not fit the plan or each other.
-        IndexRangeError: An edge has an end outside its nodes (found on CPU only).
-        BackendError: The named backend refuses.
 
     Example:
         >>> import torch, eqlayers
