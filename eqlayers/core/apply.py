@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .backends import BACKENDS
-from .backends.forms import BY_DEVICE, chosen
+from .backends.forms import chosen
 from .backends.rows import Ends, gathered, summed
 from .backends.whole import contract
 from .forms.description import with_rows
@@ -51,8 +51,7 @@ def run_program(
     if whole is None and form.program.paths:
         tables = None if graph is None else graph.tables(sorted_edges)
         sizes = Sizes(operands[1].shape[0]) if graph is None else graph.sizes
-        other = "" if name == BY_DEVICE.get(first.device.type) else name
-        return call_form(operands, tables, sizes, with_rows(form.key, *rows), other, deterministic)[0]
+        return call_form(operands, tables, sizes, with_rows(form.key, *rows), name, deterministic)[0]
     ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
     wide = [t if kind == "one" else gathered(kind, t, ends) for t, kind in zip(operands, rows, strict=False)]
     return summed(rows[3], (whole or contract)(form.key, *wide), ends, deterministic)

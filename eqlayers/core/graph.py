@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .checks import check_flag, check_floating, check_items, check_tensor, check_type, got, is_integer
 from .errors import DTypeError, IndexRangeError, ShapeError
@@ -17,7 +16,6 @@ from .torch_internals import (
     assert_later,
     being_traced,
     current_trace,
-    is_plain,
     is_traced_size,
     outside_of_func,
     unwrapped,
@@ -46,16 +44,7 @@ def check_edge_index(edge_index: Any) -> Tensor:
 
 
 def refuse_edges(name: str, value: Any, order: str) -> None:
-    """Raise where numbers are expected and the value is what only edges are: a graph, or integers.
-
-    Args:
-        name: Of the argument.
-        value: What came; anything else passes.
-        order: Names of all arguments, in their order.
-
-    Raises:
-        DTypeError: It looks like edges.
-    """
+    """Raise DTypeError where numbers are expected and edges come (a graph, integers); ``order`` names the arguments."""
     if isinstance(value, Graph) or (isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)):
         edges = isinstance(value, Graph) or (value.ndim == 2 and value.shape[0] == 2)
         came = (repr if isinstance(value, Graph) else got)(value) + (", which looks like edge_index" if edges else "")
@@ -339,89 +328,3 @@ def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph
             f"Graph(edge_index, num_src={num_src}, num_dst=...)."
         )
     return edge_index
-
-
-class Species(NamedTuple):
-    """The species of atoms, sorted.
-
-    Attributes:
-        graph: From species to atoms.
-        there: Numbers of the species that occur, if the graph has these alone.
-    """
-
-    graph: Graph
-    there: Tensor | None
-
-
-class KnownSpecies(NamedTuple):
-    """Species that a layer was given, a copy of them; layers of a network are given equal ones, step by step.
-
-    Attributes:
-        y: The copy, on the host.
-        asked: What the layer asked for.
-        species: Sorted, or None where the layer needs them otherwise.
-    """
-
-    y: Tensor
-    asked: tuple[object, ...]
-    species: Species | None
-
-
-#: The latest species on the host.
-_LATEST: dict[str, KnownSpecies] = {}
-#: Species on a device, whose values nothing waits for: kept while the tensor lives and its version stays.
-_ON_DEVICE: MutableMapping[Tensor, tuple[tuple[object, ...], Species]] = WeakTensorKeyDictionary()
-
-
-def known_species(y: Any, x: Tensor, *asked: object) -> KnownSpecies | None:
-    """The latest species, if these are equal ones for the rows of x on the host; they were checked when they came."""
-    latest = _LATEST.get("y")
-    if latest is None or not is_plain((y, x)) or not (y.is_cpu and x.is_cpu) or y.layout is not torch.strided:
-        return None
-    same = y.shape[:1] == x.shape[:1] and latest.asked == (y.dtype, y.requires_grad, *asked)
-    return latest if same and torch.equal(latest.y, y) else None
-
-
-def keep_species(y: Tensor, count: int, sort: bool, *asked: object) -> Species | None:
-    """Keep species on the host, sorted or as they are, for the next layer that asks for the same of equal ones."""
-    with outside_of_func(), torch.inference_mode(False):
-        copy = y.detach().clone()
-        species = sort_species(copy, count) if sort else None
-    _LATEST["y"] = KnownSpecies(copy, (y.dtype, y.requires_grad, *asked), species)
-    return species
-
-
-def species_on_device(y: Tensor, count: int) -> Species:
-    """Species sorted once for all layers that get the tensor, on a device.
-
-    Nothing is kept where the call is traced or captured: a graph sorts the species that come later.
-    """
-    captured = y.is_cuda and torch.cuda.is_current_stream_capturing()
-    if being_traced() or wrapped_by_func(y) or y.is_inference() or captured:
-        return sort_species(y, count)
-    stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else None
-    asked = y._version, y.data_ptr(), count, stream, torch.is_inference_mode_enabled()
-    kept = _ON_DEVICE.get(y)
-    if kept is None or kept[0] != asked:
-        kept = _ON_DEVICE[y] = asked, sort_species(y, count)
-    return kept[1]
-
-
-def sort_species(y: Tensor, count: int) -> Species:
-    """Atoms by species, and the species that occur, where to fold the weights of those alone is less work.
-
-    Args:
-        y: ``[N]`` integers, or one-hot ``[N, count]``.
-        count: Number of species.
-    """
-    species, there = y.long() if y.ndim == 1 else y.float().argmax(1), None
-    if not is_hidden(species) and species.shape[0] < count:  # in this order: a size that is asked for is fixed
-        there, species = torch.unique(species, return_inverse=True)
-        count = there.shape[0]
-    ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
-    return Species(Graph(ends, count, species.shape[0], copy=False), there)
-
-
-def is_hidden(t: Tensor) -> bool:
-    """Whether a look at values would wait for a device, or cannot be."""
-    return t.device.type != "cpu" or being_traced() or wrapped_by_func(t)

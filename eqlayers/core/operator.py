@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .backends.forms import find_runner, fits, run_form
+from .backends.forms import BY_DEVICE, find_runner, fits, run_form
 from .backends.operands import check_operands, shape_of, with_table
 from .backends.tables import check_edges, check_places, edge_tables, length_of, length_of_places, place_tables
 from .forms.description import Description
@@ -53,19 +53,12 @@ WITH_KERNELS = ("cpu", "triton")
 
 
 class Call(NamedTuple):
-    """One call of a form, beside its operands and tables; the calls of its derivatives differ in the form alone.
-
-    Attributes:
-        description: What is computed.
-        sizes: Numbers of rows.
-        backend: Who runs it; empty for the backend of the operands' device.
-        deterministic: Whether sums must have a fixed order.
-    """
+    """One call of a form, beside its operands and tables; the calls of its derivatives differ in the form alone."""
 
     description: Description
     sizes: Sizes
-    backend: str = ""
-    deterministic: bool = True
+    backend: str = ""  # who runs it; empty for the backend of the operands' device
+    deterministic: bool = True  # whether sums must have a fixed order
 
     def of(self, description: Description) -> Call:
         """Call another form the same way."""
@@ -148,8 +141,8 @@ def at_once(
 ) -> Sequence[Tensor] | None:
     """Run a form of operands that a kernel reads as they are; None where they need another look, or have no kernel.
 
-    They are looked at here, once: tensors of the right shapes, of one dtype, on one device. Kernels that are loaded
-    run on, whatever becomes of the compiler.
+    They are looked at here, once: tensors of the right shapes, of one dtype, on one device. Kernels that are loaded run
+    on, whatever becomes of the compiler.
 
     Args:
         description: What to compute.
@@ -209,6 +202,7 @@ def call_form(
     deterministic: bool = True,
 ) -> Sequence[Tensor]:
     """Run the form: directly in eager mode, by the torch operator under tracing; exported graphs get its text."""
+    backend = "" if backend == BY_DEVICE.get(operands[0].device.type) else backend
     how = *sizes[:3], key, backend, deterministic
     if not is_plain(operands) or not (operands[0].is_cpu or operands[0].is_cuda):
         if traced_for_others():

@@ -6,7 +6,7 @@ sparse product multiplies the operands along the terms of all paths of the group
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -31,15 +31,6 @@ _LETTERS = "abcdefgh"
 class PathGroup:
     """Paths of a program whose operands have equal channels, as one or two sparse products.
 
-    Attributes:
-        paths: Their numbers in the program.
-        x, y, z: Blocks of the operands and of the result, whose components are the sparse rows, one after the other.
-        letters: Channel letters of x, y, w and z.
-        channels: Channel spec of the product of x and y.
-        terms: Infos of that product and of its gradients, with the terms of all paths. The rows of the result are the
-            components of each path in a weighted group, and the rows of z in another.
-        weights: Infos of the product with the weights, a row for each path, and of its gradients; None without weights.
-
     Example:
         >>> from eqlayers import TensorProduct
         >>> (group,) = TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]).infos
@@ -47,14 +38,18 @@ class PathGroup:
         ('a,->a', 3, 'a,a->a')
     """
 
-    paths: tuple[int, ...]
+    paths: tuple[int, ...]  # their numbers in the program
+    #: Blocks of the operands and of the result, whose components are the sparse rows, one after the other.
     x: tuple[Slot, ...]
     y: tuple[Slot, ...]
     z: tuple[Slot, ...]
     axes: dict[str, Axis]
-    letters: dict[str, str]
-    channels: Channels
+    letters: dict[str, str]  # channel letters of x, y, w and z
+    channels: Channels  # channel spec of the product of x and y
+    #: Infos of that product and of its gradients, with the terms of all paths. The rows of the result are the
+    #: components of each path in a weighted group, and the rows of z in another.
     terms: Infos
+    #: Infos of the product with the weights, a row for each path, and of its gradients; None without weights.
     weights: Infos | None
 
     @property
@@ -129,31 +124,13 @@ class ProgramInfos:
         for group in self.groups:
             for slot, block in zip(group.z, self._run(group, rows, backend), strict=True):
                 blocks[slot] = blocks[slot] + block if slot in blocks else block
-        columns, stop = self._unread(x, y, w, dtype), 0
-        for slot in sorted(blocks):
-            if slot.start > stop:
-                columns.append(blocks[slot].new_zeros(x.shape[0], slot.start - stop))
-            block = blocks[slot]
-            columns.append((block if self.program.layout == "ir_mul" else block.mT).flatten(1))
-            stop = slot.stop
-        if stop < self.program.widths[3]:
-            columns.append(x.new_zeros(x.shape[0], self.program.widths[3] - stop, dtype=dtype))
-        return (columns[0] if len(columns) == 1 else torch.cat(columns, -1)).to(x.dtype)
-
-    def _unread(self, x: Tensor, y: Tensor, w: Tensor, dtype: torch.dtype) -> list[Tensor]:
-        """Zero columns that depend on all operands, so that unused operands get zero gradients instead of None."""
-        if any(group.weights is not None for group in self.groups) or (self.groups and not w.shape[-1]):
-            return []
-        return [(x.narrow(-1, 0, 0) + y.narrow(-1, 0, 0) + w.narrow(-1, 0, 0)).to(dtype)]
+        return joined(self.program, blocks, [row.whole for row in rows]).to(x.dtype)
 
     @cached_property
-    def _cuts(self) -> tuple[_Cut, _Cut, _Cut]:
-        paths = self.program.paths
-        weights = [Slot(path.weight, path.weight_count, 1) for path in paths if path.weight is not None]
-        x, y, w, _ = self.program.widths
-        return _Cut([path.x for path in paths], x), _Cut([path.y for path in paths], y), _Cut(weights, w)
+    def _cuts(self) -> list[Cut]:
+        return cuts_of(self.program)
 
-    def _run(self, group: PathGroup, rows: list[_Blocks], backend: str | None) -> list[Tensor]:
+    def _run(self, group: PathGroup, rows: list[Blocks], backend: str | None) -> list[Tensor]:
         """``[N, components, channels]`` of every block of z of a group."""
         x, y = self._side(group, "x", rows[0], group.x), self._side(group, "y", rows[1], group.y)
         terms = [info.on(x.device) for info in group.terms]
@@ -175,7 +152,7 @@ class ProgramInfos:
         z = z.flatten(2) if letters else z.unsqueeze(2)
         return list(z.split([slot.dim for slot in group.z], 1))
 
-    def _side(self, group: PathGroup, name: str, row: _Blocks, slots: Sequence[Slot]) -> Tensor:
+    def _side(self, group: PathGroup, name: str, row: Blocks, slots: Sequence[Slot]) -> Tensor:
         """``[N, components, *channels]`` of all blocks of x or y of a group."""
         mul, components = slots[0].mul, sum(slot.dim for slot in slots)
         if self.program.layout == "ir_mul":
@@ -204,7 +181,7 @@ class ProgramInfos:
         return "\n".join(lines)
 
 
-class _Blocks(NamedTuple):
+class Blocks(NamedTuple):
     """An operand: its rows, and their blocks by the first column."""
 
     whole: Tensor
@@ -217,7 +194,7 @@ class _Blocks(NamedTuple):
         return torch.cat([self.parts[slot.start] for slot in slots], -1)
 
 
-class _Cut:
+class Cut:
     """Cuts rows into blocks, all at once: the gradient of a block alone is as wide as the row."""
 
     def __init__(self, slots: Sequence[Slot], width: int) -> None:
@@ -225,10 +202,37 @@ class _Cut:
         self.sizes = [stop - start for start, stop in pairwise(ends)]
         self.starts = ends[:-1]
 
-    def __call__(self, t: Tensor) -> _Blocks:
+    def __call__(self, t: Tensor) -> Blocks:
         """The blocks of rows."""
         parts = t.split(self.sizes, -1) if len(self.sizes) > 1 else (t,)
-        return _Blocks(t, dict(zip(self.starts, parts, strict=False)))
+        return Blocks(t, dict(zip(self.starts, parts, strict=False)))
+
+
+def cuts_of(program: Program) -> list[Cut]:
+    """Cut the rows of x, y and w into the blocks that paths read."""
+    paths = program.paths
+    weights = [Slot(path.weight, path.weight_count, 1) for path in paths if path.weight is not None]
+    slots = ([path.x for path in paths], [path.y for path in paths], weights)
+    return [Cut(blocks, width) for blocks, width in zip(slots, program.widths, strict=False)]
+
+
+def joined(program: Program, blocks: Mapping[Slot, Tensor], operands: Sequence[Tensor]) -> Tensor:
+    """Rows ``[N, width]`` of z from its blocks ``[N, components, channels]``; columns of none are 0.
+
+    Where no path reads weights, columns of width 0 depend on all operands: each gets a gradient of zeros, not None.
+    """
+    (x, y, w), columns, stop = operands, [], 0
+    if not any(path.weight is not None for path in program.paths) and not (program.paths and not w.shape[-1]):
+        columns.append(x.narrow(-1, 0, 0) + y.narrow(-1, 0, 0) + w.narrow(-1, 0, 0))
+    for slot in sorted(blocks):
+        if slot.start > stop:
+            columns.append(x.new_zeros(x.shape[0], slot.start - stop))
+        block = blocks[slot]
+        columns.append((block if program.layout == "ir_mul" else block.mT).flatten(1))
+        stop = slot.stop
+    if stop < program.widths[3]:
+        columns.append(x.new_zeros(x.shape[0], program.widths[3] - stop))
+    return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
 
 
 def _axes(path: Path) -> tuple[Axis, ...]:
@@ -236,13 +240,19 @@ def _axes(path: Path) -> tuple[Axis, ...]:
     return tuple(axis for axis in path.axes if axis.length > 1 or axis.pairs)
 
 
+def lettered(path: Path, letters: Sequence[str]) -> tuple[dict[str, Axis], dict[str, str]]:
+    """The axes of a path by letter, and the letters of x, y, w and z, the slowest first."""
+    axes = dict(zip(letters, _axes(path), strict=False))
+    of_operands = {}
+    for name in "xywz":
+        steps = {letter: getattr(axis, name) for letter, axis in axes.items() if getattr(axis, name)}
+        of_operands[name] = "".join(sorted(steps, key=lambda letter: -steps[letter]))
+    return axes, of_operands
+
+
 def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
     paths = [program.paths[number] for number in numbers]
-    axes = dict(zip(_LETTERS, _axes(paths[0]), strict=False))
-    letters = {}
-    for name in "xywz":  # the slowest first
-        steps = {letter: getattr(axis, name) for letter, axis in axes.items() if getattr(axis, name)}
-        letters[name] = "".join(sorted(steps, key=lambda letter: -steps[letter]))
+    axes, letters = lettered(paths[0], _LETTERS)
     weighted = paths[0].weight is not None
     x, y, z = (tuple(sorted({getattr(path, name) for path in paths})) for name in "xyz")
     rows = {name: _first_rows(slots) for name, slots in (("x", x), ("y", y), ("z", z))}

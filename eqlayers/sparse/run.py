@@ -14,18 +14,13 @@ from .call import Call, ProductCall, ScaleCall
 
 
 class Way(NamedTuple):
-    """One way to run sparse products and scales.
+    """One way to run sparse products and scales."""
 
-    Attributes:
-        product, scale: Run a call.
-        refuse: None if the way can run the call, else the reason, a phrase that follows the name.
-        only_named: Whether the call runs this way only when named.
-    """
-
-    product: Callable[[ProductCall], Tensor]
+    product: Callable[[ProductCall], Tensor]  # run a call
     scale: Callable[[ScaleCall], Tensor]
+    #: None if the way can run the call, else the reason, a phrase that follows the name.
     refuse: Callable[[Call], str | None] = lambda call: None
-    only_named: Callable[[Call], bool] = lambda call: False
+    only_named: Callable[[Call], bool] = lambda call: False  # whether the call runs this way only when named
 
 
 def _never(call: Call) -> Tensor:

@@ -24,12 +24,7 @@ Listener = Callable[[int, int, Place], None]
 
 
 def sentence(place: Place, number: int | None = None) -> str:
-    """The message: the number of kernels if it is known, and the folder that keeps them.
-
-    Example:
-        >>> sentence(lambda: "kept in the home folder", 3)
-        'compiling 3 kernels, once; kept in the home folder'
-    """
+    """The message: the number of kernels if it is known, and the folder that keeps them."""
     return f"compiling {'' if number is None else f'{number} '}kernels, once; {place()}"
 
 
@@ -95,11 +90,7 @@ def cores() -> int:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[_Count]:
-    """Within the block the listener is told instead of the log, from its own two seconds on; yields the count.
-
-    Args:
-        listener: Called from any thread, one call at a time.
-    """
+    """Within the block the listener is told, one call at a time, from its own two seconds on; yields the count."""
     counts = _counts.get()
     counts.append(_Count(listener))
     try:

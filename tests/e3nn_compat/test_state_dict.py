@@ -194,7 +194,7 @@ def test_the_default_device_does_not_reach_the_coefficients() -> None:
     plain = TensorProduct(*ARGS, backend="torch")
     x, y, weight = torch.randn(3, 8), torch.randn(3, 7), plain.weight.detach()
     want = plain(x, y, weight)
-    whole._wholes.clear()
+    whole._whole.cache_clear()
     torch.set_default_device("meta")
     try:
         result = TensorProduct(*ARGS, backend="torch")(x, y, weight)

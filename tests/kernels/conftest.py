@@ -13,7 +13,8 @@ from eqlayers_kernels.arithmetic.writer import RESULTS, Kind
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch
-from eqlayers_kernels.forms.program import OPERANDS, Axis, Path, Program, Slot, contract
+from eqlayers_kernels.forms.program import OPERANDS, Axis, Path, Program, Slot
+from tests.by_hand import contract
 
 Arrays = dict[str, np.ndarray]
 WORKERS = [1]  # the last is the number of threads that work at once

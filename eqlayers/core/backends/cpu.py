@@ -86,36 +86,21 @@ def make_runner(request: Request) -> Runner:
 
 
 class _Pointer(NamedTuple):
-    """One operand of a kernel.
+    """One operand of a kernel."""
 
-    Attributes:
-        number: Which operand of the form.
-        rows: Rows from one to the next that the kernel reads: several where it reads more than one of a table, 0 where
-            one row serves all.
-        width: Columns.
-        turn: What turns its rows to the layout of the kernel, if they are in another.
-    """
-
-    number: int
-    rows: int
+    number: int  # of the operand of the form
+    rows: int  # to the next row that the kernel reads: several of a table's, 0 where one row serves all
     width: int
-    turn: Compiled | None = None
+    turn: Compiled | None = None  # brings its rows to the layout of the kernel
 
 
 class _Printed(NamedTuple):
-    """A kernel, and what its calls must know.
-
-    Attributes:
-        kernel: What is compiled.
-        operands: In the order of its pointers; the results come behind.
-        written: For each result, whether the kernel writes all of it; else it adds, or leaves columns out.
-        operations: For a row, beside what is read and written.
-    """
+    """A kernel, and what its calls must know."""
 
     kernel: Kernel | FormulaKernel
-    operands: list[_Pointer]
-    written: list[bool]
-    operations: int = 0
+    operands: list[_Pointer]  # in the order of its pointers; the results come behind
+    written: list[bool]  # for each result, whether the kernel writes all of it; else it adds, or leaves columns out
+    operations: int = 0  # for a row, beside what is read and written
 
 
 def _of_product(form: ProductForm, dtype: str, traversal: str) -> _Printed:
@@ -144,13 +129,7 @@ _PRINT: dict[str, Callable[[Any, str, str], _Printed]] = {"product": _of_product
 
 
 class _Runner:
-    """A kernel that is loaded, and all that its calls have in common.
-
-    Args:
-        form: What to compute.
-        dtype: Of operands and results; half precision is computed in float32.
-        traversal: One of `TRAVERSALS`.
-    """
+    """A kernel that is loaded, and all that its calls have in common; half precision is computed in float32."""
 
     def __init__(self, form: Any, dtype: torch.dtype, traversal: str) -> None:
         self.dtype, self.compute, self.traversal, self.reading = dtype, ACCUMULATE[dtype], traversal, form.reading

@@ -39,7 +39,7 @@ def run_form(
     backend: str = "",
     deterministic: bool = True,
 ) -> list[Tensor]:
-    """Look at the operands of a form, and run it.
+    """Look at the operands of a form, and run it: what the torch operator does.
 
     Args:
         operands: ``[rows, width]`` each as the form says, ``[width]`` for one row that serves all.
@@ -48,9 +48,6 @@ def run_form(
         key: See :mod:`eqlayers.core.forms.keys`.
         backend: Who runs it; empty for the one of the tensors' device.
         deterministic: Whether sums must have a fixed order.
-
-    Returns:
-        The results, ``[rows, width]`` or ``[width]`` each.
 
     Raises:
         ShapeError, DTypeError, DeviceError: The tensors do not fit the form.
@@ -72,13 +69,7 @@ def run_form(
 
 
 def fits(description: Description, operands: Sequence[Tensor], sizes: Sizes) -> bool:
-    """Whether these are operands that a kernel reads as they are: what `check_operands` asks, of tensors of one dtype.
-
-    Args:
-        description: What they are for.
-        operands: In its order, plain.
-        sizes: Numbers of rows.
-    """
+    """Whether a kernel reads plain operands as they are: what `check_operands` asks, of tensors of one dtype."""
     first, shapes = operands[0], description.shapes
     dtype, is_cpu = first.dtype, first.is_cpu
     if dtype not in ACCUMULATE or len(shapes) != len(operands) or not (is_cpu or first.is_cuda):
@@ -106,17 +97,9 @@ def find_runner(
 ) -> Runner | None:
     """The kernels of a form on a backend, for operands of the dtype and on the device of ``like``; they are kept.
 
-    Args:
-        description: The form.
-        name: The backend.
-        like: An operand.
-        graph: Whether edges of nodes are walked, else rows.
-        deterministic: Whether sums must have a fixed order.
-        named: The backend that the caller named, or None: kernels that are not there yet are made if the choice then
-            falls on ``name``, else the result is None. Empty where the choice was made before.
-
-    Raises:
-        BackendError: The compiler failed, or the named backend refuses.
+    ``named`` is the backend that the caller named, or None: kernels that are not there yet are made if the choice then
+    falls on ``name``, else the result is None. It is empty where the choice was made before. BackendError if the
+    compiler fails or the named backend refuses.
     """
     if not deterministic and torch.are_deterministic_algorithms_enabled():
         deterministic = True

@@ -28,12 +28,10 @@ _COMPONENT = {"x": "i", "y": "j", "z": "k"}
 def product_in_torch(
     request: Request, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
 ) -> dict[str, Tensor]:
-    """The results of a request, by operand.
+    """The results of a request for a product, by operand.
 
-    Args:
-        request: For a product.
-        tensors: By the kernels' pointers, ``[rows, width]`` each, ``[width]`` for one row of weights for all.
-        tables: The edges of a graph, by walk; None row by row.
+    Tensors come by the kernels' pointers, ``[rows, width]`` each, ``[width]`` for one row of weights for all; the edges
+    of a graph by traversal, None row by row.
     """
     form, kind, dtype = _Linear(request, tables), request.form.kind, ACCUMULATE[request.dtype]
     of_batch = {name: form.of_batch(name, tensor.to(dtype)) for name, tensor in tensors.items()}
@@ -79,13 +77,7 @@ class _Linear:
         return out.index_put((self.place.flatten(),), t.flatten(0, 1), accumulate=True)
 
     def without(self, wanted: str, at: Mapping[str, Tensor], moved: set[str]) -> Tensor:
-        """F at some operands, without one.
-
-        Args:
-            wanted: The one.
-            at: The others, and more.
-            moved: Operands that are tangents: of weights only paths that have some depend on them.
-        """
+        """F at some operands, without one; of weights that are ``moved``, only paths that have some depend on them."""
         at = dict(at)
         if self.place is not None:
             read, c = at["t"][self.place], at["c"]

@@ -37,14 +37,8 @@ def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sizes) -> Sizes
 def check_operands(form: AnyForm, operands: Sequence[Tensor], graph: Tensor | bool | None, sizes: Sizes) -> None:
     """Raise unless the tensors fit a form: kernels read addresses.
 
-    Args:
-        form: What they are for.
-        operands: In its order.
-        graph: Tables, or None; or whether there is a graph.
-        sizes: Numbers of rows.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: A tensor has another shape, dtype or device than the others want.
+    ``graph`` are the tables, or None; or whether there is a graph. ShapeError, DTypeError or DeviceError: a tensor has
+    another shape, dtype or device than the others want.
     """
     wanted = form.operands
     if len(operands) != len(wanted):

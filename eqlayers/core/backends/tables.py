@@ -99,11 +99,7 @@ def length_of_places(edges: int, places: int, device: torch.device) -> int:
 
 
 def check_graph_tables(graph: Tensor, sizes: Sizes, device: torch.device, behind: int = 0) -> None:
-    """Raise unless these are the tables of a graph of such sizes, by their length, with so many numbers behind them.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: They are not.
-    """
+    """Raise unless these are the tables of a graph of such sizes, by their length, with ``behind`` numbers more."""
     if graph.dtype is not torch.int64:
         raise DTypeError(f"graph must be {_TABLES}, int64, got {graph.dtype}. Pass them as they are.")
     if graph.device != device:
@@ -160,8 +156,7 @@ def ends_by_traversal(tables: Mapping[str, Tables]) -> Ends:
 def by_traversal(graph: Tensor, sizes: Sizes, reading: Reading | None) -> dict[str, Tables]:
     """The tables of a graph as Triton's kernels read them, with the tables of places if a table of weights is read.
 
-    Raises:
-        IndexRangeError: They are not what sorting gives; checked on CPU only, where they are packed anew.
+    On the CPU they are packed anew; IndexRangeError if they are not what sorting gives.
     """
     edges, senders, receivers, rows = sizes
     places = None if reading is None else reading.places(rows)

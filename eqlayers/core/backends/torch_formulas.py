@@ -38,11 +38,8 @@ def run_in_torch(
 ) -> list[Tensor]:
     """The results of a formula, ``[rows, width]`` each, and ``[width]`` of a sum over all rows.
 
-    Args:
-        base: What to compute.
-        operands: ``[rows, width]`` each, ``[width]`` for one row that serves all.
-        ends: For operands and results with rows of senders or receivers.
-        term_by_term: Whether to compute in float64: the definition.
+    Operands are ``[rows, width]`` each, ``[width]`` for one row that serves all; ``ends`` are for rows of senders or
+    receivers. ``term_by_term`` is the definition: in float64.
     """
     dtype = torch.float64 if term_by_term else ACCUMULATE[operands[0].dtype]
     if operands[0].dtype != dtype:

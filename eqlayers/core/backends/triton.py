@@ -106,11 +106,7 @@ _KERNELS: dict[str, Callable[[Request], Ways]] = {"product": _of_product, "formu
 
 
 class TorchInstead:
-    """Torch in place of kernels that do not compile, from the first failure on; a warning then gives the reason.
-
-    Args:
-        what: The product or formula whose kernels they are, for the warning.
-    """
+    """Torch in place of kernels that do not compile, from the first failure on; a warning then gives the reason."""
 
     def __init__(self, what: str) -> None:
         self.what = what

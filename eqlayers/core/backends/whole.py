@@ -7,8 +7,7 @@ two sparse products for each group of paths, and ``reference`` runs them term by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from functools import cache
 from string import ascii_letters
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.program import Path, Program, Slot
 
-from ...sparse.program import infos_of
+from ...sparse.program import cuts_of, infos_of, joined, lettered
 from ..dtypes import ACCUMULATE
 from ..forms.keys import describe
 from ..torch_internals import outside_of_autocast, traced_by_running
@@ -33,84 +32,34 @@ _CHANNELS = [letter for letter in ascii_letters if letter not in "ijknt"]
 
 
 class WholeForm:
-    """A program in torch.
-
-    Args:
-        program: The form.
-    """
+    """A program in torch."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
+        self.program, self.cuts = program, cuts_of(program)
         self.paths = [PathSum(path, program.layout) for path in program.paths]
-        weights = [Slot(path.weight, path.weight_count, 1) for path in program.paths if path.weight is not None]
-        slots = ([path.x for path in program.paths], [path.y for path in program.paths], weights)
-        self.cuts = [_Cut(blocks, width) for blocks, width in zip(slots, program.widths, strict=False)]
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """``[N, width]`` from x and y ``[N, width]``, and w the same or ``[width]``."""
         blocks: dict[Slot, Tensor] = {}
-        parts = [cut(t) for cut, t in zip(self.cuts, (x, y, w), strict=True)]
-        for path in self.paths:
-            x_part, y_part = parts[0][path.path.x.start], parts[1][path.path.y.start]
-            w_part = w if path.path.weight is None else parts[2][path.path.weight]
-            block = path(x_part, y_part, w_part)
-            known = blocks.get(path.path.z)
-            blocks[path.path.z] = block if known is None else known + block
-        columns, stop = self._unread(x, y, w), 0
-        for slot in sorted(blocks):
-            if slot.start > stop:
-                columns.append(x.new_zeros(x.shape[0], slot.start - stop))
-            block = blocks[slot]
-            columns.append((block if self.program.layout == "ir_mul" else block.mT).flatten(1))
-            stop = slot.stop
-        if stop < self.program.widths[3]:
-            columns.append(x.new_zeros(x.shape[0], self.program.widths[3] - stop))
-        return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
-
-    def _unread(self, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
-        """Zero columns that depend on all operands, so that unused operands get zero gradients instead of None."""
-        if any(path.path.weight is not None for path in self.paths) or (self.paths and not w.shape[-1]):
-            return []
-        return [x.narrow(-1, 0, 0) + y.narrow(-1, 0, 0) + w.narrow(-1, 0, 0)]
-
-
-class _Cut:
-    """Cuts rows into blocks, all at once: the gradient of a block alone is as wide as the row."""
-
-    def __init__(self, slots: Sequence[Slot], width: int) -> None:
-        columns = {(slot.start, slot.stop) for slot in slots}
-        ends = sorted({0, width}.union(*columns))
-        self.sizes = [stop - start for start, stop in pairwise(ends)]
-        self.places = {start: number for number, start in enumerate(ends[:-1])}
-
-    def __call__(self, t: Tensor) -> dict[int, Tensor]:
-        """The blocks by their first column."""
-        parts = t.split(self.sizes, -1) if len(self.sizes) > 1 else (t,)
-        return {start: parts[place] for start, place in self.places.items()}
+        x_parts, y_parts, w_parts = (cut(t).parts for cut, t in zip(self.cuts, (x, y, w), strict=True))
+        for one in self.paths:
+            path = one.path
+            weights = w if path.weight is None else w_parts[path.weight]
+            block = one(x_parts[path.x.start], y_parts[path.y.start], weights)
+            blocks[path.z] = blocks[path.z] + block if path.z in blocks else block
+        return joined(self.program, blocks, (x, y, w))
 
 
 class PathSum:
-    """One path of a form in torch, on its blocks of x and y and its weights.
-
-    Args:
-        path: The path.
-        layout: 'mul_ir' or 'ir_mul', of x, y and z.
-    """
+    """One path of a form in torch, on its blocks of x and y and its weights."""
 
     def __init__(self, path: Path, layout: str) -> None:
         self.path, self.layout = path, layout
-        axes = (axis for axis in path.axes if axis.length > 1 or axis.pairs)  # one pair is not channel 0 of both
-        self.axes = dict(zip(_CHANNELS, axes, strict=False))
-        self.letters = {name: self._letters(name) for name in "xywz"}
+        self.axes, self.letters = lettered(path, _CHANNELS)
         self.sizes = {"n": ROWS, "i": path.x.dim, "j": path.y.dim, "k": path.z.dim}
         self.sizes |= {letter: axis.length for letter, axis in self.axes.items()}
         self._constants = Constants()
         self._steps: dict[bool, list[tuple[tuple[int, ...], Pair]]] = {}  # by whether weights are shared
-
-    def _letters(self, operand: str) -> str:
-        """The letters of the axes, the slowest first."""
-        steps = {letter: getattr(axis, operand) for letter, axis in self.axes.items() if getattr(axis, operand)}
-        return "".join(sorted(steps, key=lambda letter: -steps[letter]))
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """``[N, components, channels]`` of z."""
@@ -123,21 +72,15 @@ class PathSum:
             self._steps[shared] = [(places, contraction(spec, self.sizes)) for places, spec in self._order(shared)]
         for places, pair in self._steps[shared]:
             operands.append(pair(*(operands.pop(place) for place in places)))
-        return self._with_channels(operands[0] if self.path.z.dim > 1 else operands[0].unsqueeze(1))
-
-    def _with_channels(self, z: Tensor) -> Tensor:
-        """``[N, components, channels]``."""
+        z = operands[0] if self.path.z.dim > 1 else operands[0].unsqueeze(1)
         return z.flatten(2) if len(self.letters["z"]) > 1 else z if self.letters["z"] else z.unsqueeze(2)
-
-    def _weight_spec(self, shared: bool) -> str:
-        return ("" if shared else "n") + self.letters["w"]
 
     def _order(self, shared: bool) -> list[tuple[tuple[int, ...], str]]:
         """Which operands are contracted, last first, and how."""
         i, j, k = (letter if self.sizes[letter] > 1 else "" for letter in "ijk")  # none for scalars: axes cost time
         specs = [f"n{i}{self.letters['x']}", f"n{j}{self.letters['y']}", f"{i}{j}{k}"]
         if self.path.weight is not None:
-            specs.append(self._weight_spec(shared))
+            specs.append(("" if shared else "n") + self.letters["w"])
         result, steps = f"n{k}{self.letters['z']}", []
         shapes = [tuple(self.sizes[letter] for letter in spec) for spec in specs]
         whole = f"{','.join(specs)}->{result}"
@@ -194,13 +137,9 @@ def _program(key: str) -> Program:
     return program
 
 
-_wholes: dict[str, WholeForm] = {}
-
-
-def _find(key: str) -> WholeForm:
-    if key not in _wholes:
-        _wholes[key] = WholeForm(_program(key))
-    return _wholes[key]
+@cache
+def _whole(key: str) -> WholeForm:
+    return WholeForm(_program(key))
 
 
 @traced_by_running
@@ -208,7 +147,7 @@ def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """``[N, width]``: the form of that key as matrix products, in the dtype of the sums."""
     dtype = ACCUMULATE[x.dtype]
     with outside_of_autocast(x.device.type):
-        return _find(key)(x.to(dtype), y.to(dtype), w.to(dtype)).to(x.dtype)
+        return _whole(key)(x.to(dtype), y.to(dtype), w.to(dtype)).to(x.dtype)
 
 
 @traced_by_running

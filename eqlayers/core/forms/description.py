@@ -79,8 +79,7 @@ class Description:
     def step(self, text: str) -> Description:
         """The form that one step of a key derives, such as '/g1:110'; known from then on.
 
-        Raises:
-            ValueError, KeyError, IndexError, TypeError, AttributeError: The form has no such derivative.
+        If it has no such derivative, it raises ValueError, KeyError, IndexError, TypeError or AttributeError.
         """
         key = self.key + text
         return KNOWN.get(key) or KNOWN.setdefault(key, Description(_STEPS[text[1]](self.form, text[2:]), key))

@@ -44,9 +44,8 @@ def take_apart(key: str) -> tuple[str, str, str]:
 def describe(key: str) -> Description:
     """The form of that key, with its derivatives and kernels; a text is read when it is first seen.
 
-    Raises:
-        ConfigError: No layer of this process has the short key; the text is damaged or of another version; the form
-            has no such derivative.
+    ConfigError if no layer of this process has the short key, the text is damaged or of another version, or the form
+    has no such derivative.
     """
     known = KNOWN.get(key)
     if known is not None:

@@ -11,18 +11,12 @@ from torch import Tensor
 
 
 class Sizes(NamedTuple):
-    """Numbers of rows in a call.
+    """Numbers of rows in a call."""
 
-    Attributes:
-        rows: Of the batch; edges of a graph.
-        senders, receivers: Of the graph; 0 without one.
-        table: Of the table that weights are read from; 0 without one.
-    """
-
-    rows: int
-    senders: int = 0
+    rows: int  # of the batch; edges of a graph
+    senders: int = 0  # 0 without a graph
     receivers: int = 0
-    table: int = 0
+    table: int = 0  # rows of the table that weights are read from; 0 without one
 
 
 #: The entry of `Sizes` for the rows of an operand or result; 'one' row that serves all has none.
@@ -33,22 +27,12 @@ Runner = Callable[[Sequence[Tensor], Tensor | None, Sizes], Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class Request:
-    """One kind of call: all that decides which kernels run it.
+    """One kind of call: all that decides which kernels run it."""
 
-    Attributes:
-        form: A product, a sum of products or a formula; None for any formula.
-        key: Names the form: requests with equal keys, and equal other attributes, have the same kernels.
-        dtype: Of the operands.
-        device: Of the operands.
-        backend: Who is asked; empty while that is not decided.
-        graph: Whether edges of nodes are walked, else rows.
-        deterministic: Whether sums must have a fixed order; False only where it makes a difference.
-    """
-
-    form: Any = field(compare=False, repr=False)
-    key: str
-    dtype: torch.dtype
-    device: torch.device
-    backend: str = ""
-    graph: bool = False
-    deterministic: bool = True
+    form: Any = field(compare=False, repr=False)  # a product, a sum of products or a formula; None for any formula
+    key: str  # names the form: requests with equal keys, and equal other attributes, have the same kernels
+    dtype: torch.dtype  # of the operands
+    device: torch.device  # of the operands
+    backend: str = ""  # who is asked; empty while that is not decided
+    graph: bool = False  # whether edges of nodes are walked, else rows
+    deterministic: bool = True  # whether sums must have a fixed order; False only where it makes a difference

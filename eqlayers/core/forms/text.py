@@ -61,16 +61,10 @@ def _pack(kind: str, content: Any) -> str:
 
 
 def _unpack(kind: str, text: str, build: Callable[[Any], T], what: str) -> T:
-    """The description of such a text.
+    """The description of a text of `_pack`, of this version or an earlier one, whose ``kind`` comes before the format.
 
-    Args:
-        kind: With which the text must begin, before the number of the format.
-        text: Made by `_pack`, of this version or an earlier one.
-        build: Makes the description, which has a ``key``, from the content; raises what a wrong one raises.
-        what: 'program' or 'formula', for messages.
-
-    Raises:
-        ConfigError: The text is of another version, damaged, or something else.
+    ``build`` makes it from the content, and raises what a wrong one raises; ``what`` is 'program' or 'formula', for
+    messages. ConfigError if the text is of another version, damaged, or something else.
     """
     tag, _, rest = text.partition(":")
     if tag not in (kind + _FORMAT, kind + _WITHOUT_KEY):

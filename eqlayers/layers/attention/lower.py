@@ -11,10 +11,7 @@ from ...irreps.layout import slots_of
 
 
 def check_heads(name: str, irreps: o3.Irreps, heads: int) -> o3.Irreps:
-    """The irreps, if so many heads have equal shares of their copies.
-
-    Raises:
-        IrrepsError: They have not.
+    """The irreps, if so many heads have equal shares of their copies; IrrepsError if not.
 
     Example:
         >>> check_heads("irreps", o3.Irreps("8x0e + 4x1o"), 4)

@@ -20,9 +20,7 @@ ORDER = {"TensorProduct": "x, y, weight", "TensorProductConv": "x, edge_attr, we
 class Weights:
     """Reads the weights of a call, and cuts a flat vector into the weights of paths.
 
-    Args:
-        owner: Name of the layer, for messages.
-        instructions: Instructions with ``path_shape``; instructions without ``has_weight`` take no place.
+    Instructions have a ``path_shape``; without ``has_weight`` they take no place. The owner is a layer, for messages.
     """
 
     def __init__(self, owner: str, instructions: Sequence[Any]) -> None:
@@ -44,9 +42,7 @@ class Weights:
     def read(self, weight: Tensor | list[Tensor] | None, stored: Tensor, internal: bool, shared: bool) -> Tensor:
         """The flat weight of a call: an argument, a list by instruction, or the stored weight of the layer.
 
-        Raises:
-            ShapeError: The call has no weight and the layer stores none, or the shape does not fit.
-            DTypeError: No tensor, or one of integers.
+        ShapeError if there is none or the shape does not fit, DTypeError for no tensor or one of integers.
         """
         if isinstance(weight, (list, tuple)):
             weight = self.joined(weight, shared)

@@ -26,24 +26,15 @@ _ROUNDING = 1e-9
 
 
 class CartesianBasis(NamedTuple):
-    """Components of irreps as tensors.
+    """Components of irreps as tensors."""
 
-    Attributes:
-        indices: Letters.
-        irreps: Sorted as e3nn sorts them, equal ones joined.
-        matrix: ``[irreps.dim, 3, ..., 3]`` float64 with rows of norm 1, read-only.
-    """
-
-    indices: str
-    irreps: Irreps
-    matrix: np.ndarray
+    indices: str  # letters
+    irreps: Irreps  # sorted as e3nn sorts them, equal ones joined
+    matrix: np.ndarray  # ``[irreps.dim, 3, ..., 3]`` float64 with rows of norm 1, read-only
 
 
 def read_formula(formula: Any) -> tuple[str, frozenset[tuple[int, tuple[int, ...]]]]:
-    """Letters of the indices, and the group of signs and permutations.
-
-    Raises:
-        ConfigError: No formula.
+    """Letters of the indices, and the group of signs and permutations; ConfigError for no formula.
 
     Example:
         >>> read_formula("ij=-ji")[0], sorted(read_formula("ij=-ji")[1])
@@ -71,14 +62,7 @@ def read_formula(formula: Any) -> tuple[str, frozenset[tuple[int, tuple[int, ...
 
 @lru_cache(maxsize=64)
 def cartesian_basis(formula: str, traceless: bool = False) -> CartesianBasis:
-    """The basis of the tensors that a formula allows.
-
-    Args:
-        formula: Such as 'ij=ji'; see ``nn.CartesianTensor``.
-        traceless: Whether traces over any two indices vanish.
-
-    Raises:
-        ConfigError: No formula.
+    """The basis of the tensors that a formula allows, also without traces; see ``nn.CartesianTensor``.
 
     Example:
         >>> cartesian_basis("ij=ji").irreps, cartesian_basis("ij=ji", traceless=True).irreps

@@ -71,13 +71,7 @@ def _coupled(left: np.ndarray, l_left: int, start: int, l: int, l_out: int, dim:
 
 
 class _Path(NamedTuple):
-    """One coupling.
-
-    Attributes:
-        ir: Its irrep.
-        groups: Which irreps of the input it couples, in climbing order.
-        polynomial: ``[2 l + 1, monomials]``.
-    """
+    """A coupling: its irrep, the irreps of the input that it couples, and its polynomial ``[2 l + 1, monomials]``."""
 
     ir: Irrep
     groups: tuple[int, ...]

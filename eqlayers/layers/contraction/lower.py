@@ -30,12 +30,7 @@ MOST = 4
 
 @dataclass(frozen=True)
 class Mixing:
-    """How paths are made of the independent polynomials of one irrep and degree: ``[R, P]``, as text of its bytes.
-
-    Attributes:
-        data: float64.
-        shape: R and P.
-    """
+    """How paths are made of the independent polynomials of one irrep and degree: ``[R, P]`` float64, as its bytes."""
 
     data: bytes
     shape: tuple[int, int]
@@ -81,18 +76,15 @@ def polynomials_of(text: str, ir_out: Irrep, degree: int, mixed: Mixing) -> np.n
 
 
 def read_tensor(text: str, ir_out: Irrep, degree: int, mixed: Mixing, tensor: np.ndarray) -> Mixing | None:
-    """The mixing of a tensor ``[2 l + 1, D, ..., D, P]`` from elsewhere; ``mixed`` if it is equal to rounding.
+    """The mixing of a tensor ``[2 l + 1, D, ..., D, P]`` from elsewhere, or None if it is no equivariant one.
 
-    None if the tensor is no equivariant one.
+    It is ``mixed`` if both are equal to rounding.
     """
     return _read(text, ir_out, degree, (mixed,), from_dense(tensor, o3.Irreps(text).dim, degree))
 
 
 def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray) -> Mixing | None:
-    """Like `read_tensor`, for any number of paths; the mixing of MACE's paths, full or reduced, if it matches.
-
-    None as well if its shape is another one.
-    """
+    """Like `read_tensor`, for any number of paths; MACE's mixing if it matches. None for another shape, too."""
     dim = o3.Irreps(text).dim
     if tensor.shape[:-1] != (2 * ir_out[0] + 1, *[dim] * degree):
         return None
@@ -113,20 +105,14 @@ def _read(text: str, ir_out: Irrep, degree: int, known: Sequence[Mixing], polyno
 
 @dataclass(frozen=True)
 class Contraction:
-    """All that a symmetric contraction computes.
+    """All that a symmetric contraction computes."""
 
-    Attributes:
-        irreps_in, irreps_out: As texts.
-        correlation: Highest degree.
-        mixings: For every irrep of the result, the mixings of the degrees 1 to ``correlation``.
-        layout: Of flat features.
-    """
-
-    irreps_in: str
+    irreps_in: str  # as texts
     irreps_out: str
-    correlation: int
+    correlation: int  # highest degree
+    #: For every irrep of the result, the mixings of the degrees 1 to ``correlation``.
     mixings: tuple[tuple[Mixing, ...], ...]
-    layout: str
+    layout: str  # of flat features
 
 
 class Gathered(NamedTuple):
@@ -138,22 +124,15 @@ class Gathered(NamedTuple):
 
 @dataclass(frozen=True)
 class Formulas:
-    """The formulas of a contraction.
+    """The formulas of a contraction."""
 
-    Attributes:
-        fold: Weights to coefficients, rows are species. For every irrep of the result its highest degree comes first.
-        packed, flat: x and coefficients to the result, for ``[N, C, D]`` and for flat features, by species and by row.
-        order: Of the weights: pairs (irrep of the result, degree).
-        terms: Monomials that occur, of all components of the result.
-        coefficients: Per species and channel.
-    """
-
+    #: Weights to coefficients, rows are species. For every irrep of the result its highest degree comes first.
     fold: Formula
-    packed: Gathered
+    packed: Gathered  # x and coefficients to the result, for ``[N, C, D]`` and for flat features, by species and by row
     flat: Gathered
-    order: tuple[tuple[int, int], ...]
-    terms: int
-    coefficients: int
+    order: tuple[tuple[int, int], ...]  # of the weights: pairs (irrep of the result, degree)
+    terms: int  # monomials that occur, of all components of the result
+    coefficients: int  # per species and channel
 
     def __iter__(self) -> Iterator[Formula]:
         yield from (self.fold, *self.packed, *self.flat)

@@ -11,15 +11,8 @@ from torch import Tensor
 from ...core.checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
 from ...core.dtypes import ACCUMULATE, device_error, of_one_kind
 from ...core.errors import ConfigError, DTypeError, IrrepsError, ShapeError
-from ...core.graph import (
-    KnownSpecies,
-    Species,
-    check_range,
-    is_hidden,
-    keep_species,
-    known_species,
-    species_on_device,
-)
+from ...core.graph import check_range
+from ...core.species import KnownSpecies, Species, is_hidden, keep_species, known_species, species_on_device
 from ...core.torch_internals import outside_of_autocast
 from ...e3nn_compat.torchscript import is_tracing, refuse_torchscript
 from ...irreps.algebra import as_irreps

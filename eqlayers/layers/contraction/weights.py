@@ -20,14 +20,6 @@ class ContractionWeights(torch.nn.Module):
     polynomials: of another version of e3nn, whose signs differ, or of another package. It is kept, so that loaded
     weights keep their meaning.
 
-    Args:
-        text: Irreps of the feature, one copy of each.
-        ir_out: Irrep of the result.
-        correlation: Highest degree.
-        num_elements: Number of species, Z.
-        channels: C.
-        reduced: Whether to take independent paths only.
-
     Attributes:
         weights_max: ``[Z, P, C]`` of the highest degree.
         weights: ``[Z, P, C]`` of the others, the highest first.

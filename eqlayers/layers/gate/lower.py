@@ -76,17 +76,10 @@ def activated(expr: Expression, act: Act, value: int) -> int:
 
 @lru_cache(maxsize=256)
 def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str, added: int, kept: bool) -> Formula:
-    """The formula from operands to the parts, one behind the other.
+    """The formula from operands to the parts, one behind the other; each part has at least one copy.
 
-    Args:
-        parts: Of the output, which they fill; each of at least one copy.
-        widths: Columns of the operands that sources name.
-        layout: 'ir_mul' or 'mul_ir'.
-        added: Operands that are added up to the first, 1 or more.
-        kept: Whether a further operand, of the output's columns, is added to the output.
-
-    Returns:
-        The formula: the operands that are added up, all others, the one that is kept.
+    The operands are: ``added``, 1 or more, which are added up to the first of these widths; the others that sources
+    name; and if ``kept`` one of the output's columns, which is added to the output.
     """
     channels = common_channels(part.mul for part in parts)
     expr, each = Expression(), max(channels, 1)
@@ -133,15 +126,7 @@ def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str,
 def gate_formula(groups: Sequence[Group], gate: Act, layout: str, added: int, kept: bool) -> Formula:
     """The formula from gates and groups to groups; groups that are not activated have a gate for each copy.
 
-    Args:
-        groups: Of the output, in order. Scalars have one component.
-        gate: Activation of the gates, and its factor.
-        layout: 'ir_mul' or 'mul_ir'.
-        added: Operands that are added up to the input, 1 or more.
-        kept: Whether a further operand, of the output's columns, is added to the output.
-
-    Returns:
-        The formula.
+    ``added`` and ``kept`` are as of `gated_formula`.
 
     Example:
         >>> base = gate_formula(((8, 1, "silu", 1.0), (4, 3, "", 1.0)), ("sigmoid", 1.0), "ir_mul", 1, False)

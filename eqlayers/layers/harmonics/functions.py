@@ -45,15 +45,7 @@ class Shift(NamedTuple):
 def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -> Shift:
     """Shifts of edges: none, vectors, or numbers of lattice vectors of one cell or of several cells.
 
-    Args:
-        pos: ``[N, 3]``.
-        graph: Of E edges.
-        shifts: ``[E, 3]``, vectors without a cell, else numbers of lattice vectors; or None.
-        cell: ``[3, 3]``, one lattice vector a row, or ``[B, 3, 3]``; or None.
-        batch: ``[N]`` integers, the cell of each node; None for one cell.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError, IndexRangeError: They do not fit each other.
+    See ``nn.EdgeGeometry.forward`` for the arguments, and for the errors if they do not fit each other.
     """
     if shifts is None:
         if cell is not None:

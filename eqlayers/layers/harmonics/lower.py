@@ -40,13 +40,8 @@ SHIFTS = ("none", "vector", "cell", "cells")
 def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...], Irreps, Irreps]:
     """Degrees in order, irreps of the vector and irreps of the harmonics, read as e3nn reads them.
 
-    Args:
-        irreps_out: One degree, a list of degrees, or irreps, whose parities must be the parities of the vector's
-            powers.
-        irreps_in: '1o' or '1e'; None for the one that the parities of ``irreps_out`` need.
-
-    Raises:
-        IrrepsError, ConfigError: No degrees, too large ones, or parities that do not fit.
+    ``irreps_out`` is one degree, a list of degrees, or irreps with the parities of the vector's powers; ``irreps_in``
+    is '1o' or '1e', or None for the one that these parities need. Else IrrepsError or ConfigError.
 
     Example:
         >>> read_degrees("2x0e + 1e")
@@ -92,15 +87,7 @@ def _degree(value: Any) -> int:
 
 @lru_cache(maxsize=256)
 def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: str) -> Formula:
-    """One vector to the harmonics of the degrees in order.
-
-    Args:
-        degrees: Degrees; repeats are allowed.
-        normalize: Whether of the vector's direction, else polynomials of the vector itself.
-        normalization: 'integral', 'component' or 'norm'.
-
-    Returns:
-        A formula with one operand of 3 components and one result of ``sum(2 l + 1)``.
+    """One vector to the harmonics of its direction (if ``normalize``) or of itself, in the order of the degrees.
 
     Example:
         >>> harmonics_formula((0, 1, 2, 3), True, "component").operations
@@ -121,15 +108,9 @@ def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: 
 def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign: int) -> Formula:
     """Positions to vectors of edges, their lengths and directions, and the harmonics of the directions.
 
-    Args:
-        degrees, normalization: Of the harmonics.
-        shift: One of `SHIFTS`.
-        sign: 1 for vectors from senders to receivers, -1 for the opposite ones.
-
-    Returns:
-        A formula. Operands: positions of senders and of receivers, and the shift of the edge: 3 components, for 'cell'
-        in lattice vectors, which are a fourth operand of 9 components, the first lattice vector first; for 'cells' as
-        well, with a row for each sender. Results: vector, length, direction, harmonics.
+    Operands are positions of senders and of receivers, and the shift of the edge (one of `SHIFTS`): 3 components, for
+    'cell' in lattice vectors, which are a fourth operand of 9 components, the first lattice vector first; for 'cells'
+    as well, with a row for each sender. ``sign`` is 1 for vectors from senders to receivers, -1 for the opposite ones.
     """
     expr = Expression()
     operands = [_row("positions of senders", 3, "src"), _row("positions of receivers", 3, "dst")]
@@ -161,16 +142,10 @@ def _row(name: str, width: int, rows: str = "each") -> Operand:
 
 
 def _harmonics(expr: Expression, vector: Sequence[int], degrees: Sequence[int], normalization: str) -> list[int]:
-    """Nodes of the harmonics.
+    """Nodes of the harmonics of a vector, in the order of the degrees.
 
     The squared length of a unit vector is computed, although it is 1: its rounding error is then the same in all terms.
     Without it, values of degree 6 in float32 have twice the error.
-
-    Args:
-        expr: Collects them.
-        vector: Nodes of x, y and z.
-        degrees: In the order of the result.
-        normalization: One of `NORMALIZATIONS`.
     """
     check_choice("normalization", normalization, NORMALIZATIONS)
     x, y, z = vector

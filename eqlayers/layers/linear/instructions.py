@@ -46,11 +46,7 @@ def read_linear(
 ) -> list[LinearInstruction]:
     """Check pairs ``(i_in, i_out)`` and give each its coefficient; None stands for all pairs of equal irreps.
 
-    Args:
-        irreps_in, irreps_out: Irreps of input and output.
-        instructions: The pairs.
-        path_normalization: 'element' or 'path'.
-        channels: Length of the further axis that is summed over, 1 without one.
+    ``channels`` is the length of the further axis that is summed over, 1 without one.
 
     Raises:
         IrrepsError: Two irreps differ, or something is no pair. IndexRangeError: An index names no irreps group.
@@ -149,14 +145,9 @@ def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
 
 
 def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool, layout: str) -> Tensor:
-    """``[n(, f), mul * dim]`` times ``[(n, )(f, g, )mul, w]``: a matrix product per irrep.
+    """``[n(, f), mul * dim]`` times ``[(n, )(f, g, )mul, w]`` of one path: a matrix product per irrep.
 
-    Args:
-        block, matrix: Of one path.
-        slot: Where the block stands.
-        shared: Whether the matrix has no axis n.
-        further: Whether there are the axes f and g.
-        layout: Of the block and of the result.
+    Shared matrices have no axis n; ``further`` says whether there are the axes f and g.
     """
     ir_mul, shape = layout == "ir_mul", (slot.dim, slot.mul) if layout == "ir_mul" else (slot.mul, slot.dim)
     if shared and not further:
@@ -173,14 +164,9 @@ def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool
 
 
 def joined(columns: Callable[[Tensor], list[Tensor]], x: Tensor, weights: Tensor, width: int, moved: bool) -> Tensor:
-    """``[n, ..., width]``: the columns of a map, side by side; without a tape on a CPU some rows at a time.
+    """``[n, ..., width]``: the columns of a map of x, side by side; without a tape on a CPU some rows at a time.
 
-    Args:
-        columns: From rows of x to columns of the result.
-        x: ``[n, ...]``.
-        weights: The other tensor that the columns depend on.
-        width: Of all columns.
-        moved: Whether columns are copied in any case, so that rows may be mapped in parts.
+    Rows are mapped in parts only if columns are ``moved``: copied in any case.
     """
     if moved and x.is_cpu and not is_compiling() and not on_tape((x, weights)) and not under_autocast("cpu"):
         rows, most = x.shape[0], max(LEAST_ROWS, PART // (max(width, x.shape[-1], 1) * x.element_size()))

@@ -28,11 +28,8 @@ NORMALIZATIONS = ("component", "norm")
 class CopyPlan:
     """Where the copies of irreps stand, and the formulas that compute with a number for each.
 
-    Args:
-        irreps: Of the features.
-        layout: 'mul_ir' or 'ir_mul'.
-        apart: Whether even scalars are apart: they have means and biases.
-        normalization: 'component' for squared norms over 2l + 1, 'norm' for squared norms.
+    Even scalars may be *apart*: they have means and biases. The normalization is 'component' for squared norms over
+    2l + 1, 'norm' for squared norms.
 
     Attributes:
         groups: One for each irreps group.
@@ -75,9 +72,6 @@ def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, l
 
     That is the dtype of the features; under autocast it is the dtype of the computation. In float16 the square of 300
     is infinite, and the square of 1e-4 is 0; torch's own norms compute in float32, too.
-
-    Raises:
-        DTypeError, DeviceError: The operands differ in dtype or device.
     """
     operands = {name: x, **{key: value for key, value in others.items() if value is not None}}
     mixed = under_autocast(x.device.type)
@@ -210,7 +204,7 @@ def norm(
 ) -> Tensor:
     """:class:`eqlayers.nn.Norm` as a function: ``[..., irreps.dim]`` to ``[..., irreps.num_irreps]``.
 
-    Errors are those of the layer, at the call.
+    The layer says which errors a call raises.
 
     Example:
         >>> norm(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 2.0]), "2x1o").tolist()

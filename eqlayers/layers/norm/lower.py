@@ -74,15 +74,9 @@ def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
 
 @lru_cache(maxsize=256)
 def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> Formula:
-    """Features, a number for each copy that is not apart, and new values of the scalars that are apart, to features.
+    """Features, numbers of the copies that are not apart, and new values of the scalars that are, to features.
 
-    Args:
-        groups: Of the features.
-        layout: 'ir_mul' or 'mul_ir'.
-        rows: Whether there are numbers for 'each' row, or for all: 'one'.
-
-    Returns:
-        The formula; operands of no column are left out.
+    ``rows`` says whether there are numbers for 'each' row or for all: 'one'. Operands of no column are left out.
 
     Example:
         >>> base = scaled_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir", "each")

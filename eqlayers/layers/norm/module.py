@@ -28,17 +28,7 @@ from .functions import (
 
 
 class CopyModule(FormulaModule):
-    """Base of the layers that compute with one number for each irrep copy.
-
-    Args:
-        irreps: Irreps of the features.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
-        apart: Whether even scalars are apart: they have means and biases.
-        normalization: 'component' for squared norms over 2l + 1, 'norm' for squared norms.
-
-    Attributes:
-        irreps_in: Of the features.
-    """
+    """Base of the layers that compute with one number for each irrep copy; see `CopyPlan` for the arguments."""
 
     def __init__(
         self, irreps: Any, layout: str, backend: str | None, *, apart: bool = False, normalization: str = "norm"
@@ -57,15 +47,7 @@ class CopyModule(FormulaModule):
 
 
 class Normalization(CopyModule):
-    """Base of the layers that divide copies by roots of mean squares.
-
-    Args:
-        irreps: Irreps of the features.
-        eps: Added to the mean squares.
-        affine: Whether there is a weight for each copy.
-        normalization, layout, backend, apart: See `CopyModule`.
-        zero: Whether ``eps`` may be 0.
-    """
+    """Base of the layers that divide copies by roots of mean squares; ``zero`` says whether ``eps`` may be 0."""
 
     weight: Tensor | None
 

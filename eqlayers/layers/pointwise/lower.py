@@ -120,14 +120,9 @@ def traced_formula(
 ) -> Formula:
     """The formula of a function of the components of one channel.
 
-    Args:
-        function: From the components of each operand, in the order of its irreps, to the components of the result.
-        operands, results: All of equal multiplicities.
-        layout: 'mul_ir' or 'ir_mul'.
-        several: Whether the function returns one list for each result; else the list of the only one.
-
-    Raises:
-        ConfigError: Multiplicities that differ, or something else than so many values.
+    The function takes the components of each operand, in the order of its irreps, and returns the list of the
+    components of the result, or a list for each result if there are ``several``. ConfigError for something else, or if
+    multiplicities differ.
 
     Example:
         >>> x, z = Rows("x", Irreps("8x1o"), "each"), Rows("z", Irreps("8x0e"), "each")

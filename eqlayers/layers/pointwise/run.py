@@ -9,7 +9,7 @@ from torch import Tensor
 from eqlayers_kernels.forms.formula import Formula
 
 from ...core.backends import BACKENDS
-from ...core.backends.forms import BY_DEVICE, chosen
+from ...core.backends.forms import chosen
 from ...core.backends.operands import check_operands
 from ...core.backends.rows import Ends
 from ...core.backends.torch_formulas import run_in_torch
@@ -43,11 +43,8 @@ def run_formula(
         backend: Name of the backend that runs it; None for the best of the operands' device.
 
     Returns:
-        ``[rows, width]`` of every result, ``[width]`` of one that is summed over all rows.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
-        BackendError: The backend cannot run it. IndexRangeError: A sender or receiver is out of range.
+        ``[rows, width]`` of every result, ``[width]`` of one that is summed over all rows. ShapeError, DTypeError,
+        DeviceError or IndexRangeError if the tensors do not fit; BackendError if the backend cannot run it.
     """
     results = formula_at_once(base, operands, graph, backend)
     if results is not None:
@@ -63,5 +60,4 @@ def run_formula(
         ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
     tables = None if graph is None else graph.tables(sorted_edges)
-    other = "" if name == BY_DEVICE.get(device) else name
-    return call_form(operands, tables, sizes, base.key, other)
+    return call_form(operands, tables, sizes, base.key, name)

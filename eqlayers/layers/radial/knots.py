@@ -30,13 +30,7 @@ def knot_rows(values: Tensor, derivatives: Sequence[Tensor], behind: Sequence[Te
 
 
 def spline_rows(values: Tensor, end: str, kink: int | None = None) -> Tensor:
-    """Rows of a table of a cubic spline near ``[..., K, W]`` values.
-
-    Args:
-        values: At equally spaced knots.
-        end: As of `spline`.
-        kink: The knot at which the second derivative jumps; the rows at both sides depend on no value beyond it.
-    """
+    """Rows of a table of a cubic spline near ``[..., K, W]`` values; no row depends on a value beyond a ``kink``."""
     if kink is None:
         return knot_rows(*_at_knots(spline(values, end)))
     sides = [_at_knots(spline(values[..., : kink + 1, :], "open")), _at_knots(spline(values[..., kink:, :], end))]
@@ -48,16 +42,12 @@ def spline_rows(values: Tensor, end: str, kink: int | None = None) -> Tensor:
 
 
 def spline(values: Tensor, end: str) -> Tensor:
-    """Coefficients ``[..., K + 2, W]`` of a cubic spline near ``[..., K, W]`` values.
+    """Coefficients ``[..., K + 2, W]`` of a cubic spline near ``[..., K, W]`` values at equally spaced knots.
 
     With second differences d, the interpolating spline has the coefficients (1 + d / 6)^-1, of which three terms of the
     series are taken: they are exact for cubic polynomials, and each is a sum over five knots, so that a table that is
-    made in every step solves nothing. Values are continued by a cubic before the first knot.
-
-    Args:
-        values: At equally spaced knots.
-        end: Behind the last knot, 'open': they are continued by a cubic. 'level' and 'flat': value and slope are 0 at
-            the last knot, and the curvature there comes from the values or is 0.
+    made in every step solves nothing. Values are continued by a cubic before the first knot, and behind the last if the
+    end is 'open'. 'level' and 'flat': value and slope are 0 there, and the curvature comes from the values or is 0.
 
     Source:
         de Boor, A Practical Guide to Splines, 1978, chapter XII: approximations that reproduce polynomials.
@@ -181,10 +171,8 @@ _NO_SLOPES = (
 def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
     """Derivative of every column ``[N, W]`` by the length of its row, as the derivative of a sum with factors.
 
-    Columns that depend on no length have the slope 0.
-
-    Raises:
-        ConfigError: Values differ, and autograd does not know how; or it goes through the network once only.
+    Columns that depend on no length have the slope 0. ConfigError: values differ and autograd does not know how, or it
+    goes through the network once only.
     """
     factors = torch.ones_like(values, requires_grad=True)
     (sums,) = torch.autograd.grad((values * factors).sum(), at, create_graph=True, allow_unused=True)

@@ -17,18 +17,13 @@ class Interpolation(NamedTuple):
     behind it, and derivatives at both, in units of the distance of knots. Slopes are combinations of differences and
     derivatives alone, so they keep the digits of the dtype however near the knots are; as differences of rounded values
     they would lose them.
-
-    Attributes:
-        derivatives: Of the function at the knots, that a table is made from.
-        orders: Rows of the table from interval to interval. Rows that are read beyond these belong to the next one.
-        smooth: Continuous derivatives.
-        polynomials: For each row that a length reads, one after the other, its coefficient as a polynomial of the
-            place between two knots, 0 to 1: numbers from the constant one on.
     """
 
-    derivatives: int
-    orders: int
-    smooth: int
+    derivatives: int  # of the function at the knots, that a table is made from
+    orders: int  # rows of the table from interval to interval. Rows that are read beyond these belong to the next one
+    smooth: int  # continuous derivatives
+    #: For each row that a length reads, one after the other, its coefficient as a polynomial of the place between
+    #: two knots, 0 to 1: numbers from the constant one on.
     polynomials: tuple[tuple[float, ...], ...]
 
 

@@ -70,13 +70,7 @@ class Knots(KeepsFloat64):
         return rows_of(self.count, self.interpolation)
 
     def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Where lengths read a table.
-
-        Args:
-            lengths: ``[E]`` Angstrom.
-
-        Returns:
-            Intervals ``[E]`` int64 and coefficients ``[E, reads]``.
+        """Where lengths ``[E]`` Angstrom read a table: intervals ``[E]`` int64 and coefficients ``[E, reads]``.
 
         Raises:
             ShapeError, DTypeError: The lengths have another shape or dtype.
@@ -103,12 +97,7 @@ class Knots(KeepsFloat64):
         return first.long(), coefficients
 
     def table(self, at: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """``[rows, W]``: the table of a function.
-
-        Args:
-            at: ``[count]`` lengths of the knots, at which the function is taken.
-            function: From these to ``[count, W]``.
-        """
+        """``[rows, W]``: the table of a function from the lengths ``[count]`` of the knots to ``[count, W]``."""
         way, live = INTERPOLATIONS[self.interpolation], torch.is_grad_enabled()
         if self.interpolation == "spline":
             return whole(spline_rows(function(at), self.end, self.kink))
@@ -149,13 +138,7 @@ def by_coefficients(table: Tensor, interval: Tensor, coefficients: Tensor, knots
     """Weights of edges from the coefficients ``[pairs * (K + 2), W]`` of splines, in place of a table of these.
 
     A table that is made in every call has a third of the rows then, and so has its gradient; slopes lose digits in
-    float32, see `keeps_coefficients`.
-
-    Args:
-        table: See `spline`.
-        interval, coefficients: Of `Knots`, in a table of splines.
-        knots: K, of each pair of species.
-        pairs: Of species.
+    float32, see `keeps_coefficients`. Intervals and coefficients are `Knots`' in a table of splines.
     """
     moved = coefficients @ coefficients.new_tensor(TO_COEFFICIENTS)
     if pairs > 1:
@@ -183,11 +166,7 @@ def in_a_row(tables: Iterable[Tensor], pairs: int, knots: int, dtype: torch.dtyp
 
 
 def read_table(table: Tensor, pairs: int, knots: int, interpolation: str = "spline") -> Tensor:
-    """A table for so many pairs of species with so many knots each; tables of version 0.3 and before as they are now.
-
-    Raises:
-        ShapeError: It has another number of rows.
-    """
+    """A table of ``pairs`` times ``knots`` knots, or ShapeError; tables of version 0.3 and before as they are now."""
     way, rows = INTERPOLATIONS[interpolation], rows_of(pairs * knots, interpolation)
     if table.shape[0] == rows:
         return table
@@ -314,11 +293,7 @@ class TabledBasis(KeepsFloat64):
         return self.functions.shape[-1]
 
     def forward(self, lengths: Tensor) -> KnotBasis:
-        """The functions at the knots, and where edges read them.
-
-        Args:
-            lengths: ``[E]`` Angstrom.
-        """
+        """The functions at the knots, and where edges of lengths ``[E]`` Angstrom read them."""
         interval, coefficients = self.knots(lengths)
         knots = self.knots
         return KnotBasis(interval, coefficients, self.functions, knots.count, knots.end)

@@ -362,15 +362,7 @@ def fewest_knots(knots: Knots, dtype: torch.dtype, error: Errors) -> Knots:
     """The fewest knots, at least 16, that bound errors of values and slopes: a power of two, or fewer by estimate.
 
     Where a second derivative jumps, errors fall slowly. Splines then get a knot there, if equal distances allow it: the
-    number of knots is another one, and errors fall as elsewhere.
-
-    Args:
-        knots: Of which number and kink do not matter.
-        dtype: Of the table.
-        error: Of the functions.
-
-    Raises:
-        ConfigError: No number does, or errors no longer fall fast enough for one to do; the message says why.
+    number of knots is another one, and errors fall as elsewhere. ConfigError, with the reason, if no number does.
     """
     result, tolerance = _search(knots, None, dtype, error), error.tolerance
     kink = None if isinstance(result, Knots) or _digits(result, error) else _kink(result)

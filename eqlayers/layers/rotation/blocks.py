@@ -73,12 +73,6 @@ def blocks_dim(lmax: int) -> int:
 def wigner_formula(lmax: int) -> Formula:
     """A quaternion (w, x, y, z), which is normalised, to the matrices of degrees 0 to ``lmax``, row-major.
 
-    Args:
-        lmax: Largest degree.
-
-    Returns:
-        A formula with one operand of 4 components and one result of ``blocks_dim(lmax)``.
-
     Example:
         >>> wigner_formula(2).results[0].width
         35
@@ -90,17 +84,10 @@ def wigner_formula(lmax: int) -> Formula:
 
 @lru_cache(maxsize=64)
 def frame_formula(lmax: int) -> Formula:
-    r"""A vector and its chart to the matrices that turn the vector's direction e to +y.
+    """A vector and its chart, 1 for the first and 0 for the second, to the matrices that turn its direction e to +y.
 
     The first chart is the shortest rotation, :math:`(1 + e_y, -e_z, 0, e_x)`, which there is for all but -y. The second
     is the shortest rotation to -y and then a half turn about x, :math:`(-e_z, 1 - e_y, e_x, 0)`, for all but +y.
-
-    Args:
-        lmax: Largest degree.
-
-    Returns:
-        A formula with operands of 3 components and of 1, which is 1 for the first chart and 0 for the second, and one
-        result of ``blocks_dim(lmax)``.
     """
     expr = Expression()
     vector, first = [expr.load(0, i) for i in range(3)], expr.load(1, 0)
@@ -244,17 +231,10 @@ def _place(
     straight: tuple[Complex, Complex],
     crossed: tuple[Complex, Complex],
 ) -> None:
-    r"""Write the entries of orders :math:`\pm` high and :math:`\pm` low.
+    r"""Write the entries of orders :math:`\pm` high and :math:`\pm` low, high >= low, of the matrix of degree l.
 
     Of rows m' and -m' and columns m and -m, the matrix takes :math:`z = x_m + i x_{-m}` to :math:`P z + Q \bar z`.
-
-    Args:
-        expr: Collects nodes.
-        matrix: Of degree l.
-        l: Degree.
-        high, low: Orders, with high >= low.
-        sizes: Real factors of P and of Q.
-        straight, crossed: Monomials of P and of Q, of rows high and of rows low.
+    ``sizes`` are the real factors of P and Q, ``straight`` and ``crossed`` their monomials, of rows high and rows low.
     """
     sign = -1.0 if (high - low) % 2 else 1.0
     (first, second), (third, (real, imaginary)) = straight, crossed

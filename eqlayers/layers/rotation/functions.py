@@ -111,7 +111,7 @@ def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None)
 def edge_frame(vectors: Tensor, lmax: int, *, backend: str | None = None) -> Tensor:
     """:class:`eqlayers.nn.EdgeFrame` as a function, ``[..., 3]`` to flat blocks ``[..., sum((2 l + 1)^2)]``.
 
-    Arguments and errors are those of the layer and of `wigner_blocks`, which says how blocks lie.
+    Arguments and errors are as of the layer and of `wigner_blocks`, which says how blocks lie.
 
     Example:
         >>> edge = torch.tensor([0.0, 3.0, 4.0])
@@ -188,13 +188,7 @@ def turning_formulas(lmax: int) -> tuple[Formula, Formula]:
 
 
 class Turning:
-    """The product that rotates features of some irreps by blocks of matrices.
-
-    Args:
-        irreps: Of the features, of degrees up to 12.
-        layout: 'mul_ir' or 'ir_mul'.
-        kind: Of the rotations, one of `KINDS`.
-        inverse: Whether to rotate back.
+    """The product that rotates features of degrees up to 12 by blocks of matrices, forth or back.
 
     Attributes:
         form: Features times blocks.

@@ -15,14 +15,9 @@ from .blocks import blocks_dim, blocks_start
 
 @lru_cache(maxsize=256)
 def rotation_program(irreps: Irreps, lmax: int, layout: str, transposed: bool, parities: bool) -> Program:
-    """Every irreps group times its matrix: x the features, y the flat blocks, no weights.
+    """Every irreps group times its matrix: x the features, y the flat blocks to degree ``lmax``, no weights.
 
-    Args:
-        irreps: Of the features.
-        lmax: Largest degree of the blocks.
-        layout: 'mul_ir' or 'ir_mul', of the features.
-        transposed: Whether the matrices are transposed, which rotates back.
-        parities: Whether y has the blocks twice, for even irreps and then for odd ones.
+    Transposed matrices rotate back. With ``parities`` y has the blocks twice, for even irreps and then for odd ones.
 
     Example:
         >>> rotation_program(Irreps("2x1o"), 1, "ir_mul", False, False).num_terms
@@ -42,12 +37,7 @@ def rotation_program(irreps: Irreps, lmax: int, layout: str, transposed: bool, p
 
 @lru_cache(maxsize=256)
 def turn_program(irreps: Irreps, lmax: int, layout: str) -> Program:
-    r"""Rotations about the polar axis: y is :math:`1, \cos\alpha, \sin\alpha, \cos 2\alpha, \dots`, no weights.
-
-    Args:
-        irreps: Of the features.
-        lmax: Largest degree; y has ``2 lmax + 1`` components.
-        layout: 'mul_ir' or 'ir_mul', of the features.
+    r"""Rotations about the polar axis: y is :math:`1, \cos\alpha, \sin\alpha, \cos 2\alpha, \dots` to ``lmax``.
 
     Example:
         >>> turn_program(Irreps("1o"), 1, "ir_mul").num_terms
@@ -67,14 +57,7 @@ def turn_program(irreps: Irreps, lmax: int, layout: str) -> Program:
 
 @lru_cache(maxsize=64)
 def matrix_places(irreps: Irreps, layout: str) -> np.ndarray:
-    """Positions of the entries of the matrix of all features in the blocks of even irreps, of odd irreps, and a 0.
-
-    Args:
-        irreps: Of the features; blocks are up to their largest degree.
-        layout: 'mul_ir' or 'ir_mul', of the features.
-
-    Returns:
-        ``[dim * dim]`` int64, row-major.
+    """Positions ``[dim * dim]`` of the entries of the whole matrix in the blocks of even irreps, of odd ones, and a 0.
 
     Example:
         >>> matrix_places(Irreps("2x0e + 1x0o"), "mul_ir").tolist()

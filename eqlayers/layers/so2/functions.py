@@ -24,11 +24,9 @@ from .lower import PARITIES, pack_program, packed_widths, so2_map, unpack_progra
 
 
 class SO2Plan:
-    """A map of packed rows with the programs before and after it.
+    """A map of packed rows with the programs before and after it; see ``nn.SO2Linear`` for the arguments.
 
-    Args:
-        irreps_in, irreps_out, mmax, parity, layout: See ``nn.SO2Linear``.
-        lmax: Of the frames that features are turned to and back from; None for features in the frame.
+    With ``lmax``, the degree of the frames, features are turned to them and back; None is for features in the frame.
 
     Attributes:
         shapes: ``[matrices, in, out]`` of the weights of each block of one order.
@@ -149,11 +147,8 @@ def _packed(
 def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, int]], num_unsigned: int) -> Tensor:
     """Packed rows ``[N, in]`` times the matrices of every m: packed rows ``[N, out]``.
 
-    Args:
-        packed: Blocks of columns for m >= 0, then for m < 0.
-        weight: ``[weight_numel]``, block by block.
-        shapes: ``[matrices, in, out]`` of the weights of each block.
-        num_unsigned: Number of blocks of m = 0, which come first.
+    Columns are blocks for m >= 0, of which the first ``num_unsigned`` have m = 0, then for m < 0. Weights come block by
+    block, ``[matrices, in, out]`` each.
     """
     if not shapes:
         return packed.new_zeros(packed.shape[0], 0)

@@ -52,13 +52,7 @@ class Block(NamedTuple):
 
 
 class SO2Map(NamedTuple):
-    """The blocks between which weights lie, one pair for each matrix (of two matrices for m > 0 without parity).
-
-    Attributes:
-        irreps_in, irreps_out: Of the features.
-        blocks_in, blocks_out: As many of each.
-        parity: 'o3' or 'so3'.
-    """
+    """The blocks between which weights lie, one pair for each matrix (of two matrices for m > 0 without parity)."""
 
     irreps_in: o3.Irreps
     irreps_out: o3.Irreps
@@ -162,11 +156,8 @@ def _other(irreps: o3.Irreps, one: _Component, rotated: bool) -> tuple[Slot, lis
 def pack_program(kind: SO2Map, layout: str, lmax: int | None, scaled: bool) -> Program:
     """From flat features to a packed row, with the factors that give results of unit variance.
 
-    Args:
-        kind: The map.
-        layout: 'mul_ir' or 'ir_mul', of the features.
-        lmax: The features are rotated by y, blocks D^l to that degree; None for features in the frame, y is a 1.
-        scaled: Whether w has a factor for each column.
+    With ``lmax`` features are rotated by y, blocks D^l to that degree; None is for features in the frame, y is a 1. If
+    ``scaled``, w has a factor for each column.
     """
     slots, paths = slots_of(kind.irreps_in), []
     norms = [1 / math.sqrt(kind.matrices(n) * block.width) for n, block in enumerate(kind.blocks_in)]

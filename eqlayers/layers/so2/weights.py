@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_convertible(tp: ProductLayer, linear: Linear | None) -> str:
-    """The parity of the map that is equal to the product: 'o3' if harmonics of degree l have the parity (-1)^l.
-
-    Raises:
-        ConfigError: It is none with spherical harmonics of one set of weights.
-    """
+    """The parity of the equal map, 'o3' if harmonics of degree l have the parity (-1)^l; ConfigError if none is."""
     for number, ins in enumerate(tp.plan.instructions):
         if tp.irreps_in2[ins.i_in2].mul != 1:
             raise ConfigError(

@@ -19,13 +19,7 @@ from ...irreps.modes import MODES, Mode
 def tensor_product_program(
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction], layout: str
 ) -> Program:
-    """All paths of a tensor product as one program over flat rows.
-
-    Args:
-        irreps: Of in1, in2 and out.
-        instructions: With their final coefficient in ``path_weight``.
-        layout: 'mul_ir' or 'ir_mul', of all three.
-    """
+    """All paths of a tensor product as one program over flat rows; coefficients are final, in ``path_weight``."""
     slots = tuple(slots_of(part) for part in irreps)
     paths, offset = [], 0
     for ins in instructions:
@@ -43,13 +37,9 @@ def tensor_product_program(
 
 
 def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float], layout: str) -> Program:
-    """Every irreps group times its scalars, as a program: x the features, y the scalars, no weights.
+    """Every irreps group times its scalars and a constant norm: x the features, y the scalars, no weights.
 
-    Args:
-        irreps: Of the features.
-        scalars: One group of 0e per group of irreps, with as many copies or with one.
-        norms: Constant factor of each group.
-        layout: 'mul_ir' or 'ir_mul', of the features.
+    Scalars are one group of 0e for each group, with as many copies or with one.
     """
     paths = []
     for slot, scalar, norm in zip(slots_of(irreps), slots_of(scalars), norms, strict=True):
@@ -62,12 +52,9 @@ def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float],
 def linear_program(
     irreps: tuple[o3.Irreps, o3.Irreps], paths: Sequence[tuple[int, int, float]], layout: str
 ) -> Program:
-    """A matrix of weights for each pair of groups, as a program: x the features, y a 1, w the matrices one by one.
+    """A matrix of weights for each pair of groups: x the features, y a 1, w the matrices one by one.
 
-    Args:
-        irreps: Of the features and of the result.
-        paths: Number of the group of the features, number of the group of the result, and a constant factor.
-        layout: 'mul_ir' or 'ir_mul', of both.
+    Paths are (group of the features, group of the result, constant factor).
     """
     made, offset, slots = [], 0, [slots_of(part) for part in irreps]
     for i, k, factor in paths:
@@ -81,14 +68,9 @@ def linear_program(
 
 
 def basis_program(irreps: o3.Irreps, matrices: Sequence[np.ndarray], layout: str, layout_out: str) -> Program:
-    """A constant matrix on the components of every copy, as a program: x the features, y a 1, no weights.
+    """A constant matrix ``[2 l + 1, 2 l + 1]`` on the components of every copy: x the features, y a 1, no weights.
 
     The layouts of x and z may differ: to 'mul_ir' a block in 'ir_mul' is a row of blocks of one component each.
-
-    Args:
-        irreps: Of the features.
-        matrices: For each irreps group ``[2 l + 1, 2 l + 1]``, out by in.
-        layout, layout_out: 'mul_ir' or 'ir_mul', of x and of z.
 
     Example:
         >>> turned = basis_program(o3.Irreps("2x1o"), [np.eye(3)], "mul_ir", "ir_mul")

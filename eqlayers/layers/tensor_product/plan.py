@@ -23,10 +23,7 @@ COPIES = 24
 def split_scalars(
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction]
 ) -> tuple[list[Instruction], list[Instruction]]:
-    """The instructions for matrix products, and for all other paths; in both, other paths have the coefficient 0.
-
-    The first list is empty if no path is a matrix product.
-    """
+    """Instructions of matrix products, or none, and of other paths; in each list the others have the coefficient 0."""
     products = [_is_product(irreps, ins) for ins in instructions]
     if not any(products):
         return [], list(instructions)

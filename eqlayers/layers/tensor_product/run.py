@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...core.apply import as_rows, run_by_row, run_program
 from ...core.backends import BACKENDS
-from ...core.backends.forms import BY_DEVICE, chosen
+from ...core.backends.forms import chosen
 from ...core.backends.rows import Ends, gathered, summed
 from ...core.backends.whole import contract
 from ...core.checks import check_flag, check_tensor, check_type
@@ -24,8 +24,6 @@ from .tabled_weights import TabledWeights
 
 #: Backends that run all paths of a layer by its infos, also the paths that are matrix products.
 BY_INFOS = ("sparse", "reference")
-#: Backends whose convolutions read weights from tables; other backends get stored weights.
-READS_TABLES = ("cpu", "triton")
 
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
@@ -96,11 +94,12 @@ def run_convolution(
     if graph.edge_index.device != x.device:
         raise device_error("edge_index", graph.edge_index, "x", x)
     name = chosen(x.device.type, x.dtype, backend, plan.form.key)
+    kernels = plan.paths and BACKENDS[name].whole is None
     if table is not None:
-        if name in READS_TABLES and plan.paths:
+        if kernels:
             return _read_from_table(plan, x, y, table, graph, name, deterministic)
         w = table.weights()
-    if plan.paths and BACKENDS[name].whole is None:
+    if kernels:
         return run_program(plan.form, (x, y, w), ROW_MAPS[True, shared], graph, name, deterministic)
     ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
     messages = run_product(plan, gathered("src", x, ends), y, w, shared, backend)
@@ -111,7 +110,6 @@ def _read_from_table(
     plan: ProductPlan, x: Tensor, y: Tensor, w: TabledWeights, graph: Graph, backend: str, deterministic: bool
 ) -> Tensor:
     """A convolution whose kernel combines the rows of the table."""
-    other = "" if backend == BY_DEVICE.get(x.device.type) else backend
     places = w.reading.places(w.table.shape[0])
     ends = graph.num_src, graph.num_dst
 
@@ -124,7 +122,7 @@ def _read_from_table(
         results = at_once(plan.form.tabled(*w.reading), operands, graph, backend, deterministic, tables)
         if results is not None:
             return results[0]
-    return call_form(operands, tables, graph.sizes, tabled(plan.form.key, *w.reading), other, deterministic)[0]
+    return call_form(operands, tables, graph.sizes, tabled(plan.form.key, *w.reading), backend, deterministic)[0]
 
 
 def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:

@@ -22,13 +22,7 @@ def steps_of(path: Path) -> dict[str, int]:
 
 
 class PathLines:
-    """Says what is to be computed for one path of a product; the writer says how it is written.
-
-    Args:
-        path: The path; its outer axes are the caller's business.
-        kind: What to compute.
-        out: The language.
-    """
+    """Says what is to be computed for one path, whose outer axes are the caller's; ``out`` says how it is written."""
 
     def __init__(self, path: Path, kind: Kind, out: Writer) -> None:
         self.path, self.kind, self.out = path, kind, out

@@ -11,12 +11,7 @@ from typing import Any
 
 
 def as_json(content: Any) -> bytes:
-    """Lists of numbers and strings as JSON; a float64 is written so that reading gives the same bits.
-
-    Example:
-        >>> as_json(("mul_ir", (1, 0.1)))
-        b'["mul_ir",[1,0.1]]'
-    """
+    """Lists of numbers and strings as JSON; a float64 is written so that reading gives the same bits."""
     return json.dumps(content, separators=(",", ":")).encode()
 
 

@@ -33,19 +33,12 @@ class Block(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """One operand or result: flat rows of blocks.
+    """One operand or result: flat rows of blocks."""
 
-    Attributes:
-        name: For messages.
-        width: Columns of a row.
-        blocks: Where its components stand, in order.
-        rows: One of `ROWS`. A result with rows of senders is summed over those that send, and so on.
-    """
-
-    name: str
-    width: int
-    blocks: tuple[Block, ...]
-    rows: str = "each"
+    name: str  # for messages
+    width: int  # columns of a row
+    blocks: tuple[Block, ...]  # where its components stand, in order
+    rows: str = "each"  # one of `ROWS`. A result with rows of senders is summed over those that send, and so on
 
     @property
     def components(self) -> int:
@@ -70,25 +63,19 @@ class Operand(NamedTuple):
 class Formula:
     """A function of operands; it is never changed.
 
-    Attributes:
-        operands: What it reads.
-        results: What it writes.
-        nodes: Its values; each names earlier ones.
-        outputs: For each result the node of every component; None where the result is 0.
-        channels: Channels of every operand and result; 0 if rows have none.
-        key: Short content hash: equal formulas have equal keys, on every machine.
-        batch: Number of an operand that has a row for each row of the batch; None if none has.
-
     Raises:
         ValueError: A block lies outside its row, or an operand lacks the channels.
     """
 
-    operands: tuple[Operand, ...]
-    results: tuple[Operand, ...]
-    nodes: tuple[Node, ...]
+    operands: tuple[Operand, ...]  # what it reads
+    results: tuple[Operand, ...]  # what it writes
+    nodes: tuple[Node, ...]  # its values; each names earlier ones
+    #: For each result the node of every component; None where the result is 0.
     outputs: tuple[tuple[int | None, ...], ...]
-    channels: int = 0
+    channels: int = 0  # channels of every operand and result; 0 if rows have none
+    #: Short content hash: equal formulas have equal keys, on every machine.
     key: str = field(init=False, compare=False, repr=False)
+    #: Number of an operand that has a row for each row of the batch; None if none has.
     batch: int | None = field(init=False, compare=False, repr=False)
     #: Which kernels are printed for it.
     family = "formula"
@@ -209,11 +196,7 @@ class Formula:
         return _made(expr, (*self.operands, *new), results, nodes_of, self.channels)
 
     def along(self, moving: Sequence[bool]) -> Formula:
-        """The derivative of the results along tangents.
-
-        Args:
-            moving: For each operand, whether it has a tangent; these become operands, behind the others.
-        """
+        """The derivative of the results along tangents of what moves; these become operands, behind the others."""
         expr = Expression(self.nodes)
         numbers: dict[int, int] = {}
         extra: list[Operand] = []

@@ -27,15 +27,10 @@ TABLED = ("src", "each", "table", "each", "dst")
 
 
 class Reading(NamedTuple):
-    """How weights are read from a table: ``w[n] = sum_k c[n, k] t[orders * place(n) + k]``.
+    """How weights are read from a table: ``w[n] = sum_k c[n, k] t[orders * place(n) + k]``."""
 
-    Attributes:
-        reads: Rows of the table that make a row of weights.
-        orders: Rows from place to place.
-    """
-
-    reads: int
-    orders: int
+    reads: int  # rows of the table that make a row of weights
+    orders: int  # rows from place to place
 
     def rows(self, places: int) -> int:
         """Rows of a table with so many places."""
@@ -58,19 +53,12 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class ProductForm:
-    """A program, what of it is wanted, and the rows of its operands.
+    """A program, what of it is wanted, and the rows of its operands."""
 
-    Attributes:
-        program: All paths of a product.
-        rows: Of x, y, w (or t and c) and z; see `Operand.rows`.
-        kind: What is computed: z, gradients, or derivatives of both.
-        reading: Of weights from a table t with coefficients c; None for weights as they are.
-    """
-
-    program: Program
-    rows: Rows = ("each", "each", "each", "each")
-    kind: Kind = field(default=Kind(0, ("z",)))
-    reading: Reading | None = None
+    program: Program  # all paths of a product
+    rows: Rows = ("each", "each", "each", "each")  # of x, y, w (or t and c) and z; see `Operand.rows`
+    kind: Kind = field(default=Kind(0, ("z",)))  # what is computed: z, gradients, or derivatives of both
+    reading: Reading | None = None  # of weights from a table t with coefficients c; None for weights as they are
 
     #: Which kernels are printed for it.
     family = "product"

@@ -12,7 +12,6 @@ the form F = sum(z * g), and so every derivative.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -117,18 +116,13 @@ class Path(NamedTuple):
 class Program:
     """A trilinear form over flat rows.
 
-    Attributes:
-        paths: Paths in the order in which they run.
-        widths: Columns of x, y, w and z.
-        layout: 'mul_ir' or 'ir_mul', of x, y and z alike.
-
     Raises:
         ValueError: A path reads or writes outside its row.
     """
 
-    paths: tuple[Path, ...]
-    widths: tuple[int, int, int, int]
-    layout: str
+    paths: tuple[Path, ...]  # paths in the order in which they run
+    widths: tuple[int, int, int, int]  # columns of x, y, w and z
+    layout: str  # 'mul_ir' or 'ir_mul', of x, y and z alike
 
     def __post_init__(self) -> None:
         """Check what a printer relies on: it prints offsets without looking."""
@@ -230,55 +224,3 @@ class Program:
                 f"channels {extents}"
             )
         return "\n".join(lines)
-
-
-class _Places(NamedTuple):
-    """Columns that one term touches, ``[steps of all axes]`` each; no ``w`` without weights."""
-
-    x: np.ndarray
-    y: np.ndarray
-    w: np.ndarray | None
-    z: np.ndarray
-    coefficient: float
-
-
-def _places(program: Program) -> Iterator[_Places]:
-    for path in program.paths:
-        channels = {}
-        for name in OPERANDS:
-            total = np.zeros(1, dtype=np.int64)
-            for axis in path.axes:
-                total = (total[:, None] + axis.offsets(name)[None, :]).reshape(-1)
-            channels[name] = total
-        columns = {name: getattr(path, name).columns(program.layout) for name in ("x", "y", "z")}
-        w = None if path.weight is None else path.weight + channels["w"]
-        for i, j, k, s in path.terms:
-            x, y, z = (columns[name][c][channels[name]] for name, c in (("x", i), ("y", j), ("z", k)))
-            yield _Places(x, y, w, z, s)
-
-
-def contract(program: Program, wanted: str, **operands: np.ndarray | None) -> np.ndarray:
-    """Interpret a program term by term, in float64: the definition that printed kernels are tested against.
-
-    Args:
-        program: What to run.
-        wanted: The operand whose gradient of the form to return: 'z' is the product itself.
-        operands: The other three, ``[N, width]`` each; rows of extent 1 are shared, w may be None without weights.
-
-    Returns:
-        ``[N, width]`` of the wanted operand.
-    """
-    others = [name for name in OPERANDS if name != wanted]
-    arrays = {name: None if a is None else np.asarray(a, np.float64) for name, a in operands.items()}
-    rows = max(a.shape[0] for a in arrays.values() if a is not None)
-    out = np.zeros((rows, dict(zip(OPERANDS, program.widths, strict=True))[wanted]))
-    for places in _places(program):
-        value: float | np.ndarray = places.coefficient
-        for name in others:
-            columns, array = getattr(places, name), arrays.get(name)
-            if columns is not None and array is not None:
-                value = value * array[:, columns]
-        target = getattr(places, wanted)
-        if target is not None:
-            np.add.at(out.T, target, np.broadcast_to(value, (rows, len(target))).T)
-    return out

@@ -6,17 +6,11 @@ from typing import NamedTuple
 
 
 class Traversal(NamedTuple):
-    """One order.
+    """One order."""
 
-    Attributes:
-        rows: Which operands and results have a row for each node, see `Operand.rows`; empty without nodes.
-        operand: The operand of a product that has these rows.
-        results: The operands of a product whose gradients are computed in this order along a graph; z is the product.
-    """
-
-    rows: str
-    operand: str
-    results: str
+    rows: str  # which operands and results have a row for each node, see `Operand.rows`; empty without nodes
+    operand: str  # the operand of a product that has these rows
+    results: str  # the operands of a product whose gradients are computed in this order along a graph; z is the product
 
 
 TRAVERSALS = {
@@ -28,10 +22,5 @@ TRAVERSALS = {
 
 
 def traversal_of(rows: str) -> str:
-    """The order in which a result with such rows is summed.
-
-    Example:
-        >>> traversal_of("src"), traversal_of("each")
-        ('by_src', 'rows')
-    """
+    """The order in which a result with such rows is summed."""
     return next((name for name, one in TRAVERSALS.items() if one.rows == rows), "rows")

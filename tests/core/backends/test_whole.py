@@ -14,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import eqlayers as eq
 from eqlayers.core.backends import whole
 from eqlayers.irreps.modes import MODES
-from eqlayers_kernels.forms.program import contract as by_hand
+from tests.by_hand import contract as by_hand
 
 EPS = torch.finfo(torch.float64).eps
 BOTH = pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_no_rows_strides_and_expanded_rows(run: Any, layout: str) -> None:
 
 def test_coefficients_are_cast_once_from_float64() -> None:
     product = layer("uvu", 2)
-    path = whole._find(product.plan.form.key).paths[0]
+    path = whole._whole(product.plan.form.key).paths[0]
     for dtype in (torch.float32, torch.float64, torch.float32):
         whole.contract(product.plan.form.key, *operands(product, True, dtype=dtype))
     kept = path._constants._kept[torch.float64], path._constants._kept[torch.float32]
@@ -160,7 +160,7 @@ def test_what_is_kept_from_the_first_call_serves_the_others(mode: str) -> None:
     """Tables that a validation, a transform or fakes meet first are those of training, too."""
     product = eq.FullyConnectedTensorProduct("2x1o", "30x0e", "2x1o").double()  # matrix products on any backend
     x, y, _ = operands(product, True)
-    whole._wholes.clear()
+    whole._whole.cache_clear()
     if mode == "inference":
         with torch.inference_mode():
             product(x, y)

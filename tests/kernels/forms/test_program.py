@@ -8,7 +8,8 @@ import torch
 from e3nn import o3
 
 import eqlayers as eq
-from eqlayers_kernels.forms.program import LAYOUTS, Axis, Path, Program, Slot, contract
+from eqlayers_kernels.forms.program import LAYOUTS, Axis, Path, Program, Slot
+from tests.by_hand import contract
 from tests.each import each
 
 # mode, in1, in2, out, has_weight; unequal and odd multiplicities, an irrep without a path, one that two paths share

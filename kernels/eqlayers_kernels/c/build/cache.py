@@ -45,11 +45,7 @@ class Info:
 
 
 def directory() -> Path:
-    """The folder of compiled kernels: in ``EQLAYERS_CACHE_DIR``, or else in the user's cache; it need not exist.
-
-    Raises:
-        OSError: neither ``EQLAYERS_CACHE_DIR`` nor a home directory is set.
-    """
+    """The folder of compiled kernels; it need not exist. OSError without ``EQLAYERS_CACHE_DIR`` or a home directory."""
     named = os.environ.get("EQLAYERS_CACHE_DIR")
     if named:
         return Path(os.path.abspath(os.path.expanduser(named))) / "kernels"
@@ -138,13 +134,7 @@ def _write(path: Path, content: bytes) -> None:
 
 @contextmanager
 def placed(key: str, payload: bytes) -> Iterator[Path]:
-    """A path of `payload` to load from: in the cache, or in a private temporary folder if the cache refuses it.
-
-    The temporary folder is removed on leaving; a library that was loaded from it stays loaded.
-
-    Raises:
-        OSError: there is no room in the temporary folder either.
-    """
+    """A path of `payload` to load from, within the block; OSError if the cache and the temporary folder refuse it."""
     try:
         path = store(key, payload)
     except OSError as error:
@@ -234,11 +224,7 @@ def kept() -> str:
 
 
 def clear() -> int:
-    """Removes every compiled kernel; processes that have loaded one keep it. Returns the number removed.
-
-    Raises:
-        OSError: the folder belongs to someone else, or a file cannot be removed.
-    """
+    """Removes every compiled kernel and returns their number; processes that have loaded one keep it."""
     folder, removed = directory(), 0
     try:
         _check_folder(folder)

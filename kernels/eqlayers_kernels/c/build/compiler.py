@@ -72,10 +72,7 @@ class Toolchain:
 
 
 def why_not() -> str | None:
-    """None where C kernels can be compiled and loaded; else the reason and the fix, a phrase after the backend's name.
-
-    Found out once in a process for each value of ``CC``.
-    """
+    """None where C kernels can be compiled and loaded; else the reason and the fix, to follow the backend's name."""
     found = _toolchain()
     return found if isinstance(found, str) else None
 

@@ -24,15 +24,7 @@ def path_calls(
     reserve: Reserve,
     item: int,
 ) -> list[str]:
-    """Lines that run a path.
-
-    Args:
-        path, kind: What to run.
-        places: Where each pointer of the kind finds the path's block.
-        writes: Results that are overwritten ('z', 'w'); the others are added to.
-        define, reserve: See above.
-        item: Bytes of an element.
-    """
+    """Lines that run a path; ``places`` says where each pointer finds its block, ``writes`` as of `path_body`."""
     mixed = mixing(path)
     if mixed is not None:
         return _two_stages(mixed, path, kind, places, writes, define, reserve, item)

@@ -33,11 +33,7 @@ class Region:
 
 
 class Driver:
-    """Prints one kernel's ``run``; see ``printer.Kernel`` for the arguments.
-
-    Attributes:
-        inward, outward: Numbers of components of the blocks whose layout changes, filled by `text`.
-    """
+    """Prints one kernel's ``run``; `text` fills ``inward`` and ``outward``, dims of blocks whose layout changes."""
 
     def __init__(
         self, program: Program, kind: Kind, walk: str, shared: bool, item: int, define: Define, reads: int = 0

@@ -45,14 +45,7 @@ static inline void unpack_add(const T *restrict from, T *restrict to, int dim, i
 
 
 def tile_body(base: Formula, added: Sequence[bool]) -> list[str]:
-    """The formula for one vector of lanes.
-
-    Component i of operand n is ``p<n>[i * s<n>]``, and component i of result n ``r<n>[i * t<n>]``.
-
-    Args:
-        base: What to compute.
-        added: For each result, whether to add to it.
-    """
+    """The formula for one vector of lanes: components are ``p<n>[i * s<n>]``, those of results ``r<n>[i * t<n>]``."""
     uses = [0] * len(base.nodes)
     for node in base.nodes:
         for arg in node.args if not is_number(node) else ():
@@ -93,17 +86,11 @@ def _text(node: Node, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class FormulaKernel:
-    """One kernel.
+    """One kernel."""
 
-    Attributes:
-        formula: What is computed.
-        dtype: 'float32' or 'float64'.
-        walk: 'rows', 'by_src' or 'by_dst'. Results summed at nodes must belong to the walk.
-    """
-
-    formula: Formula
-    dtype: str
-    walk: str = "rows"
+    formula: Formula  # what is computed
+    dtype: str  # 'float32' or 'float64'
+    walk: str = "rows"  # 'rows', 'by_src' or 'by_dst'. Results summed at nodes must belong to the walk
 
     @property
     def name(self) -> str:

@@ -72,12 +72,7 @@ def wide(slot: Slot) -> bool:
 
 
 def print_transposes(inward: Iterable[int], outward: Iterable[int], item: int) -> str:
-    """Functions ``in<dim>`` (mul_ir to ir_mul) and ``out<dim>`` (back) for blocks of ``dim`` components.
-
-    Args:
-        inward, outward: The dims needed.
-        item: Bytes of one element.
-    """
+    """Functions ``in<dim>`` (mul_ir to ir_mul) and ``out<dim>`` (back) for blocks of ``dim`` components."""
     parts = [_function("in", dim, item) for dim in sorted(set(inward))]
     parts += [_function("out", dim, item) for dim in sorted(set(outward))]
     return "\n".join(parts)

@@ -9,13 +9,7 @@ from ...forms.program import Path
 
 
 class CWriter(Writer):
-    """Collects the lines before, in and behind the loop over the channels of a path's inner axis.
-
-    Args:
-        path: For the places of its operands.
-        kind: What is computed.
-        writes: Results that are overwritten ('z', 'w'); the others are added to.
-    """
+    """Collects the lines before, in and behind the loop over the channels of a path's inner axis; see `path_body`."""
 
     def __init__(self, path: Path, kind: Kind, writes: frozenset[str]) -> None:
         self.kind, self.writes = kind, writes
@@ -87,10 +81,7 @@ class CWriter(Writer):
 
 
 def path_body(path: Path, kind: Kind, writes: frozenset[str]) -> str:
-    """The body of a path's function over the pointers of ``kind``; equal paths have equal bodies.
-
-    It overwrites the results that ``writes`` names ('z', 'w'), and adds to the others.
-    """
+    """The body of a path's function over the pointers of ``kind``; it adds to results that ``writes`` does not name."""
     out = CWriter(path, kind, writes)
     PathLines(path, kind, out).write()
     return "\n  ".join(out.body())

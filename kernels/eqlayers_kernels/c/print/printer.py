@@ -26,23 +26,15 @@ typedef {ctype} T;
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: a program, what of it is computed, and over which rows.
+    """One kernel: a program, what of it is computed, and over which rows."""
 
-    Attributes:
-        program: The form.
-        kind: What is computed.
-        dtype: 'float32' or 'float64'.
-        walk: One of `TRAVERSALS`. By segments, operands and results of nodes are indexed, others have a row per edge.
-        shared: Whether one row of weights serves all rows; the gradient of it is summed per chunk.
-        reads: Rows of a table that make a row of weights, see `Tabled`; 0 for weights as they are.
-    """
-
-    program: Program
-    kind: Kind
-    dtype: str
+    program: Program  # the form
+    kind: Kind  # what is computed
+    dtype: str  # 'float32' or 'float64'
+    #: One of `TRAVERSALS`. By segments, operands and results of nodes are indexed, others have a row per edge.
     walk: str = "rows"
-    shared: bool = False
-    reads: int = 0
+    shared: bool = False  # whether one row of weights serves all rows; the gradient of it is summed per chunk
+    reads: int = 0  # rows of a table that make a row of weights, see `Tabled`; 0 for weights as they are
 
     @property
     def name(self) -> str:

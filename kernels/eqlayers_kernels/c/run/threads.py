@@ -17,11 +17,7 @@ T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """A value that a forked child makes anew: threads do not survive a fork, and a lock may be held at that moment.
-
-    Args:
-        make: builds the value when it is first asked for, in each process.
-    """
+    """A value that a forked child makes anew: threads do not survive a fork, and a lock may be held at that moment."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -133,25 +129,15 @@ class _Pool:
 _pool: PerProcess[_Pool] = PerProcess(_Pool)
 
 
-def run(
-    fn: Callable[..., object], args: tuple[Any, ...], total: int, chunks: int, threads: int, grain: int = 1
-) -> None:
+def run(fn: Callable[..., object], args: tuple[Any, ...], total: int, chunks: int, threads: int) -> None:
     """Calls ``fn(*args, begin, end)`` for consecutive chunks of ``[0, total)``, on several threads.
 
-    The bounds depend on `total`, `chunks` and `grain` alone, never on the number of threads or their timing. May be
-    called from several Python threads at once, from inside `fn`, and after a fork.
-
-    Args:
-        fn: usually a function of a ``ctypes.CDLL``, which runs without Python's lock. What it returns is dropped; give
-            it an ``errcheck`` if its status can be an error.
-        args: passed on before the bounds.
-        total: length of the range; `fn` is not called for an empty one.
-        chunks: number of pieces wanted; some more than `threads` even out unequal work.
-        threads: threads that may work at once, the caller included (``torch.get_num_threads()``).
-        grain: fewest items worth a chunk of their own. Ranges shorter than two grains run in the caller, in one piece.
+    The bounds depend on `total` and `chunks` alone, never on the number of threads or their timing. May be called from
+    several Python threads at once, from inside `fn`, and after a fork. What `fn` returns is dropped: give a C function
+    an ``errcheck`` if its status can be an error. ``threads`` counts the caller, too.
 
     Raises:
-        ValueError: `total` is negative, or `chunks`, `threads` or `grain` is below 1.
+        ValueError: `total` is negative, or `chunks` or `threads` is below 1.
         BaseException: whatever `fn` raised first; chunks not begun by then are left out.
 
     Example:
@@ -162,14 +148,14 @@ def run(
         >>> out
         [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
     """
-    if total < 0 or chunks < 1 or threads < 1 or grain < 1:
+    if total < 0 or chunks < 1 or threads < 1:
         raise ValueError(
-            f"expected total >= 0 and chunks, threads, grain >= 1, got total={total}, chunks={chunks}, "
-            f"threads={threads}, grain={grain}; pass the number of rows, and torch.get_num_threads() as threads"
+            f"expected total >= 0 and chunks, threads >= 1, got total={total}, chunks={chunks}, threads={threads}; "
+            f"pass the number of rows, and torch.get_num_threads() as threads"
         )
     if total == 0:
         return
-    chunks = min(chunks, max(1, total // grain))
+    chunks = min(chunks, max(1, total))
     if chunks == 1:
         fn(*args, 0, total)
         return

@@ -41,24 +41,16 @@ def {name}({pointers}segments, rows, count, chunk, never, ACC: tl.constexpr, BLO
 
 @dataclass(frozen=True)
 class FormulaText:
-    """One kernel.
+    """One kernel."""
 
-    Attributes:
-        base: The formula.
-        order: The statements of the loop.
-        begun: Components that a kernel before this one has begun to sum.
-        walk: 'rows' of the batch, 'by_src' (rows of every sender), 'by_dst' (of every receiver), or 'lanes': rows of
-            the batch side by side, for formulas without channels.
-        double: Whether sums are formed in float64.
-        masked: Whether the channels do not fill the blocks.
-    """
-
-    base: Formula
-    order: Order
-    begun: frozenset[Slot]
+    base: Formula  # the formula
+    order: Order  # the statements of the loop
+    begun: frozenset[Slot]  # components that a kernel before this one has begun to sum
+    #: 'rows' of the batch, 'by_src' (rows of every sender), 'by_dst' (of every receiver), or 'lanes': rows of the
+    #: batch side by side, for formulas without channels.
     walk: str
-    double: bool
-    masked: bool
+    double: bool  # whether sums are formed in float64
+    masked: bool  # whether the channels do not fill the blocks
 
     @property
     def name(self) -> str:

@@ -15,17 +15,11 @@ from .tuning import Cost, Processor
 
 @dataclass(frozen=True)
 class Piece:
-    """One kernel of a formula.
+    """One kernel of a formula."""
 
-    Attributes:
-        text: The kernel.
-        block: Channels of one program of the grid, or rows.
-        blocks: Programs per run of rows.
-    """
-
-    text: FormulaText
-    block: int
-    blocks: int
+    text: FormulaText  # the kernel
+    block: int  # channels of one program of the grid, or rows
+    blocks: int  # programs per run of rows
 
 
 def plan(base: Formula, double: bool, on: Processor) -> tuple[Piece, ...]:

@@ -18,40 +18,24 @@ from .tuning import Cost, Processor
 
 @dataclass(frozen=True)
 class Piece:
-    """One kernel of a form, its blocks of channels, and its places among the partial sums.
+    """One kernel of a form, its blocks of channels, and its places among the partial sums."""
 
-    Attributes:
-        text: The kernel.
-        block: Channels of one program of the grid.
-        blocks: Programs per segment.
-        parts: First place of each result, in the order of ``text.results``.
-    """
-
-    text: KernelText
-    block: int
-    blocks: int
-    parts: tuple[int, ...]
+    text: KernelText  # the kernel
+    block: int  # channels of one program of the grid
+    blocks: int  # programs per segment
+    parts: tuple[int, ...]  # first place of each result, in the order of ``text.results``
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All kernels of one request.
+    """All kernels of one request."""
 
-    Attributes:
-        pieces: The kernels, in the order in which they run: one may add to what another has stored.
-        parts: Number of partial sums of each wanted operand.
-        covered: Whether the kernels write every column of each partial sum of each wanted operand.
-        walks: The walk that computes each wanted operand.
-        added: Operands that are added in memory.
-        stored: Whether gradients of x are stored for each edge, and summed by senders behind the kernels.
-    """
-
-    pieces: tuple[Piece, ...]
-    parts: dict[str, int]
-    covered: dict[str, bool]
-    walks: dict[str, str]
-    added: frozenset[str]
-    stored: bool = False
+    pieces: tuple[Piece, ...]  # the kernels, in the order in which they run: one may add to what another has stored
+    parts: dict[str, int]  # number of partial sums of each wanted operand
+    covered: dict[str, bool]  # whether the kernels write every column of each partial sum of each wanted operand
+    walks: dict[str, str]  # the walk that computes each wanted operand
+    added: frozenset[str]  # operands that are added in memory
+    stored: bool = False  # whether gradients of x are stored for each edge, and summed by senders behind the kernels
 
 
 def why_not(program: Program) -> str | None:
@@ -209,10 +193,7 @@ def _cut(
 def _groups(
     paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor, reads: int, most: int
 ) -> Iterator[tuple[Path, ...]]:
-    """Paths that share a kernel: equal channels, and together no more values than the registers hold.
-
-    Paths with the same result stay together as far as possible, so that it is summed in registers.
-    """
+    """Paths that share a kernel: equal channels, values that fit the registers, and equal results if possible."""
     owner = "z" if kind.results == ("z",) else "x"
 
     def key(path: Path) -> tuple[int, int]:

@@ -118,13 +118,7 @@ class Body:
 
 
 class TritonWriter(Writer):
-    """Writes one path of a kernel into its body.
-
-    Args:
-        body: The kernel's.
-        number: Of the path, for the names of its variables.
-        path: For the places of its operands.
-    """
+    """Writes one path of a kernel into its body; ``number`` is for the names of its variables."""
 
     weighs_first = True
 

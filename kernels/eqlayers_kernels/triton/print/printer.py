@@ -37,29 +37,20 @@ def {name}({pointers}, {rooms}{tables}segments, start, sums, rows, count, spare,
 
 @dataclass(frozen=True)
 class KernelText:
-    """One kernel.
+    """One kernel."""
 
-    Attributes:
-        program: The form that the paths belong to.
-        paths: Those that this kernel computes; none has an outer axis, all have the channels of the first.
-        kind: What is computed.
-        walk: 'rows', 'by_dst' (edges of every receiver), 'by_src' (of every sender) or 'by_place' (of every place in a
-            table).
-        shared: Whether one row of weights serves all rows.
-        masked: Whether the channels do not fill the blocks.
-        reading: Of weights from a table; None for weights as they are.
-        stored: Whether gradients of x that belong to an edge are stored for it.
-        begun: First columns of the slots of x whose gradients an earlier kernel has stored; this one adds to them.
-    """
-
-    program: Program
+    program: Program  # the form that the paths belong to
+    #: Those that this kernel computes; none has an outer axis, all have the channels of the first.
     paths: tuple[Path, ...]
-    kind: Kind
+    kind: Kind  # what is computed
+    #: 'rows', 'by_dst' (edges of every receiver), 'by_src' (of every sender) or 'by_place' (of every place in a
+    #: table).
     walk: str
-    shared: bool
-    masked: bool
-    reading: Reading | None = None
-    stored: bool = False
+    shared: bool  # whether one row of weights serves all rows
+    masked: bool  # whether the channels do not fill the blocks
+    reading: Reading | None = None  # of weights from a table; None for weights as they are
+    stored: bool = False  # whether gradients of x that belong to an edge are stored for it
+    #: First columns of the slots of x whose gradients an earlier kernel has stored; this one adds to them.
     begun: frozenset[int] = frozenset()
 
     @property

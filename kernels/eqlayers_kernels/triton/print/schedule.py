@@ -22,38 +22,24 @@ FEW = (8, 0, None)
 
 
 class Step(NamedTuple):
-    """One statement: what it does, to which node or slot, from which nodes.
+    """One statement: what it does, to which node or slot, from which nodes."""
 
-    Attributes:
-        kind: 'load' a node, 'make' it of its arguments, 'add' a value or a product of two to the sum of a node, 'total'
-            the same to the sum of a slot, 'store' that sum.
-        node: Number of the node; -1 where a slot is meant.
-        slot: That is summed; (-1, -1) where a node is meant.
-        args: Numbers of nodes.
-        rank: Puts it behind those that it depends on; of a 'total', where the formula adds its term.
-        follows: Whether an 'add' or 'total' has one before it.
-    """
-
+    #: 'load' a node, 'make' it of its arguments, 'add' a value or a product of two to the sum of a node, 'total' the
+    #: same to the sum of a slot, 'store' that sum.
     kind: str
-    node: int
-    slot: Slot
-    args: tuple[int, ...]
-    rank: int = -1
-    follows: bool = False
+    node: int  # number of the node; -1 where a slot is meant
+    slot: Slot  # that is summed; (-1, -1) where a node is meant
+    args: tuple[int, ...]  # numbers of nodes
+    rank: int = -1  # puts it behind those that it depends on; of a 'total', where the formula adds its term
+    follows: bool = False  # whether an 'add' or 'total' has one before it
 
 
 class Order(NamedTuple):
-    """Statements in their order.
+    """Statements in their order."""
 
-    Attributes:
-        steps: The statements.
-        alive: Most values at once; with sums that outlive the order, and what is loaded before it.
-        accesses: Loads and stores.
-    """
-
-    steps: tuple[Step, ...]
-    alive: int
-    accesses: int
+    steps: tuple[Step, ...]  # the statements
+    alive: int  # most values at once; with sums that outlive the order, and what is loaded before it
+    accesses: int  # loads and stores
 
     @property
     def operations(self) -> int:

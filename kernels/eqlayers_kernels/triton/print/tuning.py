@@ -41,35 +41,23 @@ FEWER = (2 / 3, 1 / 2)
 
 
 class Processor(NamedTuple):
-    """The resources of an architecture for one program of a printed kernel, and how it is compiled.
+    """The resources of an architecture for one program of a printed kernel, and how it is compiled."""
 
-    Attributes:
-        lanes: Threads of a program: one warp, so that sums over channels need no barrier.
-        registers: Of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs.
-        wide: The same for kernels with more than two channels per thread, which hold more than is counted.
-        second: The same for second derivatives, of which values and their derivatives are alive together.
-        narrow: The most of these where operands have 2 bytes: some are then read without a pipeline, into registers.
-        accesses: Loads and stores of a kernel: loads of the next row are on their way, in registers or shared memory.
-        most_registers: That no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy.
-        shared_bytes: That no compiled kernel may exceed: what a program has if the registers bound their number.
-        stages: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, operands of the next
-            row are on their way while this one is computed, and the edge after that is looked up.
-        options: Of Triton's compiler. Left without a bound, ptxas lowers the number of registers for the sake of
-            occupancy and moves a few values to memory; with one it takes what it needs, which is far from the bound.
-        fused: Whether products and sums are contracted; releases of Triton differ in the default.
-    """
-
-    lanes: int
-    registers: int
-    wide: int
-    second: int
-    narrow: int
-    accesses: int
-    most_registers: int
-    shared_bytes: int
+    lanes: int  # threads of a program: one warp, so that sums over channels need no barrier
+    registers: int  # of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs
+    wide: int  # the same for kernels with more than two channels per thread, which hold more than is counted
+    second: int  # the same for second derivatives, of which values and their derivatives are alive together
+    narrow: int  # the most of these where operands have 2 bytes: some are then read without a pipeline, into registers
+    accesses: int  # loads and stores of a kernel: loads of the next row are on their way, in registers or shared memory
+    most_registers: int  # that no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy
+    shared_bytes: int  # that no compiled kernel may exceed: what a program has if the registers bound their number
+    #: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, operands of the next row are
+    #: on their way while this one is computed, and the edge after that is looked up.
     stages: int
+    #: Of Triton's compiler. Left without a bound, ptxas lowers the number of registers for the sake of occupancy and
+    #: moves a few values to memory; with one it takes what it needs, which is far from the bound.
     options: dict[str, int]
-    fused: bool = True
+    fused: bool = True  # whether products and sums are contracted; releases of Triton differ in the default
 
     def planned(self, order: int, itemsize: int) -> Processor:
         """The row that kernels of an order of derivative, for operands of so many bytes, are planned with."""
@@ -153,12 +141,7 @@ def blocks(op: str, width_u: int, width_v: int, *, batched: bool, double: bool) 
 
 
 def chunks(tiles: int, others: int) -> int:
-    """Pieces that a sum over ``tiles`` tiles of the batch is cut into, beside ``others`` programs per tile.
-
-    Example:
-        >>> chunks(3, 10), chunks(10_000, 16), chunks(10_000, 5000)
-        (1, 128, 1)
-    """
+    """Pieces that a sum over ``tiles`` tiles of the batch is cut into, beside ``others`` programs per tile."""
     return max(1, min(-(-tiles // TILES_PER_CHUNK), PROGRAMS // max(1, others)))
 
 

@@ -43,27 +43,16 @@ _DEVICES = count(1)  # kernels are kept per device number; each activation of a 
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of a multiprocessor that one compiled kernel takes.
+    """The resources of a multiprocessor that one compiled kernel takes."""
 
-    Attributes:
-        registers: Vector registers per thread.
-        spill_bytes: Bytes per thread that were moved to memory for want of registers.
-        shared_bytes: Shared memory per block.
-    """
-
-    registers: int
-    spill_bytes: int
-    shared_bytes: int
+    registers: int  # vector registers per thread
+    spill_bytes: int  # bytes per thread that were moved to memory for want of registers
+    shared_bytes: int  # shared memory per block
 
 
 @contextmanager
 def target(name: str) -> Iterator[None]:
-    """Within the block, Triton compiles for the target; nothing can be launched.
-
-    Raises:
-        ValueError: The target is not in :data:`TARGETS`.
-        RuntimeError: The process runs Triton's interpreter.
-    """
+    """Within the block, Triton compiles for a row of `TARGETS`, and launches nothing."""
     if name not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {name!r}. Add a row to TARGETS.")
     if availability.interpreted():
@@ -119,11 +108,7 @@ def _driver(name: str) -> Any:
 
 
 def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms: launch.Terms) -> Any:
-    """Compile what :func:`launch.product` would launch for these CPU tensors; inside :func:`target`.
-
-    Returns:
-        Triton's compiled kernel; see :func:`resources`.
-    """
+    """Compile what :func:`launch.product` would launch for these CPU tensors; inside :func:`target`."""
     from triton.runtime import driver
 
     from ..segment.kernels import segment_kernel
@@ -143,16 +128,7 @@ def compile_form(
     jobs: int | None = None,
     reading: Reading | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
-    """Compile the printed kernels of a request; inside :func:`target`.
-
-    Args:
-        program, kind, dtype, graph, shared, atomic: As of :class:`eqlayers_kernels.triton.run.forms.FormRunner`.
-        jobs: Kernels at a time; as many as cores if None.
-        reading: As of the same.
-
-    Yields:
-        What is compiled, and Triton's compiled kernel; see :func:`resources`.
-    """
+    """Compile the printed kernels of a request of `FormRunner`, ``jobs`` at a time; inside :func:`target`."""
     runner = forms.FormRunner(program, kind, dtype, graph, shared, _processor(), atomic, reading)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     if reading is not None:
@@ -173,15 +149,7 @@ def compile_form(
 def compile_formula(
     base: Formula, dtype: torch.dtype, jobs: int | None = None
 ) -> Iterator[tuple[formula_plan.Piece, Any]]:
-    """Compile the printed kernels of a formula; inside :func:`target`.
-
-    Args:
-        base, dtype: As of :class:`eqlayers_kernels.triton.run.formula_run.FormulaRunner`.
-        jobs: Kernels at a time; as many as cores if None.
-
-    Yields:
-        What is compiled, and Triton's compiled kernel; see :func:`resources`.
-    """
+    """Compile the printed kernels of a formula, ``jobs`` at a time (None: as many as cores); inside :func:`target`."""
     runner = FormulaRunner(base, dtype, _processor())
     tensors = [torch.empty(*(() if one.rows == "one" else (5,)), one.width, dtype=dtype) for one in base.operands]
     tables = edges.unpack(edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5), 5, 5, 5)

@@ -40,11 +40,7 @@ class Planned(Protocol):
 
 
 def threads(jobs: int | None = None) -> int:
-    """Kernels that may be compiled at a time here: one for AMD, whose compiler Triton calls unsafe in threads.
-
-    Args:
-        jobs: At most; as many as cores if None.
-    """
+    """Kernels that may be compiled at a time here: one for AMD, whose compiler Triton calls unsafe in threads."""
     from triton.runtime import driver
 
     if driver.active.get_current_target().backend == "hip":
@@ -60,16 +56,7 @@ def kept() -> str:
 
 
 def compile_calls(calls: Sequence[Call], device: torch.device | None = None, jobs: int | None = None) -> Iterator[Any]:
-    """Compile launches at the same time: Triton lets other threads run while it compiles.
-
-    Args:
-        calls: What would be launched; nothing is.
-        device: The CUDA or HIP device to compile for; None inside :func:`eqlayers_kernels.triton.run.aot.target`.
-        jobs: As of :func:`threads`.
-
-    Yields:
-        Triton's compiled kernels, in order.
-    """
+    """Compile launches at the same time, which Triton allows; ``device`` is None inside :func:`.aot.target`."""
 
     def warm(call: Call) -> Any:
         on = torch.cuda.device(device) if device is not None else nullcontext()  # every thread has its own
@@ -85,16 +72,7 @@ def compile_calls(calls: Sequence[Call], device: torch.device | None = None, job
 
 
 def launched(runner: Planned, like: Tensor, prepare: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Buffers, after the launches that fill them; kernels are compiled before their first launch on a device.
-
-    Args:
-        runner: Plans the kernels.
-        like: An operand; its device is the current one.
-        prepare: Gives buffers and, last, the launches, as the runner plans them now.
-
-    Raises:
-        KernelError: A kernel does not compile, with fewer registers either.
-    """
+    """Buffers, after the launches that fill them; ``prepare`` gives both. KernelError if a kernel does not compile."""
 
     def different() -> list[Call]:
         """One launch of each kernel; it may take several."""

@@ -22,26 +22,19 @@ PIECES = 1024
 
 
 class Tables(NamedTuple):
-    """The pieces of one walk; all ``int64``.
+    """The pieces of one walk; all ``int64``."""
 
-    Attributes:
-        nodes: ``[V]`` node of every piece.
-        first, stop: ``[V]`` its edges, as places in ``edges``.
-        places: ``[V]`` row that it writes: the node's if it has one piece, else, counted on from the nodes' number, one
-            of the room; -1 for pieces that are none, which write nothing.
-        edges, others: ``[E]`` numbers of the edges in the order of their nodes, and the nodes at their other ends.
-        room: ``[nodes + 1]`` where the rows of each node's pieces begin; equal to the next for nodes of one piece.
-        ends: ``[E]`` where weights are read from a table: of the walk by its places the receivers, in the order of
-            ``edges``; of others the place of each edge, by its number.
-    """
-
-    nodes: Tensor
-    first: Tensor
+    nodes: Tensor  # ``[V]`` node of every piece
+    first: Tensor  # ``[V]`` its edges, as places in ``edges``
     stop: Tensor
+    #: ``[V]`` row that it writes: the node's if it has one piece, else, counted on from the nodes' number, one of
+    #: the room; -1 for pieces that are none, which write nothing.
     places: Tensor
-    edges: Tensor
+    edges: Tensor  # ``[E]`` numbers of the edges in the order of their nodes, and the nodes at their other ends
     others: Tensor
-    room: Tensor
+    room: Tensor  # ``[nodes + 1]`` where the rows of each node's pieces begin; equal to the next for nodes of one piece
+    #: ``[E]`` where weights are read from a table: of the walk by its places the receivers, in the order of
+    #: ``edges``; of others the place of each edge, by its number.
     ends: Tensor | None = None
 
     @property
@@ -72,12 +65,7 @@ def _lengths(count: int, nodes: int) -> list[int]:
 
 
 def length(count: int, num_src: int, num_dst: int) -> int:
-    """Elements of the packed tables of a graph.
-
-    Example:
-        >>> length(100, 3, 4) - length(100, 3, 3)
-        5
-    """
+    """Elements of the packed tables of a graph."""
     return sum(_lengths(count, num_dst)) + sum(_lengths(count, num_src))
 
 
@@ -93,12 +81,7 @@ def unpack(packed: Tensor, count: int, num_src: int, num_dst: int, places: int |
 
 
 def pack(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    """Sort ``[2, E]`` edges (src, dst) by receiver and by sender.
-
-    Returns:
-        Packed tables ``[length(E, num_src, num_dst)]``; see :func:`unpack`. Indices are not checked: that would make
-        the stream wait.
-    """
+    """Sort ``[2, E]`` edges (src, dst) by receiver and by sender, unchecked; see :func:`unpack`."""
     edge_index = edge_index.to(torch.int64)
     src, dst = edge_index.unbind(0)
     if _launches(edge_index):
@@ -112,11 +95,7 @@ def place_length(count: int, places: int) -> int:
 
 
 def pack_places(edge_index: Tensor, place: Tensor, places: int) -> Tensor:
-    """Sort ``[2, E]`` edges (src, dst) by their ``[E]`` places.
-
-    Returns:
-        Packed tables ``[place_length(E, places)]``, to stand behind the tables of the graph.
-    """
+    """Sort ``[2, E]`` edges (src, dst) by their ``[E]`` places, to stand behind the tables of the graph."""
     src, dst = edge_index.to(torch.int64).unbind(0)
     place = place.to(torch.int64)
     if _launches(edge_index):

@@ -20,13 +20,7 @@ from .forms import add_up_pieces, function, summed_rows
 
 
 class FormulaRunner:
-    """One formula for operands of one dtype.
-
-    Args:
-        base: The formula.
-        dtype: Of operands and results; half precision is summed in float32.
-        on: What a kernel may take of the processor.
-    """
+    """One formula for operands of one dtype; half precision is summed in float32."""
 
     def __init__(self, base: Formula, dtype: torch.dtype, on: tuning.Processor) -> None:
         self.base, self.dtype = base, dtype

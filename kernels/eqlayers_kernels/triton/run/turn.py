@@ -21,11 +21,7 @@ TURNED = 4096
 
 
 class Turn:
-    """The columns of x and z in the other order, and a program that reads them so.
-
-    Args:
-        program: In 'mul_ir'.
-    """
+    """The columns of x and z in the other order, and a program in 'ir_mul' of one in 'mul_ir' that reads them so."""
 
     def __init__(self, program: Program) -> None:
         self.program = replace(program, layout="ir_mul")
