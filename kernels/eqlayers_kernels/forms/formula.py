@@ -196,7 +196,7 @@ class Formula:
         return _made(expr, (*self.operands, *new), results, nodes_of, self.channels)
 
     def along(self, moving: Sequence[bool]) -> Formula:
-        """The derivative of the results along tangents of what moves; these become operands, behind the others."""
+        """The derivative of the results along tangents of the moving ones, which become operands, behind the others."""
         expr = Expression(self.nodes)
         numbers: dict[int, int] = {}
         extra: list[Operand] = []

@@ -45,7 +45,7 @@ static inline void unpack_add(const T *restrict from, T *restrict to, int dim, i
 
 
 def tile_body(base: Formula, added: Sequence[bool]) -> list[str]:
-    """The formula for one vector of lanes: components are ``p<n>[i * s<n>]``, those of results ``r<n>[i * t<n>]``."""
+    """The formula for one vector of lanes: components are ``p<n>[i * s<n>]``, results ``r<n>[i * t<n>]``."""
     uses = [0] * len(base.nodes)
     for node in base.nodes:
         for arg in node.args if not is_number(node) else ():
