@@ -84,7 +84,7 @@ def potential() -> Callable[[], Any]:
 
 @pytest.mark.parametrize(
     ("make", "functions", "files"),
-    [(tensor_product, 11, 8), (convolution, 14, 9), (contraction, 22, 9)],
+    [(tensor_product, 11, 8), (convolution, 14, 9), (contraction, 21, 9)],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_layer(make: Callable[[], Callable[[], Any]], functions: int, files: int) -> None:

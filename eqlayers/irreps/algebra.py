@@ -20,10 +20,7 @@ __all__ = ["as_irreps", "channel_major_order", "representation_matrix", "tensor_
 
 
 def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
-    """Read irreps: a string, ``o3.Irreps``, or anything that ``o3.Irreps`` accepts.
-
-    Raises:
-        IrrepsError: e3nn cannot read it.
+    """Read irreps: a string, ``o3.Irreps``, or anything that ``o3.Irreps`` accepts; IrrepsError if e3nn cannot read it.
 
     Example:
         >>> as_irreps("8x0e + 4x1o").dim
@@ -76,9 +73,7 @@ def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
 
     Returns:
         ``[2 l1 + 1, 2 l2 + 1, 2 l3 + 1]`` float64, read-only. Components as e3nn orders them, l = 1 is (x, y, z).
-
-    Raises:
-        IrrepsError: Degrees that are no counts, or do not fit each other.
+        IrrepsError for degrees that are no counts, or do not fit each other.
 
     Source:
         ``e3nn.o3.wigner_3j``; Geiger and Smidt 2022, arXiv:2207.09453.
@@ -166,10 +161,7 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
             orthogonal matrix is taken.
 
     Returns:
-        ``[irreps.dim, irreps.dim]`` float64.
-
-    Raises:
-        IrrepsError: The matrix is not orthogonal, or the irreps cannot be read.
+        ``[irreps.dim, irreps.dim]`` float64; IrrepsError if the matrix is not orthogonal, or the irreps cannot be read.
 
     Example:
         >>> representation_matrix("1o + 1e", -np.eye(3)).diagonal().tolist()

@@ -61,22 +61,14 @@ def register(backend: Backend) -> Backend:
 
 
 def find(name: str) -> Backend:
-    """The backend of that name.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """The backend of that name; ConfigError if there is none."""
     if not isinstance(name, str) or name not in BACKENDS:
         raise ConfigError(f"backend must be one of {', '.join(BACKENDS)} or None, got {got(name)}. Pass one of these.")
     return BACKENDS[name]
 
 
 def check_backend(name: str | None) -> None:
-    """Raise unless it is the name of a backend, or None.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Raise ConfigError unless it is the name of a backend, or None."""
     if name is not None:
         find(name)
 

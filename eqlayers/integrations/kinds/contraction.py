@@ -103,11 +103,6 @@ class AcceleratedContraction(nn.Module):
         """The coupling tensor of a degree, under MACE's name."""
         return self.get_buffer(f"U_matrix_{nu}")
 
-    def of_degree(self, degree: int) -> Tensor:
-        """Weights ``[Z, P, C]``."""
-        weights: Any = self.weights_max if degree == self.correlation else self.weights[self.correlation - 1 - degree]
-        return weights
-
     def read(self, degree: int, tensor: Tensor) -> Mixing | None:
         """The mixing of a coupling tensor; None if the tensor is not equivariant."""
         value = tensor.detach().to("cpu", torch.float64).numpy()

@@ -166,10 +166,8 @@ class SymmetricContraction(FormulaModule):
                 where rows are not one-hot or y requires a gradient; see ``one_hot``.
 
         Returns:
-            ``[N, irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit the layer or each other.
+            ``[N, irreps_out.dim]``; ShapeError, DTypeError, DeviceError or IndexRangeError if the inputs do not fit the
+            layer or each other.
         """
         if is_tracing():
             refuse_torchscript(self)
@@ -225,7 +223,11 @@ class SymmetricContraction(FormulaModule):
 
     def _weights(self) -> list[Tensor]:
         """The weights ``[Z, P, C]`` in the order of the formulas."""
-        return [self.contractions[k].of_degree(degree) for k, degree in self._formulas.order]  # type: ignore[operator]
+        highest, every = self.correlation, self._weights_of
+        return [
+            every[k].weights_max if degree == highest else every[k].weights[highest - 1 - degree]
+            for k, degree in self._formulas.order
+        ]
 
     def _fold(self, weights: list[Tensor]) -> Tensor:
         """``[Z, coefficients * C]`` of weights ``[Z, P, C]``."""

@@ -53,10 +53,6 @@ class ContractionWeights(torch.nn.Module):
             name = f"weights_{number if number < correlation - 1 else 'max'}_zeroed"
             self.register_buffer(name, torch.tensor(flag))
 
-    def of_degree(self, degree: int) -> Tensor:
-        """``[Z, P, C]``."""
-        return self.weights_max if degree == self._correlation else self.weights[self._correlation - 1 - degree]
-
     def tensor(self, degree: int) -> np.ndarray:
         """MACE's U, symmetric in the factors: ``[2 l + 1, D, ..., D, P]``, for l = 0 without the first axis."""
         polynomials = polynomials_of(self._text, self._ir, degree, self.mixings[degree - 1])

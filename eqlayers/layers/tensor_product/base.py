@@ -125,10 +125,8 @@ class ProductLayer(E3nnState, EquivariantModule):
             backend: Name of a backend, or None for the first that accepts.
 
         Returns:
-            A layer whose state dict has the keys of ``module``'s.
-
-        Raises:
-            ConfigError: Another layer, or its coefficients are not Wigner 3j symbols.
+            A layer whose state dict has the keys of ``module``'s; ConfigError for another layer, or
+            coefficients that are no Wigner 3j symbols.
 
         Example:
             >>> from e3nn import o3
@@ -179,10 +177,8 @@ class ProductLayer(E3nnState, EquivariantModule):
             ax: Axes to draw on; None for the current ones.
 
         Returns:
-            The figure and the axes.
-
-        Raises:
-            ConfigError: Another aspect ratio. MissingPackageError: matplotlib is not installed.
+            The figure and the axes; ConfigError for another aspect ratio; MissingPackageError if matplotlib is not
+            installed.
         """
         shades = None
         if check_flag("plot_weight", plot_weight) and (weight is not None or self.internal_weights):

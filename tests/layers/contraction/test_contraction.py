@@ -45,7 +45,9 @@ def defined(layer: SymmetricContraction, x: Tensor, mix: Tensor) -> Tensor:
         for degree in range(1, layer.correlation + 1):
             u = [tensor for other, tensor in couplings(single, degree) if other == ir]
             if u:
-                weights = torch.einsum("nz,zpc->ncp", mix, one.of_degree(degree))
+                highest = degree == layer.correlation
+                of_degree = one.weights_max if highest else one.weights[layer.correlation - 1 - degree]
+                weights = torch.einsum("nz,zpc->ncp", mix, of_degree)
                 value = torch.stack(u)[None, None].expand(*x.shape[:2], *[-1] * (degree + 2))
                 for _ in range(degree):
                     value = torch.einsum("nc...i,nci->nc...", value, x)

@@ -93,11 +93,9 @@ def load(source: str, name: str) -> ctypes.CDLL:
         name: a short identifier that names the file, for people and profilers.
 
     Returns:
-        The library; the same object for the same source. Its functions run without Python's lock.
-
-    Raises:
-        ValueError: `name` is no identifier.
-        CompilerError: there is no compiler, it failed or was killed, or the result cannot be loaded.
+        The library; the same object for the same source. Its functions run without Python's lock. ValueError if `name`
+        is no identifier; CompilerError if there is no compiler, it failed or was killed, or the result cannot be
+        loaded.
 
     Example:
         >>> library = load(EXPORT + " int twice(int i) { return 2 * i; }", "twice")

@@ -122,10 +122,8 @@ def sort_places(edge_index: int, place: int, count: int, num_src: int, places: i
         out: Address of the buffer described by `place_tables`.
 
     Returns:
-        None, or the first edge whose place is none; the buffer is then of no use.
-
-    Raises:
-        CompilerError: There is no compiler, or it failed.
+        None, or the first edge whose place is none; the buffer is then of no use; CompilerError if there is no
+        compiler, or it failed.
     """
     kinds = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
     wrong = int(_function("sort_places", *kinds)(edge_index, place, count, num_src, places, out))
@@ -141,11 +139,8 @@ def sort_edges(edge_index: int, count: int, num_src: int, num_dst: int, out: int
         out: Address of the buffer described by `tables`.
 
     Returns:
-        None, or (row, edge) of the first index that is no node; the buffer is then of no use.
-
-    Raises:
-        ValueError: A number is negative; C would write outside the buffer.
-        CompilerError: There is no compiler, or it failed.
+        None, or (row, edge) of the first index that is no node; the buffer is then of no use; ValueError for a negative
+        number; CompilerError if there is no compiler, or it failed.
     """
     if min(count, num_src, num_dst) < 0:
         raise ValueError(

@@ -96,10 +96,8 @@ def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[Call]], 
         device: The CUDA or HIP device.
 
     Returns:
-        Whether there was anything to compile: without rows there is nothing to launch.
-
-    Raises:
-        KernelError: They compile with no number of registers; the message has the first reason.
+        Whether there was anything to compile: without rows there is nothing to launch; KernelError if they compile with
+        no number of registers; the message has the first reason.
     """
     first: Exception | None = None
     for on in tuning.attempts(runner.on):

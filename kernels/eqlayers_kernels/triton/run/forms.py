@@ -84,14 +84,11 @@ class FormRunner:
         self.plan = plan(*what, on.planned(self.kind.order, self.dtype.itemsize), *how)
 
     def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
-        """Results by operand.
+        """Results by operand; KernelError if a kernel does not compile, with fewer registers either.
 
         Args:
             tensors: By pointer, rows contiguous, all on one device.
             tables: The edges of a graph, by walk.
-
-        Raises:
-            KernelError: A kernel does not compile, with fewer registers either.
         """
         x, turn = tensors["x"], self.turn
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
