@@ -9,25 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = [
-    "ArgumentError",
-    "BackendError",
-    "ConfigError",
-    "DTypeError",
-    "DataError",
-    "DeviceError",
-    "EqlayersError",
-    "GradientError",
-    "IndexRangeError",
-    "IrrepsError",
-    "MismatchError",
-    "MissingPackageError",
-    "OutOfMemoryError",
-    "ShapeError",
-    "UnknownImportError",
-    "UnknownNameError",
-]
-
 
 class EqlayersError(Exception):
     """Base of every error raised on purpose by eqlayers."""

@@ -22,8 +22,6 @@ from .torch_internals import (
     wrapped_by_func,
 )
 
-__all__ = ["Graph"]
-
 T = TypeVar("T")
 #: Nodes whose tables can be addressed.
 _MOST = 2**48

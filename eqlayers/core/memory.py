@@ -7,8 +7,6 @@ import os
 import platform
 from typing import Any, NamedTuple
 
-__all__ = ["KeptMemory", "keep_memory", "release_memory"]
-
 # of malloc.h: what `mallopt` sets
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 #: Never trim, never map, and one arena: the arenas of other threads hold 64 MiB, and what is larger is mapped after

@@ -49,35 +49,6 @@ except ImportError as error:
         f"something it needs is gone ({error}). Install one of these, or a newer eqlayers."
     ) from error
 
-__all__ = [
-    "SingleLevelFunction",
-    "TorchDispatchMode",
-    "as_base_tensors",
-    "as_constant",
-    "assert_later",
-    "batched_by_grad",
-    "being_traced",
-    "below_autograd",
-    "current_trace",
-    "in_forward_mode",
-    "is_plain",
-    "is_traced_size",
-    "on_tape",
-    "outside_of_autocast",
-    "outside_of_func",
-    "outside_of_traces",
-    "parsed_device",
-    "seen_by_outer_levels",
-    "single_level",
-    "tensor_without_numbers",
-    "traced_by_running",
-    "traced_for_others",
-    "tree_flatten",
-    "tree_unflatten",
-    "under_autocast",
-    "unwrapped",
-    "wrapped_by_func",
-]
 
 _NOTHING = nullcontext()
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # make_fx(pre_dispatch=True)

@@ -15,24 +15,13 @@ from typing import Any, NoReturn, Optional, TypeVar, no_type_check
 
 import torch
 from torch import Tensor
-from torch.jit import is_tracing  # type: ignore[attr-defined]
+from torch.jit import is_tracing as is_tracing  # type: ignore[attr-defined]
 
 from ..core.dtypes import ACCUMULATE
 from ..core.errors import ConfigError, ShapeError
 from ..core.torch_internals import under_autocast
 from ..irreps.layout import FlatLayout
 
-__all__ = [
-    "Scriptable",
-    "check_stored",
-    "checked",
-    "described",
-    "is_tracing",
-    "narrowed",
-    "operator",
-    "refuse_torchscript",
-    "widened",
-]
 _Layer = TypeVar("_Layer")
 #: Attributes of layers that scripts can read.
 _READABLE = (

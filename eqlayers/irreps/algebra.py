@@ -16,8 +16,6 @@ from e3nn import o3
 from ..core.checks import check_integer, check_items, got
 from ..core.errors import IrrepsError
 
-__all__ = ["as_irreps", "channel_major_order", "representation_matrix", "tensor_product_paths", "wigner_3j"]
-
 
 def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
     """Read irreps: a string, ``o3.Irreps``, or anything that ``o3.Irreps`` accepts; IrrepsError if e3nn cannot read it.

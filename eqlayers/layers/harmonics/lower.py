@@ -27,8 +27,6 @@ from ...core.errors import ConfigError, IrrepsError
 from ...core.forms.keys import register_formula
 from ...irreps.algebra import as_irreps
 
-__all__ = ["LARGEST_DEGREE", "NORMALIZATIONS", "SHIFTS", "edge_formula", "harmonics_formula", "read_degrees"]
-
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 20
 NORMALIZATIONS = ("integral", "component", "norm")

@@ -27,16 +27,6 @@ from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, 
 from ...core.checks import check_integer
 from ...core.forms.keys import register_formula
 
-__all__ = [
-    "SEAM",
-    "blocks_dim",
-    "blocks_start",
-    "check_degree",
-    "frame_formula",
-    "quaternion_formula",
-    "wigner_formula",
-]
-
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 12
 #: Edge frames of directions with a smaller y component belong to the second chart. No frame is continuous everywhere.
