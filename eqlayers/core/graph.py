@@ -156,11 +156,7 @@ class Graph:
 
     @property
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Senders and receivers of the edges, ``[E]`` int64 each.
-
-        Raises:
-            IndexRangeError: One lies outside its nodes (found on CPU only).
-        """
+        """Senders and receivers, ``[E]`` int64 each; IndexRangeError outside the nodes (found on CPU only)."""
         src, dst = self._edge_index.to(torch.int64).unbind(0)
         traced = being_traced()
         if traced or not self._in_range:
@@ -244,10 +240,7 @@ class Graph:
 
     @classmethod
     def of(cls, batch: Any) -> Graph:
-        """The edges of a batch of a loader, or of another object with ``edge_index`` and ``num_nodes``.
-
-        Raises:
-            ShapeError, DTypeError: It lacks these, or they are no edges.
+        """The edges of an object with ``edge_index`` and ``num_nodes``; ShapeError or DTypeError for others.
 
         Example:
             >>> from types import SimpleNamespace
@@ -259,12 +252,9 @@ class Graph:
 
     @classmethod
     def joined(cls, graphs: Sequence[Graph]) -> Graph:
-        """Several graphs as one batch, the nodes of each behind the nodes of the one before.
+        """Several graphs as one batch, the nodes of each behind the nodes of the one before; ShapeError for none.
 
         Loaders of torch-geometric put graphs that are attributes of samples into a list, as all that is no tensor.
-
-        Raises:
-            ShapeError: There is no graph. DTypeError: Something is none.
 
         Example:
             >>> pair = Graph(torch.tensor([[0, 1], [1, 0]]), 2)
@@ -306,10 +296,7 @@ def _check_number(name: str, value: Any) -> Any:
 
 
 def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph:
-    """``edge_index`` as a graph: itself if it is one.
-
-    Raises:
-        ShapeError, DTypeError: Neither a graph of so many nodes nor ``[2, E]`` integers.
+    """``edge_index`` as a graph: itself if it is one; ShapeError or DTypeError if it cannot be one.
 
     Example:
         >>> import torch

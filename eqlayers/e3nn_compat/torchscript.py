@@ -130,11 +130,7 @@ class Scriptable(torch.nn.Module):
         return ""
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
-        """The module that ``torch.jit.script`` takes in place of the layer.
-
-        Raises:
-            ConfigError: There is none, or a subclass changed ``forward``, which the wrapper would leave out.
-        """
+        """The module that ``torch.jit.script`` takes in place of the layer; ConfigError for another ``forward``."""
         if self._torchscript is None:
             refuse_torchscript(self)
         if isinstance(self._torchscript, str):

@@ -39,10 +39,7 @@ def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
 
 
 def as_irrep(value: Any, name: str = "ir") -> o3.Irrep:
-    """Read one irrep: a text such as '1o', ``o3.Irrep``, or a pair (degree, parity).
-
-    Raises:
-        IrrepsError: e3nn cannot read it.
+    """Read one irrep: a text such as '1o', ``o3.Irrep``, or a pair (degree, parity); or IrrepsError.
 
     Example:
         >>> as_irrep("1o").dim
@@ -101,10 +98,7 @@ def _wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
 def tensor_product_paths(
     irreps_in1: Any, irreps_in2: Any, filter_ir_out: Any = None
 ) -> list[tuple[int, int, o3.Irrep]]:
-    """All allowed ``(i_in1, i_in2, ir_out)``, in1 outermost, with ``ir_out`` in the filter (None: every one).
-
-    Raises:
-        IrrepsError: The filter holds something that is no irrep.
+    """All allowed ``(i_in1, i_in2, ir_out)``, in1 outermost, of a filter (None: every one); or IrrepsError.
 
     Example:
         >>> tensor_product_paths("2x0e + 1o", "1o", ["1o"])
@@ -131,10 +125,7 @@ def read_filter(value: Any) -> list[o3.Irrep] | None:
 
 
 def channel_major_order(irreps: Any) -> np.ndarray:
-    """Where each entry of the ``ir_mul`` layout stands in the ``mul_ir`` layout, ``[irreps.dim]`` int64.
-
-    Raises:
-        IrrepsError: The irreps cannot be read.
+    """Where each entry of the ``ir_mul`` layout stands in ``mul_ir``, ``[irreps.dim]`` int64; or IrrepsError.
 
     Example:
         >>> channel_major_order(o3.Irreps("2x1o")).tolist()

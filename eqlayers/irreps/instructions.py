@@ -41,9 +41,7 @@ def read_instructions(
 ) -> list[Instruction]:
     """Check instructions ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``; coefficients are not final yet.
 
-    Raises:
-        IrrepsError: A mode, a parity, a degree or a multiplicity does not fit.
-        IndexRangeError: An index names no irreps group.
+    IrrepsError for modes, parities, degrees or multiplicities that do not fit; IndexRangeError for no group.
     """
     out = []
     what = "a list of tuples (i_in1, i_in2, i_out, mode, has_weight[, path_weight])"

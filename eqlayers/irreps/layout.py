@@ -76,10 +76,7 @@ def _reordered(x: Tensor, irreps: o3.Irreps, inverse: bool) -> Tensor:
 
 
 def to_ir_mul(x: Tensor, irreps: o3.Irreps) -> Tensor:
-    """Flat features from e3nn's ``mul_ir`` layout to ``ir_mul``, ``[..., irreps.dim]``.
-
-    Raises:
-        ShapeError: The last axis is not ``irreps.dim`` long.
+    """Flat features ``[..., irreps.dim]`` from e3nn's ``mul_ir`` layout to ``ir_mul``; ShapeError for another width.
 
     Example:
         >>> to_ir_mul(torch.arange(6.0), o3.Irreps("2x1o")).tolist()
@@ -89,10 +86,7 @@ def to_ir_mul(x: Tensor, irreps: o3.Irreps) -> Tensor:
 
 
 def to_mul_ir(x: Tensor, irreps: o3.Irreps) -> Tensor:
-    """Flat features from ``ir_mul`` to e3nn's ``mul_ir`` layout, ``[..., irreps.dim]``.
-
-    Raises:
-        ShapeError: The last axis is not ``irreps.dim`` long.
+    """Flat features ``[..., irreps.dim]`` from ``ir_mul`` to e3nn's ``mul_ir`` layout; ShapeError for another width.
 
     Example:
         >>> to_mul_ir(torch.tensor([0.0, 3.0, 1.0, 4.0, 2.0, 5.0]), o3.Irreps("2x1o")).tolist()

@@ -41,12 +41,7 @@ WAYS = {
 
 
 def select(call: Call, name: str | None = None) -> str:
-    """Name of the way that runs ``call``: the one asked for, or the first that accepts.
-
-    Raises:
-        BackendError: The named way refuses; the message gives its reason.
-        ConfigError: No way of that name.
-    """
+    """Name of the way that runs ``call``: the one asked for, or the first that accepts; BackendError if it refuses."""
     if name is None:
         return next(name for name, way in WAYS.items() if way.refuse(call) is None and not way.only_named(call))
     if not isinstance(name, str) or name not in WAYS:

@@ -67,10 +67,7 @@ def register_product(name: str, channels: str) -> Row:
 
 
 def channels_of(product: str) -> Channels:
-    """The channel spec of a registered product, or of a spec given directly (``"u,v->uv"``).
-
-    Raises:
-        ConfigError: No product of that name.
+    """The channel spec of a registered product, or of a spec as ``"u,v->uv"``; ConfigError for another name.
 
     Example:
         >>> channels_of("vecmat")

@@ -74,12 +74,7 @@ def check_backend(name: str | None) -> None:
 
 
 def select(call: Request, name: str | None = None) -> Backend:
-    """The backend that runs ``call``: the named one, or the first that accepts.
-
-    Raises:
-        BackendError: The named backend refuses, or all do; the message gives every reason.
-        ConfigError: No backend of that name.
-    """
+    """The backend that runs ``call``: the named one, or the first that accepts; BackendError says why none does."""
     if name is not None:
         backend = find(name)
         reason = backend.refuse(call)

@@ -31,11 +31,9 @@ _REMAKE = "Make them anew from the edges of this graph."
 
 
 def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    """The edges ``[2, E]`` sorted by receiver and by sender.
+    """The edges ``[2, E]`` sorted by receiver and by sender; ShapeError or DTypeError if they are none.
 
-    Raises:
-        ShapeError, DTypeError: ``edge_index`` is no ``[2, E]`` tensor of integers, or a number of nodes is negative.
-        IndexRangeError: An index lies outside its nodes (found on CPU only).
+    IndexRangeError if an index lies outside its nodes or places, which is found on CPU only.
     """
     check_edges(edge_index, num_src, num_dst)
     if edge_index.device.type != "cpu":
@@ -57,12 +55,7 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
 
 
 def place_tables(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
-    """The tables of a graph, and behind them the edges sorted by their places in a table of radial functions.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The tensors do not fit a graph and its edges.
-        IndexRangeError: A place lies outside the table (found on CPU only).
-    """
+    """The tables of a graph, and behind them the edges sorted by places in a table; errors as of `edge_tables`."""
     check_places(graph, edge_index, place, num_src, num_dst)
     if edge_index.device.type != "cpu":
         return torch.cat([graph, triton_edges.pack_places(edge_index, place, places)])

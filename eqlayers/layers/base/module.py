@@ -72,10 +72,8 @@ class EquivariantModule(Scriptable):
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
         """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers.
 
-        They include the backends of the layers inside it, as in :func:`eqlayers.explain`.
-
-        Raises:
-            DeviceError, DTypeError: There is no such device or dtype. BackendError: The named backend refuses.
+        They include the backends of the layers inside it, as in :func:`eqlayers.explain`. DeviceError or DTypeError if
+        there is no such device or dtype; BackendError if the named backend refuses.
         """
         whole = self.whole_call(check_dtype("dtype", dtype), check_device("device", device))
         names = [] if whole is None else [select(whole[1], self.backend).name]
@@ -85,11 +83,7 @@ class EquivariantModule(Scriptable):
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
-        """The backend that runs the layer, and the answers of the other backends.
-
-        Raises:
-            DeviceError, DTypeError: There is no such device or dtype.
-        """
+        """The backend that runs the layer, and the answers of the others; errors as of `selected_backend`."""
         dtype, device = check_dtype("dtype", dtype), check_device("device", device)
         lines = [f"{type(self).__name__} on {device}, {dtype}, backend={self.backend or 'auto'}"]
         whole = self.whole_call(dtype, device)

@@ -225,19 +225,14 @@ class CartesianTensor(KeepsFloat64):
         return self.from_cartesian(data)
 
     def to_cartesian(self, data: Tensor) -> Tensor:
-        """``[..., irreps_out.dim]`` to ``[..., 3, ..., 3]`` with the symmetries.
-
-        Raises:
-            ShapeError, DTypeError: The data have another shape or dtype.
-        """
+        """``[..., irreps_out.dim]`` to ``[..., 3, ..., 3]`` with the symmetries; ShapeError or DTypeError otherwise."""
         self._flat.check("data", data)
         return self._product(data, False).view(*data.shape[:-1], *self._cube)
 
     def from_vectors(self, *vectors: Tensor) -> Tensor:
-        r"""Irreps of the outer product of a vector ``[..., 3]`` for each index: ``[..., irreps_out.dim]``.
+        """The outer product of a vector ``[..., 3]`` for each index as irreps ``[..., irreps_out.dim]``.
 
-        Raises:
-            ShapeError, DTypeError, DeviceError: Another number of vectors, or they do not fit each other.
+        ShapeError, DTypeError or DeviceError for another number of vectors, or others.
         """
         if len(vectors) != len(self.indices):
             raise ShapeError(

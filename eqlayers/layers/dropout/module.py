@@ -178,11 +178,7 @@ class Dropout(EquivariantModule):
         self.register_buffer("_copies", numbers, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[batch, ..., irreps.dim]`` to the same; a row without batch is a batch of one.
-
-        Raises:
-            ShapeError, DTypeError: The features do not fit the layer.
-        """
+        """``[batch, ..., irreps.dim]`` or one row to the same; ShapeError or DTypeError for other features."""
         if is_tracing():
             drawn: Tensor = torch.ops.eqlayers.layer_dropout(x, self._muls, self._copies, self.p, self.training)
             return drawn

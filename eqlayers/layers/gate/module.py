@@ -88,14 +88,11 @@ class Activation(EquivariantModule):
         self._sizes = [mul * ir.dim for mul, ir in self.irreps_in]
 
     def forward(self, features: Tensor, dim: int = -1) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features.
 
         Args:
             features: The irreps stand along the axis ``dim``.
             dim: Of the irreps, the last by default.
-
-        Raises:
-            ShapeError, DTypeError: The features do not fit the layer.
         """
         if dim != -1:
             check_floating("features", features, "[..., irreps along dim, ...]")

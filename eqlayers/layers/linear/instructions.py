@@ -46,10 +46,8 @@ def read_linear(
 ) -> list[LinearInstruction]:
     """Check pairs ``(i_in, i_out)`` and give each its coefficient; None stands for all pairs of equal irreps.
 
-    ``channels`` is the length of the further axis that is summed over, 1 without one.
-
-    Raises:
-        IrrepsError: Two irreps differ, or something is no pair. IndexRangeError: An index names no irreps group.
+    ``channels`` is the length of the further axis that is summed over, 1 without one. IrrepsError for irreps that
+    differ or no pair; IndexRangeError for an index of no irreps group.
     """
     if instructions is None:
         instructions = [

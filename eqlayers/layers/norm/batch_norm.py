@@ -136,11 +136,7 @@ class BatchNorm(_BatchNormalization):
             self.bias = torch.nn.Parameter(torch.zeros(scalars)) if self.affine else None
 
     def forward(self, input: Tensor) -> Tensor:
-        """``[batch, ..., irreps.dim]`` to the same; a row without batch is a batch of one.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: The features do not fit the layer.
-        """
+        """``[batch, ..., irreps.dim]`` or one row to the same; ShapeError, DTypeError or DeviceError for others."""
         self._flat.check("input", input)
         bias = self.bias if self.affine and self.include_bias else None
         running = self._statistics(input, "running_var")

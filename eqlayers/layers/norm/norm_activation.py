@@ -83,11 +83,7 @@ class NormActivation(CopyModule):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to the same.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: The features do not fit the layer, or the function changes the shape.
-        """
+        """``[..., irreps_in.dim]`` to the same; ShapeError, DTypeError or DeviceError otherwise."""
         features = checked(self._flat, "features", features)
         if is_tracing():
             return self._traced(features)

@@ -295,15 +295,12 @@ class RadialNetwork(ScalarNetwork):
         self.basis = basis
 
     def forward(self, lengths: Tensor | KnotBasis, basis: Tensor | KnotBasis | None = None) -> Tensor | TabledWeights:
-        """``[...]`` Angstrom to ``[..., num_weights]``.
+        """``[...]`` Angstrom to ``[..., num_weights]``; DTypeError if the lengths are no floating-point tensor.
 
         Args:
             lengths: ``[...]`` Angstrom; or the functions by interpolation, see :class:`TabledBasis`.
             basis: ``[..., num_basis]``, what ``self.basis(lengths)`` gives, where several networks share it; or by
                 interpolation, then the weights are so, too.
-
-        Raises:
-            DTypeError: The lengths are no tensor of floating-point numbers.
         """
         if basis is None:
             basis = lengths if isinstance(lengths, KnotBasis) else self.basis(lengths)

@@ -121,15 +121,11 @@ class RadialTable(KeepsTable):
             self.knots = fewest_knots(self.knots, self._dtype, Errors([in_float64(network)], wanted))
 
     def forward(self, lengths: Tensor, basis: Any = None) -> TabledWeights:
-        """The weights of edges, by where they read the table.
+        """The weights of edges, by where they read the table; errors as of :class:`Knots`.
 
         Args:
             lengths: ``[E]`` Angstrom.
             basis: Not read; so that the table can stand where a :class:`RadialNetwork` stood.
-
-        Raises:
-            ShapeError, DTypeError: The lengths have another shape or dtype.
-            IndexRangeError: A length is below the start (found on CPU only).
         """
         knots = self.knots
         table = self._rows() if self.table is None else self._frozen(1, knots.count, knots.interpolation)
@@ -163,11 +159,7 @@ class RadialTable(KeepsTable):
         return next(self.parameters(), self.knots.at).dtype
 
     def freeze(self) -> RadialTable:
-        """Make the table once; the network is not asked again, nor trained, and state dicts hold the table.
-
-        Raises:
-            ConfigError: The network is no longer finite, or 0 with its slope at the cutoff.
-        """
+        """Make the table once, for state dicts, too; ConfigError for a network that is not finite, or open at the end."""
         self._check_ends()  # training may have moved them
         self.table = self.made_once()
         return self

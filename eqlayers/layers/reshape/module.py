@@ -223,11 +223,7 @@ class Merge(EquivariantModule):
         self._flat = {f"features[{n}]": FlatLayout(one, layout) for n, one in enumerate(self.irreps_ins)}
 
     def forward(self, *features: Tensor) -> Tensor:
-        """``[..., irreps.dim]`` of each; leading axes broadcast. Returns ``[..., irreps_out.dim]``.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: The features do not fit the layer or each other.
-        """
+        """``[..., irreps.dim]`` of each, which broadcast, to ``[..., irreps_out.dim]``; or ShapeError, DTypeError."""
         if len(features) != len(self._flat):
             raise ShapeError(
                 f"features must be {len(self._flat)}, one for each of {list(map(str, self.irreps_ins))}, got "

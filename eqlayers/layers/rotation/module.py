@@ -81,11 +81,7 @@ class WignerD(FormulaModule):
         self.register_buffer("places", places, persistent=False)
 
     def forward(self, rotation: Tensor) -> Tensor:
-        """Rotations of the kind of the layer to matrices ``[..., irreps.dim, irreps.dim]``.
-
-        Raises:
-            ShapeError, DTypeError: The rotation has another shape or dtype.
-        """
+        """Rotations of the layer's kind to ``[..., irreps.dim, irreps.dim]``; ShapeError or DTypeError for others."""
         return self._full(self._blocks(self.rotation, check_rotation(self.rotation, rotation)))
 
     def D_from_matrix(self, R: Tensor) -> Tensor:
@@ -93,26 +89,20 @@ class WignerD(FormulaModule):
         return self._full(self._blocks("matrix", check_last("R", R, (3, 3), "rotations")))
 
     def D_from_quaternion(self, q: Tensor, k: Tensor | None = None) -> Tensor:
-        """``[..., 4]`` to ``[..., irreps.dim, irreps.dim]``.
+        """``[..., 4]`` to ``[..., irreps.dim, irreps.dim]``; ShapeError, DTypeError or DeviceError for other operands.
 
         Args:
             q: (w, x, y, z), of any length.
             k: ``[...]``, how many inversions there are besides; None for none.
-
-        Raises:
-            ShapeError, DTypeError, DeviceError: The operands do not fit.
         """
         return self._full(_inverted(self._blocks("quaternion", q), k))
 
     def D_from_angles(self, alpha: Tensor, beta: Tensor, gamma: Tensor, k: Tensor | None = None) -> Tensor:
-        """Three angles ``[...]`` in radians, which broadcast, to ``[..., irreps.dim, irreps.dim]``.
+        """Angles ``[...]`` in radians, which broadcast, to ``[..., irreps.dim, irreps.dim]``; DTypeError, DeviceError.
 
         Args:
             alpha: About y, applied last. beta: About x. gamma: About y, applied first.
             k: ``[...]``, how many inversions there are besides; None for none.
-
-        Raises:
-            DTypeError, DeviceError: The operands do not fit each other.
         """
         quaternions = angles_to_quaternion(alpha, beta, gamma)
         return self._full(_inverted(self._blocks("quaternion", quaternions), k))

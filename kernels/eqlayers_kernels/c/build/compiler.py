@@ -106,13 +106,9 @@ def load(source: str, name: str) -> ctypes.CDLL:
 
 
 def load_many(sources: Sequence[str], name: str) -> ctypes.CDLL:
-    """Load several translation units: compiled side by side, linked into one shared object.
+    """Load translation units, compiled side by side and linked into one shared object; errors as of `load`.
 
     A function that one unit calls in another is declared ``extern`` there; it needs no `EXPORT`.
-
-    Raises:
-        ValueError: `name` is no identifier, or there are no sources.
-        CompilerError: as in `load`.
     """
     if not (name.isascii() and name.isidentifier()):
         raise ValueError(f"expected an identifier as the name of a kernel, got {name!r}; use letters, digits and _")

@@ -39,16 +39,13 @@ class FormulaRunner:
     def __call__(
         self, tensors: Sequence[Tensor], tables: Mapping[str, Tables] | None, rows: int, nodes: tuple[int, int]
     ) -> list[Tensor]:
-        """``[rows or nodes, width]`` of every result, ``[width]`` of a sum over all rows; columns without output are 0.
+        """``[rows or nodes, width]`` of every result, ``[width]`` of a sum over all rows; or KernelError.
 
         Args:
             tensors: By operand, rows contiguous (one for all may have no axis of rows), all on one device.
             tables: Rows of the batch as edges, by walk; None if nothing belongs to senders or receivers.
             rows: Rows of the batch.
             nodes: Number of senders and of receivers.
-
-        Raises:
-            KernelError: A kernel does not compile, with fewer registers either.
         """
         like = tensors[0]
         if not rows:
