@@ -159,7 +159,7 @@ class RadialTable(KeepsTable):
         return next(self.parameters(), self.knots.at).dtype
 
     def freeze(self) -> RadialTable:
-        """Make the table once, for state dicts, too; ConfigError for a network that is not finite, or open at the end."""
+        """Make the table once, for state dicts, too; ConfigError for a network that is not finite or not 0 at the end."""
         self._check_ends()  # training may have moved them
         self.table = self.made_once()
         return self
