@@ -27,19 +27,10 @@ def run_program(
     backend: str | None = None,
     deterministic: bool = True,
 ) -> Tensor:
-    """Run a program, differentiable to any order.
+    """Run a program, differentiable to any order: ``[rows, width]``.
 
-    Args:
-        form: The program.
-        operands: x, y and w, of one dtype and device, with a row for each row of the batch, of the senders or of the
-            receivers, ``[rows, width]``, or ``[width]`` of one row for all.
-        rows: Of x, y, w and of the result: 'each', 'src', 'dst' or 'one'.
-        graph: The rows of the batch as edges; None if no operand or result has rows of nodes.
-        backend: Name of a backend, or None for the first that accepts.
-        deterministic: Whether sums must have a fixed order.
-
-    Returns:
-        ``[rows, width]``.
+    Operands x, y and w are of one dtype and device; ``rows`` says of them and of the result which rows they have:
+    'each', 'src', 'dst' or 'one', ``[width]``. The edges of ``graph`` are the rows of the batch.
     """
     if form.program.paths and is_plain(operands):
         results = at_once(form.with_rows(*rows), operands, graph, backend, deterministic)

@@ -61,12 +61,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def check_optional(check: Callable[[str, Any], T], name: str, value: Any) -> T | None:
-    """None, or what a check takes.
-
-    Example:
-        >>> check_optional(check_flag, "shared_weights", None), check_optional(check_flag, "shared_weights", 1)
-        (None, True)
-    """
+    """None, or what a check takes."""
     return None if value is None else check(name, value)
 
 
@@ -111,12 +106,7 @@ def check_integer(
 
 
 def fixed(value: Any) -> Any:
-    """An integer that is a constant of a compiled graph, where others may become its symbols; or anything else.
-
-    Example:
-        >>> fixed(3), fixed("3"), fixed(None)
-        (3, '3', None)
-    """
+    """An integer that is a constant of a compiled graph, where others may become its symbols; or anything else."""
     return operator.index(value) if is_integer(value) else value
 
 
@@ -136,15 +126,9 @@ def check_number(
     fix: str = "Use a value such as 5.0.",
     error: type[EqlayersError] = ConfigError,
 ) -> float:
-    """A finite number of any kind, above or at least some limit.
+    """A finite number of any kind, above or at least some limit; also a tensor of one element.
 
-    Args:
-        name: Of the argument.
-        value: Python's number, numpy's, or a tensor of one element.
-        above, at_least, at_most: Limits; of the first two one may be given.
-        unit: Such as " of Angstrom", for the message.
-        fix: The last sentence of the message.
-        error: What is raised.
+    ``unit`` is such as " of Angstrom", ``fix`` the last sentence of the message.
     """
     number = _as_float(value)
     high_enough = (above is None or number > above) and (at_least is None or number >= at_least)

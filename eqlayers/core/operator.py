@@ -141,16 +141,9 @@ def at_once(
 ) -> Sequence[Tensor] | None:
     """Run a form of operands that a kernel reads as they are; None where they need another look, or have no kernel.
 
-    They are looked at here, once: tensors of the right shapes, of one dtype, on one device. Kernels that are loaded run
-    on, whatever becomes of the compiler.
-
-    Args:
-        description: What to compute.
-        operands: In its order, plain: see `is_plain`, which a caller asks before compilers would follow this.
-        graph: For operands or results with rows of senders or receivers.
-        backend: Name of a backend; None for the best of the operands' device.
-        deterministic: Whether sums must have a fixed order.
-        tables: Of the graph with the places of its edges, for weights that are read from a table.
+    They are looked at here, once: tensors of the right shapes, of one dtype, on one device, and plain, which a caller
+    asks `is_plain` before compilers would follow this. Kernels that are loaded run on, whatever becomes of the
+    compiler. ``tables`` are of the graph with the places of its edges, for weights that are read from a table.
     """
     if backend is not None and backend not in WITH_KERNELS:
         return None

@@ -29,14 +29,7 @@ _LETTERS = "abcdefgh"
 
 @dataclass(frozen=True)
 class PathGroup:
-    """Paths of a program whose operands have equal channels, as one or two sparse products.
-
-    Example:
-        >>> from eqlayers import TensorProduct
-        >>> (group,) = TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]).infos
-        >>> str(group.channels), group.terms[0].num_terms, str(group.weight_channels)
-        ('a,->a', 3, 'a,a->a')
-    """
+    """Paths of a program whose operands have equal channels, as one or two sparse products."""
 
     paths: tuple[int, ...]  # their numbers in the program
     #: Blocks of the operands and of the result, whose components are the sparse rows, one after the other.
@@ -306,14 +299,7 @@ _made: dict[str, ProgramInfos] = {}
 
 
 def infos_of(program: Program) -> ProgramInfos:
-    """The infos of a program, made once for equal programs.
-
-    Example:
-        >>> from eqlayers import TensorProduct
-        >>> layer = TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)])
-        >>> infos_of(layer.plan.form.program) is layer.infos
-        True
-    """
+    """The infos of a program, made once for equal programs."""
     if program.key not in _made:
         _made[program.key] = ProgramInfos(program)
     return _made[program.key]

@@ -32,13 +32,6 @@ def compile_ahead(step: Callable[[], object]) -> int:
 
     Returns:
         The number of kinds of calls that the step came to.
-
-    Example:
-        >>> import torch
-        >>> from eqlayers import TensorProduct
-        >>> layer = TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)])
-        >>> compile_ahead(lambda: layer(torch.randn(5, 2), torch.randn(5, 3)))
-        1
     """
     wanted: _Wanted = {}
     with _returning_ones(wanted):

@@ -39,20 +39,10 @@ def run_form(
     backend: str = "",
     deterministic: bool = True,
 ) -> list[Tensor]:
-    """Look at the operands of a form, and run it: what the torch operator does.
+    """Look at the operands of a form, and run it: what the torch operator does, also with tensors of anyone.
 
-    Args:
-        operands: ``[rows, width]`` each as the form says, ``[width]`` for one row that serves all.
-        graph: The tables of :func:`.tables.edge_tables`; None if no operand or result has rows of senders or receivers.
-        rows, num_src, num_dst: Rows of the batch, senders and receivers.
-        key: See :mod:`eqlayers.core.forms.keys`.
-        backend: Who runs it; empty for the one of the tensors' device.
-        deterministic: Whether sums must have a fixed order.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The tensors do not fit the form.
-        BackendError: The compiler failed, or the backend runs no such forms. ConfigError: The key is unknown.
-        IndexRangeError: The tables do not fit its rows; checked on CPU only.
+    ``graph`` are the tables of :func:`.tables.edge_tables`, or None; for keys see :mod:`eqlayers.core.forms.keys`.
+    Errors are as of `check_operands`; BackendError if the compiler failed; ConfigError for an unknown key.
     """
     description = describe(key)
     sizes = with_table(description.form, operands, Sizes(rows, num_src, num_dst))

@@ -21,15 +21,7 @@ WATCHERS: list[Instead] = []
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
-    """Within the block, every call of a form is ``watch(request, run)``, which returns what ``run()`` does.
-
-    Example:
-        >>> seen = []
-        >>> with watching(lambda request, run: seen.append(request) or run()):
-        ...     pass  # a step of training
-        >>> seen
-        []
-    """
+    """Within the block, every call of a form is ``watch(request, run)``, which returns what ``run()`` does."""
     with instead(lambda request, find, *call: watch(request, lambda: find()(*call))):  # finding it compiles: seen, too
         yield
 

@@ -34,24 +34,12 @@ def summed(rows: str, t: Tensor, ends: Ends | None, deterministic: bool = True) 
 
 
 def taken(t: Tensor, index: Tensor, dim: int = 0) -> Tensor:
-    """Rows by index, along ``dim``, with a gradient summed in a fixed order; `index_select` sums it atomically on GPUs.
-
-    Example:
-        >>> import torch
-        >>> taken(torch.eye(2), torch.tensor([1])).tolist()
-        [[0.0, 1.0]]
-    """
+    """Rows by index along ``dim``, with a gradient summed in a fixed order; `index_select` has none on GPUs."""
     return t.index_select(dim, index) if t.is_cpu else t[(slice(None),) * dim + (index,)]
 
 
 def summed_rows(t: Tensor, index: Tensor, count: int, deterministic: bool = True, dim: int = 0) -> Tensor:
-    """``[N, ...]`` to ``[count, ...]``: the sum of the rows of each index along ``dim``, in a fixed order if asked for.
-
-    Example:
-        >>> import torch
-        >>> summed_rows(torch.ones(3, 1), torch.tensor([1, 1, 0]), 2).tolist()
-        [[1.0], [2.0]]
-    """
+    """``[N, ...]`` to ``[count, ...]``: sums of the rows of each index along ``dim``, in a fixed order on request."""
     out = t.new_zeros(*t.shape[:dim], count, *t.shape[dim + 1 :])
     if deterministic and not t.is_cpu:  # where index_add adds in any order, and this sorts
         return out.transpose(0, dim).index_put((index,), t.transpose(0, dim), accumulate=True).transpose(0, dim)

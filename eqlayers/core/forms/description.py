@@ -42,15 +42,10 @@ def tabled(key: str, reads: int, orders: int) -> str:
 
 
 class Description:
-    """A form under its key. Calls carry it in eager mode; operators in graphs have its key.
+    """A form under its key, which calls carry in eager mode, and operators in graphs as its key.
 
-    Args:
-        form: A product, a sum of products or a formula.
-        key: See :mod:`eqlayers.core.forms.keys`.
-
-    Attributes:
-        shapes: For each operand its width, and the entry of `Sizes` for its rows; None for one row for all.
-        batch: Number of an operand that has a row for each row of the batch; None if none has.
+    ``shapes`` are of each operand its width, and the entry of `Sizes` for its rows (None for one row for all);
+    ``batch`` is the number of an operand with a row for each row of the batch, or None.
     """
 
     def __init__(self, form: AnyForm, key: str) -> None:

@@ -26,12 +26,7 @@ def check_heads(name: str, irreps: o3.Irreps, heads: int) -> o3.Irreps:
 
 
 def heads_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
-    """Features times a number for each head: x the features, y ``[heads]``, no weights.
-
-    Example:
-        >>> heads_program(o3.Irreps("8x0e + 4x1o"), 4, "ir_mul").paths[0].axes
-        (Axis(extent=4, x=2, y=1, w=0, z=2, pairs=False), Axis(extent=2, x=1, y=0, w=0, z=1, pairs=False))
-    """
+    """Features times a number for each head: x the features, y ``[heads]``, no weights."""
     paths = []
     for slot in slots_of(irreps):
         if slot.mul and slot.dim:
@@ -43,14 +38,10 @@ def heads_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
 
 
 def dots_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
-    r"""Scalar products of two features, copy by copy times a weight, summed over the copies of a head: z ``[heads]``.
+    """Scalar products of two features, copy by copy times a weight, summed over the copies of a head: z ``[heads]``.
 
-    The factor is :math:`d^{-1/2}` of d components of a head, and :math:`(2l + 1)^{-1/2}` takes none of it: products
-    of normal numbers have unit variance for weights of 1.
-
-    Example:
-        >>> dots_program(o3.Irreps("8x0e + 4x1o"), 4, "ir_mul").widths
-        (20, 20, 12, 4)
+    The factor is :math:`d^{-1/2}` of d components of a head, and :math:`(2l + 1)^{-1/2}` takes none of it: products of
+    normal numbers have unit variance for weights of 1.
     """
     paths, weight = [], 0
     factor = (irreps.dim / heads) ** -0.5 if irreps.dim else 0.0

@@ -28,12 +28,7 @@ Irrep = tuple[int, int]  # degree and parity
 
 @cache
 def monomials(dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
-    """Monomials of a degree, each as its factors in climbing order.
-
-    Example:
-        >>> monomials(2, 2)
-        ((0, 0), (0, 1), (1, 1))
-    """
+    """Monomials of a degree, each as its factors in climbing order."""
     return tuple(combinations_with_replacement(range(dim), degree))
 
 
@@ -253,12 +248,7 @@ def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
 
 
 def has_paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> bool:
-    """Whether `paths` are any; their polynomials may be 0 nevertheless, of couplings that are antisymmetric.
-
-    Example:
-        >>> has_paths("1o", (1, 1), 2, False), has_paths("1o", (1, 1), 2, True), has_paths("1o", (0, -1), 2, False)
-        (True, False, False)
-    """
+    """Whether `paths` are any; their polynomials may be 0 nevertheless, of couplings that are antisymmetric."""
     if reduced:
         return bool(_independent(text, degree, ir_out))
     if degree == 1:

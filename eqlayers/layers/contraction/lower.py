@@ -170,13 +170,7 @@ def single_copies(irreps: o3.Irreps) -> str:
 
 @lru_cache(maxsize=64)
 def lowered(contraction: Contraction) -> Formulas:
-    """The formulas of a contraction.
-
-    Example:
-        >>> mixings = tuple(mixing("0e+1o+2e+3o", (0, 1), n, False) for n in (1, 2, 3))
-        >>> lowered(Contraction("8x0e+8x1o+8x2e+8x3o", "8x0e", 3, (mixings,), "mul_ir")).terms
-        94
-    """
+    """The formulas of a contraction."""
     irreps_in, irreps_out = o3.Irreps(contraction.irreps_in), o3.Irreps(contraction.irreps_out)
     text, channels = single_copies(irreps_in), irreps_in[0].mul
     dim = o3.Irreps(text).dim

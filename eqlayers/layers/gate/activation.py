@@ -64,15 +64,10 @@ def _values(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 class NormalizedFunction(torch.nn.Module):
-    """A function divided by the root of its second moment, with e3nn's estimate of it.
+    """A function f divided by the root of its second moment, with e3nn's estimate of it, by the factor ``cst``.
 
     e3nn takes the mean over a million normal numbers of one seed, which differs from the integral by about 1e-3. Layers
-    that stand in for e3nn's keep that number, so that checkpoints keep theirs.
-
-    Attributes:
-        f: The function.
-        cst: The factor; 1 where it is within 1e-4 of it.
-        name: Of the activation, '' if kernels do not know it.
+    that stand in for e3nn's keep that number, so that checkpoints keep theirs. ``name`` is '' if kernels do not know f.
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
@@ -130,12 +125,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 
 @cache
 def second_moment(name: str) -> float:
-    r"""Mean of :math:`f(z)^2` for standard normal z, by Gauss-Hermite quadrature in float64.
-
-    Example:
-        >>> round(second_moment("silu"), 6)
-        0.355776
-    """
+    """Mean of :math:`f(z)^2` for standard normal z, by Gauss-Hermite quadrature in float64."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(120)
     values = ACTIVATIONS[name][0](torch.from_numpy(nodes)).numpy()
     return float((weights * values**2).sum() / weights.sum())

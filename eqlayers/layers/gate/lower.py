@@ -127,11 +127,6 @@ def gate_formula(groups: Sequence[Group], gate: Act, layout: str, added: int, ke
     """The formula from gates and groups to groups; groups that are not activated have a gate for each copy.
 
     ``added`` and ``kept`` are as of `gated_formula`.
-
-    Example:
-        >>> base = gate_formula(((8, 1, "silu", 1.0), (4, 3, "", 1.0)), ("sigmoid", 1.0), "ir_mul", 1, False)
-        >>> base.channels, base.operands[0].width, base.results[0].width
-        (4, 24, 20)
     """
     gates = Slot(0, sum(mul for mul, _, name, _ in groups if not name), 1)
     parts, start, used = [], gates.mul, 0

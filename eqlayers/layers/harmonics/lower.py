@@ -85,12 +85,7 @@ def _degree(value: Any) -> int:
 
 @lru_cache(maxsize=256)
 def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: str) -> Formula:
-    """One vector to the harmonics of its direction (if ``normalize``) or of itself, in the order of the degrees.
-
-    Example:
-        >>> harmonics_formula((0, 1, 2, 3), True, "component").operations
-        45
-    """
+    """One vector to the harmonics of its direction (if ``normalize``) or of itself, in the order of the degrees."""
     expr = Expression()
     x, y, z = (expr.load(0, i) for i in range(3))
     if normalize:

@@ -28,15 +28,9 @@ NORMALIZATIONS = ("component", "norm")
 class CopyPlan:
     """Where the copies of irreps stand, and the formulas that compute with a number for each.
 
-    Even scalars may be *apart*: they have means and biases. The normalization is 'component' for squared norms over
-    2l + 1, 'norm' for squared norms.
-
-    Attributes:
-        groups: One for each irreps group.
-        counts: Copies of each group with copies, for groups that are apart (True) and for the other groups.
-        ranges: First copy and number of copies of each run of groups that are apart, and of the other groups.
-        squares: Formula of the squares.
-        scaled: Formulas of scaled features, by numbers for each row or for all.
+    Even scalars may be *apart* (True): they have means and biases. ``counts`` are copies of each group, ``ranges`` the
+    first copy and number of copies of each run of groups that are apart, and of the others. The normalization is
+    'component' for squared norms over 2l + 1, 'norm' for squared norms.
     """
 
     def __init__(self, irreps: Irreps, layout: str, apart: bool = False, normalization: str = "norm") -> None:

@@ -48,13 +48,7 @@ class _Row:
 
 @lru_cache(maxsize=256)
 def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
-    """Features to the scalars that are apart, and to the squared norm of every other copy; both only if there are any.
-
-    Example:
-        >>> base = squares_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir")
-        >>> [result.width for result in base.results]
-        [8, 4]
-    """
+    """Features to the scalars that are apart, and to the squared norms of other copies; both only if there are any."""
     groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)
     expr, x, kept, squares = Expression(), _Row(), _Row(), _Row()
@@ -77,11 +71,6 @@ def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> For
     """Features, numbers of the copies that are not apart, and new values of the scalars that are, to features.
 
     ``rows`` says whether there are numbers for 'each' row or for all: 'one'. Operands of no column are left out.
-
-    Example:
-        >>> base = scaled_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir", "each")
-        >>> [operand.width for operand in base.operands]
-        [20, 4, 8]
     """
     groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)
@@ -105,11 +94,6 @@ def centred_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
     """Features, a number for each copy, and means and biases of the scalars that are apart, to features.
 
     All but the features serve all rows. Operands of no column are left out.
-
-    Example:
-        >>> base = centred_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir")
-        >>> [operand.width for operand in base.operands]
-        [20, 12, 8, 8]
     """
     groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)

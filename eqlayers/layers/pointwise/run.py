@@ -34,17 +34,10 @@ def formula_at_once(
 def run_formula(
     base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
 ) -> Sequence[Tensor]:
-    """Run a formula, differentiable to any order.
+    """Run a formula that `register_formula` knows, differentiable to any order.
 
-    Args:
-        base: The formula to compute, registered by `forms.keys.register_formula`.
-        operands: ``[rows, width]`` each, of one dtype and device; ``[width]`` for one row that serves all.
-        graph: Sender and receiver of each row of the batch, for operands or results with rows of nodes.
-        backend: Name of the backend that runs it; None for the best of the operands' device.
-
-    Returns:
-        ``[rows, width]`` of every result, ``[width]`` of one that is summed over all rows. ShapeError, DTypeError,
-        DeviceError or IndexRangeError if the tensors do not fit; BackendError if the backend cannot run it.
+    Operands are ``[rows, width]`` each, ``[width]`` for one row that serves all; so are results, ``[width]`` if they
+    are summed over all rows. Errors are as of `check_operands`; BackendError if the backend cannot run it.
     """
     results = formula_at_once(base, operands, graph, backend)
     if results is not None:

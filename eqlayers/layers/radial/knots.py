@@ -16,14 +16,8 @@ from ...core.torch_internals import is_plain
 def knot_rows(values: Tensor, derivatives: Sequence[Tensor], behind: Sequence[Tensor] = ()) -> Tensor:
     """Rows ``[..., orders * K, W]`` of a table from ``[..., K, W]`` values and derivatives at its knots.
 
-    Args:
-        values: At equally spaced knots.
-        derivatives: Of every order that the interpolation needs, in units of the distance of knots.
-        behind: Derivatives at the end of the interval that begins at a knot, if they differ from the next knot's.
-
-    Example:
-        >>> knot_rows(torch.tensor([[3.0], [1.0], [0.0]]), [torch.zeros(3, 1)]).flatten().tolist()
-        [0.0, 3.0, -2.0, 0.0, 1.0, -1.0, 0.0, 0.0, 0.0]
+    Derivatives are of every order that the interpolation needs, in units of the distance of knots; ``behind`` are
+    derivatives at the end of the interval that begins at a knot, if they differ from the next knot's.
     """
     steps = torch.cat([values[..., 1:, :] - values[..., :-1, :], torch.zeros_like(values[..., :1, :])], -2)
     return torch.stack([*derivatives, values, steps, *behind], -2).flatten(-3, -2)

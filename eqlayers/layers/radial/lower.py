@@ -51,12 +51,7 @@ INTERPOLATIONS = {
 
 @lru_cache
 def coefficients_formula(name: str) -> Formula:
-    """Places ``[E, 1]`` between two knots, and factors ``[E, 1]``, to coefficients times factors ``[E, reads]``.
-
-    Example:
-        >>> coefficients_formula("spline").results[0].width
-        4
-    """
+    """Places ``[E, 1]`` between two knots, and factors ``[E, 1]``, to coefficients times factors ``[E, reads]``."""
     expr = Expression()
     place, factor, outputs = expr.load(0, 0), expr.load(1, 0), []
     for numbers in INTERPOLATIONS[name].polynomials:

@@ -190,10 +190,6 @@ class ScalarNetwork(KeepsTable):
 
     Raises:
         ConfigError: An unknown activation.
-
-    Example:
-        >>> ScalarNetwork([8, 64, 16])(torch.zeros(3, 8)).abs().max().item()
-        0.0
     """
 
     def __init__(self, widths: Sequence[int], activation: str = "silu") -> None:

@@ -24,20 +24,11 @@ _FEW = 320
 
 
 class Knots(KeepsFloat64):
-    """Equally spaced lengths, and where other lengths lie among them.
+    """Equally spaced lengths, and where other lengths lie among them; ConfigError for arguments out of range.
 
-    The place on the axis is computed in float64, so a length lies in the same interval in every dtype.
-
-    Args:
-        count: Number of knots, from the start to the cutoff.
-        cutoff: Angstrom; beyond it everything is 0.
-        start: Angstrom, the shortest length that there may be.
-        interpolation: Name of a row of `INTERPOLATIONS`.
-        end: At the cutoff the function is 0 with its slope, 'level'; with its curvature, 'flat'; anything, 'open'.
-        kink: The knot at which second derivatives jump; None if they do nowhere.
-
-    Raises:
-        ConfigError: An argument out of range.
+    The place on the axis is computed in float64, so a length lies in the same interval in every dtype. Lengths go from
+    the start to the cutoff, in Angstrom. At the cutoff the function is 0 with its slope (end 'level'), with its
+    curvature, too ('flat'), or anything ('open'); second derivatives may jump at one knot, the ``kink``.
     """
 
     at: Tensor

@@ -159,7 +159,7 @@ class RadialTable(KeepsTable):
         return next(self.parameters(), self.knots.at).dtype
 
     def freeze(self) -> RadialTable:
-        """Make the table once, for state dicts, too; ConfigError for a network that is not finite or not 0 at the end."""
+        """Make the table once, also for state dicts; ConfigError if the network is not finite, or 0 at the end."""
         self._check_ends()  # training may have moved them
         self.table = self.made_once()
         return self
@@ -298,13 +298,7 @@ def _kept_of_a_row(network: Callable[[Tensor], Tensor], at: Tensor) -> int:
 
 
 def worst_of(errors: Iterable[Off]) -> Off:
-    """The largest errors of several tables, and where a slope is off by most.
-
-    Example:
-        >>> worst = worst_of([Off(TableError(1e-5, 1e-3), 2.0, abs), Off(TableError(1e-4, 1e-4), 1.0, abs)])
-        >>> worst.error, worst.at
-        (TableError(values=0.0001, slopes=0.001), 2.0)
-    """
+    """The largest errors of several tables, and where a slope is off by most."""
     listed = list(errors)
     steepest = max(listed, key=lambda one: one.error.slopes)
     return steepest._replace(error=TableError(max(one.error.values for one in listed), steepest.error.slopes))

@@ -61,12 +61,7 @@ def blocks_dim(lmax: int) -> int:
 
 @lru_cache(maxsize=64)
 def wigner_formula(lmax: int) -> Formula:
-    """A quaternion (w, x, y, z), which is normalised, to the matrices of degrees 0 to ``lmax``, row-major.
-
-    Example:
-        >>> wigner_formula(2).results[0].width
-        35
-    """
+    """A quaternion (w, x, y, z), which is normalised, to the matrices of degrees 0 to ``lmax``, row-major."""
     expr = Expression()
     outputs = _blocks(expr, [expr.load(0, i) for i in range(4)], lmax)
     return register_formula(formula(expr, [_row("quaternion", 4)], [_row("blocks", len(outputs))], [outputs]))
@@ -114,12 +109,7 @@ _PRODUCTS: dict[tuple[int, int], tuple[tuple[int, float], ...]] = {
 
 @lru_cache(maxsize=1)
 def quaternion_formula() -> Formula:
-    """A rotation matrix and the number of a component as a row of 0 and 1, which is not to be small, to a quaternion.
-
-    Example:
-        >>> [one.width for one in (*quaternion_formula().operands, *quaternion_formula().results)]
-        [9, 4, 4]
-    """
+    """A rotation matrix and the number of a component, as a row of 0 and 1, that is not small, to a quaternion."""
     expr = Expression()
     products = {}
     for (i, j), terms in _PRODUCTS.items():

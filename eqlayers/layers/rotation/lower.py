@@ -18,10 +18,6 @@ def rotation_program(irreps: Irreps, lmax: int, layout: str, transposed: bool, p
     """Every irreps group times its matrix: x the features, y the flat blocks to degree ``lmax``, no weights.
 
     Transposed matrices rotate back. With ``parities`` y has the blocks twice, for even irreps and then for odd ones.
-
-    Example:
-        >>> rotation_program(Irreps("2x1o"), 1, "ir_mul", False, False).num_terms
-        9
     """
     width, paths = blocks_dim(lmax), []
     for slot, (mul, ir) in zip(slots_of(irreps), irreps, strict=True):
@@ -37,12 +33,7 @@ def rotation_program(irreps: Irreps, lmax: int, layout: str, transposed: bool, p
 
 @lru_cache(maxsize=256)
 def turn_program(irreps: Irreps, lmax: int, layout: str) -> Program:
-    r"""Rotations about the polar axis: y is :math:`1, \cos\alpha, \sin\alpha, \cos 2\alpha, \dots` to ``lmax``.
-
-    Example:
-        >>> turn_program(Irreps("1o"), 1, "ir_mul").num_terms
-        5
-    """
+    r"""Rotations about the polar axis: y is :math:`1, \cos\alpha, \sin\alpha, \cos 2\alpha, \dots` to ``lmax``."""
     paths, angles = [], Slot(0, 1, 2 * lmax + 1)
     for slot, (mul, ir) in zip(slots_of(irreps), irreps, strict=True):
         terms = [(ir.l, 0, ir.l, 1.0)]

@@ -71,11 +71,6 @@ def basis_program(irreps: o3.Irreps, matrices: Sequence[np.ndarray], layout: str
     """A constant matrix ``[2 l + 1, 2 l + 1]`` on the components of every copy: x the features, y a 1, no weights.
 
     The layouts of x and z may differ: to 'mul_ir' a block in 'ir_mul' is a row of blocks of one component each.
-
-    Example:
-        >>> turned = basis_program(o3.Irreps("2x1o"), [np.eye(3)], "mul_ir", "ir_mul")
-        >>> turned.layout, len(turned.paths), turned.num_terms
-        ('mul_ir', 3, 3)
     """
     common = layout if layout == layout_out else "mul_ir"
     paths, one = [], Slot(0, 1, 1)

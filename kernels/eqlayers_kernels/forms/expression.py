@@ -124,12 +124,7 @@ def nested(expr: Expression, first: int, factors: Sequence[int]) -> int:
 
 
 def tangent_series(count: int) -> tuple[float, ...]:
-    """Factors of the odd powers in the series of the hyperbolic tangent, from ``t' = 1 - t^2``, exactly.
-
-    Example:
-        >>> tangent_series(3) == (1.0, -1 / 3, 2 / 15)
-        True
-    """
+    """Factors of the odd powers in the series of the hyperbolic tangent, from ``t' = 1 - t^2``, exactly."""
     factors = [Fraction(1)]
     for k in range(1, count):
         square = sum((factors[i] * factors[k - 1 - i] for i in range(k)), Fraction(0))

@@ -61,11 +61,7 @@ class Operand(NamedTuple):
 
 @dataclass(unsafe_hash=True)  # not frozen: torch.compile would take thousands of nodes apart as constants
 class Formula:
-    """A function of operands; it is never changed.
-
-    Raises:
-        ValueError: A block lies outside its row, or an operand lacks the channels.
-    """
+    """A function of operands; it is never changed. ValueError if a block lies outside its row, or lacks channels."""
 
     operands: tuple[Operand, ...]  # what it reads
     results: tuple[Operand, ...]  # what it writes
@@ -285,26 +281,14 @@ def formula(
     outputs: Sequence[Sequence[int | None]],
     channels: int = 0,
 ) -> Formula:
-    """A formula from the nodes of an expression.
-
-    Example:
-        >>> expr = Expression()
-        >>> x, y = expr.load(0, 0), expr.load(0, 1)
-        >>> row = (Operand("x", 2, (Block(0, 2),)),)
-        >>> length = formula(expr, row, (Operand("z", 1, (Block(0, 1),)),), [[expr.add(expr.multiply(x, x), y)]])
-        >>> length.gradient([True], [True]).operations
-        2
-    """
+    """A formula from the nodes of an expression."""
     return _made(expr, tuple(operands), tuple(results), outputs, channels)
 
 
 def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) -> list[list[Any]]:
-    """The outputs from arrays of any package.
+    """The outputs from arrays of any package; ``load`` gives a component of an operand for every row and channel.
 
-    Args:
-        base: What to compute.
-        load: Gives a component of an operand, one number per row and channel.
-        primitives: An object with ``inverse_length(*vector)``, ``sigmoid(value)`` and ``tanh(value)``.
+    ``primitives`` has ``inverse_length(*vector)``, ``sigmoid(value)`` and ``tanh(value)``.
     """
     values: list[Any] = []
     for node in base.nodes:

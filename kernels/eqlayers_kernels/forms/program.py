@@ -114,11 +114,7 @@ class Path(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A trilinear form over flat rows.
-
-    Raises:
-        ValueError: A path reads or writes outside its row.
-    """
+    """A trilinear form over flat rows; ValueError if a path reads or writes outside its row."""
 
     paths: tuple[Path, ...]  # paths in the order in which they run
     widths: tuple[int, int, int, int]  # columns of x, y, w and z

@@ -86,21 +86,11 @@ def toolchain() -> Toolchain:
 
 
 def load(source: str, name: str) -> ctypes.CDLL:
-    """The shared object compiled from `source`: from this process, from the cache on disk, or from the compiler.
+    """The shared object compiled from C11: from this process, from the cache on disk, or from the compiler.
 
-    Args:
-        source: C11. Functions are hidden unless marked with `EXPORT`.
-        name: a short identifier that names the file, for people and profilers.
-
-    Returns:
-        The library; the same object for the same source. Its functions run without Python's lock. ValueError if `name`
-        is no identifier; CompilerError if there is no compiler, it failed or was killed, or the result cannot be
-        loaded.
-
-    Example:
-        >>> library = load(EXPORT + " int twice(int i) { return 2 * i; }", "twice")
-        >>> library.twice(21)
-        42
+    Functions are hidden unless marked with `EXPORT`, and run without Python's lock. ``name`` is a short identifier for
+    files and profilers, or ValueError; CompilerError if there is no compiler, it failed, or the result cannot be
+    loaded.
     """
     return load_many((source,), name)
 

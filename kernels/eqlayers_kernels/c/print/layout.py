@@ -181,9 +181,6 @@ def print_squares(item: int) -> str:
 
     ``rows_in(at, start, to, dim)`` brings components ``start`` to ``start + dim`` of the rows at LANES addresses to
     ``to[component * LANES + row]``; ``rows_out`` and ``rows_add`` bring them back. ``dim`` is LANES at least.
-
-    Args:
-        item: Bytes of one element.
     """
     variants = [
         f"#{'el' if n else ''}if defined(SHUFFLES) && VECTOR == {size}\n{_steps(size // item)}"

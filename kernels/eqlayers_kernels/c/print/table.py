@@ -12,10 +12,6 @@ def print_tables(reads: int, width: int) -> str:
 
     ``combine`` makes weights, ``compare`` adds their gradient to the gradient of the coefficients, ``spread`` to the
     gradient of the rows; so does ``spread_both`` with its derivative, where coefficients have tangents.
-
-    Args:
-        reads: Rows that are combined.
-        width: Weights of a row.
     """
     load = " ".join(f"const T c{k} = c[{k}];" for k in range(reads))
     rows = [f"[u + {k * width}]" for k in range(reads)]
@@ -51,10 +47,8 @@ def print_tables(reads: int, width: int) -> str:
 def table_lines(kind: Kind, ranges: Sequence[tuple[int, int]]) -> tuple[list[str], list[str]]:
     """Lines before and after some paths: the weights that they read are made, and what they found is added up.
 
-    Args:
-        kind: What the kernel computes.
-        ranges: First column and number of the weights of each path, in order; neighbours are one loop, as short loops
-            have long ends.
+    ``ranges`` are first column and number of the weights of each path, in order; neighbours are one loop, as short
+    loops have long ends.
     """
     joined: list[tuple[int, int]] = []
     for start, count in ranges:

@@ -68,12 +68,7 @@ class Tables(NamedTuple):
 
 
 def tables(count: int, num_src: int, num_dst: int) -> Tables:
-    """Where the tables of a graph lie.
-
-    Example:
-        >>> tables(10, 3, 4)
-        Tables(by_dst=(0, 6, 16), by_src=(26, 31, 41), length=51)
-    """
+    """Where the tables of a graph lie."""
     second = num_dst + 2 + 2 * count
     by_src = (second, second + num_src + 2, second + num_src + 2 + count)
     return Tables((0, num_dst + 2, num_dst + 2 + count), by_src, by_src[2] + count)
@@ -95,12 +90,7 @@ class PlaceTables(NamedTuple):
 
 
 def place_tables(count: int, places: int) -> PlaceTables:
-    """Where the tables of places lie.
-
-    Example:
-        >>> place_tables(10, 3)
-        PlaceTables(ptr=0, edges=5, senders=15, receivers=25, place=35, length=45)
-    """
+    """Where the tables of places lie."""
     first = places + 2
     return PlaceTables(0, first, first + count, first + 2 * count, first + 3 * count, first + 4 * count)
 
@@ -113,17 +103,10 @@ def _function(name: str, *arguments: type) -> Callable[..., int]:
 
 
 def sort_places(edge_index: int, place: int, count: int, num_src: int, places: int, out: int) -> int | None:
-    """Sort edges by their place in a table.
+    """Sort edges by their place in a table, into the buffer at ``out`` described by `place_tables`.
 
-    Args:
-        edge_index: Address of ``[2, count]`` contiguous int64, (src, dst), all of them nodes.
-        place: Address of ``[count]`` int64.
-        count, num_src, places: Number of edges, senders and places.
-        out: Address of the buffer described by `place_tables`.
-
-    Returns:
-        None, or the first edge whose place is none; the buffer is then of no use; CompilerError if there is no
-        compiler, or it failed.
+    The others are addresses of ``[2, count]`` contiguous int64, (src, dst), all of them nodes, and of ``[count]``
+    int64. The result is None, or the first edge whose place is none; CompilerError if there is no compiler.
     """
     kinds = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
     wrong = int(_function("sort_places", *kinds)(edge_index, place, count, num_src, places, out))
@@ -131,16 +114,10 @@ def sort_places(edge_index: int, place: int, count: int, num_src: int, places: i
 
 
 def sort_edges(edge_index: int, count: int, num_src: int, num_dst: int, out: int) -> tuple[int, int] | None:
-    """Sort edges by receiver and by sender.
+    """Sort edges, ``[2, count]`` contiguous int64 (src, dst) at an address, into the buffer described by `tables`.
 
-    Args:
-        edge_index: Address of ``[2, count]`` contiguous int64, (src, dst).
-        count, num_src, num_dst: Number of edges, senders and receivers.
-        out: Address of the buffer described by `tables`.
-
-    Returns:
-        None, or (row, edge) of the first index that is no node; the buffer is then of no use; ValueError for a negative
-        number; CompilerError if there is no compiler, or it failed.
+    The result is None, or (row, edge) of the first index that is no node. ValueError for a negative number, as C would
+    write outside the buffer; CompilerError if there is no compiler.
     """
     if min(count, num_src, num_dst) < 0:
         raise ValueError(

@@ -23,15 +23,7 @@ CHUNK_ELEMENTS = 1 << 14
 
 
 class Compiled:
-    """A kernel that is loaded.
-
-    Args:
-        name: For files and profilers.
-        sources: C translation units with a function ``run(arguments, begin, end)``.
-
-    Raises:
-        CompilerError: There is no compiler, or it failed.
-    """
+    """A loaded kernel of C translation units with a function ``run(arguments, begin, end)``; or CompilerError."""
 
     def __init__(self, name: str, sources: Sequence[str]) -> None:
         library = compiler.load_many(sources, name)
@@ -45,19 +37,12 @@ class Compiled:
     def __call__(
         self, rows: int, addresses: Sequence[int], chunks: int = 1, workers: int = 1, past_caches: bool = False
     ) -> None:
-        """Run over ``rows`` rows (or segments) in ``chunks`` pieces.
+        """Run over ``rows`` rows (or segments) in ``chunks`` pieces, on so many threads at once.
 
-        Args:
-            rows: Number of rows.
-            addresses: Address of the first row and elements from row to row, for each of the kernel's pointers in
-                order; then, of a walk by segments, the addresses of the int64 tables ptr, edges and others, the number
-                of edges, and the number of the nodes at their other ends.
-            chunks: Pieces; work is handed to threads by the piece.
-            workers: Threads that may work at once.
-            past_caches: Whether to store large results past the caches.
-
-        Raises:
-            MemoryError: No room for the scratch rows. IndexError: The tables belong to another graph, or to none.
+        Addresses are, for each of the kernel's pointers in order, of the first row, with the elements from row to row;
+        then, of a walk by segments, of the int64 tables ptr, edges and others, with the number of edges, and of the
+        nodes at their other ends. MemoryError without room for scratch rows; IndexError if the tables belong to another
+        graph, or to none.
         """
         packed = array("q", (rows, chunks, past_caches, *addresses))
         address = packed.buffer_info()[0]

@@ -65,10 +65,8 @@ def clock() -> int:
 def note(busy: int, lost: int, workers: int) -> None:
     """Leaves the team alone for a while if it waited for a thread longer than an equal share of the work takes.
 
-    Args:
-        busy: Nanoseconds that all threads together had a processor.
-        lost: The longest that one of them had none while there was work, or before it found none left.
-        workers: Threads of the call.
+    ``busy`` are nanoseconds that all threads together had a processor; ``lost``, the longest that one of them had none
+    while there was work, or before it found none left.
     """
     if lost > PATIENCE and lost > busy / workers:
         _log.debug("kernels run on their own threads for %s s: one of torch's had no processor for %s ns", PAUSE, lost)

@@ -23,13 +23,7 @@ class Piece:
 
 
 def plan(base: Formula, double: bool, on: Processor) -> tuple[Piece, ...]:
-    """Kernels that compute all results, in this order: one may add to what another has stored.
-
-    Args:
-        base: The formula.
-        double: Whether sums are formed in float64.
-        on: What a kernel may take.
-    """
+    """Kernels that compute all results, in this order: one may add to what another has stored."""
     pieces: list[Piece] = []
     for walk, slots in _walks(base):
         stay = walk != "lanes" and base.results[slots[0][0]].rows != "each"

@@ -96,18 +96,11 @@ def plan(
     reading: Reading | None = None,
     stored: bool | None = None,
 ) -> Plan:
-    """Kernels for what is wanted of a program.
+    """Kernels for what is wanted of a program that `why_not` accepts.
 
-    Args:
-        program: The form; `why_not` must have accepted it.
-        kind: What is wanted.
-        graph: Whether edges of nodes are walked, else rows.
-        shared: Whether one row of weights serves all rows.
-        double: Whether sums are formed in float64.
-        on: What a kernel may take.
-        atomic: Whether the gradient of x may be added in memory, in no fixed order.
-        reading: Of weights from a table.
-        stored: Whether gradients of x are stored for each edge, to be summed by senders; None where that moves less.
+    With a ``graph`` edges of nodes are walked, else rows. ``shared``: one row of weights serves all rows; ``double``:
+    sums are formed in float64; ``atomic``: the gradient of x may be added in memory, in no fixed order; ``stored``:
+    gradients of x are stored for each edge, to be summed by senders (None where that moves less).
     """
     reads = 0 if reading is None else reading.reads
     if stored is None:

@@ -14,15 +14,10 @@ SCOPES = ("program", "segment", "row")
 class Body:
     """The lines of one kernel as they grow: before the loop over rows, in it, and behind it.
 
-    Args:
-        program: For the widths and the layout.
-        kind: What is computed.
-        scopes: Operand to one of `SCOPES`.
-        masked: Whether the last block of channels is ragged.
-        added: Operands whose result is added in memory, not stored.
-        rooms: Pointers that have a room for pieces of a node. (Two stores, of which one is masked out: AMD's compiler
-            takes no pointer that is one of two.)
-        reads: Rows of a table that make a row of weights; 0 for weights as they are.
+    ``scopes`` names of each operand one of `SCOPES`; ``masked`` says whether the last block of channels is ragged,
+    ``added`` which results are added in memory. Pointers in ``rooms`` have a room for pieces of a node. (Two stores, of
+    which one is masked out: AMD's compiler takes no pointer that is one of two.) ``reads`` are rows of a table for a
+    row of weights.
     """
 
     def __init__(

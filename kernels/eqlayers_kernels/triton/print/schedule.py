@@ -67,12 +67,9 @@ def schedule(
 ) -> Order:
     """The best order found for some terms of components of the results.
 
-    Args:
-        base: The formula.
-        terms: By component, as of :func:`terms_of` or some of these.
-        stay: Whether the sums outlive the order, which a loop repeats; else each is stored as soon as it is complete.
-        kept: Operands that are loaded once, before the loop.
-        popular: How many nodes use each node of the formula (:func:`popularity`), if the caller has counted them.
+    ``terms`` are as of :func:`terms_of`, or some of these. If the sums ``stay``, they outlive the order, which a loop
+    repeats; else each is stored as soon as it is complete. Operands that are ``kept`` are loaded once, before the loop.
+    ``popular`` says how many nodes use each node of the formula (:func:`popularity`).
     """
     actions = _actions(base, terms)
     orders = [_walk(base, one, stay, kept) for one in _sorted(base, actions, popular or popularity(base))]

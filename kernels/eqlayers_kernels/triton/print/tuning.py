@@ -97,10 +97,6 @@ def attempts(on: Processor) -> Iterator[Processor]:
     """The rows that kernels are planned with until they compile: first as they should be, then with fewer registers.
 
     At last the compiler's own options are left out as well: a bound of registers is one more way to fail.
-
-    Example:
-        >>> [(row.registers, row.options) for row in attempts(PROCESSORS["cuda"])]
-        [(225, {'maxnreg': 255}), (150, {'maxnreg': 255}), (112, {})]
     """
     yield on
     for share in FEWER:
@@ -119,16 +115,7 @@ class Blocks(NamedTuple):
 
 
 def blocks(op: str, width_u: int, width_v: int, *, batched: bool, double: bool) -> Blocks:
-    """The tile for an op with channel axes of these lengths.
-
-    Args:
-        op: A row of :data:`TABLE`.
-        width_u, width_v: Lengths of the channel axes; 1 where the op has no such axis.
-        batched: Whether either operand has a batch axis.
-        double: Whether sums are formed in float64, whose registers are twice as large.
-
-    Returns:
-        Powers of two.
+    """The tile, of powers of two, for a row of :data:`TABLE` with channel axes of these lengths, 1 if it has none.
 
     Example:
         >>> blocks("mul", 60, 1, batched=True, double=False)
@@ -205,13 +192,7 @@ class Cost(NamedTuple):
 
 
 def fits(cost: Cost, channels: int, double: bool, on: Processor, most: int = 2) -> bool:
-    """Whether one kernel can hold so much, for ``most`` channels per thread where there are as many.
-
-    Example:
-        >>> on = PROCESSORS["cuda"]
-        >>> [fits(Cost(*cost), 128, False, on) for cost in ((60, 20, 70), (120, 20, 70), (60, 20, 210))]
-        [True, False, False]
-    """
+    """Whether one kernel can hold so much, for ``most`` channels per thread where there are as many."""
     per_thread = min(1 if double else most, max(1, channels // on.lanes))
     held = cost.registers(per_thread, double) <= on.registers and cost.shared(per_thread, double, on) <= on.shared_bytes
     return held and cost.accesses <= on.accesses
@@ -238,14 +219,7 @@ def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int
 
 
 def formula_options(on: Processor, sums: bool, held: int) -> dict[str, int]:
-    """Options of Triton's compiler for a kernel of a formula, which holds sums over rows or not, and so many registers.
-
-    Example:
-        >>> [formula_options(PROCESSORS["cuda"], *held)["maxnreg"] for held in ((False, 90), (True, 90), (False, 220))]
-        [192, 240, 240]
-        >>> formula_options(PROCESSORS["hip"], False, 90)
-        {}
-    """
+    """Options of Triton's compiler for a kernel of a formula, with sums over rows or not, and so many registers."""
     bound = FORMULA_MAXNREG_OF_MANY if sums or held > FORMULA_MANY else FORMULA_MAXNREG
     return {**on.options, **({"maxnreg": bound} if "maxnreg" in on.options else {})}
 

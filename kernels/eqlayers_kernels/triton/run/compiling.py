@@ -88,16 +88,9 @@ def launched(runner: Planned, like: Tensor, prepare: Callable[[], tuple[Any, ...
 
 
 def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[Call]], device: torch.device) -> bool:
-    """Compile and load what a runner launches; where that fails, with fewer registers.
+    """Compile and load what a runner launches, if need be with fewer registers; or KernelError with the first reason.
 
-    Args:
-        runner: Its kernels; afterwards they are those that were compiled.
-        calls: The launches, as the runner plans them now.
-        device: The CUDA or HIP device.
-
-    Returns:
-        Whether there was anything to compile: without rows there is nothing to launch; KernelError if they compile with
-        no number of registers; the message has the first reason.
+    The result says whether there was anything to compile: without rows there is nothing to launch.
     """
     first: Exception | None = None
     for on in tuning.attempts(runner.on):

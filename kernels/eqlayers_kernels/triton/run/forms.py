@@ -38,19 +38,7 @@ def function(source: str, name: str) -> Any:
 
 
 class FormRunner:
-    """One request for one form.
-
-    Args:
-        program: The form.
-        kind: What is wanted.
-        dtype: Of operands and results; half precision is summed in float32.
-        graph: Whether edges of nodes are walked, else rows.
-        shared: Whether one row of weights serves all rows.
-        on: What a kernel may take of the processor.
-        atomic: Whether the gradient of x may be added in memory, in no fixed order.
-        reading: Of weights from a table; None for weights as they are.
-        stored: As of :func:`eqlayers_kernels.triton.print.groups.plan`.
-    """
+    """One request of `plan` for one form, in a dtype; half precision is summed in float32."""
 
     def __init__(
         self,

@@ -41,11 +41,8 @@ class FormulaRunner:
     ) -> list[Tensor]:
         """``[rows or nodes, width]`` of every result, ``[width]`` of a sum over all rows; or KernelError.
 
-        Args:
-            tensors: By operand, rows contiguous (one for all may have no axis of rows), all on one device.
-            tables: Rows of the batch as edges, by walk; None if nothing belongs to senders or receivers.
-            rows: Rows of the batch.
-            nodes: Number of senders and of receivers.
+        Operands have contiguous rows (one for all may have no axis of rows), all on one device; ``tables`` are rows of
+        the batch as edges, by walk, or None; ``nodes`` are the numbers of senders and receivers.
         """
         like = tensors[0]
         if not rows:

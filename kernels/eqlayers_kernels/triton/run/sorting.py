@@ -134,15 +134,11 @@ def write_tables(
 def sorted_tables(
     keys: list[Tensor], ends: Tensor, nodes: list[int], longest: int, most: int, lengths: list[int]
 ) -> Tensor:
-    """The packed tables of one walk or two.
+    """The packed tables of one walk or two, with so many elements each.
 
-    Args:
-        keys: Of each walk the node ``[E]`` of every edge.
-        ends: ``[walks, E]`` the nodes at the other ends, contiguous.
-        nodes: Numbers of nodes of each walk.
-        longest: Edges of a piece, at least about.
-        most: Pieces beside one for each node.
-        lengths: Elements of the tables of each walk.
+    ``keys`` are of each walk the node ``[E]`` of every edge, ``ends [walks, E]`` the nodes at the other ends,
+    contiguous. Of the pieces, a node's edges are cut into such of ``longest`` edges at least about, ``most`` beside one
+    for each node.
     """
     walks, count = ends.shape
     first, second = (nodes[0], nodes[1]) if walks == 2 else (nodes[0], 0)
