@@ -97,4 +97,4 @@ def test_a_layer(make: Callable[[], Callable[[], Any]], functions: int, files: i
 def test_energy_and_forces() -> None:
     came = walk(potential())
     print(f"potential: {came}")
-    assert len(came.steps) <= 320
+    assert len(came.steps) <= 305

@@ -229,7 +229,10 @@ class GatedNonlinearity(FormulaModule):
             each other.
         """
         base = self._formulas[2 * (added is not None) + (residual is not None)]
-        if self._out.dim and (results := formula_at_once(base, (x, *_present(added, residual)), None, self.backend)):
+        present = [x]
+        present += [] if added is None else [added]
+        present += [] if residual is None else [residual]
+        if self._out.dim and (results := formula_at_once(base, present, None, self.backend)):
             return results[0]
         self._flat.check("x", x)
         operands: dict[str, Tensor] = {"x": x}
@@ -243,8 +246,3 @@ class GatedNonlinearity(FormulaModule):
             return x.new_zeros(*lead, 0)
         (z,) = run_formula(base, [as_rows(value, lead) for value in operands.values()], None, self.backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
-
-
-def _present(*tensors: Tensor | None) -> list[Tensor]:
-    """The tensors that are not None."""
-    return [t for t in tensors if t is not None]

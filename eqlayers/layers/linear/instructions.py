@@ -161,7 +161,14 @@ def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool
     return torch.einsum(f"n{f}{inner},{n}{f}{g}uw->n{g}{outer}", block.unflatten(-1, shape), matrix)
 
 
-def joined(columns: Callable[[Tensor], list[Tensor]], x: Tensor, weights: Tensor, width: int, moved: bool) -> Tensor:
+def joined(
+    columns: Callable[..., list[Tensor]],
+    x: Tensor,
+    weights: Tensor,
+    matrices: Sequence[Tensor],
+    width: int,
+    moved: bool,
+) -> Tensor:
     """``[n, ..., width]``: the columns of a map of x, side by side; without a tape on a CPU some rows at a time.
 
     Rows are mapped in parts only if columns are ``moved``: copied in any case.
@@ -172,9 +179,9 @@ def joined(columns: Callable[[Tensor], list[Tensor]], x: Tensor, weights: Tensor
             rows = math.ceil(rows / math.ceil(rows / most))  # in parts of one size
             y = x.new_empty(x.shape[0], width)
             for part, into in zip(x.split(rows), y.split(rows), strict=True):
-                torch.cat(columns(part), -1, out=into)
+                torch.cat(columns(part, weights, matrices), -1, out=into)
             return y
-    parts = columns(x)
+    parts = columns(x, weights, matrices)
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 

@@ -252,11 +252,11 @@ class Linear(EquivariantModule):
         matrices = self._weights.parts(w if self._factor is None else w * self._factor)
         if self._factor is None:
             matrices = [m * path.path_weight for m, path in zip(matrices, self._paths, strict=True)]
-        moved = shared and self._in_parts
-        return joined(lambda part: self._columns(part, matrices, shared), x, w, self._out.dim, moved)
+        return joined(self._columns, x, w, matrices, self._out.dim, shared and self._in_parts)
 
-    def _columns(self, x: Tensor, matrices: Sequence[Tensor], shared: bool) -> list[Tensor]:
+    def _columns(self, x: Tensor, w: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
         """Each group of the result, flat."""
+        shared = w.ndim == len(self._lead_w) + 1
         slots, lead = self._in.slots, x.shape[:1] if self.f_out is None else (x.shape[0], self.f_out)
         blocks = (x,) if len(slots) == 1 else x.split_with_sizes(self._in.sizes, -1)
         flat: list[Tensor | tuple[int, ...]] = []
@@ -269,6 +269,8 @@ class Linear(EquivariantModule):
                 total = piece if total is None else total + piece
             like = total if like is None else like
             flat.append(shape if total is None else total)
+        if all(self._arriving):
+            return flat  # type: ignore[return-value]  # each group has a sum
         like = x if like is None else like  # autocast gives products another dtype
         return [one if isinstance(one, Tensor) else like.new_zeros(one) for one in flat]
 
