@@ -118,10 +118,7 @@ def coefficient_signs(
     """Signs of the Wigner 3j symbols that a layer stores, relative to the installed e3nn's: +1 or -1 per instruction.
 
     e3nn 0.4 and 0.6 differ in the sign of some triples of degrees, and a saved layer keeps the signs of its version.
-    None where the symbols are not among the generated buffers.
-
-    Raises:
-        ConfigError: The layer's symbols are neither the installed ones nor their negatives.
+    None where the symbols are not among the generated buffers; ConfigError if they are others but for signs.
     """
     sign_of: dict[tuple[int, ...], float] = {}
     for key, value, degrees in _symbols(generated):

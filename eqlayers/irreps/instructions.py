@@ -125,10 +125,7 @@ def normalise(
     r"""Replace path weights by the final coefficients :math:`c = \sqrt{\alpha\,\sigma^2_{out}\,w_{path} / x}`.
 
     alpha: 2 l_out + 1 (component), (2 l1 + 1)(2 l2 + 1) (norm), 1 (none). x sums the variance of all paths into that
-    output (element), or takes this path's times their number (path), or is 1 (none).
-
-    Raises:
-        ConfigError: An unknown normalisation.
+    output (element), or takes this path's times their number (path), or is 1 (none). ConfigError for another.
     """
     irrep_normalization = check_normalization("irrep_normalization", irrep_normalization)
     path_normalization = check_normalization("path_normalization", path_normalization)

@@ -31,12 +31,7 @@ def slots_of(irreps: o3.Irreps) -> list[Slot]:
 
 
 class FlatLayout:
-    """The irreps of flat features: the columns of each group, and a check of tensors.
-
-    Args:
-        irreps: Irreps of the flat tensor.
-        layout: 'mul_ir' or 'ir_mul'.
-    """
+    """The irreps of flat features, in a layout: the columns of each group, and a check of tensors."""
 
     def __init__(self, irreps: o3.Irreps, layout: str) -> None:
         self.irreps = irreps

@@ -96,16 +96,10 @@ class ProgramInfos:
         return self.groups[number]
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor | None = None, backend: str | None = None) -> Tensor:
-        """Run the layer by two sparse products a group.
+        """``[N, width]`` of x, y and w to the same; w may be ``[width]``, one row that all share, or None.
 
-        Args:
-            x: ``[N, width]``.
-            y: ``[N, width]``.
-            w: ``[width]`` shared by all rows, or ``[N, width]``; None without weights.
-            backend: The way that sparse products run; see :func:`eqlayers.functional.sparse_product`.
-
-        Returns:
-            ``[N, width]``; sums are formed in float32 or better, and in float64 by 'reference'.
+        There are two sparse products a group. Sums are formed in float32 or better, and in float64 by 'reference'; for
+        other ways see :func:`eqlayers.functional.sparse_product`.
         """
         with outside_of_autocast(x.device.type):
             return self._result(x, y, x.new_empty(0) if w is None else w, backend)

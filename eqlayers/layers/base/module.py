@@ -38,12 +38,7 @@ class KeepsFloat64(torch.nn.Module):
 
 
 class EquivariantModule(Scriptable):
-    """Base of the layers: keeps ``layout`` and ``backend``, and can say which backend runs and why.
-
-    Args:
-        layout: Layout of flat features, 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
-    """
+    """Base of the layers: keeps ``layout`` and ``backend``, and can say which backend runs and why."""
 
     num_paths: int = 0
 

@@ -94,7 +94,9 @@ class Weights:
 
     def parts(self, weight: Tensor) -> list[Tensor]:
         """The views of all instructions, which all have weights: one node of the tape, and one sum behind it."""
-        pieces = (weight,) if len(self.shapes) == 1 else weight.split_with_sizes(self.sizes, -1)
+        if len(self.shapes) == 1:
+            return [weight.view(*weight.shape[:-1], *self.shapes[0])]
+        pieces = weight.split_with_sizes(self.sizes, -1)
         return [piece.view(*piece.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def view(self, weight: Tensor, instruction: int) -> Tensor:

@@ -14,16 +14,11 @@ from .lower import Mixing, mixing, polynomials_of, read_tensor
 
 
 class ContractionWeights(torch.nn.Module):
-    """Weights of one irrep of the result, under MACE's names.
+    """Weights of one irrep of the result, under MACE's names, ``[Z, P, C]`` for each degree, the highest first.
 
     MACE's state dict holds the coupling tensors as well. A tensor from elsewhere may be another basis of the same
     polynomials: of another version of e3nn, whose signs differ, or of another package. It is kept, so that loaded
-    weights keep their meaning.
-
-    Attributes:
-        weights_max: ``[Z, P, C]`` of the highest degree.
-        weights: ``[Z, P, C]`` of the others, the highest first.
-        weights_max_zeroed, weights_0_zeroed: Flags: MACE has no free weights there, but zeros.
+    weights keep their meaning. The flags ``weights_*_zeroed`` say where MACE has no free weights, but zeros.
     """
 
     weights_max: torch.nn.Parameter

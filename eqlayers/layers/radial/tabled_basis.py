@@ -63,9 +63,8 @@ class Knots(KeepsFloat64):
     def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Where lengths ``[E]`` Angstrom read a table: intervals ``[E]`` int64 and coefficients ``[E, reads]``.
 
-        Raises:
-            ShapeError, DTypeError: The lengths have another shape or dtype.
-            IndexRangeError: A length is below the start; looked at on the CPU, NaN elsewhere.
+        ShapeError or DTypeError for others; lengths below the start are an IndexRangeError on the CPU, and NaN
+        elsewhere.
         """
         if check_floating("lengths", lengths, "[E]").ndim != 1:
             raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
@@ -340,23 +339,13 @@ class TabledBasis(KeepsFloat64):
 
 
 def pair_codes(first: Tensor, second: Tensor) -> Tensor:
-    """One number for each pair of species, in any order.
-
-    Example:
-        >>> pair_codes(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]))
-        tensor([0, 1, 1, 2])
-    """
+    """One number for each pair of species, in any order."""
     larger = torch.maximum(first, second)
     return larger * (larger + 1) // 2 + torch.minimum(first, second)
 
 
 def pair_ends(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """The larger and the smaller species of pairs.
-
-    Example:
-        >>> pair_ends(torch.tensor([0, 1, 2, 3]))
-        (tensor([0, 1, 1, 2]), tensor([0, 0, 1, 0]))
-    """
+    """The larger and the smaller species of pairs."""
     larger = ((8 * codes.double() + 1).sqrt() / 2 - 0.5).floor().long()
     return larger, codes - larger * (larger + 1) // 2
 

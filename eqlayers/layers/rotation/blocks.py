@@ -50,12 +50,7 @@ def blocks_start(l: int) -> int:
 
 
 def blocks_dim(lmax: int) -> int:
-    """Length of the flat blocks of degrees 0 to ``lmax``.
-
-    Example:
-        >>> blocks_dim(2)
-        35
-    """
+    """Length of the flat blocks of degrees 0 to ``lmax``."""
     return blocks_start(lmax + 1)
 
 

@@ -180,12 +180,7 @@ def turning_formulas(lmax: int) -> tuple[Formula, Formula]:
 
 
 class Turning:
-    """The product that rotates features of degrees up to 12 by blocks of matrices, forth or back.
-
-    Attributes:
-        form: Features times blocks.
-        formulas: The formulas of the blocks, see `turning_formulas`.
-    """
+    """The product that rotates features of degrees up to 12 by blocks of matrices, forth or back."""
 
     def __init__(self, irreps: Irreps, layout: str, kind: str, inverse: bool = False) -> None:
         self.flat, self.kind = FlatLayout(irreps, layout), kind

@@ -168,17 +168,13 @@ class ProductLayer(E3nnState, EquivariantModule):
     def visualize(
         self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
     ) -> tuple[Any, Any]:
-        """Draw the paths between the groups of in1, in2 and out, with matplotlib.
+        """Draw the paths between the groups of in1, in2 and out, with matplotlib: the figure and the axes.
 
         Args:
             weight: As in :meth:`forward`.
             plot_weight: Whether the shade of a path shows the mean square of its weights; else green is weighted.
-            aspect_ratio: Width over height of the hexagon, or 'auto' for one that grows with the groups.
-            ax: Axes to draw on; None for the current ones.
-
-        Returns:
-            The figure and the axes; ConfigError for another aspect ratio; MissingPackageError if matplotlib is not
-            installed.
+            aspect_ratio: Width over height of the hexagon, or 'auto', which grows with the groups; or ConfigError.
+            ax: Axes to draw on; None for the current ones. MissingPackageError if matplotlib is not installed.
         """
         shades = None
         if check_flag("plot_weight", plot_weight) and (weight is not None or self.internal_weights):

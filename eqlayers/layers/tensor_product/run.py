@@ -60,10 +60,7 @@ def run_convolution(
     backend: str | None,
     deterministic: bool,
 ) -> Tensor:
-    """Gather by sender, product with y and w per edge, sum by receiver; see ``functional.tensor_product_conv``.
-
-    The caller has checked the last axis of w.
-    """
+    """Gather by sender, product with y and checked w per edge, sum by receiver; see ``tensor_product_conv``."""
     if isinstance(edge_index, Graph) and num_nodes is None:
         graph = edge_index
     else:

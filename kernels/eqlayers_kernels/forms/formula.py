@@ -152,12 +152,7 @@ class Formula:
     # -- derivatives --------------------------------------------------------------------------------------------------
 
     def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> Formula:
-        """The gradients of ``sum(result * cotangent)``.
-
-        Args:
-            has_cotangent: For each result, whether it has a cotangent; these become operands, behind the others.
-            wanted: For each operand, whether its gradient is wanted; these are the results.
-        """
+        """The gradients of ``sum(result * cotangent)`` by what is wanted; cotangents are operands behind the others."""
         expr = Expression(self.nodes)
         cotangents = [one for one, has in zip(self.results, has_cotangent, strict=True) if has]
         back: dict[int, int] = {}
