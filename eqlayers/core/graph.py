@@ -16,6 +16,7 @@ from .torch_internals import (
     assert_later,
     being_traced,
     current_trace,
+    is_plain,
     is_traced_size,
     outside_of_func,
     unwrapped,
@@ -59,15 +60,17 @@ def check_range(name: str, index: Tensor, size: int, what: str) -> None:
     """
     if index.device.type != "cpu":
         return
-    if being_traced():
-        whole = (index >= 0) & (index < size)
-        assert_later(whole.all(), f"{name} must lie in range, within the number of {what}. Count {what} from 0.")
-        return
-    index = unwrapped(index)
-    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+    if not is_plain((index,)):  # which costs less to ask
+        if being_traced():
+            whole = (index >= 0) & (index < size)
+            assert_later(whole.all(), f"{name} must lie in range, within the number of {what}. Count {what} from 0.")
+            return
+        index = unwrapped(index)
+    least, most = map(int, index.aminmax()) if index.numel() else (0, -1)
+    if least < 0 or most >= size:
         raise IndexRangeError(
-            f"{name} must lie in [0, {size}), the number of {what}, got values from {int(index.min())} to "
-            f"{int(index.max())}. Count {what} from 0, within a batch throughout."
+            f"{name} must lie in [0, {size}), the number of {what}, got values from {least} to {most}. Count {what} "
+            f"from 0, within a batch throughout."
         )
 
 

@@ -12,7 +12,7 @@ from ...core.checks import check_integer, check_tensor
 from ...core.dtypes import device_error
 from ...core.errors import ShapeError
 from ...core.graph import check_index
-from ...core.torch_internals import being_traced, unwrapped
+from ...core.torch_internals import being_traced, is_plain, unwrapped
 from ...irreps.algebra import as_irreps
 from ...sparse import ProgramInfos
 from ..base.module import EquivariantModule
@@ -87,7 +87,10 @@ class SpeciesLinear(EquivariantModule):
         if kind.device != features.device:
             raise device_error("kind", kind, "features", features)
         atoms, numel = kind.shape[0], self.linear.weight_numel
-        if being_traced() or not kind.is_cpu or (species := unwrapped(kind)).ndim != 1:
+        species, looked = kind, kind.is_cpu
+        if looked and not is_plain((kind,)):  # which costs less to ask
+            looked = not being_traced() and (species := unwrapped(kind)).ndim == 1
+        if not looked:
             return self._of_any_species(features, kind)
         if not atoms * numel:
             return self.linear(features, self.weight[0])
