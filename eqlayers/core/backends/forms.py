@@ -39,7 +39,7 @@ def run_form(
     backend: str = "",
     deterministic: bool = True,
 ) -> list[Tensor]:
-    """Look at the operands of a form, and run it: what the torch operator does, also with tensors of anyone.
+    """Look at the operands of a form, and run it: what the torch operator does, which any code may call.
 
     ``graph`` are the tables of :func:`.tables.edge_tables`, or None; for keys see :mod:`eqlayers.core.forms.keys`.
     Errors are as of `check_operands`; BackendError if the compiler failed; ConfigError for an unknown key.

@@ -31,8 +31,8 @@ class Request:
 
     form: Any = field(compare=False, repr=False)  # a product, a sum of products or a formula; None for any formula
     key: str  # names the form: requests with equal keys, and equal other attributes, have the same kernels
-    dtype: torch.dtype  # of the operands
-    device: torch.device  # of the operands
+    dtype: torch.dtype
+    device: torch.device
     backend: str = ""  # who is asked; empty while that is not decided
     graph: bool = False  # whether edges of nodes are walked, else rows
     deterministic: bool = True  # whether sums must have a fixed order; False only where it makes a difference

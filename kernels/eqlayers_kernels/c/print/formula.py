@@ -88,7 +88,7 @@ def _text(node: Node, names: Sequence[str]) -> str:
 class FormulaKernel:
     """One kernel."""
 
-    formula: Formula  # what is computed
+    formula: Formula
     dtype: str  # 'float32' or 'float64'
     walk: str = "rows"  # 'rows', 'by_src' or 'by_dst'. Results summed at nodes must belong to the walk
 

@@ -28,8 +28,8 @@ typedef {ctype} T;
 class Kernel:
     """One kernel: a program, what of it is computed, and over which rows."""
 
-    program: Program  # the form
-    kind: Kind  # what is computed
+    program: Program
+    kind: Kind
     dtype: str  # 'float32' or 'float64'
     #: One of `TRAVERSALS`. By segments, operands and results of nodes are indexed, others have a row per edge.
     walk: str = "rows"

@@ -43,7 +43,7 @@ def {name}({pointers}segments, rows, count, chunk, never, ACC: tl.constexpr, BLO
 class FormulaText:
     """One kernel."""
 
-    base: Formula  # the formula
+    base: Formula
     order: Order  # the statements of the loop
     begun: frozenset[Slot]  # components that a kernel before this one has begun to sum
     #: 'rows' of the batch, 'by_src' (rows of every sender), 'by_dst' (of every receiver), or 'lanes': rows of the

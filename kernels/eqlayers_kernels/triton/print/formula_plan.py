@@ -17,7 +17,7 @@ from .tuning import Cost, Processor
 class Piece:
     """One kernel of a formula."""
 
-    text: FormulaText  # the kernel
+    text: FormulaText
     block: int  # channels of one program of the grid, or rows
     blocks: int  # programs per run of rows
 

@@ -20,7 +20,7 @@ from .tuning import Cost, Processor
 class Piece:
     """One kernel of a form, its blocks of channels, and its places among the partial sums."""
 
-    text: KernelText  # the kernel
+    text: KernelText
     block: int  # channels of one program of the grid
     blocks: int  # programs per segment
     parts: tuple[int, ...]  # first place of each result, in the order of ``text.results``

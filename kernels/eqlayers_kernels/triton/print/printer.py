@@ -42,7 +42,7 @@ class KernelText:
     program: Program  # the form that the paths belong to
     #: Those that this kernel computes; none has an outer axis, all have the channels of the first.
     paths: tuple[Path, ...]
-    kind: Kind  # what is computed
+    kind: Kind
     #: 'rows', 'by_dst' (edges of every receiver), 'by_src' (of every sender) or 'by_place' (of every place in a
     #: table).
     walk: str

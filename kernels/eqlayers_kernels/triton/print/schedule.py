@@ -37,7 +37,7 @@ class Step(NamedTuple):
 class Order(NamedTuple):
     """Statements in their order."""
 
-    steps: tuple[Step, ...]  # the statements
+    steps: tuple[Step, ...]
     alive: int  # most values at once; with sums that outlive the order, and what is loaded before it
     accesses: int  # loads and stores
 

@@ -137,7 +137,7 @@ def sorted_tables(
     """The packed tables of one walk or two, with so many elements each.
 
     ``keys`` are of each walk the node ``[E]`` of every edge, ``ends [walks, E]`` the nodes at the other ends,
-    contiguous. Of the pieces, a node's edges are cut into such of ``longest`` edges at least about, ``most`` beside one
+    contiguous. A node's edges are cut into pieces of about ``longest`` edges at least; there are ``most`` beside one
     for each node.
     """
     walks, count = ends.shape
