@@ -282,14 +282,15 @@ def _compose(path: Path, text: str, what: str, fix: str) -> Any:
 def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the file, or name another.") -> Any:
     """The content of a YAML file, which no error repeats: a file that was named by mistake may hold secrets."""
     path = Path(check_path(what, path))
+    with needs_packages(what, "bench"):  # `train` has it as well, and more that is missed first
+        import yaml  # noqa: F401 -- here: saving a potential needs this file, and not the package
     return copy.deepcopy(_parsed(path, _read(path, what, fix, YAML_LIMIT), what, fix))
 
 
 @lru_cache(maxsize=16)
 def _parsed(path: Path, text: str, what: str, fix: str) -> Any:
     """The content of a text, parsed once: a command asks for many keys of few files."""
-    with needs_packages(what, "bench"):  # `train` has it as well, and more that is missed first
-        import yaml  # here: saving a potential needs this file, and not the package
+    import yaml
 
     top = _compose(path, text, what, fix)
     try:
