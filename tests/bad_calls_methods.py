@@ -33,19 +33,19 @@ def molecule(**changes: Any) -> models.Structures:
 
 def listed(function: Any) -> Any:
     """A generator's function that runs it to its end."""
-    return functools.wraps(function)(lambda **given: list(function(**given)))
+    return functools.wraps(function)(lambda **arguments: list(function(**arguments)))
 
 
 def spread(function: Any) -> Any:
     """A function of any number of arguments that takes them as one list."""
-    return functools.wraps(function)(lambda **given: function(*next(iter(given.values()))))
+    return functools.wraps(function)(lambda **arguments: function(*next(iter(arguments.values()))))
 
 
 def entered(function: Any) -> Any:
     """A context manager that is entered."""
 
-    def call(**given: Any) -> None:
-        with function(**given):
+    def call(**arguments: Any) -> None:
+        with function(**arguments):
             pass
 
     return functools.wraps(function)(call)

@@ -27,7 +27,7 @@ def covering(factors: Mapping[str, Sequence[Any]], legal: Callable[[Case], bool]
         for i, j in itertools.product(range(len(factors[a])), range(len(factors[b])))
         if legal({a: factors[a][i], b: factors[b][j]})
     ]
-    left, found = dict.fromkeys(pairs), []
+    left, rows = dict.fromkeys(pairs), []
     while left:
         (a, i), (b, j) = next(iter(left))
         chosen = {a: i, b: j}
@@ -39,8 +39,8 @@ def covering(factors: Mapping[str, Sequence[Any]], legal: Callable[[Case], bool]
                 )
         for pair in itertools.combinations([(name, chosen[name]) for name in names], 2):
             left.pop(pair, None)
-        found.append(_case(factors, {name: chosen[name] for name in names}))
-    return found
+        rows.append(_case(factors, {name: chosen[name] for name in names}))
+    return rows
 
 
 def _case(factors: Mapping[str, Sequence[Any]], chosen: Mapping[str, int]) -> Case:

@@ -29,7 +29,7 @@ def each(names: str, values: Iterable[Any], ids: Callable[[Any], Any] = label) -
         values: One value for each run, or one tuple if there are several names.
         ids: The label of a value in the report.
     """
-    given = [name.strip() for name in names.split(",")]
+    arguments = [name.strip() for name in names.split(",")]
     rows = list(values)
 
     def decorate(test: Test) -> Test:
@@ -38,13 +38,13 @@ def each(names: str, values: Iterable[Any], ids: Callable[[Any], Any] = label) -
             if "subtests" in inspect.signature(test).parameters:
                 fixtures["subtests"] = subtests
             for row in rows:
-                values = dict(zip(given, row, strict=True)) if len(given) > 1 else {given[0]: row}
+                values = dict(zip(arguments, row, strict=True)) if len(arguments) > 1 else {arguments[0]: row}
                 with subtests.test(ids(row)):
                     torch.manual_seed(0)
                     test(**fixtures, **values)
 
         signature = inspect.signature(test)
-        kept = [one for one in signature.parameters.values() if one.name not in (*given, "subtests")]
+        kept = [one for one in signature.parameters.values() if one.name not in (*arguments, "subtests")]
         fixture = inspect.Parameter("subtests", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         run.__signature__ = signature.replace(parameters=[*kept, fixture])  # type: ignore[attr-defined]
         return run

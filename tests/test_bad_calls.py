@@ -383,12 +383,12 @@ PARTS = (eq, eq.algebra, functional, nn, models, testing, eq.integrations)
 def wanted(part: Any) -> dict[str, tuple[Any, set[str]]]:
     """Exports of a part of the package, and the public methods of its classes -> the function, its arguments."""
     others = {prefix + name for names in OTHERS.values() for name in names for prefix in ("", "sparse_")}
-    found = {}
+    callables = {}
     for name in part.__all__:
         value = getattr(part, name)
         if not callable(value) or name in others:
             continue
-        found[name] = (value, set(inspect.signature(value).parameters))
+        callables[name] = (value, set(inspect.signature(value).parameters))
         if not (isinstance(value, type) and issubclass(value, torch.nn.Module)):
             continue
         for method in dir(value):
@@ -399,23 +399,23 @@ def wanted(part: Any) -> dict[str, tuple[Any, set[str]]]:
                 continue
             if callable(function) and method not in METHODS:
                 arguments = set(inspect.signature(function).parameters) - {"self", "cls"}
-                found[f"{name}.{method}"] = (function, arguments)
-    return {name: row for name, row in found.items() if row[1]}
+                callables[f"{name}.{method}"] = (function, arguments)
+    return {name: row for name, row in callables.items() if row[1]}
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 def test_the_table_has_every_argument_of_every_public_callable(part: Any) -> None:
     """Methods as well, forwards above all; what a class inherits counts where any of its relatives stands."""
-    given: dict[Any, set[str]] = {}
+    covered: dict[Any, set[str]] = {}
     for case in CASES.values():
         function = case.function
         while function is not None:  # what it wraps, too
             one = getattr(function, "__func__", function)
-            given[one] = given.get(one, set()) | set(case.kinds)
+            covered[one] = covered.get(one, set()) | set(case.kinds)
             function = getattr(function, "__wrapped__", None)
     left = {name.removeprefix("*.") for names in LEFT.values() for name in names}
     missing = {
-        name: arguments - given.get(function, set()) - left for name, (function, arguments) in wanted(part).items()
+        name: arguments - covered.get(function, set()) - left for name, (function, arguments) in wanted(part).items()
     }
     lines = [
         f"no wrong values of {', '.join(sorted(arguments))} of {part.__name__}.{name}: add them to the row "

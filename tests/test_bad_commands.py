@@ -324,7 +324,7 @@ def test_no_option_prints_the_file_that_it_is_given(place: Path, capsys: pytest.
 
 def test_a_result_that_would_write_elsewhere(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = sorted((ROOT / "tests" / "bench" / "stored").rglob("*.json"))
-    result = next(found for found in (json.loads(path.read_text()) for path in stored) if found["kind"] == "run")
+    result = next(content for content in (json.loads(path.read_text()) for path in stored) if content["kind"] == "run")
     for change in (
         {"suite": "../../../out/x"},
         {"suite": "x", "cases": [c | {"group": "../g"} for c in result["cases"]]},

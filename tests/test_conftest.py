@@ -47,12 +47,12 @@ def outcomes(folder: Path, text: str, *options: str) -> tuple[dict[str, int], st
 @pytest.mark.long
 def test_only_a_gpu_excuses_a_skip(tmp_path: Path) -> None:
     assert outcomes(tmp_path, SKIPS)[0] == {"passed": 1, "skipped": 4, "xfailed": 1}
-    found, text = outcomes(tmp_path, SKIPS, "--no-skips")
-    assert found == {"passed": 1, "failed": 1, "errors": 3, "xfailed": 1}  # errors: before the test was called
+    counts, text = outcomes(tmp_path, SKIPS, "--no-skips")
+    assert counts == {"passed": 1, "failed": 1, "errors": 3, "xfailed": 1}  # errors: before the test was called
     for reason in ("marked", "a condition", "got empty parameter set", "inside"):
         assert reason in text
     assert text.count("Put what it needs into the extra `test`") >= 4
-    found, text = outcomes(tmp_path, MODULE, "--no-skips")
-    assert "errors" in found
+    counts, text = outcomes(tmp_path, MODULE, "--no-skips")
+    assert "errors" in counts
     assert "no_such_package" in text
     assert outcomes(tmp_path, GPU, "--no-skips")[0] == {"skipped": 1}

@@ -43,7 +43,7 @@ def relative(path: Path) -> str:
 
 def blocks(text: str) -> list[str]:
     """The Python blocks of a page, each moved to its line so that a traceback names the right one."""
-    return ["\n" * (text.count("\n", 0, found.start()) + 1) + found[1] for found in BLOCK.finditer(text)]
+    return ["\n" * (text.count("\n", 0, block.start()) + 1) + block[1] for block in BLOCK.finditer(text)]
 
 
 #: Pages and parts that show kernels; the others run on backend 'torch', which compiles nothing.
@@ -66,12 +66,12 @@ def marked(value: Path | str) -> Any:
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of one page share their names, as a reader expects who types them in order."""
     monkeypatch.chdir(tmp_path)
-    found = blocks(page.read_text())
+    code = blocks(page.read_text())
     fences = page.read_text().count("```python")
-    assert len(found) == fences, f"{relative(page)}: a block is indented or not closed, so it would not run"
+    assert len(code) == fences, f"{relative(page)}: a block is indented or not closed, so it would not run"
     module = ModuleType("__docs__")
     monkeypatch.setitem(sys.modules, "__docs__", module)  # where torch-geometric looks up what a class is made of
-    for block in found:
+    for block in code:
         exec(compile(block, str(page), "exec"), vars(module))
 
 
@@ -84,7 +84,7 @@ CODE = re.compile(
 @each("page", PAGES, ids=relative)
 def test_lines_of_code_fit_the_page(page: Path) -> None:
     """Longer ones are cut off at the right edge of the site."""
-    wide = [line for found in CODE.finditer(page.read_text()) for line in found[2].splitlines() if len(line) > COLUMNS]
+    wide = [line for block in CODE.finditer(page.read_text()) for line in block[2].splitlines() if len(line) > COLUMNS]
     assert not wide, f"lines of code must have at most {COLUMNS} columns, got in {relative(page)}: {wide}; break them"
 
 

@@ -119,11 +119,11 @@ def test_every_point_has_a_model_that_learns_it(script: ModuleType) -> None:
 @pytest.mark.parametrize("name", ["ethanol_md", "mini_qm9 U0", "mini_qm9 mu"])
 def test_a_point_is_trained(script: ModuleType, name: str) -> None:
     """With SchNet, which compiles nothing, and no step in the time: the errors are those of a known predictor."""
-    found = script.train(script.Point(name, 50, "SchNet", 1e-9, 1e-3, 1), lambda spent: None)
-    assert (found["num_train"], found["steps"], found["failed"]) == (50, 0, None)
+    trained = script.train(script.Point(name, 50, "SchNet", 1e-9, 1e-3, 1), lambda spent: None)
+    assert (trained["num_train"], trained["steps"], trained["failed"]) == (50, 0, None)
     more = script.train(script.Point(name, 50, "SchNet", 1.5, 1e-3, 1), lambda spent: None)
     assert more["steps"] > 0
-    assert more["test"] != found["test"]
+    assert more["test"] != trained["test"]
     assert more["test"].keys() == {key for key, *_ in script.ERRORS[script.SETS[name].quantity]}
 
 
@@ -135,10 +135,10 @@ def test_shifts_scale_and_forces_of_another_package(script: ModuleType) -> None:
     batch = script.SETS["ethanol_md"].data(4.0, 50)
     batch.setup()
     batch = next(iter(batch.train_dataloader()))
-    found = script.MODELS["SchNet"].make.__globals__["Peer"](Springs(), {1: -1.0, 6: -2.0, 8: -3.0}, 0.5, True)(batch)
-    torch.testing.assert_close(found["forces"], -batch.pos, rtol=1e-6, atol=0)
+    values = script.MODELS["SchNet"].make.__globals__["Peer"](Springs(), {1: -1.0, 6: -2.0, 8: -3.0}, 0.5, True)(batch)
+    torch.testing.assert_close(values["forces"], -batch.pos, rtol=1e-6, atol=0)
     squares = torch.zeros(8).index_add(0, batch.batch, batch.pos.square().sum(1)).double()
-    torch.testing.assert_close(found["energy"], 0.5 * squares - 13.0, rtol=1e-6, atol=0)
+    torch.testing.assert_close(values["energy"], 0.5 * squares - 13.0, rtol=1e-6, atol=0)
     zero = {"energy": torch.zeros(8, dtype=torch.float64), "forces": torch.zeros(72, 3)}
     atoms = torch.full((8,), 9.0, dtype=torch.float64)
     by_hand = batch.forces.norm(dim=1).mean() / 2 + (batch.energy.abs() / atoms / 2).mean()

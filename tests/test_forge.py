@@ -35,10 +35,10 @@ def jobs(workflow: Path) -> dict[str, Any]:
 
 def targets_of(workflow: Path) -> list[str]:
     """Targets of a workflow: the targets of its matrices, and those written out."""
-    found = re.findall(r"run: make ([\w-]+)", workflow.read_text())
+    targets = re.findall(r"run: make ([\w-]+)", workflow.read_text())
     for job in jobs(workflow).values():
-        found += job.get("strategy", {}).get("matrix", {}).get("target", [])
-    return found
+        targets += job.get("strategy", {}).get("matrix", {}).get("target", [])
+    return targets
 
 
 def test_there_are_files_to_look_at() -> None:
@@ -71,9 +71,9 @@ def test_workflows_make_what_a_change_must_pass() -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=relative)
 def test_workflows_are_bounded_and_read_only(path: Path) -> None:
-    found = yaml.safe_load(path.read_text())
-    assert found["permissions"] == {"contents": "read"}, f"{relative(path)} must have no more than `contents: read`"
-    for name, job in found["jobs"].items():
+    content = yaml.safe_load(path.read_text())
+    assert content["permissions"] == {"contents": "read"}, f"{relative(path)} must have no more than `contents: read`"
+    for name, job in content["jobs"].items():
         assert job["timeout-minutes"] <= 90, f"the job {name} of {relative(path)} must end after 90 minutes"
         used = [step["uses"] for step in job["steps"] if "uses" in step]
         loose = [action for action in used if not re.fullmatch(r"actions/[\w-]+@v\d+", action)]

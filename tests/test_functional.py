@@ -133,10 +133,10 @@ def call(function: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> Tenso
 @each("name", ROWS)
 def test_numbers_are_those_of_the_layer(name: str) -> None:
     function, layer, operands = ROWS[name]
-    found, wanted = call(function, operands), call(layer, operands)
+    results, wanted = call(function, operands), call(layer, operands)
     # the layer's norms are sums of at most five squares in another order
     bound = 8 * torch.finfo(torch.float64).eps if name.startswith("norm") else 0.0
-    torch.testing.assert_close(found, wanted, rtol=bound, atol=0)
+    torch.testing.assert_close(results, wanted, rtol=bound, atol=0)
     assert wanted.abs().amax() > 0
 
 
@@ -148,8 +148,8 @@ def test_derivatives(name: str) -> None:
     if name.startswith(("wigner_D by matrix", "rotate by matrix")):
         turn = ROTATION["matrix"]  # derivatives are right along rotations
 
-        def along(*given: Tensor) -> Tensor:
-            *x, v = given
+        def along(*tensors: Tensor) -> Tensor:
+            *x, v = tensors
             zero = torch.zeros_like(v[..., 0])
             rows = [zero, -v[..., 2], v[..., 1], v[..., 2], zero, -v[..., 0], -v[..., 1], v[..., 0], zero]
             return function(*x, torch.matrix_exp(torch.stack(rows, -1).unflatten(-1, (3, 3))) @ turn)
@@ -158,7 +158,7 @@ def test_derivatives(name: str) -> None:
     else:
         checked = function
     inputs = [one.clone().requires_grad_() for one in operands]
-    assert torch.autograd.gradcheck(lambda *given: call(checked, given), inputs, atol=1e-6)
+    assert torch.autograd.gradcheck(lambda *tensors: call(checked, tensors), inputs, atol=1e-6)
 
 
 @pytest.mark.kernels
@@ -168,8 +168,8 @@ def test_one_graph(name: str) -> None:
     """One graph serves any number of rows; constants of irreps are constants of the graph."""
     function, _, operands = ROWS[name]
     torch.compiler.reset()
-    found = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")
-    torch.testing.assert_close(call(found, operands), call(function, operands), rtol=0, atol=1e-14)
+    compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="eager")
+    torch.testing.assert_close(call(compiled, operands), call(function, operands), rtol=0, atol=1e-14)
 
 
 @pytest.mark.kernels
@@ -189,10 +189,10 @@ def test_numbers_that_change_are_constants_of_graphs(function: Callable[[Tensor,
     """A compiler makes symbols of them, which formulas and programs cannot have."""
     for dynamic in (None, True):
         torch.compiler.reset()
-        found = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="eager")
+        compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="eager")
         for number in (2, 3, 1):
             x = normal(5, 16)
-            torch.testing.assert_close(found(x, number), function(x, number), rtol=0, atol=1e-14)
+            torch.testing.assert_close(compiled(x, number), function(x, number), rtol=0, atol=1e-14)
 
 
 def test_nothing_is_left_out_of_what_is_not_trained() -> None:
@@ -211,8 +211,8 @@ def test_a_sink_and_an_envelope_are_those_of_the_softmax() -> None:
     layer = nn.AttentionAggregate("4x0e + 2x1o", 2, layout="ir_mul").double()
     with torch.no_grad():
         layer.sink.copy_(sink)
-    found = F.attention_aggregate(values, logits, "4x0e + 2x1o", 2, EDGES, 4, envelope, sink, layout="ir_mul")
-    assert torch.equal(found, layer(values, logits, EDGES, 4, envelope))
+    results = F.attention_aggregate(values, logits, "4x0e + 2x1o", 2, EDGES, 4, envelope, sink, layout="ir_mul")
+    assert torch.equal(results, layer(values, logits, EDGES, 4, envelope))
 
 
 @each("error, message, bad", [

@@ -114,12 +114,12 @@ MISSING: dict[str, tuple[Callable[[], Any], str, str]] = {
 
 @each("call", MISSING)
 def test_missing_arguments_are_named_with_an_example(call: str) -> None:
-    function, names, given = MISSING[call]
+    function, names, shown = MISSING[call]
     with pytest.raises(ArgumentError) as error:
         function()
     match = EXAMPLE.match(str(error.value))
     assert match is not None, str(error.value)
-    assert match.groups()[:3] == (call.strip(), names, given)
+    assert match.groups()[:3] == (call.strip(), names, shown)
     assert match[4].startswith(f"{call.strip()}(")
     assert isinstance(error.value, TypeError)
     assert error.value.__suppress_context__
@@ -164,8 +164,8 @@ def test_a_length_in_place_of_a_number_of_functions() -> None:
 
 def classes() -> list[type]:
     parts = (nn, models)
-    found = [getattr(part, name) for part in parts for name in part.__all__]
-    return [c for c in found if isinstance(c, type) and issubclass(c, torch.nn.Module)]
+    members = [getattr(part, name) for part in parts for name in part.__all__]
+    return [c for c in members if isinstance(c, type) and issubclass(c, torch.nn.Module)]
 
 
 #: Arguments of classes that hand others on, and look at these first.

@@ -79,10 +79,10 @@ def is_about_the_wheel(name: str) -> bool:
 
 def test_wheel_has_every_suite_of_the_benchmarks(built: dict[str, Path]) -> None:
     with zipfile.ZipFile(built["wheel"]) as archive:
-        found = {name.partition(".data/data/")[2]: name for name in archive.namelist() if ".data/" in name}
+        files = {name.partition(".data/data/")[2]: name for name in archive.namelist() if ".data/" in name}
         suites = list((ROOT / "configs" / "bench").iterdir())
-        assert set(found) == {str(SUITES / path.name) for path in suites}
-        assert [p.name for p in suites if archive.read(found[str(SUITES / p.name)]) != p.read_bytes()] == []
+        assert set(files) == {str(SUITES / path.name) for path in suites}
+        assert [p.name for p in suites if archive.read(files[str(SUITES / p.name)]) != p.read_bytes()] == []
 
 
 def test_sdist_has_every_module(built: dict[str, Path]) -> None:
@@ -251,8 +251,8 @@ def environment(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_an_editable_clone_works_in_the_folder_above_it(environment: Path, clone: Path, command: tuple[str]) -> None:
     """Python finds the clone there, a folder named eqlayers without __init__.py, and must not take that."""
-    found = run(environment / command[0], *command[1:], cwd=clone.parent, env={**os.environ, "PYTHONPATH": ""})
-    assert found.split() == ["eqlayers", version_of_the_sources()]
+    output = run(environment / command[0], *command[1:], cwd=clone.parent, env={**os.environ, "PYTHONPATH": ""})
+    assert output.split() == ["eqlayers", version_of_the_sources()]
 
 
 def version_of_the_sources() -> str:

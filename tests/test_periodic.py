@@ -33,8 +33,8 @@ def test_equals_ase(seed):
     pos = (rng.random((rng.integers(1, 12), 3)) * 1.8 - 0.4) @ cell
     edge_index, shifts = neighbor_list(pos, cell, pbc, cutoff)
     src, dst, expected = primitive_neighbor_list("ijS", pbc, cell, pos, cutoff, self_interaction=False)
-    found = list(zip(edge_index[1].tolist(), edge_index[0].tolist(), map(tuple, shifts.tolist()), strict=True))
-    assert found == rows(src, dst, expected)  # sorted by dst, src, shift
+    edges = list(zip(edge_index[1].tolist(), edge_index[0].tolist(), map(tuple, shifts.tolist()), strict=True))
+    assert edges == rows(src, dst, expected)  # sorted by dst, src, shift
     assert edge_index.dtype == shifts.dtype == np.int64
     vectors = pos[edge_index[1]] - pos[edge_index[0]] + shifts @ cell
     assert (np.linalg.norm(vectors, axis=1) < cutoff).all()
@@ -187,12 +187,12 @@ def test_a_skewed_cell_has_the_pairs_of_its_lattice(skew, pbc):
     axes = np.flatnonzero(pbc)
     turn[axes[1], axes[0]] = skew
     wanted, shifts = neighbor_list(pos, straight, pbc, cutoff=5.0)
-    found, skewed = neighbor_list(pos, turn @ straight, pbc, cutoff=5.0)
+    pairs, skewed = neighbor_list(pos, turn @ straight, pbc, cutoff=5.0)
 
     def listed(edges, moved):
         return sorted(zip(*edges.tolist(), *moved.T.tolist(), strict=True))
 
-    assert listed(found, skewed @ turn) == listed(wanted, shifts)
+    assert listed(pairs, skewed @ turn) == listed(wanted, shifts)
     assert np.abs(skewed).max() > 1
 
 
@@ -231,9 +231,9 @@ def test_lengths_that_no_structure_has(pos: float, cell: float | None, cutoff: f
 def test_more_edges_than_memory(periods: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found out before the search, for every periodicity; what fits is searched."""
     pos, box = np.random.default_rng(0).random((300, 3)) * 30, 30.0 * np.eye(3)
-    found = neighbor_list(pos, box, periods, 8.0)[0].shape[1]
-    monkeypatch.setattr(periodic, "memory_of_machine", lambda: 1000.0 * found)
-    assert neighbor_list(pos, box, periods, 8.0)[0].shape[1] == found
-    monkeypatch.setattr(periodic, "memory_of_machine", lambda: 30.0 * found)
+    count = neighbor_list(pos, box, periods, 8.0)[0].shape[1]
+    monkeypatch.setattr(periodic, "memory_of_machine", lambda: 1000.0 * count)
+    assert neighbor_list(pos, box, periods, 8.0)[0].shape[1] == count
+    monkeypatch.setattr(periodic, "memory_of_machine", lambda: 30.0 * count)
     with pytest.raises(OutOfMemoryError, match=r"edges of 300 atoms within 8 Angstrom\. Lower the cutoff"):
         neighbor_list(pos, box, periods, 8.0)

@@ -91,19 +91,21 @@ def faults_of(name: str, value: object, with_example: bool) -> list[str]:
     """Parts that the docstring of a public name lacks, and their fixes; a docstring that is missing lacks one thing."""
     if not has_docstring(value):
         return [f"no docstring of {name}: write one line that says what it does"]
-    text, own = inspect.getdoc(value) or "", []
+    text, faults = inspect.getdoc(value) or "", []
     head, *rest = text.split("\n")
     if not head.rstrip().endswith((".", ":")) or (rest and rest[0].strip()):
-        own.append(
+        faults.append(
             f"no summary in the docstring of {name}: its first line must be one sentence, with an empty line below"
         )
     if not with_example or is_dataclass(value) or "an example: :func:" in text:  # of another function of the family
-        return own
+        return faults
     if not re.search(r"^Examples?:$", text, re.MULTILINE):
-        own.append(f"no `Example:` in the docstring of {name}: add this heading, and below it lines with >>> that run")
+        faults.append(
+            f"no `Example:` in the docstring of {name}: add this heading, and below it lines with >>> that run"
+        )
     elif ">>> " not in text:
-        own.append(f"no line with >>> below `Example:` in the docstring of {name}: add a call and what it gives")
-    return own
+        faults.append(f"no line with >>> below `Example:` in the docstring of {name}: add a call and what it gives")
+    return faults
 
 
 def has_docstring(value: object) -> bool:
@@ -137,8 +139,8 @@ def documented(text: str | None) -> Callable[[], None]:
     ],
 )
 def test_a_message_names_what_a_docstring_lacks(text: str | None, fault: str | None) -> None:
-    found = faults_of("eqlayers.nn.New", documented(text), with_example=True)
-    assert [each[: len(fault or "")] for each in found] == ([] if fault is None else [fault])
+    faults = faults_of("eqlayers.nn.New", documented(text), with_example=True)
+    assert [each[: len(fault or "")] for each in faults] == ([] if fault is None else [fault])
 
 
 def documented_modules() -> list[str]:

@@ -53,9 +53,9 @@ def followed(folder: Path, without: str = "") -> Path:
             path.write_text(text)
             continue
         before = path.read_text()
-        found = re.findall(rf"^{re.escape(line)}.*\n", before, re.MULTILINE)  # a long line is named by its beginning
-        assert len(found) == 1, f"{name} must have one line that begins with {line!r}: change it in the recipe"
-        path.write_text(before.replace(found[0], f"{found[0]}{text}"))
+        lines = re.findall(rf"^{re.escape(line)}.*\n", before, re.MULTILINE)  # a long line is named by its beginning
+        assert len(lines) == 1, f"{name} must have one line that begins with {line!r}: change it in the recipe"
+        path.write_text(before.replace(lines[0], f"{lines[0]}{text}"))
     return folder
 
 

@@ -97,9 +97,9 @@ def test_pages_of_classes_follow_the_code(parts: ModuleType, tmp_path: Path, mon
     (tmp_path / "names").mkdir()
     (tmp_path / "names" / "eqlayers.sparse.Gone.md").write_text("of a class that is gone")
     parts.write_classes(tmp_path)
-    found = sorted(page.name for page in (tmp_path / "names").iterdir())
-    assert {f"eqlayers.sparse.{name}.md" for name in ("Channels", "SparseProductInfo", "SparseScaleInfo")} <= {*found}
-    assert "eqlayers.sparse.Gone.md" not in found
+    pages = sorted(page.name for page in (tmp_path / "names").iterdir())
+    assert {f"eqlayers.sparse.{name}.md" for name in ("Channels", "SparseProductInfo", "SparseScaleInfo")} <= {*pages}
+    assert "eqlayers.sparse.Gone.md" not in pages
     page = tmp_path / "names" / "eqlayers.sparse.SparseProductInfo.md"
     before = page.stat().st_mtime_ns
     parts.write_classes(tmp_path)
@@ -142,12 +142,12 @@ def test_links_lead_to_headings() -> None:
         for path, anchor in re.findall(r"\]\(([^)#\s:]*\.md)?#([^)\s]+)\)", page.read_text()):
             target = page.parent / path if path else page
             text = re.sub(r"^```.*?^```$", "", target.read_text(), flags=re.MULTILINE | re.DOTALL)
-            if anchor not in [slug(found) for found in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]:
+            if anchor not in [slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]:
                 dead.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
     assert not dead, f"no heading for {dead}: give the heading in lower case, with - for spaces"
 
 
-BROWSER = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+BROWSER = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
 if BROWSER is not None:  # as tests beside other packages, this one is there where its program is
 
     @pytest.mark.slow

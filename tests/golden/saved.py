@@ -45,8 +45,8 @@ def of_layer(case: Case, layer: nn.Module) -> list[Tensor]:
 
 
 def of_potential(potential: Potential) -> list[Tensor]:
-    found = potential(structure())
-    return [found["energy"].detach(), found["forces"].detach()]
+    predictions = potential(structure())
+    return [predictions["energy"].detach(), predictions["forces"].detach()]
 
 
 def e3nn_network() -> nn.Module:

@@ -65,10 +65,10 @@ def recorded(backend: str) -> Iterator[set[str]]:
 
 def two_orders(case: Case, layer: torch.nn.Module, layout: str, dtype: torch.dtype) -> None:
     """A value, all gradients, and their gradients, with 5 rows."""
-    given = case.in_layout(case.arguments(dtype=dtype), layout)
-    wanted = [given[name].requires_grad_() for name in case.gradients(given)]
+    arguments = case.in_layout(case.arguments(dtype=dtype), layout)
+    wanted = [arguments[name].requires_grad_() for name in case.gradients(arguments)]
     wanted += [weight for weight in layer.parameters() if weight.requires_grad]
-    values = [value for value in results(layer(**given)) if value.requires_grad]
+    values = [value for value in results(layer(**arguments)) if value.requires_grad]
     if not values:
         return
     generator = torch.Generator().manual_seed(7)

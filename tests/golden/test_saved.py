@@ -22,14 +22,14 @@ def compared(name: str) -> str | None:
     try:
         loaded: Any = saved.from_file(content) if kind == "potential" else saved.unpickled(content)
         if kind == "layer":
-            found = saved.of_layer(LAYERS[rest], loaded)
+            results = saved.of_layer(LAYERS[rest], loaded)
         else:
-            found = saved.of_network(loaded) if kind == "accelerated" else saved.of_potential(loaded)
+            results = saved.of_network(loaded) if kind == "accelerated" else saved.of_potential(loaded)
     except Exception as error:  # every file is looked at before the test fails
         return f"{name}: {type(error).__name__}: {error}"
     if list(loaded.state_dict()) != keys:
         return f"{name}: the keys {keys} became {list(loaded.state_dict())}"
-    for old, new in zip(numbers, found, strict=True):
+    for old, new in zip(numbers, results, strict=True):
         size = max(1.0, float(old.abs().max())) if old.numel() else 1.0
         if not torch.allclose(old, new, rtol=0.0, atol=2000 * torch.finfo(torch.float64).eps * size):
             return f"{name}: numbers differ by {float((old - new).abs().max())}"

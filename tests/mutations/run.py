@@ -82,8 +82,8 @@ def main(words: list[str]) -> int:
                 free.put(tree)
                 progress.advance(bar, len(row["faults"]))
 
-        found = list(pool.map(work, rows))
-    caught, wrong = (sum(numbers) for numbers in zip((0, 0), *found, strict=True))
+        outcomes = list(pool.map(work, rows))
+    caught, wrong = (sum(numbers) for numbers in zip((0, 0), *outcomes, strict=True))
     print(f"{caught} faults caught, {wrong} lived or could not be used")
     return int(wrong > 0)
 

@@ -13,8 +13,8 @@ ROWS = yaml.safe_load((ROOT / "tests/mutations/mutations.yaml").read_text())
 @each("row", ROWS, ids=lambda row: Path(row["file"]).stem)
 def test_faults_can_be_put_in(row: dict) -> None:
     source = (ROOT / row["file"]).read_text()
-    found = {fault["is"]: source.count(fault["old"]) for fault in row["faults"]}
-    assert set(found.values()) == {1}, f"write `old` of the others as {row['file']} has it now: {found}"
+    counts = {fault["is"]: source.count(fault["old"]) for fault in row["faults"]}
+    assert set(counts.values()) == {1}, f"write `old` of the others as {row['file']} has it now: {counts}"
     assert all(fault["new"] != fault["old"] for fault in row["faults"])
-    assert len(found) == len(row["faults"]), "two faults have one name"
+    assert len(counts) == len(row["faults"]), "two faults have one name"
     assert (ROOT / row["tests"]).is_file()
