@@ -196,7 +196,7 @@ def test_opcheck(graph: bool, shared: bool) -> None:
     g = torch.randn(RECEIVERS if graph else COUNT, 16, dtype=torch.float64, requires_grad=True)
     dx, dw = (torch.randn_like(t).requires_grad_() for t in (x, w))
     tables = torch.ops.eqlayers.edge_tables(EDGES, SENDERS, RECEIVERS) if graph else None
-    op, key = torch.ops.eqlayers.form.default, PLAN.form.key_of(graph, shared)
+    op, key = torch.ops.eqlayers.form.default, PLAN.form.calls[graph, shared].key
     sizes = [COUNT, SENDERS, RECEIVERS] if graph else [COUNT, 0, 0]
     torch.library.opcheck(op, ([x, y, w], tables, *sizes, key))
     torch.library.opcheck(op, ([x, y, w, g], tables, *sizes, f"{key}/g1:111"))

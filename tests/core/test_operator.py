@@ -25,7 +25,7 @@ from eqlayers_kernels.triton import availability
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 2, "uvu", False), (0, 1, 1, "uvu", True), (1, 0, 3, "uvu", True)]
 LAYER = eq.TensorProduct("4x0e + 2x1o", "0e + 1o", "4x0e + 4x1o + 2x1e + 2x1o", PATHS)
-ROWS = {graph: LAYER.plan.form.key_of(graph, False) for graph in (False, True)}
+ROWS = {graph: LAYER.plan.form.calls[graph, False].key for graph in (False, True)}
 WEIGHTS, OUT = LAYER.weight_numel, LAYER.irreps_out.dim
 EDGES = torch.tensor([[2, 0, 2, 1, 0], [0, 3, 3, 0, 1]])
 SENDERS, RECEIVERS, COUNT = 3, 4, 5
@@ -324,7 +324,7 @@ def test_tables_that_do_not_lie_side_by_side_in_the_interpreter() -> None:
 def test_a_backend_that_is_named_must_accept_the_call() -> None:
     """The GPU's would read addresses of the CPU's memory; here it is a form that it does not print."""
     mixing = eq.TensorProduct("2x1o", "0e", "3x1o", [(0, 0, 0, "uvw", True)])
-    call = [torch.ones(1, 6), torch.ones(1, 1), torch.ones(6)], None, 1, 0, 0, mixing.plan.form.key_of(False, True)
+    call = [torch.ones(1, 6), torch.ones(1, 1), torch.ones(6)], None, 1, 0, 0, mixing.plan.form.calls[False, True].key
     assert OPS.form(*call)[0].shape == (1, 9)
     with pytest.raises(BackendError, match=r"backend 'triton' must accept this call, but it .*\. Pass backend=None"):
         OPS.form(*call, "triton")

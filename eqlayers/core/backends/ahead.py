@@ -24,14 +24,10 @@ _Wanted = dict[Request, Callable[[], object]]
 
 
 def compile_ahead(step: Callable[[], object]) -> int:
-    """Compile the kernels that a step on a CPU or a GPU needs.
+    """Compile the kernels that a step on a CPU or a GPU needs: the number of kinds of calls that it came to.
 
-    Args:
-        step: Run once, with ones for the results of layers. What it raises is not raised: kernels that it did not come
-            to are compiled at their first call.
-
-    Returns:
-        The number of kinds of calls that the step came to.
+    It runs once, with ones for the results of layers. What it raises is not raised: kernels that it did not come to are
+    compiled at their first call.
     """
     wanted: _Wanted = {}
     with _returning_ones(wanted):

@@ -39,8 +39,7 @@ def instead(of_kernels: Instead) -> Iterator[None]:
 def watched(request: Request, find: Callable[[], Runner]) -> Runner:
     """The runner that those who watch see called."""
     for one in WATCHERS:
-        runner = partial(one, request, find)
-        find = partial(_same, runner)
+        find = partial(_same, partial(one, request, find))
     return find()
 
 

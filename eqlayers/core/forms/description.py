@@ -108,37 +108,28 @@ def _flags(text: str) -> Flags:
     return tuple({"0": False, "1": True}[digit] for digit in text)
 
 
-def _other_rows(form: Any, text: str) -> AnyForm:
+def _other_rows(form: Any, text: str) -> Any:
     rows, count = tuple(_LETTERS[letter] for letter in text), len(form.operands)
-    derived: AnyForm = form.with_rows(rows[:count], rows[count:])
-    return derived
+    return form.with_rows(rows[:count], rows[count:])
 
 
-def _from_table(form: Any, text: str) -> AnyForm:
+def _from_table(form: Any, text: str) -> Any:
     reads, orders = (int(number) for number in text.split(":"))
     if not 0 < orders <= reads <= MOST_READS:
         raise ValueError
-    derived: AnyForm = form.tabled(reads, orders)
-    return derived
+    return form.tabled(reads, orders)
 
 
-def _gradient(form: Any, text: str) -> AnyForm:
+def _gradient(form: Any, text: str) -> Any:
     has, wanted = map(_flags, text.split(":"))
-    derived: AnyForm = form.gradient(has, wanted)
-    return derived
+    return form.gradient(has, wanted)
 
 
-def _along(form: Any, text: str) -> AnyForm:
+def _along(form: Any, text: str) -> Any:
     moving = _flags(text)
     if len(moving) != len(form.operands):
         raise ValueError
-    derived: AnyForm = form.along(moving)
-    return derived
+    return form.along(moving)
 
 
-_STEPS: dict[str, Callable[[Any, str], AnyForm]] = {
-    "m": _other_rows,
-    "t": _from_table,
-    "g": _gradient,
-    "a": _along,
-}
+_STEPS: dict[str, Callable[[Any, str], Any]] = {"m": _other_rows, "t": _from_table, "g": _gradient, "a": _along}

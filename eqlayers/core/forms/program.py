@@ -18,13 +18,8 @@ ROW_MAPS = {
 class Form(Description):
     """A program under its key, row by row. Operators take the key, a string, so that compilers see a constant.
 
-    Args:
-        program: All paths of a tensor product.
-        key: The program as text, for operators that have it; its hash if None.
-
-    Attributes:
-        key: Short content hash, known to processes that have built the form; or the text.
-        calls: Along a graph or row by row, with one row of weights for all or one for each: what eager calls carry.
+    The key is a short content hash, known to processes that have built the form, or the text of operators that have it.
+    ``calls`` are what eager calls carry: along a graph or row by row, with one row of weights for all or one for each.
     """
 
     def __init__(self, program: Program, key: str | None = None) -> None:
@@ -32,10 +27,6 @@ class Form(Description):
         self.program = program
         self.calls = {how: self.with_rows(*rows) for how, rows in ROW_MAPS.items()}
         KNOWN.setdefault(self.key, self)
-
-    def key_of(self, graph: bool, shared: bool) -> str:
-        """The key of the form along a graph, or row by row, with weights of every row, or one set for all."""
-        return self.calls[graph, shared].key
 
     def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
         return Form, (self.program,)  # a process that loads it knows its key from then on

@@ -70,7 +70,7 @@ def run(form: Form, kind: Kind, tensors: dict[str, Tensor], graph: Tensor | None
     if graph is not None:
         senders = tensors["x"].shape[0]
         sizes = [rows, senders, graph.shape[0] - edges.tables(rows, senders, 0).length]
-    key = form.key_of(graph is not None, tensors["w"].ndim == 1) + steps
+    key = form.calls[graph is not None, tensors["w"].ndim == 1].key + steps
     moving = [name for name in "xyw" if name in kind.tangents]
     given = [tensors[name] for name in (*"xyw", *("g" * min(kind.order, 1)), *(f"d{name}" for name in moving))]
     found = torch.ops.eqlayers.form(given, graph, *sizes, key)

@@ -159,7 +159,7 @@ def test_the_interpreter_runs_only_when_named() -> None:
 
 def test_operators_say_what_they_want() -> None:
     layer = product("mul_ir", "triton")
-    weight, key = layer.weight.detach(), layer.plan.form.key_of(False, True)
+    weight, key = layer.weight.detach(), layer.plan.form.calls[False, True].key
     with pytest.raises(eq.errors.ShapeError, match=r"y must be \[3, 4\] for this form, got \[3, 5\]"):
         torch.ops.eqlayers.form([draw(3, 14), draw(3, 5), weight], None, 3, 0, 0, key, "triton")
     with pytest.raises(eq.errors.BackendError, match="must run whole forms here, got 'torch'"):

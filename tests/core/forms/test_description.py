@@ -58,7 +58,7 @@ def test_calls_of_layers_are_those_of_equal_programs(form: Form) -> None:
     other = Form(form.program)
     assert other.calls == form.calls
     assert {how: call.form.rows for how, call in form.calls.items()} == ROW_MAPS  # type: ignore[union-attr]
-    assert form.key_of(True, False) == f"{form.key}/mseed"
+    assert form.calls[True, False].key == f"{form.key}/mseed"
 
 
 def test_copies_and_pickles_of_a_form(form: Form) -> None:
