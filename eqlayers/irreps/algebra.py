@@ -68,7 +68,9 @@ def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
 
     Returns:
         ``[2 l1 + 1, 2 l2 + 1, 2 l3 + 1]`` float64, read-only. Components as e3nn orders them, l = 1 is (x, y, z).
-        IrrepsError for degrees that are no counts, or do not fit each other.
+
+    Raises:
+        IrrepsError: Degrees that are no counts, or do not fit each other.
 
     Source:
         ``e3nn.o3.wigner_3j``; Geiger and Smidt 2022, arXiv:2207.09453.
@@ -150,7 +152,10 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
             orthogonal matrix is taken.
 
     Returns:
-        ``[irreps.dim, irreps.dim]`` float64; IrrepsError if the matrix is not orthogonal, or the irreps cannot be read.
+        ``[irreps.dim, irreps.dim]`` float64.
+
+    Raises:
+        IrrepsError: The matrix is not orthogonal, or the irreps cannot be read.
 
     Example:
         >>> representation_matrix("1o + 1e", -np.eye(3)).diagonal().tolist()

@@ -39,9 +39,11 @@ def paths(
 
     Returns:
         The irreps of the output, and ``(i_in1, i_in2, i_out, mode, has_weight)`` for each path. A product with them
-        maps ``[..., irreps_in1.dim]`` and ``[..., irreps_in2.dim]`` to ``[..., irreps_out.dim]``. IrrepsError if the
-        irreps cannot be read, no path is left, or the multiplicities of a pair do not fit the mode; ConfigError
-        for another mode, or a mode that needs ``irreps_out``.
+        maps ``[..., irreps_in1.dim]`` and ``[..., irreps_in2.dim]`` to ``[..., irreps_out.dim]``.
+
+    Raises:
+        IrrepsError: Irreps that cannot be read, no path is left, or the multiplicities of a pair do not fit the mode.
+        ConfigError: Another mode, or a mode that needs ``irreps_out``.
 
     Example:
         >>> paths("8x0e + 8x1o", "0e + 1o", "0e + 1o")

@@ -124,9 +124,11 @@ def sparse_product_infos(
         in1_size, in2_size, out_size: Sparse rows of input1, input2 and the output.
 
     Returns:
-        ``(info_fwd, info_bwd1, info_bwd2)``, on the CPU. Each is the forward info of one of the three products of the
-        family that are closed under differentiation: (x, y) -> z, (y, gz) -> gx, (gz, x) -> gy. ShapeError, DTypeError
-        or IndexRangeError for lists of different length, no integers, or a row outside its size.
+        ``(info_fwd, info_bwd1, info_bwd2)``, on the CPU. Each is the forward info of one of the three products of
+        the family that are closed under differentiation: (x, y) -> z, (y, gz) -> gx, (gz, x) -> gy.
+
+    Raises:
+        ShapeError, DTypeError, IndexRangeError: Lists of different length, no integers, or a row outside its size.
 
     Example:
         >>> fwd, bwd1, bwd2 = sparse_product_infos([0, 1], [1, 0], [2, 2], [1.0, -1.0],
@@ -156,8 +158,10 @@ def sparse_scale_infos(
         in_size, out_size: Rows of the input and of the output.
 
     Returns:
-        ``(info_fwd, info_bwd)``, on the CPU; ShapeError, DTypeError or IndexRangeError for lists of different length,
-        no integers, or a row outside its size.
+        ``(info_fwd, info_bwd)``, on the CPU.
+
+    Raises:
+        ShapeError, DTypeError, IndexRangeError: Lists of different length, no integers, or a row outside its size.
 
     Example:
         >>> fwd, bwd = sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)

@@ -106,8 +106,11 @@ def sparse_scale(
         backend: Name of a backend, or None for the first that accepts.
 
     Returns:
-        ``[..., out_size, C]``; ShapeError, DTypeError, DeviceError or IndexRangeError if the input does not fit the
-        info; GradientError on backward, when info_bwd is None.
+        ``[..., out_size, C]``.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, IndexRangeError: The input does not fit the info.
+        GradientError: On backward, when info_bwd is None.
 
     Example:
         >>> import torch, eqlayers

@@ -48,7 +48,9 @@ def register_product(name: str, channels: str) -> Row:
 
     Returns:
         The row, with its gradients spelled out. Run it with ``eqlayers.functional.sparse_product(name, ...)``.
-        ConfigError if the name is taken by another spec or is no identifier, or the spec is not of the family.
+
+    Raises:
+        ConfigError: The name is taken by another spec or is no identifier, or the spec is not of the family.
 
     Example:
         >>> register_product("scaled_matrix", "uv,u->uv").grad2

@@ -54,8 +54,11 @@ def edge_softmax(
         deterministic: Whether a GPU must keep an order of the sums.
 
     Returns:
-        ``[E, H]`` weights; ShapeError, DTypeError or DeviceError if the inputs do not fit each other; IndexRangeError
-        if an edge has an end outside its nodes (found on CPU only).
+        ``[E, H]`` weights.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The inputs do not fit each other.
+        IndexRangeError: An edge has an end outside its nodes (found on CPU only).
 
     Source:
         Vaswani et al. 2017, arXiv:1706.03762, for the softmax; Xiao et al. 2024, arXiv:2309.17453, for sinks.

@@ -97,9 +97,11 @@ class AttentionAggregate(FormModule):
             envelope: ``[E]``, 0 at the cutoff; 1 if None, and then nothing vanishes there.
 
         Returns:
-            ``[num_nodes, irreps.dim]``; zero for nodes without edges; ShapeError, DTypeError or DeviceError if the
-            inputs do not fit the layer or each other; IndexRangeError if an edge has an end outside its nodes (found on
-            CPU only).
+            ``[num_nodes, irreps.dim]``; zero for nodes without edges.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
+            IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
         sink = self.sink.to(check_floating("logits", logits, "[E, heads]").dtype)
         operands = values, logits, receivers(edge_index, num_nodes), self.heads, envelope, sink
@@ -233,8 +235,10 @@ class EquivariantAttention(EquivariantModule):
                 vanish there.
 
         Returns:
-            ``[N, irreps_out.dim]``; ShapeError, DTypeError, DeviceError or IndexRangeError if the inputs do not fit the
-            layer or each other.
+            ``[N, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit the layer or each other.
         """
         self.product.plan.layouts[0].check("x", x)
         graph = as_graph(edge_index, x.shape[0], x.shape[0])

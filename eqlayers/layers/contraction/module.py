@@ -166,8 +166,10 @@ class SymmetricContraction(FormulaModule):
                 where rows are not one-hot or y requires a gradient; see ``one_hot``.
 
         Returns:
-            ``[N, irreps_out.dim]``; ShapeError, DTypeError, DeviceError or IndexRangeError if the inputs do not fit the
-            layer or each other.
+            ``[N, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit the layer or each other.
         """
         if is_tracing():
             refuse_torchscript(self)

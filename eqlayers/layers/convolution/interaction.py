@@ -117,8 +117,10 @@ class Interaction(KeepsFloat64, EquivariantModule):
                 of a :class:`eqlayers.nn.TabledBasis`.
 
         Returns:
-            ``[A, irreps_out.dim]``; ShapeError, DTypeError or IndexRangeError if the inputs do not fit the layer or
-            each other.
+            ``[A, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
         received = self.product(self.up(x), edge_attr, self.radial(lengths, basis), edge_index)
         weight = self.down.weight  # the factor on weights: they are fewer than features

@@ -75,9 +75,11 @@ class TensorProductConv(ProductLayer):
             num_nodes: Number of receivers; as many as senders if None.
 
         Returns:
-            ``[num_nodes, irreps_out.dim]``; zero for receivers without edges; ShapeError, DTypeError or DeviceError if
-            the inputs do not fit the layer or each other; IndexRangeError if an edge has an end outside its nodes
-            (found on CPU only).
+            ``[num_nodes, irreps_out.dim]``; zero for receivers without edges.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
+            IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
         w: Tensor | TabledWeights
         if isinstance(weight, TabledWeights):

@@ -237,8 +237,11 @@ class DropPath(torch.nn.Module):
             num_graphs: Graphs of the batch; None for as many as ``batch`` names, which has to be read from the device.
 
         Returns:
-            ``[N, ...]``; ShapeError or DTypeError if the tensors do not fit each other; IndexRangeError if a graph is
-            not among them (found on CPU only).
+            ``[N, ...]``.
+
+        Raises:
+            ShapeError, DTypeError: The tensors do not fit each other.
+            IndexRangeError: A graph is not among them (found on CPU only).
         """
         return drop_rows(x, self.p, batch, self.training, num_graphs)
 

@@ -225,8 +225,10 @@ class GatedNonlinearity(FormulaModule):
             residual: ``[..., irreps_out.dim]``, added to the output; None for nothing.
 
         Returns:
-            ``[..., irreps_out.dim]``; ShapeError, DTypeError or DeviceError if the features do not fit the layer, or
-            each other.
+            ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The features do not fit the layer, or each other.
         """
         base = self._formulas[2 * (added is not None) + (residual is not None)]
         present = [x]

@@ -110,8 +110,10 @@ class EdgeGeometry(FormulaModule):
             batch: ``[N]`` integers, the cell of each node among B; both ends of an edge have the same.
 
         Returns:
-            :class:`EdgeVectors`; ShapeError, DTypeError, DeviceError or IndexRangeError if the inputs do not fit each
-            other.
+            :class:`EdgeVectors`.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit each other.
         """
         if is_tracing():
             edges = edge_index.edge_index if isinstance(edge_index, Graph) else edge_index

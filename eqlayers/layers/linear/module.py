@@ -188,8 +188,10 @@ class Linear(EquivariantModule):
             bias: ``[bias_numel]`` (after ``f_out``), with leading axes if not shared.
 
         Returns:
-            ``[..., irreps_out.dim]``, or ``[..., f_out, irreps_out.dim]``; ShapeError, DTypeError or DeviceError if the
-            inputs do not fit the layer or each other.
+            ``[..., irreps_out.dim]``, or ``[..., f_out, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
         if is_tracing():
             return _layer_linear(self._spec(), features, weight, bias, self.weight, self.bias)

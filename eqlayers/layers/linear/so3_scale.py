@@ -113,8 +113,10 @@ class SO3Scale(KeepsFloat64, FormModule):
             scales: ``[..., num_scales]`` for an external scale, in the order of the irreps; leading axes broadcast.
 
         Returns:
-            ``[..., irreps.dim]``; ShapeError, DTypeError or DeviceError if the inputs do not fit the layer or each
-            other.
+            ``[..., irreps.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
         self._flat.check("x", x)
         if (scales is None) == (self.scale == "external"):

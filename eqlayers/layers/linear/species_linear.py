@@ -76,8 +76,10 @@ class SpeciesLinear(EquivariantModule):
             kind: ``[A]`` int64, from 0 to num_species - 1.
 
         Returns:
-            ``[A, irreps_out.dim]``; ShapeError, DTypeError or IndexRangeError if the inputs do not fit the layer or
-            each other.
+            ``[A, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
         if check_tensor("features", features, f"[A, {self._width}]").ndim != 2:
             raise ShapeError(f"features must be [A, {self._width}], got {list(features.shape)}. Give one row per atom.")

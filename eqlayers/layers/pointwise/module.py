@@ -123,9 +123,11 @@ class FormulaLayer(FormulaModule):
             named: Operands by name.
 
         Returns:
-            ``[..., irreps_out.dim]``, or a tuple of several; ``[irreps_out.dim]`` of rows 'one', ``[N,
-            irreps_out.dim]`` of rows 'src' and 'dst'; ShapeError, DTypeError, DeviceError or IndexRangeError if the
-            operands do not fit the layer or each other.
+            ``[..., irreps_out.dim]``, or a tuple of several; ``[irreps_out.dim]`` of rows 'one',
+            ``[N, irreps_out.dim]`` of rows 'src' and 'dst'.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError, IndexRangeError: The operands do not fit the layer or each other.
         """
         tensors = self._read(operands, named)
         if (graph is None) == self._of_nodes:

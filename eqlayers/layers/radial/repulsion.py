@@ -94,8 +94,10 @@ class ZBL(KeepsFloat64):
             graph: The edges, in both directions.
 
         Returns:
-            ``[A]`` eV, of the dtype of the lengths; ShapeError if one length for each edge is missing; IndexRangeError
-            for an element without a radius.
+            ``[A]`` eV, of the dtype of the lengths.
+
+        Raises:
+            ShapeError: One length for each edge is missing. IndexRangeError: An element without a radius.
         """
         src, dst = check_graph(graph).ends
         fix = "Take them from eqlayers.nn.EdgeGeometry."

@@ -92,8 +92,10 @@ def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None)
         backend: Name of a backend, or None for the best of the device.
 
     Returns:
-        ``[..., sum((2 l + 1)^2)]``: flat blocks ``[2 l + 1, 2 l + 1]``, row-major, the smallest degree first;
-        ShapeError, DTypeError or ConfigError for arguments of another shape, dtype or range.
+        ``[..., sum((2 l + 1)^2)]``: flat blocks ``[2 l + 1, 2 l + 1]``, row-major, the smallest degree first.
+
+    Raises:
+        ShapeError, DTypeError, ConfigError: Arguments of another shape, dtype or range.
 
     Source:
         See :mod:`eqlayers.layers.rotation.blocks`; numbers of ``e3nn.o3.wigner_D``.
@@ -126,7 +128,10 @@ def angles_to_quaternion(alpha: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:
         alpha, beta, gamma: ``[...]`` in radians; they broadcast.
 
     Returns:
-        ``[..., 4]`` as (w, x, y, z); DTypeError or DeviceError if the angles do not fit each other.
+        ``[..., 4]`` as (w, x, y, z).
+
+    Raises:
+        DTypeError, DeviceError: The angles do not fit each other.
 
     Example:
         >>> angles_to_quaternion(*torch.tensor([0.0, 3.14159265, 0.0])).abs().round()
@@ -151,7 +156,10 @@ def matrix_to_quaternion(matrices: Tensor, *, backend: str | None = None) -> Ten
         backend: Name of a backend, or None for the best of the device.
 
     Returns:
-        ``[..., 4]`` as (w, x, y, z), of length 1; ShapeError or DTypeError if the argument has another shape or dtype.
+        ``[..., 4]`` as (w, x, y, z), of length 1.
+
+    Raises:
+        ShapeError, DTypeError: The argument has another shape or dtype.
 
     Source:
         Shepperd 1978, doi:10.2514/3.55767b.

@@ -202,8 +202,10 @@ class RotateFeatures(FormulaModule):
             rotation: As the kind says; leading axes broadcast with the axes of x.
 
         Returns:
-            ``[..., irreps.dim]``; ShapeError, DTypeError or DeviceError if the operands do not fit the layer or each
-            other.
+            ``[..., irreps.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The operands do not fit the layer or each other.
         """
         if self.method == "dense":
             return run_rotate(self._turning, x, rotation, self.backend)

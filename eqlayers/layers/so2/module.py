@@ -174,8 +174,10 @@ class SO2Linear(SO2Layer):
             weight: ``[weight_numel]``; None for the internal weights.
 
         Returns:
-            ``[..., irreps_out.dim]``; ShapeError, DTypeError or DeviceError if the inputs do not fit the layer or each
-            other.
+            ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
         return run_linear(self._plan, x, self._weights(weight), scales, self.backend)
 
@@ -258,7 +260,10 @@ class SO2Convolution(SO2Layer):
 
         Returns:
             A layer that stores its weights, of the dtype and device of the product's. Its parity is 'so3' where the
-            harmonics have other parities than (-1)^l. ConfigError or ShapeError for other layers.
+            harmonics have other parities than (-1)^l.
+
+        Raises:
+            ConfigError, ShapeError: Other layers.
 
         Example:
             >>> tp = TensorProduct("2x1o", "0e + 1o + 2e", "2x1o", [(0, 0, 0, "uvw", True), (0, 2, 0, "uvw", True)])
@@ -308,9 +313,11 @@ class SO2Convolution(SO2Layer):
             weight: ``[weight_numel]``; None for the internal weights.
 
         Returns:
-            ``[num_nodes, irreps_out.dim]``; zero for receivers without edges; ShapeError, DTypeError or DeviceError if
-            the inputs do not fit the layer or each other; IndexRangeError if an edge has an end outside its nodes
-            (found on CPU only).
+            ``[num_nodes, irreps_out.dim]``; zero for receivers without edges.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
+            IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
         self._plan.flat.check("x", x)
         graph = as_graph(edge_index, x.shape[0], num_nodes)

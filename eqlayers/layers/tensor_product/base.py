@@ -125,8 +125,10 @@ class ProductLayer(E3nnState, EquivariantModule):
             backend: Name of a backend, or None for the first that accepts.
 
         Returns:
-            A layer whose state dict has the keys of ``module``'s; ConfigError for another layer, or
-            coefficients that are no Wigner 3j symbols.
+            A layer whose state dict has the keys of ``module``'s.
+
+        Raises:
+            ConfigError: Another layer, or its coefficients are not Wigner 3j symbols.
 
         Example:
             >>> from e3nn import o3

@@ -70,8 +70,10 @@ class TensorProduct(ProductLayer):
                 per weighted instruction; None for the internal weights.
 
         Returns:
-            ``[..., irreps_out.dim]``; ShapeError, DTypeError or DeviceError if the inputs do not fit the layer or each
-            other.
+            ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
         if is_tracing():
             joined = self._weights.joined(weight, self.shared_weights)
