@@ -44,7 +44,7 @@ def got(value: Any) -> str:
 
 
 def check_flag(name: str, value: Any, error: type[EqlayersError] = ConfigError) -> bool:
-    """True or False; numpy's and 0 and 1 as well. A text such as "no", which would count as true, is none."""
+    """True or False; numpy's and 0 and 1 as well. A text is refused: "no" would count as true."""
     if isinstance(value, (bool, np.bool_)) or (is_integer(value) and int(value) in (0, 1)):
         return bool(value)
     if isinstance(value, (Tensor, np.ndarray)) and not value.shape and value.dtype in (torch.bool, np.bool_):

@@ -249,7 +249,7 @@ for _name, _fake, _rule in _RULES:
 
 
 def sorted_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
-    """The tables of a graph with its edges sorted by their places in a table behind them; IndexRangeError for none."""
+    """The tables of a graph, then its edges sorted by place in a table; IndexRangeError for a place out of range."""
     tables: Tensor = _places(graph, edge_index, place, num_src, num_dst, places)
     return tables
 

@@ -31,7 +31,7 @@ _REMAKE = "Make them anew from the edges of this graph."
 
 
 def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    """The edges ``[2, E]`` sorted by receiver and by sender; ShapeError or DTypeError if they are none.
+    """The edges ``[2, E]`` sorted by receiver and by sender; ShapeError or DTypeError for other tensors.
 
     IndexRangeError if an index lies outside its nodes or places, which is found on CPU only.
     """
