@@ -219,7 +219,7 @@ LINES = {
     "bench run ./binary.yaml": r"must be text in UTF-8, got other bytes in binary\.yaml",
     "bench run ./folder.yaml": r"which is a folder",
     "bench run ./good.yaml": r"must be a configuration of benchmarks, got one of training\. Type `eqlayers fit",
-    "bench run ./suite.yaml": r"expected the key 'dtype', got device, cases\. Add it",
+    "bench run ./suite.yaml": r"expected the key 'threads', got device, cases\. Add it",
     "bench run smoke --threads 0": r"--threads must be a positive integer, got '0'",
     "bench run smoke --threads x": r"--threads must be a positive integer, got 'x'",
     "bench run smoke --threads 1000000": r"threads must be a number of threads, at most \d+, got",
@@ -267,7 +267,7 @@ def refused(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize(("line", "message"), EVERY, ids=[line for line, _ in EVERY])
+@pytest.mark.parametrize(("line", "message"), EVERY, ids=[line.replace(f"{ROOT}/", "") for line, _ in EVERY])
 def test_command_that_cannot_be_carried_out(
     line: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
