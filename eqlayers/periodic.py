@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,47 @@ def molecule_neighbors(
     return np.stack([src[order], dst[order]]), dst[square == 0]
 
 
+def structure_neighbors(
+    pos: NDArray[np.float64],
+    n_atoms: NDArray[np.int64],
+    cell: NDArray[np.float64],
+    pbc: NDArray[np.bool_],
+    cutoffs: NDArray[np.float64],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int]]]:
+    """Neighbour lists of structures one after the other; small ones without periods are searched together.
+
+    Yields:
+        Rows of some structures; their ``edge_index`` `[2, E]` as of `neighbor_list`, with atoms counted over all
+        structures; ``shifts`` `[E, 3]`; and the rows with atoms at one place, which have no edges.
+
+    Example:
+        >>> pos, cell, pbc = np.array([[0.0, 0, 0], [1.0, 0, 0]] * 2), np.zeros((2, 3, 3)), np.zeros((2, 3), bool)
+        >>> found = structure_neighbors(pos, np.array([2, 2]), cell, pbc, cutoffs=np.array([2.0, 0.5]))
+        >>> [edges.tolist() for _, edges, _, _ in found]
+        [[[1, 0], [0, 1]]]
+    """
+    starts, alone = np.cumsum(n_atoms) - n_atoms, np.any(pbc, axis=1) | (n_atoms > _SMALL)
+    begins = alone | np.roll(alone, 1) | (np.diff(starts // _ATOMS, prepend=-1) > 0)
+    for rows in np.split(np.arange(len(n_atoms)), np.flatnonzero(begins)[1:]):
+        first, sizes = starts[rows[0]], n_atoms[rows]
+        places = pos[first : first + sizes.sum()]
+        edges, shifts, coincide = np.empty((2, 0), np.int64), np.empty((0, 3), np.int64), []
+        if alone[rows[0]]:
+            try:
+                edges, shifts = neighbor_list(places, cell[rows[0]], pbc[rows[0]], float(cutoffs[rows[0]]))
+            except DataError:
+                coincide = rows.tolist()
+        else:
+            edges, same = molecule_neighbors(places, sizes, float(cutoffs[rows].max()))
+            row = np.repeat(rows, sizes)
+            coincide = np.unique(row[same]).tolist()
+            square = np.square(places[edges[1]] - places[edges[0]]).sum(axis=1)
+            of = row[edges[1]]
+            edges = edges[:, (square < cutoffs[of] ** 2) & ~np.isin(of, coincide)]
+            shifts = np.zeros((edges.shape[1], 3), np.int64)
+        yield rows, edges + first, shifts, coincide
+
+
 def folded(
     pos: NDArray[np.float64],
     cell: NDArray[np.float64],
@@ -174,6 +216,7 @@ def _gaps_closed(
 
 _WIDER = 1 + 1e-9
 _TOGETHER = 1000  # molecules whose neighbours are found by one search
+_SMALL, _ATOMS = 1000, 10_000  # atoms of a structure that is searched with others, and of one search, for its memory
 _FAR = 100.0  # Angstrom, which float32 holds to 8e-6
 _LONGEST = 1e15  # Angstrom, whose cube is far from the end of float64
 _BYTES = 120  # of an edge, while it is found and sorted

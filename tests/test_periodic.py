@@ -12,7 +12,7 @@ from ase.neighborlist import primitive_neighbor_list
 from eqlayers import periodic
 from eqlayers.data.neighbors import radius_graph
 from eqlayers.errors import ConfigError, DataError, DTypeError, EqlayersError, OutOfMemoryError, ShapeError
-from eqlayers.periodic import neighbor_list
+from eqlayers.periodic import neighbor_list, structure_neighbors
 from tests.each import each
 from tests.fresh import fresh
 
@@ -92,6 +92,32 @@ tube[7, 0] = 1000.0
 assert not (neighbor_list(tube, np.diag([1.0, 1.0, 240.0]), [False, False, True], 5.0)[0] == 7).any()
 print("done", end="")
 """
+
+
+def test_structures_that_are_searched_together_have_their_own_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With periods and without, each with its cutoff; no edge where atoms are at one place."""
+    monkeypatch.setattr(periodic, "_SMALL", 8)
+    monkeypatch.setattr(periodic, "_ATOMS", 40)
+    made = np.random.default_rng(0)
+    sizes = made.integers(1, 12, 40)
+    pbc = np.repeat(made.random(40) < 0.3, 3).reshape(40, 3)
+    pos, cell, cutoffs = made.normal(size=(sizes.sum(), 3)), np.tile(6.0 * np.eye(3), (40, 1, 1)), 1 + made.random(40)
+    starts, large = np.cumsum(sizes) - sizes, sizes > 2
+    bad = [*np.flatnonzero(large & pbc[:, 0])[:1], *np.flatnonzero(large & ~pbc[:, 0])[::9]]
+    pos[starts[bad]] = pos[starts[bad] + 1]
+    pieces = list(structure_neighbors(pos, sizes, cell, pbc, cutoffs))
+    assert np.concatenate([rows for rows, *_ in pieces]).tolist() == list(range(40))
+    assert 10 < len(pieces) < 30
+    assert sorted(row for *_, coincide in pieces for row in coincide) == sorted(bad)
+    expected = [[], []]
+    for n in sorted({*range(40)} - {*bad}):
+        edges, shifts = neighbor_list(pos[starts[n] :][: sizes[n]], cell[n], pbc[n], cutoffs[n])
+        expected[0].append(edges.T + starts[n])
+        expected[1].append(shifts)
+    np.testing.assert_array_equal(
+        np.concatenate([edges for _, edges, _, _ in pieces], axis=1).T, np.concatenate(expected[0])
+    )
+    np.testing.assert_array_equal(np.concatenate([shifts for *_, shifts, _ in pieces]), np.concatenate(expected[1]))
 
 
 def test_far_and_flat_structures_of_every_periodicity():

@@ -22,7 +22,7 @@ from eqlayers.data.structures import (
     refuse,
 )
 from eqlayers.keywords import named_arguments
-from eqlayers.periodic import molecule_neighbors, neighbor_list
+from eqlayers.periodic import molecule_neighbors, structure_neighbors
 
 from ..core.checks import check_floating, check_number, check_path, check_tensor, check_type, got
 from ..core.errors import DataError, DTypeError, ShapeError
@@ -131,20 +131,18 @@ def edges_of(data: FlatArrays, cutoff: float, cache: str | Path | None) -> dict[
 def _periodic_edges(
     data: FlatArrays, cell: NDArray[np.float64], pbc: NDArray[np.bool_], cutoff: float
 ) -> dict[str, NDArray[Any]]:
-    pairs, shifts, coincide, far = [np.empty((2, 0), np.int32)], [np.empty((0, 3), np.int16)], [], []
-    for row in range(len(data)):
-        try:
-            edges_and_shifts = neighbor_list(data.pos[data.atoms(row)], cell[row], pbc[row], cutoff)
-        except DataError:  # cells and positions were checked: atoms coincide
-            coincide.append(row)
-            continue
-        pairs.append(edges_and_shifts[0].astype(np.int32))
-        shifts.append(edges_and_shifts[1].astype(np.int16))
-        if (shifts[-1] != edges_and_shifts[1]).any():
-            far.append(row)
+    pairs, shifts, coincide, far = [], [], [], []
+    n_edges, row_of_atom = np.zeros(len(data), np.int64), data.row_of_atom
+    for rows, edges, moved, same in structure_neighbors(data.pos, data.n_atoms, cell, pbc, np.full(len(data), cutoff)):
+        of_edges = row_of_atom[edges[1]]
+        n_edges[rows] = np.bincount(of_edges - rows[0], minlength=len(rows))
+        pairs.append((edges - data.starts[of_edges]).astype(np.int32))
+        shifts.append(moved.astype(np.int16))
+        coincide += same
+        if (shifts[-1] != moved).any():
+            far += rows.tolist()
     _refuse(data, "atoms at distinct places", coincide)
     _refuse(data, "atoms within 32,767 lattice vectors", far)
-    n_edges = np.array([part.shape[1] for part in pairs[1:]], dtype=np.int64)
     return {"local": np.concatenate(pairs, axis=1), "shifts": np.concatenate(shifts), "n_edges": n_edges}
 
 

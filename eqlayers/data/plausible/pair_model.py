@@ -10,9 +10,7 @@ from ase.data import covalent_radii
 from numpy.typing import NDArray
 
 from eqlayers.data.structures import StructureArrays
-from eqlayers.periodic import neighbor_list
-
-from ...core.errors import DataError
+from eqlayers.periodic import structure_neighbors
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -130,20 +128,17 @@ def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
 
 
 def pairs_within_reach(structures: StructureArrays) -> Pairs:
-    """Ordered pairs of atoms up to 2 Angstrom beyond the sum of their covalent radii."""
-    radii = covalent_radii[structures.z]
-    parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3)))]
-    for row, start in enumerate(structures.starts.tolist()):
-        atoms = structures.atoms(row)
-        pos, pbc = structures.pos[atoms], structures.pbc[row]
-        reach = 2 * float(radii[atoms].max()) + _REACH
-        try:
-            (src, dst), shifts = neighbor_list(pos, structures.cell[row], pbc, reach)
-        except DataError:  # atoms at one place: an error of the structures that are used
-            continue
-        vector = pos[dst] - pos[src] + shifts @ structures.cell[row]
-        near = np.linalg.norm(vector, axis=1) < radii[atoms][src] + radii[atoms][dst] + _REACH
-        parts.append((src[near] + start, dst[near] + start, vector[near]))
+    """Ordered pairs of atoms up to 2 Angstrom beyond the sum of their covalent radii.
+
+    A structure with atoms at one place has no pairs: it is an error of the structures that are used.
+    """
+    radii, pos, cell = covalent_radii[structures.z], structures.pos, structures.cell
+    reach = 2 * np.maximum.reduceat(radii, structures.starts) + _REACH
+    parts = []
+    for rows, (src, dst), shifts, _ in structure_neighbors(pos, structures.n_atoms, cell, structures.pbc, reach):
+        vector = pos[dst] - pos[src] + shifts @ cell[rows[0]]  # all shifts are 0 where there are several rows
+        near = np.linalg.norm(vector, axis=1) < radii[src] + radii[dst] + _REACH
+        parts.append((src[near], dst[near], vector[near]))
     return Pairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
