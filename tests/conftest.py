@@ -53,10 +53,14 @@ def frozen() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the first set of parameters of a test that is thinned(n), and about one in n if there are more than n.
+    """Tests that share a fixture of their file have one worker, as each worker would make the fixture.
 
-    Names of parameters say which, so that each takes its turn; the rest is slow. On a GPU, emulated ones too, all stay.
+    Of a test that is thinned(n) the first set of parameters stays, and about one in n if there are more than n. Names
+    of parameters say which, so that each takes its turn; the rest is slow. On a GPU, emulated ones too, all stay.
     """
+    for item in items:
+        if _shares_fixture(item) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
     if HAS_GPU or config.pluginmanager.has_plugin("tests.emulated"):
         return
     sets: dict[object, list[tuple[int, pytest.Item]]] = {}
@@ -68,6 +72,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for n, item in rest:
             if len(rest) < n or crc32(item.name.encode()) % n:
                 item.add_marker(pytest.mark.slow)
+
+
+def _shares_fixture(item: pytest.Item) -> bool:
+    """Whether a test needs a fixture of its file that is made once for the file."""
+    fixtures = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+    return any(one.scope == "module" and one.baseid == item.parent.nodeid for (*_, one) in fixtures)
 
 
 def failed_instead(report: Any, config: pytest.Config) -> Any:
@@ -161,9 +171,12 @@ def _default_backend(name: str | None) -> Iterator[None]:
 _INIT: Any = None
 
 
+def _first_part(request: pytest.FixtureRequest) -> str:
+    return request.path.relative_to(Path(__file__).parent).parts[0]
+
+
 def _in_torch(request: pytest.FixtureRequest) -> bool:
-    parts = request.path.relative_to(Path(__file__).parent).parts
-    return not HAS_GPU and parts[0] in IN_TORCH and not request.node.get_closest_marker("kernels")
+    return not HAS_GPU and _first_part(request) in IN_TORCH and not request.node.get_closest_marker("kernels")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -182,6 +195,26 @@ def with_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Layers that a test marked `kernels` or `long` makes have the backend that users get."""
     wanted = any(request.node.get_closest_marker(mark) for mark in ("kernels", "long"))
     with _default_backend(None) if wanted else nullcontext():
+        yield
+
+
+#: Folders and files whose runs draw nothing unless their module is marked `pictures`: drawing is a fifth of their time.
+UNDRAWN = ("simulate", "train", "test_cli.py")
+
+
+def _write_empty(figure: Any, file: Any, format: str = "png", **options: Any) -> None:
+    """Files of pictures are there, and pages hold elements without content."""
+    file.write("<svg></svg>" if format == "svg" else b"")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Figures of UNDRAWN are made, and saved without being drawn; `tests/pages` and modules that look at them draw."""
+    if _first_part(request) not in UNDRAWN or request.node.get_closest_marker("pictures"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", _write_empty)
         yield
 
 

@@ -12,6 +12,8 @@ from eqlayers.cli import main
 from eqlayers.simulate import DynamicsSettings, run_dynamics
 from eqlayers.simulate.course import Course, course_of, drift_of, write_course
 
+pytestmark = pytest.mark.pictures
+
 
 def of_energies(time: np.ndarray, total: np.ndarray) -> Course:
     return Course(4, time, total, *(np.zeros_like(time) for _ in range(4)))

@@ -76,7 +76,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("neighbors")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_data(cache: Path) -> Callable[..., MoleculeDataModule]:
     def make(**options: Any) -> MoleculeDataModule:
         return MoleculeDataModule(**{"limit_train": 96, "batch_size": 32, "cache_dir": str(cache)} | options)
@@ -84,19 +84,25 @@ def make_data(cache: Path) -> Callable[..., MoleculeDataModule]:
     return make
 
 
-@pytest.fixture
-def make_run(tmp_path: Path, make_data: Callable[..., MoleculeDataModule]) -> Callable[..., Any]:
-    """Build (trainer, module, data) with a fixed seed; one epoch is three steps."""
+@pytest.fixture(scope="session")
+def make_run_in(make_data: Callable[..., MoleculeDataModule]) -> Callable[..., Any]:
+    """Build (trainer, module, data) in a folder with a fixed seed; one epoch is three steps."""
 
     def make(
-        folder: str = "run", decay: float = 0.9, callbacks: tuple[Any, ...] = (), data: Any = None, **options: Any
+        folder: Path, decay: float = 0.9, callbacks: tuple[Any, ...] = (), data: Any = None, **options: Any
     ) -> tuple[Trainer, PropertyModule, MoleculeDataModule]:
         seed_everything(7, verbose=False)
         hparams = {name: options.pop(name) for name in ("learning_rate", "warmup_steps", "loss") if name in options}
         module = PropertyModule(PairNetwork(), **{"learning_rate": 1e-2, "warmup_steps": 2} | hparams)
-        parts = trainer_options(tmp_path / folder, facts={"seed": 7}, progress=False)
+        parts = trainer_options(folder, facts={"seed": 7}, progress=False)
         parts["callbacks"] += [EMA(decay), *callbacks]
         settings = {"max_epochs": 3, "accelerator": "cpu", "log_every_n_steps": 1} | parts | options
         return Trainer(**settings), module, data or make_data()
 
     return make
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, make_run_in: Callable[..., Any]) -> Callable[..., Any]:
+    """`make_run_in` below the folder of the test."""
+    return lambda folder="run", *args, **options: make_run_in(tmp_path / folder, *args, **options)

@@ -24,7 +24,6 @@ import yaml
 from eqlayers.cli import main
 from eqlayers.models import load_committee
 from eqlayers.models.committee import MARK
-from eqlayers.train import report
 from eqlayers.train.potential import PotentialModule
 from tests.train.test_again import CONFIG
 
@@ -58,12 +57,6 @@ def place(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes half of the time of such a run."""
-    monkeypatch.setattr(report, "save_figure", lambda figure, path: None)
 
 
 def content(folder: Path = RUN) -> dict[str, str]:

@@ -21,6 +21,8 @@ from eqlayers.train.runs import Kind, read_run
 
 FORCES = Kind("potential", "forces", "meV/A")
 
+pytestmark = pytest.mark.pictures
+
 
 def config(**model: Any) -> dict[str, Any]:
     network = {"class_path": "eqlayers.models.MACE", "init_args": {"hidden": "8x0e + 8x1o", "lmax": 2}}

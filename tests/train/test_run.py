@@ -40,12 +40,16 @@ KEYS = {
 }
 
 
-@pytest.fixture
-def tested(make_run: Callable[..., Any], tmp_path: Path) -> tuple[Path, Any, Any]:
-    trainer, module, data = make_run()
+pytestmark = pytest.mark.pictures
+
+
+@pytest.fixture(scope="module")
+def tested(make_run_in: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    folder = tmp_path_factory.mktemp("tested") / "run"
+    trainer, module, data = make_run_in(folder)
     trainer.fit(module, datamodule=data)
-    trainer.test(module, datamodule=data, ckpt_path=str(checkpoint_path(tmp_path / "run")), verbose=False)
-    return tmp_path / "run", trainer, data
+    trainer.test(module, datamodule=data, ckpt_path=str(checkpoint_path(folder)), verbose=False)
+    return folder, trainer, data
 
 
 def test_metrics(tested: tuple[Path, Any, Any], capsys: pytest.CaptureFixture[str]) -> None:

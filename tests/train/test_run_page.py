@@ -21,7 +21,7 @@ from .waters import displaced_waters
 
 NETWORK = {"species": [1, 8], "hidden": "4x0e + 4x1o", "lmax": 1, "layers": 1, "radial_hidden": [8]}
 SHARED = "4 of 4 test structures are in the training part as well"
-pytestmark = pytest.mark.filterwarnings(f"ignore:{SHARED}")
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{SHARED}"), pytest.mark.pictures]
 
 
 def labelled(count: int) -> list[Atoms]:
