@@ -198,8 +198,8 @@ def with_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-#: Folders and files whose runs draw nothing unless their module is marked `pictures`: drawing is a fifth of their time.
-UNDRAWN = ("simulate", "train", "test_cli.py")
+#: Folders and files with many commands in one process, which draw nothing unless their module is marked `pictures`.
+COMMANDS = ("simulate", "test_bad_commands.py", "test_cli.py", "train")
 
 
 def _write_empty(figure: Any, file: Any, format: str = "png", **options: Any) -> None:
@@ -207,14 +207,38 @@ def _write_empty(figure: Any, file: Any, format: str = "png", **options: Any) ->
     file.write("<svg></svg>" if format == "svg" else b"")
 
 
+def _kept_parser(self: Any, *options: Any) -> None:
+    """The parser of a command of training, made once; the page of help depends on more than the key."""
+    from lightning.pytorch.cli import LightningCLI
+
+    names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
+    key = type(self), self.given[0], self.task_name
+    asked = any(word.startswith(("-h", "--help")) for word in self.given)
+    if asked or key not in _PARSERS:
+        LightningCLI.setup_parser(self, *options)
+        if not asked:
+            _PARSERS[key] = {name: getattr(self, name) for name in names}
+    else:
+        vars(self).update(_PARSERS[key])
+
+
+_PARSERS: dict[Any, dict[str, Any]] = {}
+
+
 @pytest.fixture(autouse=True, scope="module")
-def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Figures of UNDRAWN are made, and saved without being drawn; `tests/pages` and modules that look at them draw."""
-    if _first_part(request) not in UNDRAWN or request.node.get_closest_marker("pictures"):
+def quick_commands(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In COMMANDS figures are saved without being drawn, and parsers are kept: each takes a fifth of such a test.
+
+    `tests/pages` and modules that are marked `pictures` draw.
+    """
+    if _first_part(request) not in COMMANDS:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("matplotlib.figure.Figure.savefig", _write_empty)
+        if "lightning" in sys.modules:
+            patch.setattr("eqlayers.train.cli.TrainingCLI.setup_parser", _kept_parser)
+        if not request.node.get_closest_marker("pictures"):
+            patch.setattr("matplotlib.figure.Figure.savefig", _write_empty)
         yield
 
 

@@ -130,7 +130,7 @@ def test_labels_are_those_of_the_rows(mixed):
 def test_the_cache_is_used_and_checked(mixed, tmp_path, monkeypatch):
     made = structure_edges(mixed, CUTOFF, tmp_path)
     (file,) = tmp_path.iterdir()
-    monkeypatch.setattr(neighbors, "neighbor_list", None)
+    monkeypatch.setattr(neighbors, "structure_neighbors", None)
     again = structure_edges(mixed, CUTOFF, tmp_path)
     assert np.array_equal(made.local, again.local)
     assert np.array_equal(made.shifts, again.shifts)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
+import e3nn
 import pytest
 import torch
 from e3nn import o3
@@ -24,6 +25,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if absent:
         config.hook.pytest_deselected(items=absent)
         items[:] = [item for item in items if item not in absent]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plain_einsums() -> Iterator[None]:
+    """Products of e3nn multiply in the order that is written: to look for a better one is half of making a product."""
+    before = e3nn.get_optimization_defaults()["optimize_einsums"]
+    e3nn.set_optimization_defaults(optimize_einsums=False)
+    yield
+    e3nn.set_optimization_defaults(optimize_einsums=before)
 
 
 def scatter(src: Tensor, index: Tensor, dim: int, dim_size: int) -> Tensor:
