@@ -185,7 +185,7 @@ class TrainingCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn what the parser dislikes into an error with a fix."""
         command = self._subcommand_parsers[args[0]]
-        known = [str(key) for key, _ in command.get_defaults(skip_validation=True).items() if key not in FIT_FLAGS]
+        known = [key for key in command.option_keys() if key not in FIT_FLAGS]  # type: ignore[attr-defined]
         for file, section in config_files(args):
             check_config(file, known, section)
         args = with_network(args) if self.task.module is PotentialModule else args

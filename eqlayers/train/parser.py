@@ -135,6 +135,10 @@ class Parser(Sections):
             else:
                 action.help = ABOUT.get(action.dest, action.help)
 
+    def option_keys(self) -> list[str]:
+        """The keys of a configuration."""
+        return [action.dest for action in self._actions if action.default is not argparse.SUPPRESS]
+
     def format_all(self) -> str:
         """All options, and the options of the network that configurations use."""
         text: str = super().format_help()

@@ -90,7 +90,7 @@ def test_functions_with_parameters_train(close: Any) -> None:
     """Steps reach both, and the factor of the first weights stays, as e3nn's does."""
     layer = e3nn_nn.Gate("3x0e", [Bent()], "2x0e", [Bent()], "2x1o").double()
     model, twin = nn.Sequential(layer), nn.Sequential(copy.deepcopy(layer))
-    optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (model, twin)]
+    optimizers = [torch.optim.SGD(one.parameters(), 1e-3) for one in (model, twin)]
     accelerate(model)
     assert "0.act_scalars.acts.0.f.slope" in model.state_dict()
     x = torch.randn(5, layer.irreps_in.dim, dtype=torch.float64)

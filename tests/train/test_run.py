@@ -122,7 +122,7 @@ def test_same_seed_same_result(make_run: Callable[..., Any], tmp_path: Path) -> 
 
 
 def test_learns(make_run: Callable[..., Any], tmp_path: Path, make_data: Callable[..., Any]) -> None:
-    trainer, module, data = make_run(max_epochs=12, data=make_data(limit_train=320), learning_rate=5e-3)
+    trainer, module, data = make_run(max_epochs=6, data=make_data(limit_train=320), learning_rate=5e-3)
     trainer.fit(module, datamodule=data)
     rows = read_history(tmp_path / "run")
     assert rows[-1]["val_mae"] < 0.75 * rows[0]["val_mae"]
