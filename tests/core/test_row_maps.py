@@ -100,7 +100,7 @@ def test_rows_interpolated_in_a_table(backend: str | None) -> None:
     want = torch.einsum("nk,nkc->nc", b, table[start[:, None] + torch.arange(POINTS)])
     torch.testing.assert_close(rows(table, b), want, atol=1e-14, rtol=0)
     assert torch.autograd.gradcheck(rows, (table, b))
-    assert torch.autograd.gradgradcheck(rows, (table, b))
+    assert torch.autograd.gradgradcheck(rows, (table, b), fast_mode=True)
 
 
 @pytest.mark.parametrize("bad", [-1, KNOTS - POINTS + 1])

@@ -146,9 +146,9 @@ def test_derivatives_to_third_order() -> None:
     def results(pos: Tensor, cell: Tensor) -> tuple[Tensor, ...]:
         return tuple(geometry(pos, edges, steps, cell, batch))
 
-    check_derivatives(results, inputs, order=3, max_elements=12)
+    check_derivatives(results, inputs, order=3, max_elements=4)
     assert torch.autograd.gradcheck(results, inputs)
-    assert torch.autograd.gradgradcheck(results, inputs)
+    assert torch.autograd.gradgradcheck(results, inputs, fast_mode=True)
 
 
 def test_rotation_translation_and_order() -> None:
