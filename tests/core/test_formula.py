@@ -101,6 +101,7 @@ def test_frozen_operands(frozen):
     torch.testing.assert_close(found, want, atol=1e-12, rtol=0)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", BASES)
 def test_strided_operands_and_threads_change_nothing(name):
     base = BASES[name]
@@ -131,6 +132,7 @@ def test_few_rows(name, edges):
         torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-11)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", BASES)
 def test_torch_func(name):
     base = BASES[name]

@@ -92,10 +92,12 @@ COMPILED = {
     "TFN": lambda: TFN(SPECIES, lmax=2, **TINY),
     "Equiformer": lambda: Equiformer(SPECIES, heads=2, **TINY),
 }
+#: The catalogue compares the kernels of their layers, and an Equiformer has as many as the other networks together.
+COMPILED_SLOWLY = dict.fromkeys(["TFN", "Equiformer"], pytest.mark.slow)
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("name", ["MACE", "NequIP", pytest.param("TFN", marks=pytest.mark.slow), "Equiformer"])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=COMPILED_SLOWLY.get(name, ())) for name in COMPILED])
 def test_kernels_give_the_numbers_of_torch(name: str) -> None:
     """Energy, forces and the gradient of a loss of both, on compiled kernels and on backend 'torch'."""
     found = []

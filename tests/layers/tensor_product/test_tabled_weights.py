@@ -52,7 +52,7 @@ def stored(made: TabledWeights) -> Tensor:
     return torch.einsum("erw,er->ew", made.table[rows], made.coefficients)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(("reads", "orders", "layout"), READINGS + REST)
 def test_three_orders_are_those_of_stored_weights(reads: int, orders: int, layout: str) -> None:
     x, y, table, c, interval = operands(reads, orders)
