@@ -146,6 +146,16 @@ def own_kernel_cache(pytestconfig: pytest.Config) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def quick_interpreter() -> Iterator[None]:
+    """Triton's interpreter does nothing twice."""
+    from tests.interpreter import quicken
+
+    with pytest.MonkeyPatch.context() as patch:
+        quicken(patch)
+        yield
+
+
 #: Folders and files whose layers run in torch unless a test names a backend: what they test is not in the kernels.
 IN_TORCH = (
     *("models", "integrations", "layers", "e3nn_compat", "tools", "train", "simulate", "testing"),

@@ -42,7 +42,9 @@ PHRASES = {
 }
 #: Between two words: space, the start of a comment, or the end of one part of a string and the start of the next.
 BETWEEN = r"""(?:\s|#:?|["']|[rfb]+(?=["']))+"""
-FORBIDDEN = re.compile("|".join(rf"(\b(?:{phrase.replace(' ', BETWEEN)})\b)" for phrase in PHRASES), re.IGNORECASE)
+FORBIDDEN = re.compile(
+    rf"\b(?:{'|'.join('(' + phrase.replace(' ', BETWEEN) + ')' for phrase in PHRASES)})\b", re.IGNORECASE
+)
 #: The first words of a docstring that leave out what it is about.
 OPENING = re.compile(r"(?:Those|That of|Of|What|Whatever|Who|The same|As|Nobody|Somebody)\b|None:")
 #: Local names and arguments that leave out what they hold.

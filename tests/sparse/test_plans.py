@@ -98,7 +98,7 @@ def test_every_plan_is_the_reference_within_rounding(plan, spec, dtype, force):
     force(plan)
     for turn, triple in enumerate([*TRIPLES, (False, False, False)]):
         infos = list(INFOS.values())
-        for info in (infos[turn % 7], infos[(turn + 3) % 7], infos[(turn + len(spec)) % 7]):
+        for info in (infos[turn % 7], infos[(turn + 3) % 7]):
             check(spec, *operands(spec, triple, dtype=dtype), info, triple, dtype)
 
 

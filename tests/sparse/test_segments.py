@@ -1,9 +1,5 @@
 """Backend triton against the float64 definition: in the interpreter without a GPU, compiled with one."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -18,6 +14,7 @@ from eqlayers.sparse.channels import parse
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import rounding_bound
 from tests.covering import covering
+from tests.fresh import fresh
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 WIDTHS = {"u": 5, "v": 3}  # neither a power of two
@@ -258,7 +255,8 @@ def test_gpu_tensors_get_it_unasked():
 
 
 PROBE = """
-import sys, torch
+import os, sys, torch
+os.environ["TRITON_INTERPRET"] = "0"
 from eqlayers.sparse import SparseProductInfo
 from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.channels import parse
@@ -271,8 +269,7 @@ print(select(call), WAYS["triton"].refuse(call), sep="; ")
 
 
 def test_cpu_tensors_are_refused_without_the_interpreter():
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, env=environment, check=False)
+    done = fresh(PROBE)
     assert done.stdout.strip() == "torch; needs CUDA or HIP tensors, got cpu", done.stderr
 
 

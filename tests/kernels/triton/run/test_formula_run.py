@@ -32,7 +32,7 @@ DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device(
 ON = tuning.PROCESSORS["cuda"]
 SENTINEL = 1234.0
 #: Senders and receivers of the rows, and how many of each there are; some have no rows, one has many.
-ENDS = ([0, 3, 1, 0, 3, 3, 2, 3, 3, 3, 3], [2, 0, 0, 2, 2, 4, 2, 2, 2, 1, 2], 5, 6)
+ENDS = ([0, 3, 1, 0, 3, 3, 3], [2, 0, 0, 2, 2, 4, 2], 5, 6)
 
 
 class Bounded:
@@ -157,7 +157,7 @@ def check(
 def test_harmonics(monkeypatch: Any, order: str, dtype: torch.dtype) -> None:
     """Products of up to six components of a unit vector; a vector of zero has none."""
     base = derivatives(harmonics(6 if order != "second gradients" else 4))[order]
-    arrays = draw(base, 11, ENDS, dtype)
+    arrays = draw(base, len(ENDS[0]), ENDS, dtype)
     arrays[0][4] = 0.0
     assert {piece.text.walk for piece in plan(base, False, ON)} == {"lanes"}
     check(monkeypatch, base, dtype, arrays=arrays)
@@ -236,7 +236,7 @@ def test_branches_that_are_never_taken_change_nothing(monkeypatch: Any, channels
 @pytest.mark.parametrize("name", tuning.PROCESSORS)
 def test_every_row_of_processors(monkeypatch: Any, name: str) -> None:
     """Programs have the lanes of a warp of the processor, or several per thread, and channels that do not fill them."""
-    base = derivatives(polynomial(4, [(0, 0)], 70))["gradients"]
+    base = derivatives(polynomial(4, [(0, 0)], tuning.PROCESSORS[name].lanes + 6))["gradients"]
     few = tuning.PROCESSORS[name]._replace(registers=1, wide=1)
     assert {piece.block for piece in plan(base, False, few)} == {few.lanes}
     for on in (tuning.PROCESSORS[name], few):

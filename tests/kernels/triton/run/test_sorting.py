@@ -52,7 +52,7 @@ class Launches(TorchDispatchMode):
 #: Of the launches for the graph below.
 GRIDS = [(1,), (1, 1), (1, 2), (2, 2)]
 #: Edges, senders, receivers: none, one, less than a block, a piece of more than the least edges.
-SIZES = [(0, 0, 0), (0, 3, 2), (1, 1, 1), (300, 1, 1), (500, 40, 3), (700, 70, 300), (12_000, 5, 900)]
+SIZES = [(0, 0, 0), (0, 3, 2), (1, 1, 1), (300, 1, 1), (500, 40, 3), (700, 70, 300), (8_200, 5, 900)]
 
 
 @pytest.mark.parametrize(("hub", "outside"), [(False, False), (True, True)])
