@@ -23,6 +23,8 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # lets cuBLAS run i
 
 import pytest  # noqa: E402
 
+from tests.each import seeded  # noqa: E402
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers are the parallelism; two threads on one core are far slower than one
 
@@ -129,7 +131,7 @@ def told() -> Callable[[Callable[[Any], Any], Any], None]:
 @pytest.fixture(autouse=True)
 def seed() -> int:
     """Equal random numbers in every test, in any order of tests."""
-    torch.manual_seed(0)
+    seeded(0)
     return 0
 
 

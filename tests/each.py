@@ -13,6 +13,10 @@ import torch
 Test = Callable[..., None]
 
 
+#: Seeds all random numbers of torch, which for each kind of device that is not there would format the stack of calls.
+seeded = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+
+
 def label(value: Any) -> str:
     """A short name of a value, for the report of a failure."""
     return str(getattr(value, "__name__", value))[:80]
@@ -40,7 +44,7 @@ def each(names: str, values: Iterable[Any], ids: Callable[[Any], Any] = label) -
             for row in rows:
                 values = dict(zip(arguments, row, strict=True)) if len(arguments) > 1 else {arguments[0]: row}
                 with subtests.test(ids(row)):
-                    torch.manual_seed(0)
+                    seeded(0)
                     test(**fixtures, **values)
 
         signature = inspect.signature(test)

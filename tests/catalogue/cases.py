@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eqlayers.algebra import as_irreps, representation_matrix
 from eqlayers.irreps.layout import to_ir_mul, to_mul_ir
+from tests.each import seeded
 
 #: How an operand turns: its irreps, or a function of it and of an orthogonal matrix [3, 3].
 Turn = str | Callable[[Tensor, Tensor], Tensor]
@@ -67,7 +68,7 @@ class Case:
 
         Backend 'torch' compiles nothing. None is the backend that users get.
         """
-        torch.manual_seed(seed)
+        seeded(seed)
         return on_backend(self.make(layout).to(dtype), backend)
 
     def arguments(self, rows: int = ROWS, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:

@@ -75,9 +75,9 @@ def polynomial(
     return formula(expr, operands, [operand("z", len(targets), rows[2])], [outputs], channels)
 
 
-def contraction() -> Formula:
-    """To a scalar and a vector of 128 channels, from l up to 3: about 420 coefficients."""
-    return polynomial(16, [(0, 0), (1, -1), (1, 0), (1, 1)], 128)
+def contraction(channels: int = 128) -> Formula:
+    """To a scalar and a vector of many channels, from l up to 3: about 420 coefficients."""
+    return polynomial(16, [(0, 0), (1, -1), (1, 0), (1, 1)], channels)
 
 
 def harmonics(degree: int) -> Formula:

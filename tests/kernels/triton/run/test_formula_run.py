@@ -292,9 +292,10 @@ def test_orders_keep_few_values_alive() -> None:
     assert alive == {"values": 20, "gradients": 39, "second gradients": 60}
 
 
-@pytest.mark.parametrize("order", ["values", "gradients", "second gradients"])
-def test_kernels_of_a_contraction_repeat_little(order: str) -> None:
-    base = derivatives(MADE["contraction"]())[order]
+@pytest.mark.parametrize(("order", "channels"), [("values", 128), ("gradients", 128), ("second gradients", 32)])
+def test_kernels_of_a_contraction_repeat_little(order: str, channels: int) -> None:
+    """With many channels, kernels of several channels a thread are planned as well."""
+    base = derivatives(MADE["contraction"](channels))[order]
     pieces, whole = plan(base, False, ON), 0
     for walk in {piece.text.walk for piece in pieces}:
         stay = walk == "by_src"
