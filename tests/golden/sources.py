@@ -10,11 +10,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # backend triton takes CPU tensors, with the plan for an NVIDIA GPU
 
@@ -24,6 +25,7 @@ import eqlayers_kernels.triton.run.forms as of_products
 import eqlayers_kernels.triton.run.formula_run as of_formulas
 from eqlayers.errors import BackendError
 from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.c.run.launch import Compiled
 from tests.catalogue.cases import Case, results
 from tests.catalogue.test_layers import CASES
 
@@ -41,26 +43,32 @@ class Silent:
 
 @contextmanager
 def recorded(backend: str) -> Iterator[set[str]]:
-    """Hashes of the sources that are printed in the block. Kernels of C run, as results decide nothing but are read."""
+    """Hashes of the sources that are printed in the block. Their kernels do not run, as results decide nothing."""
     sources: set[str] = set()
 
-    def note(source: str) -> None:
-        sources.add(hashlib.sha256(KEY.sub("KEY", source).encode()).hexdigest()[:16])
+    def note(*units: str) -> None:
+        sources.update(hashlib.sha256(KEY.sub("KEY", unit).encode()).hexdigest()[:16] for unit in units)
 
-    if backend == "cpu":
-        load = compiler._load
-        compiler._load = lambda units, name, tools: ([note(one) for one in units], load(units, name, tools))[1]
-        try:
-            yield sources
-        finally:
-            compiler._load = load
-        return
-    before = of_products.function, of_formulas.function
-    of_products.function = of_formulas.function = lambda source, name: (note(source), Silent())[1]
-    try:
+    def note_kernel(kernel: Compiled, name: str, units: Sequence[str]) -> None:
+        note(*units)
+
+    def note_silently(source: str, name: str) -> Silent:
+        note(source)
+        return Silent()
+
+    def note_and_load(units: tuple[str, ...], *rest: Any, load: Any = compiler._load) -> Any:
+        note(*units)
+        return load(units, *rest)
+
+    with ExitStack() as patches:
+        if backend == "cpu":
+            patches.enter_context(mock.patch.object(compiler, "_load", note_and_load))  # the sorting of a graph
+            patches.enter_context(mock.patch.object(Compiled, "__init__", note_kernel))
+            patches.enter_context(mock.patch.object(Compiled, "__call__", return_value=None))
+        else:
+            for module in (of_products, of_formulas):
+                patches.enter_context(mock.patch.object(module, "function", note_silently))
         yield sources
-    finally:
-        of_products.function, of_formulas.function = before
 
 
 def two_orders(case: Case, layer: torch.nn.Module, layout: str, dtype: torch.dtype) -> None:
