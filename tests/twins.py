@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 import torch
 from e3nn import o3
+from hypothesis.internal.conjecture import providers
 from torch import Tensor
 
 from eqlayers.irreps.modes import MODES
@@ -22,6 +23,10 @@ PHASES = (hypothesis.Phase.generate, hypothesis.Phase.shrink)  # explaining trac
 SETTINGS: dict[str, Any] = {"derandomize": True, "database": None, "deadline": None, "phases": PHASES}
 hypothesis.settings.register_profile("eqlayers", max_examples=25, **SETTINGS)
 hypothesis.settings.load_profile("eqlayers")
+# By default examples depend on the constants in all modules that a run has imported: each edit would draw others, and
+# compile other kernels. To collect the constants takes seconds. Releases without this function draw no constants.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def e3nn(kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
