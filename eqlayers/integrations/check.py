@@ -128,12 +128,12 @@ def results(
     value = fn(live)
     derivatives = {"the value": value}
     cotangent = leaf(probe.draw("z", value.shape))
-    first = _gradients((value * cotangent).sum(), [live[name] for name in names])
+    first = _gradients((value * cotangent).sum(), [live[name] for name in names], again=True)
     derivatives.update({f"first derivative, {name}": g for name, g in zip(names, first, strict=True)})
     drawn = [leaf(probe.draw(f"g{name}", g.shape)).detach() for name, g in zip(names, first, strict=True)]
     total = torch.stack([(g * c).sum() for g, c in zip(first, drawn, strict=True)]).sum()
     try:
-        second = _gradients(total, [*(live[name] for name in names), cotangent])
+        second = _gradients(total, [*(live[name] for name in names), cotangent], again=False)
     except RuntimeError:  # torch.compile's code cannot be differentiated twice
         second = []
     if second:
@@ -160,10 +160,11 @@ def _other_width(theirs: Callable[[Operands], Tensor], mine: Callable[[Operands]
     return "" if same else f"another result for features [..., {width}]"
 
 
-def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+def _gradients(total: Tensor, inputs: list[Tensor], again: bool) -> list[Tensor]:
+    """Gradients, which are differentiated again or not."""
     if not total.requires_grad:
         return [torch.zeros_like(t) for t in inputs]
-    return list(torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True))
+    return list(torch.autograd.grad(total, inputs, create_graph=again, materialize_grads=True))
 
 
 def _kept_bytes(

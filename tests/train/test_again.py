@@ -109,19 +109,15 @@ def test_every_process_begins_alike(rank: int, resume: bool, monkeypatch: pytest
             again.beginning(RUN, False, False, None)
 
 
-def test_a_run_that_may_wait_for_no_epoch_is_continued() -> None:
-    """Patience 0 ends a run at the first epoch that is not better, not before."""
-    more = ["--early_stopping.patience", "0", "--test_after_fit", "false"]
-    assert main([*FIT, *more, "--trainer.max_epochs", "1"]) == 0
-    assert main([*FIT, *more, "--resume"]) == 0
-    assert epochs() == [1, 2]
-
-
 def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also with the configuration that the run wrote, which names its checkpoint."""
-    assert main([*FIT, "--resume", "--trainer.max_epochs", "1", "--test_after_fit", "false"]) == 0
+    """Also with the configuration that the run wrote, which names its checkpoint.
+
+    Patience 0 ends a run at the first epoch that is not better, not before.
+    """
+    more = ["--resume", "--test_after_fit", "false", "--early_stopping.patience", "0"]
+    assert main([*FIT, *more, "--trainer.max_epochs", "1"]) == 0
     assert "resume: nothing in runs/own, so the run begins" in capsys.readouterr().out
-    assert main([*FIT, "--resume", "--test_after_fit", "false"]) == 0
+    assert main([*FIT, *more]) == 0
     said = capsys.readouterr().out
     assert "resume: runs/own/checkpoints/last.ckpt" in said
     assert "schedule: 4 steps (2 epochs), before 2 steps (1 epochs); the learning rate goes on with " in said
@@ -130,6 +126,7 @@ def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -
     assert "overwrite" not in saved
     assert "resume" not in saved
     again = ["fit", "-c", str(RUN / "config.yaml"), "--resume", "--trainer.max_epochs", "3"]
+    again += ["--early_stopping.patience", "9"]
     assert main([*again, "--model.learning_rate", "0.1"]) == 0
     assert "learning rate: model.learning_rate stays 0.005, " in capsys.readouterr().out
     assert epochs() == [1, 2, 3]

@@ -110,13 +110,13 @@ def test_predictions(tested: tuple[Path, Any, Any]) -> None:
     assert mae == pytest.approx(json.loads((folder / "metrics.json").read_text())["test_U0_mae_meV"], rel=1e-11)
 
 
-def test_same_seed_same_result(make_run: Callable[..., Any], tmp_path: Path) -> None:
+def test_same_seed_same_result(tested: tuple[Path, Any, Any], make_run: Callable[..., Any], tmp_path: Path) -> None:
+    trainer, module, data = make_run()
+    trainer.fit(module, datamodule=data)
     ends = []
-    for name in ("a", "b"):
-        trainer, module, data = make_run(name)
-        trainer.fit(module, datamodule=data)
-        rows = [{key: row[key] for key in ("step", "train_mae", "val_mae")} for row in read_history(tmp_path / name)]
-        ends.append((rows, read_checkpoint(checkpoint_path(tmp_path / name, "last"))["state_dict"]))
+    for folder in (tested[0], tmp_path / "run"):
+        rows = [{key: row[key] for key in ("step", "train_mae", "val_mae")} for row in read_history(folder)]
+        ends.append((rows, read_checkpoint(checkpoint_path(folder, "last"))["state_dict"]))
     assert ends[0][0] == ends[1][0]
     assert all(torch.equal(ends[0][1][name], ends[1][1][name]) for name in ends[0][1])
 
