@@ -47,7 +47,7 @@ def exchange(ours: Any, theirs: Any) -> None:
 
 
 @given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=20)
 def test_random_products_exchange_states(twins: Any, number: int) -> None:
     dice = random.Random(number)
     case = twins.product(dice)

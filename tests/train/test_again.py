@@ -7,10 +7,12 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from eqlayers.cli import main
+from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.errors import ConfigError
 from eqlayers.train import again, checkpoint_path, read_checkpoint
 from eqlayers.train.cli import task_of
@@ -18,7 +20,16 @@ from eqlayers.train.cli import task_of
 CONFIG = {
     "task": "potential",
     "report": False,
-    "data": {"path": "ethanol_md", "split": "time", "train": 6, "val": 3, "test": 3, "cutoff": 3.0, "batch_size": 3},
+    "data": {
+        "path": "frames.npz",
+        "units": {"energy": "eV", "forces": "eV/Angstrom"},
+        "cutoff": 3.0,
+        "batch_size": 3,
+        "split": "time",
+        "train": 6,
+        "val": 3,
+        "test": 3,
+    },
     "model": {
         "model": {
             "class_path": "eqlayers.models.NequIP",
@@ -31,10 +42,17 @@ FIT = ["fit", "-c", "run.yaml", "--name", "own"]
 RUN = Path("runs/own")
 
 
+def write_inputs(folder: Path) -> None:
+    """The configuration, and few frames of the embedded trajectory: each fit reads and checks a whole file."""
+    (folder / "run.yaml").write_text(yaml.safe_dump(CONFIG))
+    with np.load(embedded_trajectory("ethanol_md")) as stored:
+        np.savez(folder / "frames.npz", z=stored["z"], **{name: stored[name][:40] for name in ("R", "E", "F")})
+
+
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
+    write_inputs(tmp_path)
 
 
 def content() -> dict[str, str]:

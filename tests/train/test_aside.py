@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from eqlayers.cli import main
 from eqlayers.train import again
 from eqlayers.train.again import Aside, left_aside
 from eqlayers.train.potential import PotentialModule
 
-from .test_again import CONFIG, FIT, RUN, content
+from .test_again import FIT, RUN, content, write_inputs
 
 OVERWRITE = [*FIT, "--overwrite", "--trainer.max_epochs", "3", "--test_after_fit", "false"]
 EARLIER = Path("runs/own.earlier")
@@ -26,7 +25,7 @@ EARLIER = Path("runs/own.earlier")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of two epochs, tested."""
     folder = tmp_path_factory.mktemp("finished")
-    (folder / "run.yaml").write_text(yaml.safe_dump(CONFIG))
+    write_inputs(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(FIT) == 0

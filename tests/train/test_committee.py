@@ -25,7 +25,7 @@ from eqlayers.cli import main
 from eqlayers.models import load_committee
 from eqlayers.models.committee import MARK
 from eqlayers.train.potential import PotentialModule
-from tests.train.test_again import CONFIG
+from tests.train.test_again import CONFIG, write_inputs
 
 RUN = Path("runs/own")
 FIT = ["fit", "-c", "run.yaml", "--name", "own", "--trainer.max_epochs", "1"]
@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     place, before, text = tmp_path_factory.mktemp("committee"), Path.cwd(), io.StringIO()
     os.chdir(place)
     try:
-        Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
+        write_inputs(place)
         with contextlib.redirect_stdout(text):
             assert main(TWO) == 0
     finally:
@@ -56,7 +56,7 @@ def place(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
+    write_inputs(tmp_path)
 
 
 def content(folder: Path = RUN) -> dict[str, str]:
