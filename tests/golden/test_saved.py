@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.catalogue.cases import on_backend
 from tests.catalogue.test_layers import CASES
 from tests.golden import saved
 
@@ -21,6 +22,7 @@ def compared(name: str) -> str | None:
     kind, _, rest = name.partition(" ")
     try:
         loaded: Any = saved.from_file(content) if kind == "potential" else saved.unpickled(content)
+        on_backend(loaded, "torch")  # the catalogue compares the kernels
         if kind == "layer":
             results = saved.of_layer(LAYERS[rest], loaded)
         else:

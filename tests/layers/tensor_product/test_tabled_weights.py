@@ -72,7 +72,7 @@ def test_three_orders_are_those_of_stored_weights(reads: int, orders: int, layou
         torch.testing.assert_close(mine, wanted, rtol=1e-9, atol=1e-11 * float(wanted.detach().abs().max()))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow  # the test above compares three orders with weights that are stored
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 def test_derivatives_against_differences(layout: str) -> None:
     *tensors, interval = operands(edges=5)
