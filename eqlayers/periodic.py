@@ -53,7 +53,7 @@ def neighbor_list(
         ([[0, 0], [0, 0]], [[-1, 0, 0], [1, 0, 0]])
     """
     fix = "Common values are 4 to 6."
-    cutoff = check_number("cutoff", cutoff, above=0, at_most=_LONGEST, unit=" of Angstrom", fix=fix)
+    cutoff = check_number("cutoff", cutoff, above=0, at_most=LONGEST, unit=" of Angstrom", fix=fix)
     places, box, periods = _read(pos, cell, pbc)
     reduced, turn = _reduced(box, periods) if periods.any() else (box, np.eye(3, dtype=np.int64))
     src, dst, shifts = _pairs(places, reduced, periods, cutoff * _WIDER, name)
@@ -96,7 +96,8 @@ def molecule_neighbors(
     starts, row = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
     low = np.minimum.reduceat(places, starts)
     extent = np.maximum.reduceat(places, starts) - low
-    empty = np.prod(np.maximum(extent / cutoff, 1.0), axis=1) > 10 * sizes + 1000  # see _pairs
+    cells = np.maximum(extent / cutoff, 1.0)  # see _pairs; the box of all in one search may not be thin either
+    empty = (np.prod(cells, axis=1) > 10 * sizes + 1000) | (cells.max(axis=1) > _SHORT)
     box, open_ = np.zeros((3, 3)), np.zeros(3, dtype=bool)
     parts = [np.empty((2, 0), dtype=np.int64)]
     for one in np.flatnonzero(empty).tolist():
@@ -139,7 +140,7 @@ def structure_neighbors(
     """
     starts, alone = np.cumsum(n_atoms) - n_atoms, np.any(pbc, axis=1) | (n_atoms > _SMALL)
     begins = alone | np.roll(alone, 1) | (np.diff(starts // _ATOMS, prepend=-1) > 0)
-    for rows in np.split(np.arange(len(n_atoms)), np.flatnonzero(begins)[1:]):
+    for rows in np.split(np.arange(len(n_atoms)), np.flatnonzero(begins)[1:]) if len(n_atoms) else ():
         first, sizes = starts[rows[0]], n_atoms[rows]
         places = pos[first : first + sizes.sum()]
         edges, shifts, coincide = np.empty((2, 0), np.int64), np.empty((0, 3), np.int64), []
@@ -216,9 +217,12 @@ def _gaps_closed(
 
 _WIDER = 1 + 1e-9
 _TOGETHER = 1000  # molecules whose neighbours are found by one search
-_SMALL, _ATOMS = 1000, 10_000  # atoms of a structure that is searched with others, and of one search, for its memory
+_SHORT = (
+    30  # cells of a molecule along an axis, so that a grid of _TOGETHER has less than 100,000 for the shortest axis
+)
+_SMALL, _ATOMS = 300, 10_000  # atoms of a structure that is searched with others; a search has 3 million pairs at most
 _FAR = 100.0  # Angstrom, which float32 holds to 8e-6
-_LONGEST = 1e15  # Angstrom, whose cube is far from the end of float64
+LONGEST = 1e15  # Angstrom, whose cube is far from the end of float64
 _BYTES = 120  # of an edge, while it is found and sorted
 _FARTHEST = 2**31  # cells: shifts are integers of 32 bits in the cell list
 #: Pairs of atoms and the shift of the second: src [E], dst [E], shifts [E, 3], in any order.
@@ -338,9 +342,9 @@ def _read(pos: Any, cell: Any, pbc: Any) -> tuple[NDArray[np.float64], NDArray[n
             f"{list(np.shape(pbc))}. Pass the arrays of one structure."
         )
     largest = np.abs(np.concatenate([places, box])).max()
-    if not largest <= _LONGEST:  # NaN is not either
+    if not largest <= LONGEST:  # NaN is not either
         raise DataError(
-            f"pos and cell must be finite and at most {_LONGEST:g} Angstrom, got {largest:g}. Repair the structure."
+            f"pos and cell must be finite and at most {LONGEST:g} Angstrom, got {largest:g}. Repair the structure."
         )
     used = box[periods]
     if np.linalg.det(used @ used.T) < 1e-12:  # squared length, area or volume; 1 without periods

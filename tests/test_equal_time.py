@@ -121,7 +121,7 @@ def test_a_point_is_trained(script: ModuleType, name: str) -> None:
     """With SchNet, which compiles nothing, and no step in the time: the errors are those of a known predictor."""
     trained = script.train(script.Point(name, 50, "SchNet", 1e-9, 1e-3, 1), lambda spent: None)
     assert (trained["num_train"], trained["steps"], trained["failed"]) == (50, 0, None)
-    more = script.train(script.Point(name, 50, "SchNet", 0.2, 1e-3, 1), lambda spent: None)
+    more = script.train(script.Point(name, 50, "SchNet", 1.0, 1e-3, 1), lambda spent: None)
     assert more["steps"] > 0
     assert more["test"] != trained["test"]
     assert more["test"].keys() == {key for key, *_ in script.ERRORS[script.SETS[name].quantity]}

@@ -46,7 +46,7 @@ FUZZ = """
 import itertools, sys
 import numpy as np
 from ase.geometry import complete_cell
-from eqlayers.periodic import neighbor_list
+from eqlayers.periodic import molecule_neighbors, neighbor_list, structure_neighbors
 
 def brute(pos, cell, pbc, cutoff):
     full = complete_cell(np.where(pbc[:, None], cell, 0.0))
@@ -90,6 +90,21 @@ ring = np.arange(400)
 tube = np.stack([3 * np.cos(ring), 3 * np.sin(ring), 0.6 * ring], 1)
 tube[7, 0] = 1000.0
 assert not (neighbor_list(tube, np.diag([1.0, 1.0, 240.0]), [False, False, True], 5.0)[0] == 7).any()
+
+# boxes of several structures that are apart on a grid, where each alone is small enough for the cell list
+far = np.zeros((3, 4, 3))
+for pos, axes in zip(far, ((0, 2), (0, 1), (1, 2))):
+    pos[1, axes[0]] = pos[3, axes[1]] = 1650.0
+    assert molecule_neighbors(pos, np.array([2, 2]), 5.0)[0].shape == (2, 0)
+for seed in range(40):
+    rng = np.random.default_rng(seed)
+    n_atoms = rng.integers(1, 6, 30)
+    lengths = np.repeat(rng.choice([0.0, 1.0, 20.0, 140.0, 1500.0], (30, 3)), n_atoms, axis=0)
+    pos = lengths * rng.random((len(lengths), 3)) + rng.random((len(lengths), 3))
+    starts, cutoffs = np.cumsum(n_atoms) - n_atoms, rng.uniform(2.0, 6.0, 30)
+    each = [neighbor_list(pos[s : s + n], None, False, r)[0] + s for s, n, r in zip(starts, n_atoms, cutoffs)]
+    together = structure_neighbors(pos, n_atoms, np.zeros((30, 3, 3)), np.zeros((30, 3), bool), cutoffs)
+    assert np.array_equal(np.concatenate([edges for _, edges, *_ in together], 1), np.concatenate(each, 1)), seed
 print("done", end="")
 """
 

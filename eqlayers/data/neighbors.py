@@ -22,7 +22,7 @@ from eqlayers.data.structures import (
     refuse,
 )
 from eqlayers.keywords import named_arguments
-from eqlayers.periodic import molecule_neighbors, structure_neighbors
+from eqlayers.periodic import LONGEST, molecule_neighbors, structure_neighbors
 
 from ..core.checks import check_floating, check_number, check_path, check_tensor, check_type, got
 from ..core.errors import DataError, DTypeError, ShapeError
@@ -166,8 +166,9 @@ def check_edges(edges: Any, data: FlatArrays) -> Any:
 
 
 def check_cutoff(cutoff: float) -> float:
-    """Return `cutoff` as a float, or raise ConfigError unless it is positive and finite."""
-    return check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
+    """Return `cutoff` as a float, or raise ConfigError unless it is positive and at most `LONGEST`."""
+    fix = "Common values are 4 to 6."
+    return check_number("cutoff", cutoff, above=0, at_most=LONGEST, unit=" of Angstrom", fix=fix)
 
 
 @named_arguments

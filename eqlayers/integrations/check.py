@@ -161,7 +161,7 @@ def _other_width(theirs: Callable[[Operands], Tensor], mine: Callable[[Operands]
 
 
 def _gradients(total: Tensor, inputs: list[Tensor], again: bool) -> list[Tensor]:
-    """Gradients, which are differentiated again or not."""
+    """Gradients; with `again` they have a graph, to be differentiated again."""
     if not total.requires_grad:
         return [torch.zeros_like(t) for t in inputs]
     return list(torch.autograd.grad(total, inputs, create_graph=again, materialize_grads=True))

@@ -21,7 +21,7 @@ from ..core.errors import DTypeError, GradientError
 
 # Central differences of fourth order: f' = sum_k w_k (f(x + k h) - f(x - k h)) / h, error h^4 f''''' / 30.
 _STENCIL = ((1, 2 / 3), (2, -1 / 12))
-_LINEAR = ((1, 1 / 2),)  # without error for cotangents, in which every order is linear
+_LINEAR = ((1, 1 / 2),)  # without error for a cotangent: every order is a constant and a multiple of it
 
 
 @dataclass(frozen=True)

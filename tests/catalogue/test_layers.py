@@ -25,7 +25,7 @@ def has(case: Case, name: str) -> bool:
 
 
 #: What further rows of a class have in the slow tests only.
-COMPILERS = ("torch.compile", "torch.export", "torch.func", "kernels")
+COMPILERS = ("torch.compile", "torch.export", "torch.func")
 FIRST = {case.name.partition(",")[0]: case.name for case in reversed(CASES)}
 #: What takes seconds for each, and what further classes of a family have in the slow tests only.
 LONGEST, FIRST_OF_FAMILY = "torch.compile", {case.family: case.name for case in reversed(CASES)}

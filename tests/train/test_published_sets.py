@@ -101,12 +101,17 @@ def test_3bpa_and_the_errors_of_each_test_file(small: Path) -> None:
     assert command("fit", "3bpa.yaml", "--data.val", "4", *EVERY_EPOCH) == 0
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["num_test"] == sum(range(2, 8))
+    calculator = Calculator(run / "potential.pt")
     for name in NAMES_3BPA:
         frames = read(folder / f"{name}.xyz", ":")
         errors = {"energy": [], "forces": []}
-        for atoms, result in zip(frames, predict(str(run / "potential.pt"), frames), strict=True):
+        results = list(predict(str(run / "potential.pt"), frames))
+        for atoms, result in zip(frames, results, strict=True):
             errors["energy"].append(result["energy"] - atoms.get_potential_energy())
             errors["forces"].append(result["forces"] - atoms.get_forces())
+        frames[0].calc = calculator
+        assert frames[0].get_potential_energy() == pytest.approx(results[0]["energy"], rel=0, abs=1e-4)
+        np.testing.assert_allclose(frames[0].get_forces(), results[0]["forces"], rtol=0, atol=1e-4)
         for label, unit in (("energy", "meV"), ("forces", "meV_A")):
             error = 1000 * np.array(errors[label])
             # 0.1 meV: float32 has 1e-7 of the network's part of the energy, below 100 eV, ten times over

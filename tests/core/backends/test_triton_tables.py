@@ -17,6 +17,7 @@ from eqlayers.errors import IndexRangeError
 from eqlayers.functional import TabledWeights
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
+from eqlayers_kernels.triton.run import edges as sorting
 from tests.core.backends.test_triton_forms import DEVICE
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
@@ -91,7 +92,8 @@ def test_two_orders_are_those_of_stored_weights(reads: int, orders: int, layout:
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("frozen", range(4))
-def test_one_operand_may_be_frozen(frozen: int) -> None:
+def test_one_operand_may_be_frozen(monkeypatch: pytest.MonkeyPatch, frozen: int) -> None:
+    monkeypatch.setattr(sorting, "LEAST", 2)
     given, edges = operands(4, 1, 5), graph(5)
     tensors = [t.requires_grad_(n != frozen) for n, t in enumerate(given[:4])]
     wanted = [t for t in tensors if t.requires_grad]
@@ -106,7 +108,8 @@ def test_one_operand_may_be_frozen(frozen: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_other_dtypes_and_gradients_in_any_order(dtype: torch.dtype) -> None:
+def test_other_dtypes_and_gradients_in_any_order(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    monkeypatch.setattr(sorting, "LEAST", 2)
     given, edges = operands(4, 1, 11, dtype), graph(11)
     x, y, table, c, interval = given
     z = conv("ir_mul", "triton", deterministic=False)(x, y, TabledWeights(table, interval, c), edges)

@@ -236,7 +236,7 @@ def test_branches_that_are_never_taken_change_nothing(monkeypatch: Any, channels
 @pytest.mark.parametrize("name", tuning.PROCESSORS)
 def test_every_row_of_processors(monkeypatch: Any, name: str) -> None:
     """Programs have the lanes of a warp of the processor, or several per thread, and channels that do not fill them."""
-    base = derivatives(polynomial(4, [(0, 0)], tuning.PROCESSORS[name].lanes + 6))["gradients"]
+    base = derivatives(polynomial(4, [(0, 0)], 2 * tuning.PROCESSORS[name].lanes + 6))["gradients"]
     few = tuning.PROCESSORS[name]._replace(registers=1, wide=1)
     assert {piece.block for piece in plan(base, False, few)} == {few.lanes}
     for on in (tuning.PROCESSORS[name], few):
