@@ -217,9 +217,7 @@ def _gaps_closed(
 
 _WIDER = 1 + 1e-9
 _TOGETHER = 1000  # molecules whose neighbours are found by one search
-_SHORT = (
-    30  # cells of a molecule along an axis, so that a grid of _TOGETHER has less than 100,000 for the shortest axis
-)
+_SHORT = 30  # cells of a molecule along an axis: longer ones on one grid make a flat box, see _pairs
 _SMALL, _ATOMS = 300, 10_000  # atoms of a structure that is searched with others; a search has 3 million pairs at most
 _FAR = 100.0  # Angstrom, which float32 holds to 8e-6
 LONGEST = 1e15  # Angstrom, whose cube is far from the end of float64
