@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,15 +10,24 @@ from torch import Tensor
 Key = TypeVar("Key")
 
 
-def on_device(kept: MutableMapping[Key, Tensor], key: Key, device: torch.device) -> Tensor:
-    """The tensor of that key on a device, for one call.
+class HostTensors(Generic[Key]):
+    """Tensors by key, kept on the host.
 
     None is kept on a device: a call may run in the memory pool of a CUDA graph, which later calls write to. A copy from
     page-locked memory can be part of such a graph.
     """
-    found = kept[key]
-    if device.type == "cpu":
-        return found
-    if device.type == "cuda" and not found.is_pinned():  # threads may do so twice
-        found = kept[key] = found.pin_memory()
-    return found.to(device, non_blocking=True)
+
+    def __init__(self) -> None:
+        self.kept: dict[Key, Tensor] = {}
+        self._locked: dict[Key, Tensor] = {}  # the same in page-locked memory: to ask each tensor takes as long as a copy
+
+    def on_device(self, key: Key, device: torch.device) -> Tensor:
+        """The tensor of that key on a device, for one call."""
+        if device.type == "cpu":
+            return self.kept[key]
+        if device.type != "cuda":
+            return self.kept[key].to(device)
+        locked = self._locked.get(key)
+        if locked is None:  # threads may do so twice
+            locked = self.kept[key] = self._locked[key] = self.kept[key].pin_memory()
+        return locked.to(device, non_blocking=True)

@@ -92,9 +92,9 @@ def test_a_cuda_graph_is_replayed_with_other_numbers(inside: bool, device: torch
 @contextmanager
 def another_stream() -> Iterator[None]:
     """Work goes to a stream of its own, while the default stream is busy; waits for the former at the end."""
+    side = torch.cuda.Stream()
     torch.cuda.synchronize()
     torch.cuda._sleep(4_000_000_000)  # cycles, about two seconds
-    side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         yield
         side.synchronize()

@@ -7,24 +7,26 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.host import on_device
+from eqlayers_kernels.host import HostTensors
 
-from ..torch_internals import as_constant, outside_of_func, outside_of_traces
+from ..torch_internals import as_constant, is_plain, outside_of_func, outside_of_traces
 
 
 class Constants:
-    """Tensors that follow from a form alone, kept on the host; see :func:`eqlayers_kernels.host.on_device`."""
+    """Tensors that follow from a form alone, kept on the host; see :class:`eqlayers_kernels.host.HostTensors`."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, Tensor] = {}
+        self._tensors: HostTensors[Hashable] = HostTensors()
 
     def __call__(self, key: Hashable, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
         """The tensor of that key on a device; ``make()`` makes it on the host when it is first asked for."""
-        found = self._kept.get(key)
+        found = self._tensors.kept.get(key)
         if found is not None and device.type == "cpu":
             return as_constant(found)
+        if found is not None and is_plain(()) and not torch.is_inference_mode_enabled():
+            return self._tensors.on_device(key, device)
         with outside_of_traces(), outside_of_func(), torch.inference_mode(False):
             if found is None:
-                self._kept[key] = make()
-            found = on_device(self._kept, key, device)
+                self._tensors.kept[key] = make()
+            found = self._tensors.on_device(key, device)
         return as_constant(found)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...forms.program import Program
-from ...host import on_device
+from ...host import HostTensors
 from ..segment import launch
 
 #: Columns that one program turns at most: whole slots where they fit, so that it reads every sector once.
@@ -25,12 +25,12 @@ class Turn:
 
     def __init__(self, program: Program) -> None:
         self.program = replace(program, layout="ir_mul")
-        self._columns: dict[tuple[str, bool], Tensor] = {}  # by operand, back or not; on the host
+        self._columns: HostTensors[tuple[str, bool]] = HostTensors()  # by operand, back or not
         for operand in "xz":
             to = _columns(program, operand)
             for back, columns in ((False, to), (True, torch.argsort(to))):
                 short = program.widths["xywz".index(operand)] < 2**15
-                self._columns[operand, back] = columns.to(torch.int16 if short else torch.int32)
+                self._columns.kept[operand, back] = columns.to(torch.int16 if short else torch.int32)
 
     def to(self, operand: str, rows: Tensor) -> Tensor:
         """Rows of x or z as the kernels read them; others as they are."""
@@ -44,7 +44,7 @@ class Turn:
         if operand not in "xz" or not rows.numel():
             return rows
         count, width = rows.shape
-        columns = on_device(self._columns, (operand, back), rows.device)
+        columns = self._columns.on_device((operand, back), rows.device)
         from .gather import turn_rows
 
         out = launch.allocate(rows, (count, width), rows.dtype, False)

@@ -12,7 +12,6 @@ pytest.importorskip("triton")
 
 from eqlayers.layers.tensor_product.module import TensorProduct
 from eqlayers_kernels.arithmetic.writer import Kind
-from eqlayers_kernels.host import on_device
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import tuning
@@ -202,7 +201,7 @@ def test_runners_compile_before_they_launch(monkeypatch, anywhere):
 def test_orders_of_columns_are_kept_on_the_host_alone(monkeypatch):
     """A call may run in the memory pool of a CUDA graph, so nothing on the device outlives it."""
     turn = Turn(program("mul_ir"))
-    orders = {key: columns.numpy().copy() for key, columns in turn._columns.items()}
+    orders = {key: columns.numpy().copy() for key, columns in turn._columns.kept.items()}
     pinned: list[torch.Tensor] = []
 
     def pin(self):
@@ -210,12 +209,11 @@ def test_orders_of_columns_are_kept_on_the_host_alone(monkeypatch):
         return pinned[-1]
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: any(self is one for one in pinned))
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking: (self.numpy().copy(), non_blocking))
     for _ in range(2):
         for operand, back in orders:
-            found, at_once = on_device(turn._columns, (operand, back), torch.device("cuda"))
+            found, at_once = turn._columns.on_device((operand, back), torch.device("cuda"))
             assert (found == orders[operand, back]).all()
             assert at_once
     assert len(pinned) == len(orders) == 4
-    assert all(columns.device.type == "cpu" for columns in turn._columns.values())
+    assert all(columns.device.type == "cpu" for columns in turn._columns.kept.values())
