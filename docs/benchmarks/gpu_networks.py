@@ -1,4 +1,4 @@
-"""Energies and forces on a GPU: launched one by one, recorded as a CUDA graph, and by mace-torch where it is installed.
+"""Energies, forces and training steps on a GPU: launched one by one, recorded as a CUDA graph, and by mace-torch.
 
     PYTHONPATH=.:kernels python docs/benchmarks/gpu_networks.py --csv networks.csv
 
@@ -13,14 +13,17 @@ import csv
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from eqlayers.bench.networks.entrants import PEER, Entrant
+from eqlayers.bench.networks.entrants import LIVE, OWN, PEER, Entrant, Tables, evaluate_potential
 from eqlayers.bench.networks.run import subject_of
+from eqlayers.bench.networks.timing import training_step
 from eqlayers.models import Recorded, compress
+from eqlayers.testing.peers.networks import Subject
 
 OPTIONS = {
     "mace": {"cutoff": 6.0, "hidden": "128x0e + 128x1o", "lmax": 3, "correlation": 3},
@@ -29,68 +32,106 @@ OPTIONS = {
 }
 OUTPUTS = ("energy", "forces")
 SCALE = 150.0  # of energies, so that forces are some eV/A
-TOLERANCE = 3e-5  # of tables of the radial networks
+TABLES = Tables(256, 3e-5)  # of the radial networks: knots in training, tolerance after it
 RUNS = 20
+CALLS_BEFORE = 3
+
+Call = Callable[[], Any]
 
 
-def milliseconds(call: Callable[[], Any]) -> float:
-    """The median of some calls, each until the device has ended it."""
-    for _ in range(3):
+def measured(call: Call) -> tuple[float, float]:
+    """Milliseconds of a call until the device has ended it, the median of some, and MiB that it takes at its peak."""
+    for _ in range(CALLS_BEFORE):
         call()
     torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(RUNS):
         start = time.perf_counter()
         call()
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    return 1000 * statistics.median(seconds)
+    return 1000 * statistics.median(seconds), (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def calls(network: str, atoms: int) -> Iterator[tuple[str, int, Callable[[], Any]]]:
-    """Each way to compute energies and forces, with the number of edges."""
-    subject = subject_of(network, OPTIONS[network], atoms, scale=SCALE)
-    given = subject.place.structures(torch.float32, "cuda")
-    edges = given.edge_index.shape[1]
-    made = subject.make(torch.float32).to("cuda")
-    if subject.peer:
-        Entrant("", PEER, made, subject.evaluate).prepare(False)
-        yield "mace-torch", edges, lambda: subject.evaluate(made, False)
-        from mace.cli.convert_e3nn_cueq import run as converted
-
-        other = converted(subject.make(torch.float32).to("cuda"), device="cuda")
-        Entrant("", PEER, other, subject.evaluate).prepare(False)
-        yield "mace-torch, cuequivariance", edges, lambda: subject.evaluate(other, False)
+def calls(subject: Subject) -> Iterator[tuple[str, Call]]:
+    """Each way to compute energies and forces."""
+    structures = subject.place.structures(torch.float32, "cuda")
+    for name, network in peers(subject):
+        Entrant("", PEER, network, subject.evaluate).prepare(False)
+        yield name, partial(subject.evaluate, network, False)
     assert subject.native is not None
     potential = subject.native(subject.make(torch.float32)).to("cuda").eval().requires_grad_(False)
-    yield "eqlayers", edges, lambda: potential(given, OUTPUTS)
+    yield "eqlayers", lambda: potential(structures, OUTPUTS)
     recorded = Recorded(potential)
-    yield "eqlayers, recorded", edges, lambda: recorded(given, OUTPUTS)
+    yield "eqlayers, recorded", lambda: recorded(structures, OUTPUTS)
     tables = subject.native(subject.make(torch.float32)).eval().requires_grad_(False)
-    compress(tables, TOLERANCE)
+    compress(tables, TABLES.tolerance)
     replayed = Recorded(tables.to("cuda"))
-    yield "eqlayers, tables, recorded", edges, lambda: replayed(given, OUTPUTS)
+    yield "eqlayers, tables, recorded", lambda: replayed(structures, OUTPUTS)
+
+
+def steps(subject: Subject) -> Iterator[tuple[str, Call]]:
+    """Each way to make a training step: energies and forces, a loss of forces, gradients and the optimizer."""
+    for name, network in peers(subject):
+        yield name, prepared(Entrant("", PEER, network, subject.evaluate))
+    assert subject.native is not None
+    potential = subject.native(subject.make(torch.float32)).to("cuda")
+    evaluate = evaluate_potential(subject.place)
+    yield "eqlayers", prepared(Entrant("", PEER, potential, evaluate, True))
+    tables = OWN[LIVE].make(subject, TABLES, torch.float32).to("cuda")
+    yield "eqlayers, live tables", prepared(Entrant("", PEER, tables, evaluate, True))
+
+
+def prepared(entrant: Entrant) -> Call:
+    """A training step of an entrant."""
+    entrant.prepare(True)
+    return training_step(entrant)
+
+
+def peers(subject: Subject) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The network as its own package runs it, where it is of another."""
+    if not subject.peer:
+        return
+    yield "mace-torch", subject.make(torch.float32).to("cuda")
+    from mace.cli.convert_e3nn_cueq import run as converted
+
+    yield "mace-torch, cuequivariance", converted(subject.make(torch.float32).to("cuda"), device="cuda")
+
+
+MODES = {"forces": calls, "training": steps}
 
 
 def main() -> None:
-    """Print the rows, and write them."""
+    """Print the rows, and write them after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default="MACE,NequIP", help="with commas, among mace, MACE, NequIP")
     parser.add_argument("--sizes", default="8,64,512,4096", help="numbers of atoms with commas, multiples of 4")
+    parser.add_argument("--modes", default="forces,training", help="with commas, among forces, training")
     parser.add_argument("--csv", type=Path, help="write the rows to this file")
     options = parser.parse_args()
-    rows = []
-    for network in options.networks.split(","):
-        for atoms in map(int, options.sizes.split(",")):
-            for name, edges, call in calls(network, atoms):
-                took = milliseconds(call)
-                rows.append({"network": network, "atoms": atoms, "edges": edges, "row": name, "ms": took})
-                print(f"{network:8}{atoms:6} atoms {edges:8} edges  {name:30}{took:9.3f} ms", flush=True)
-    if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["network", "atoms", "edges", "row", "ms"], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    rows: list[dict[str, Any]] = []
+    for mode in options.modes.split(","):
+        for network in options.networks.split(","):
+            for atoms in map(int, options.sizes.split(",")):
+                subject = subject_of(network, OPTIONS[network], atoms, scale=SCALE)
+                edges = subject.place.num_edges
+                for name, call in MODES[mode](subject):
+                    ms, peak = measured(call)
+                    row = {"mode": mode, "network": network, "atoms": atoms, "edges": edges, "row": name}
+                    rows.append(row | {"ms": round(ms, 3), "peak_MiB": round(peak)})
+                    print(f"{mode:9}{network:8}{atoms:6} atoms {edges:8} edges  {name:30}{ms:9.3f} ms{peak:8.0f} MiB")
+                    if options.csv:
+                        write(rows, options.csv)
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    """The rows as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":
