@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import re
+from collections import Counter
 import sys
 import tempfile
 from itertools import pairwise
@@ -91,6 +92,13 @@ def test_lines_of_code_fit_the_page(page: Path) -> None:
 def test_the_readme_is_short() -> None:
     lines = len((ROOT / "README.md").read_text().splitlines())
     assert lines <= README_LINES, f"README.md has {lines} lines, more than {README_LINES}: move a part to a page"
+
+
+def test_the_changelog_says_a_thing_once() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    unreleased = lines[lines.index("## [Unreleased]") :]
+    twice = [line for line, count in Counter(unreleased).items() if count > 1 and line.startswith(("- ", "### "))]
+    assert not twice, f"an entry or a heading must stand once below Unreleased, got twice: {twice}"
 
 
 def test_readme_and_the_guide_have_code() -> None:

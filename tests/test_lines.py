@@ -16,6 +16,7 @@ LIMITS = {
         (),
         27_800,
     ),
+    "the benchmark": (("eqlayers/bench",), (), 7_600),
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import torch
 from eqlayers.bench.networks.entrants import LIVE, OWN, PEER, Entrant, Tables, evaluate_potential
 from eqlayers.bench.networks.run import subject_of
 from eqlayers.bench.networks.timing import training_step
+from eqlayers.files import atomic_write
 from eqlayers.models import Recorded, compress
 from eqlayers.testing.peers.networks import Subject
 
@@ -41,11 +43,11 @@ Call = Callable[[], Any]
 
 def measured(call: Call) -> tuple[float, float]:
     """Milliseconds of a call until the device has ended it, the median of some, and MiB that it takes at its peak."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     for _ in range(CALLS_BEFORE):
         call()
     torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(RUNS):
         start = time.perf_counter()
@@ -121,17 +123,20 @@ def main() -> None:
                     ms, peak = measured(call)
                     row = {"mode": mode, "network": network, "atoms": atoms, "edges": edges, "row": name}
                     rows.append(row | {"ms": round(ms, 3), "peak_MiB": round(peak)})
-                    print(f"{mode:9}{network:8}{atoms:6} atoms {edges:8} edges  {name:30}{ms:9.3f} ms{peak:8.0f} MiB")
+                    text = f"{mode:9}{network:8}{atoms:6} atoms {edges:8} edges  {name:30}{ms:9.3f} ms{peak:8.0f} MiB"
+                    print(text, flush=True)
                     if options.csv:
                         write(rows, options.csv)
 
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:
-    """The rows as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    """The rows as CSV, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    with atomic_write(path) as file:
+        file.write(text.getvalue().encode())
 
 
 if __name__ == "__main__":
