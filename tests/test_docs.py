@@ -3,9 +3,9 @@
 import doctest
 import importlib
 import re
-from collections import Counter
 import sys
 import tempfile
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
