@@ -1,4 +1,4 @@
-"""After the test of a potential: errors of energies, forces and stress, `metrics.json`, the pictures and the page."""
+"""The report after the test of a potential: errors of energies, forces and stress, `metrics.json`, the pictures and the page."""
 
 from __future__ import annotations
 
