@@ -37,7 +37,7 @@ def instead(of_kernels: Instead) -> Iterator[None]:
 
 
 def watched(request: Request, find: Callable[[], Runner]) -> Runner:
-    """The runner that those who watch see called."""
+    """The runner, whose calls watchers see."""
     for one in WATCHERS:
         find = partial(_same, partial(one, request, find))
     return find()
