@@ -1,4 +1,4 @@
-"""Tests in other environments than that of `make test`: beside packages that pin another e3nn, and with other torches.
+"""Tests in other environments than `make test` has: beside packages that pin another e3nn, and with other torches.
 
 NequIP 0.19 needs e3nn 0.6 and mace-torch 0.3 needs e3nn 0.4.4, so that they cannot be installed together. Plain `nox`,
 and `make test-integrations`, run these two. `nox -s oldest newest` runs the layers' tests with the oldest torch that

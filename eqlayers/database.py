@@ -63,7 +63,7 @@ def database_units(file: Path) -> dict[str, str]:
     try:
         with _opened(file) as database:
             said = database.metadata
-    except Exception:  # no database: who reads the structures says so
+    except Exception:  # no database: the reader of the structures says so
         return {}
     named = said.get("_property_unit_dict")
     units = {str(name): str(unit) for name, unit in named.items() if unit} if isinstance(named, dict) else {}

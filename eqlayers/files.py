@@ -86,7 +86,7 @@ def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) ->
 
 
 def few(names: Sequence[str]) -> str:
-    """At most eight names for a message, and how many more there are.
+    """Eight names at most for a message, and how many more there are.
 
     Example:
         >>> few([f"{letter}.yaml" for letter in "abcdefghij"])

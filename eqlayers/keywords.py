@@ -170,7 +170,7 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def right_name(wrong: str, names: Iterable[str]) -> str | None:
-    """Which of the arguments ``names`` means what ``wrong`` says.
+    """The argument among ``names`` that ``wrong`` means, or None.
 
     Example:
         >>> right_name("r_max", ["species", "cutoff"]), right_name("laeyrs", ["layers"]), right_name("foo", ["layers"])

@@ -36,7 +36,7 @@ def package_of(filename: str) -> str:
 
 @contextmanager
 def warnings_as_lines() -> Iterator[None]:
-    """Within the block, warnings that are not filtered out are lines on standard error."""
+    """A block in which warnings that are not filtered out are lines on standard error."""
     said: set[str] = set()
 
     def show(
@@ -55,7 +55,7 @@ def warnings_as_lines() -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Within the block, compiling that takes more than two seconds is shown on standard error.
+    """A block in which compiling that takes more than two seconds is shown on standard error.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C, with what became of the kernels if some were compiled.

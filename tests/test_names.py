@@ -182,7 +182,7 @@ def test_exported_names_are_read_as_python_reads_them() -> None:
     assert names.exported("eqlayers.o3") == ()  # put together when it is imported
 
 
-def test_names_that_nobody_knows_get_pythons_own_error() -> None:
+def test_unknown_names_get_pythons_own_error() -> None:
     for module in (eqlayers, eqlayers.nn, eqlayers.o3, eqlayers.functional):
         for name in ("quux_of_nothing", "prod", "nor", "_private", "__wrapped__"):
             with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute '{name}'") as e:

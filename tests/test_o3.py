@@ -47,7 +47,7 @@ def test_ours_are_ours_and_the_rest_is_e3nns() -> None:
     assert theirs.TensorProduct is not o3.TensorProduct  # nothing was put into e3nn
 
 
-def test_a_name_that_nobody_has() -> None:
+def test_an_unknown_name() -> None:
     with pytest.raises(AttributeError, match=r"got 'Tensorproduct'\. Use eqlayers\.TensorProduct"):
         _ = o3.Tensorproduct
     with pytest.raises(AttributeError, match=r"module 'eqlayers\.o3' has no attribute '_linear'"):

@@ -1,4 +1,4 @@
-"""From results to tables and pages: times and ratios, goals, and what was refused, wrong or failed."""
+"""Tables and pages of results: times and ratios, goals, and what was refused, wrong or failed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ACCUMULATE = {
 
 
 def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast, the tensors in their widest dtype: other operations hand over a mixture. Else, as they are.
+    """The tensors, under autocast in their widest dtype: other operations hand over a mixture. Else, as they are.
 
     Tensors of width 0, weights that a layer does not have, say nothing.
     """

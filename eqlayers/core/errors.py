@@ -76,7 +76,7 @@ class MismatchError(EqlayersError, RuntimeError):
 
 @contextmanager
 def needs_packages(what: str, extra: str) -> Iterator[None]:
-    """Around the imports of an extra's packages: MissingPackageError with one message wherever one is missing."""
+    """A block for the imports of an extra's packages: MissingPackageError with one message wherever one is missing."""
     try:
         yield
     except MissingPackageError:

@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
     description: Description
     sizes: Sizes
-    backend: str = ""  # who runs it; empty for the backend of the operands' device
+    backend: str = ""  # the backend that runs it; empty for the backend of the operands' device
     deterministic: bool = True  # whether sums must have a fixed order
 
     def of(self, description: Description) -> Call:

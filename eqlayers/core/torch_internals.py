@@ -208,7 +208,7 @@ def on_tape(tensors: Sequence[Tensor]) -> bool:
 
 
 def asked_for(ctx: Any, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Which of the last inputs of a node get a gradient that this very run of autograd uses.
+    """Whether each of the last inputs of a node gets a gradient that this very run of autograd uses.
 
     ``ctx.needs_input_grad`` says which could use one in some run; of forces, by ``autograd.grad`` with the positions,
     the gradients of all weights would be computed and dropped. Torch's functions in C++ alone are told by a public

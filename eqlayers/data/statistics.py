@@ -187,7 +187,7 @@ def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray
 
 
 def read_e0s(e0s: Any) -> str | dict[int, float]:
-    """Where the energies of free atoms come from: a name, or energies by atomic number."""
+    """The source of the energies of free atoms: a name, or energies by atomic number."""
     if isinstance(e0s, str):
         return check_choice("e0s", e0s, E0S)
     if not isinstance(e0s, Mapping):
@@ -201,7 +201,7 @@ def read_e0s(e0s: Any) -> str | dict[int, float]:
 
 
 def lone_atoms(structures: StructureArrays) -> NDArray[np.bool_]:
-    """Which structures are one atom without images within 8 Angstrom, so that it has the energy of a free atom, `[N]`.
+    """Whether a structure is one atom without images within 8 Angstrom, with the energy of a free atom, `[N]`.
 
     Codes of plane waves compute free atoms in a large periodic box; no crystal has neighbours so far.
     """

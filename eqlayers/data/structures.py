@@ -213,7 +213,7 @@ class StructureArrays(FlatArrays):
 
     @classmethod
     def of(cls, source: str, n_atoms: Any, z: Any, pos: Any, **others: Any) -> StructureArrays:
-        """From lists or arrays; no cell, no label, no group and counted rows where nothing is given."""
+        """Structures from lists or arrays; by default, no cell, no label, no group and counted rows."""
         sizes = {"N": len(n_atoms), "A": len(z)}
         arrays: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
         types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}

@@ -143,7 +143,7 @@ def _some_pairs(species: Tensor | None, ordered: bool) -> list[int]:
 
 
 class _Shared:
-    """Where the lengths of one call read the tables: the same for all networks of a model."""
+    """The places where lengths of one call read the tables: the same for all networks of a model."""
 
     def __init__(self) -> None:
         self.last: tuple[Any, ...] = (None, None, None, torch.empty(0, dtype=torch.int64))

@@ -127,7 +127,7 @@ def read_filter(value: Any) -> list[o3.Irrep] | None:
 
 
 def channel_major_order(irreps: Any) -> np.ndarray:
-    """Where each entry of the ``ir_mul`` layout stands in ``mul_ir``, ``[irreps.dim]`` int64; or IrrepsError.
+    """The place in ``mul_ir`` of each entry of the ``ir_mul`` layout, ``[irreps.dim]`` int64; or IrrepsError.
 
     Example:
         >>> channel_major_order(o3.Irreps("2x1o")).tolist()

@@ -21,7 +21,7 @@ LAYOUTS = ("mul_ir", "ir_mul")
 
 
 def slots_of(irreps: o3.Irreps) -> list[Slot]:
-    """Where each irreps group stands in a flat row.
+    """The place of each irreps group in a flat row.
 
     Example:
         >>> slots_of(o3.Irreps("2x0e + 3x1o"))

@@ -1,4 +1,4 @@
-"""From ASE's Atoms to structures: checked, with neighbour lists that live as long as atoms stay near their places."""
+"""Structures from ASE's Atoms: checked, with neighbour lists that live as long as atoms stay near their places."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Committee(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.first.device
 
     def __len__(self) -> int:

@@ -149,7 +149,7 @@ class Potential(KeepsFloat64):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of the weights."""
         return self.shifts.device
 
     @property

@@ -41,7 +41,7 @@ class Structures(NamedTuple):
 
     @classmethod
     def of(cls, batch: Any) -> Structures:
-        """From an object with these attributes, such as a batch of a loader; cell and shifts may be missing.
+        """Structures from an object with these attributes, such as a batch of a loader; cell and shifts may be missing.
 
         Example:
             >>> from types import SimpleNamespace
@@ -61,7 +61,7 @@ class Structures(NamedTuple):
         )
 
     def checked(self, dtype: torch.dtype) -> Structures:
-        """Itself, with ``batch`` in place of None.
+        """The structures, with ``batch`` in place of None.
 
         Raises:
             ShapeError, DTypeError, IndexRangeError: The tensors do not fit each other, or are not of ``dtype``.

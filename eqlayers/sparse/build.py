@@ -1,4 +1,4 @@
-"""From one list of terms to the infos of an operation and of its gradients."""
+"""The infos of an operation and of its gradients, from one list of terms."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def cutoff_rows(
     """
     pairs = torch.cartesian_prod(torch.arange(len(potential.species)), torch.arange(len(potential.species))).view(-1, 2)
     pairs = pairs[torch.randperm(len(pairs), generator=generator)[:_MOST]]
-    species = torch.tensor(potential.species)[pairs]  # [P, 2], who leaves and who stays
+    species = torch.tensor(potential.species)[pairs]  # [P, 2], the atom that leaves and the atom that stays
     worst: dict[str, tuple[float, float]] = {}
     for others in (1, 2):
         for name, by_distance in _leaving(potential, species, others).items():

@@ -134,7 +134,7 @@ def check_potential(
 
 
 def _derivatives(case: Case, step: float) -> Deviations:
-    """Along random directions, in which a wrong component shows with certainty."""
+    """Derivatives along random directions, in which a wrong component shows with certainty."""
     pos, cell = case.batch.pos, case.batch.cell
     assert cell is not None
     steps, eye = case.place(STEPS)[:, None, None], case.place(EYE)
@@ -255,7 +255,7 @@ def _beyond(case: Case, step: float) -> Deviations:
 
 
 def _born_charges(case: Case, step: float) -> Deviations:
-    """They are slopes of the dipole, and moving all atoms moves no charge."""
+    """Born charges are slopes of the dipole, and moving all atoms moves no charge."""
     charges = case.potential(case.batch, ("born_charges",), create_graph=False)["born_charges"]
     slack = case.rounding("dipole") / step
     pairs = []

@@ -1,4 +1,4 @@
-"""Which backend runs what, and why not the others, in words."""
+"""The backend of each part of a model, and why not the others, in words."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _compiled_by_triton(wanted: bool) -> Iterator[set[str]]:
 
 
 def _folders(seen: Iterable[Request], targets: Sequence[str]) -> dict[str, str]:
-    """Where the kernels of a step are, or an error if none are kept."""
+    """The folders of the kernels of a step, or an error if none are kept."""
     who = {asked.backend: asked.device.type for asked in seen}
     if targets and not who:
         reason = cpu.refuse(Request(None, "", torch.float32, torch.device("cpu"))) or "was not asked"

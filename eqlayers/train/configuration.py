@@ -251,7 +251,7 @@ def _words(kinds: Iterable[str]) -> str:
 
 
 def _place(key: str, args: Sequence[str]) -> tuple[str, bool]:
-    """Where the value of a key came from, and whether it was typed.
+    """The source of the value of a key, and whether it was typed.
 
     An option counts more than files, a later file more than an earlier one.
     """

@@ -1,4 +1,4 @@
-"""After the test of a potential: errors of energies, forces and stress, `metrics.json`, the pictures and the page."""
+"""The report of a tested potential: errors of energies, forces and stress, `metrics.json`, pictures and page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a test: the table against the baselines, `metrics.json`, pictures, page; and the table of predictions."""
+"""The report of a test: a table against the baselines, `metrics.json`, pictures, page; the table of predictions."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class WarmupCLI(TrainingCLI):
 
 @contextmanager
 def only_warnings() -> Iterator[None]:
-    """Without what Lightning says of seed, mode and number of steps: that belongs to runs."""
+    """A block in which Lightning prints nothing of seed, mode and number of steps: this belongs to runs."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:

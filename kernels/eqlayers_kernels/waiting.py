@@ -90,7 +90,7 @@ def cores() -> int:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[_Count]:
-    """Within the block the listener is told, one call at a time, from its own two seconds on; yields the count."""
+    """A block that tells the listener, one call at a time, from its own two seconds on; yields the count."""
     counts = _counts.get()
     counts.append(_Count(listener))
     try:
@@ -101,7 +101,7 @@ def listening(listener: Listener) -> Iterator[_Count]:
 
 @contextmanager
 def compilation(place: Place) -> Iterator[None]:
-    """Around the compilation of one kernel, which is kept there."""
+    """A block around the compilation of one kernel, which is kept in ``place``."""
     count = _counts.get()[-1]
     count.begin(place)
     try:
@@ -112,6 +112,6 @@ def compilation(place: Place) -> Iterator[None]:
 
 @contextmanager
 def slot() -> Iterator[None]:
-    """Around one run of the compiler: as many at a time as there are processors."""
+    """A block around one run of the compiler: as many at a time as there are processors."""
     with _slots.get():
         yield

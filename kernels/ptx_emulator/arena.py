@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 UNMAPPED, EMPTY, FILLED, INPUT = 0, 1, 2, 3
-#: Numbers that say who are of a launch and a block, with a mark for sums and for several blocks.
+#: A writer or a reader is the number of a launch and a block, with a mark for sums and for several blocks.
 LAUNCH, ADDS, MANY = 1 << 40, 1 << 39, 1 << 38
 BASE = 0x7F0000000000  # where the arena begins: 64 bits of address are needed to say it
 GUARD = 1024  # bytes between buffers
 
 
 class Arena:
-    """Global memory: buffers with guards between them; what each byte holds, and who wrote it."""
+    """Global memory: buffers with guards between them; what each byte holds, and which block wrote it."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -157,7 +157,7 @@ def _run(program: Program, kind: Kind, atomic: bool, stored: bool | None, per: i
         }
         found = runner(tensors, tables)
     for name, rows in found.items():
-        if wrong := int((~torch.isfinite(rows)).sum()):  # who sums what no kernel has written gets NaN
+        if wrong := int((~torch.isfinite(rows)).sum()):  # a sum of values that no kernel has written is NaN
             gpu.launches[-1].counters.findings[f"numbers of {name} that are none"] += wrong
     return runner, gpu
 

@@ -119,7 +119,7 @@ class Emulator:
 
 @contextmanager
 def emulated(target: str = "sm_90", edit: Callable[[str], str] = str) -> Iterator[Emulator]:
-    """Within the block, layers with backend 'triton' run on CPU tensors, by the PTX of their kernels.
+    """A block in which layers with backend 'triton' run on CPU tensors, by the PTX of their kernels.
 
     Args:
         target: What to compile for; a row of ``aot.TARGETS`` of CUDA.

@@ -54,7 +54,7 @@ class Machine(Accesses, Arithmetic):
     # -- running ------------------------------------------------------------------------------------------------------
 
     def run(self) -> Counters:
-        """Until every lane has left."""
+        """Run until every lane has left."""
         blocks, done = self.kernel.blocks, len(self.kernel.blocks)
         pc, waiting = np.zeros(self.lanes, np.int32), np.zeros(self.lanes, bool)
         visits = np.zeros(done, np.int64)

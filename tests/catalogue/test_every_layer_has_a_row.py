@@ -58,7 +58,7 @@ def not_exported(rows: Collection[str], names: Collection[str]) -> list[str]:
     """Advice for every row of a layer that `eqlayers.nn` does not export."""
     return [
         f"{name} has a row in the list of layers, and no place in __all__ of eqlayers.nn. Add it to `__all__` in "
-        f"eqlayers/nn/__init__.py. CONTRIBUTING.md, 'Add a layer', shows both lines."
+        f"eqlayers/nn.py. CONTRIBUTING.md, 'Add a layer', shows both lines."
         for name in dict.fromkeys(map(class_of, rows))
         if name not in names
     ]

@@ -207,7 +207,7 @@ def test_a_text_of_something_else_is_an_error(content: str) -> None:
         read_program(f"eqlayers-2:0123456789abcdef:{payload}")
 
 
-def test_a_short_key_that_nobody_built_is_an_error() -> None:
+def test_a_short_key_without_a_layer_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"which no layer of this process has\. Build the layer first, or trace it"):
         describe("0123456789abcdef")
 

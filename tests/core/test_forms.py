@@ -123,7 +123,7 @@ def test_finite_differences(graph: bool) -> None:
     assert {entry.operand for entry in report.entries if entry.order == 3} >= {"input 0", "input 1", "input 2"}
 
 
-def test_gradients_that_nobody_needs_are_not_computed() -> None:
+def test_unneeded_gradients_are_not_computed() -> None:
     kinds: list[Kind] = []
     with watching(lambda request, run: kinds.append(request.form.kind) or run()):
         for requires in SUBSETS:

@@ -282,7 +282,7 @@ def test_sums_in_other_words(float64: None) -> None:
         wrong(*operands)
 
 
-def test_products_that_somebody_took_out(float64: None) -> None:
+def test_products_that_were_taken_out(float64: None) -> None:
     model = E3nnForm()
     product = model.tp
     accelerate(model, check=False)

@@ -60,7 +60,7 @@ NEEDS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 class Setting(NamedTuple):
-    """Where results go, and whether nothing is launched."""
+    """The folder for results, and whether nothing is launched."""
 
     folder: Path
     dry: bool

@@ -92,7 +92,7 @@ ANGULAR: dict[str, Pair] = {
 
 
 def softmax(logits: Tensor, sink: Tensor, dst: Tensor, nodes: int) -> Tensor:
-    """Over the edges into each node and a sink, ``[E, heads]``."""
+    """The softmax over the edges into each node and a sink, ``[E, heads]``."""
     return edge_softmax(logits, dst, nodes, logits.new_ones(len(dst)), sink)
 
 

@@ -39,7 +39,7 @@ def _vectors(lmax: int, rows: int) -> Tensor:
 
 
 class OurGeometry(nn.EdgeGeometry):
-    """Without an envelope."""
+    """The geometry of edges without an envelope."""
 
     def forward(self, pos: Tensor, graph: Graph) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Vectors, lengths and harmonics of edges."""

@@ -107,7 +107,7 @@ class PlainZBL(torch.nn.Module):
 
 
 class OurZBL(nn.ZBL):
-    """Called with the lengths first."""
+    """The layer, called with the lengths first."""
 
     def forward(self, r: Tensor, z: Tensor, graph: Graph) -> Tensor:  # type: ignore[override]
         """``[E]`` to ``[A]``."""

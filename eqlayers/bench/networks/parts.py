@@ -1,4 +1,4 @@
-"""Where the time of a call goes: kernels of this package by kind, matrix products, other operators, and the host."""
+"""The time of a call by part: kernels of this package by kind, matrix products, other operators, and the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kind_of_form(key: str) -> str:
 
 
 class Parts(NamedTuple):
-    """Where the time of a call goes."""
+    """The parts of a call's time."""
 
     shares: dict[str, float]  # one of PARTS to its share; they add up to 1
     operators: int  # that were called, those below autograd counted: each costs the host some microseconds

@@ -141,7 +141,7 @@ def measure_network(
 
 
 def run_dynamics(name: str, fields: Mapping[str, Any], series: Series, steps: int) -> Iterator[Record]:
-    """At constant energy, of the smallest size; see :mod:`.dynamics`."""
+    """Dynamics at constant energy, of the smallest size; see :mod:`.dynamics`."""
     try:
         from .dynamics import at_constant_energy  # ASE is needed here alone
     except ModuleNotFoundError as error:

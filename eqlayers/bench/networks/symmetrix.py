@@ -103,7 +103,7 @@ def symmetrix(subject: Subject, tables: Any, dtype: torch.dtype) -> torch.nn.Mod
 
 @contextmanager
 def _alone(threads: int) -> Iterator[None]:
-    """So many threads for a package that reads the environment when it is loaded, and none of its log lines."""
+    """A block with some threads for a package that reads the environment when it is loaded, without its log lines."""
     wanted = dict.fromkeys(ENVIRONMENT, str(threads)) | {"OMP_PROC_BIND": "false"}
     before, disabled = {name: os.environ.get(name) for name in wanted}, logging.root.manager.disable
     os.environ.update(wanted)

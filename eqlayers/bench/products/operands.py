@@ -89,12 +89,12 @@ class Columns(NamedTuple):
     sign: Tensor | None = None
 
     def into(self, t: Tensor) -> Tensor:
-        """From e3nn's columns to the implementation's."""
+        """A tensor in e3nn's columns, put into the implementation's columns."""
         t = t if self.order is None else t.index_select(-1, self.order.to(t.device))
         return t if self.sign is None else t * self.sign.to(t)
 
     def back(self, t: Tensor) -> Tensor:
-        """From the implementation's columns to e3nn's."""
+        """A tensor in the implementation's columns, put into e3nn's columns."""
         t = t if self.sign is None else t * self.sign.to(t)
         return t if self.order is None else t.index_select(-1, torch.argsort(self.order).to(t.device))
 

@@ -90,7 +90,7 @@ def ours(case: Case, operands: Operands, layout: str, backend: str | None = None
 
 
 def path_signs(problem: Problem, theirs: Callable[[int, int, int], np.ndarray]) -> list[float]:
-    """For each path, the sign by which other Clebsch-Gordan coefficients differ from the installed e3nn's."""
+    """The sign of each path by which other Clebsch-Gordan coefficients differ from the installed e3nn's."""
     signs = []
     for degrees in problem.degrees:
         a, b = wigner_3j(*degrees), np.asarray(theirs(*degrees), dtype=np.float64)

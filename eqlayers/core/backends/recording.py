@@ -1,4 +1,4 @@
-"""Which forms are asked for while something runs, seen where backends run them; nothing is checked otherwise."""
+"""A record of the forms that a run asks for, seen where backends run them; nothing is checked otherwise."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WATCHERS: list[Instead] = []
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
-    """Within the block, every call of a form is ``watch(request, run)``, which returns what ``run()`` does."""
+    """A block in which every call of a form is ``watch(request, run)``, which returns what ``run()`` does."""
     with instead(lambda request, find, *call: watch(request, lambda: find()(*call))):  # finding it compiles: seen, too
         yield
 
 
 @contextmanager
 def instead(of_kernels: Instead) -> Iterator[None]:
-    """Within the block, every call of a form is ``of_kernels(request, find, operands, tables, sizes)``."""
+    """A block in which every call of a form is ``of_kernels(request, find, operands, tables, sizes)``."""
     WATCHERS.append(of_kernels)
     try:
         yield
@@ -37,7 +37,7 @@ def instead(of_kernels: Instead) -> Iterator[None]:
 
 
 def watched(request: Request, find: Callable[[], Runner]) -> Runner:
-    """The runner that those who watch see called."""
+    """The runner, whose calls watchers see."""
     for one in WATCHERS:
         find = partial(_same, partial(one, request, find))
     return find()

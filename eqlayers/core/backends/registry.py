@@ -1,4 +1,4 @@
-"""The registry of backends: who can run a call, in which order they are asked, and why the others declined."""
+"""The registry of backends: which backend can run a call, in which order they are asked, and why others declined."""
 
 from __future__ import annotations
 

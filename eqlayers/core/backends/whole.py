@@ -76,7 +76,7 @@ class PathSum:
         return z.flatten(2) if len(self.letters["z"]) > 1 else z if self.letters["z"] else z.unsqueeze(2)
 
     def _order(self, shared: bool) -> list[tuple[tuple[int, ...], str]]:
-        """Which operands are contracted, last first, and how."""
+        """The steps of the contraction: places of the operands, last first, and the equation."""
         i, j, k = (letter if self.sizes[letter] > 1 else "" for letter in "ijk")  # none for scalars: axes cost time
         specs = [f"n{i}{self.letters['x']}", f"n{j}{self.letters['y']}", f"{i}{j}{k}"]
         if self.path.weight is not None:

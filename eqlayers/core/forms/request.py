@@ -33,6 +33,6 @@ class Request:
     key: str  # names the form: requests with equal keys, and equal other attributes, have the same kernels
     dtype: torch.dtype
     device: torch.device
-    backend: str = ""  # who is asked; empty while that is not decided
+    backend: str = ""  # the backend that is asked; empty while that is not decided
     graph: bool = False  # whether edges of nodes are walked, else rows
     deterministic: bool = True  # whether sums must have a fixed order; False only where it makes a difference

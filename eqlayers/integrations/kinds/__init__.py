@@ -100,5 +100,5 @@ def is_scripted_layer(module: nn.Module) -> bool:
 
 
 def kept_kind(module: Any) -> str:
-    """Which layer of e3nn's it is that stays as it is; empty if none."""
+    """The name of the e3nn layer that a module is and stays; empty if it is none."""
     return next((name for name, (held, _) in KEPT.items() if is_theirs(module, name, held)), "")

@@ -176,7 +176,7 @@ def _form(irreps: Irreps, heads: int, layout: str) -> Form:
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, heads: int, layout: str) -> Form:
-    """Made outside of the trace of a compiler."""
+    """A form, made outside of the trace of a compiler."""
     heads = check_integer("heads", heads, 1, fix="4 is usual.")
     return _form(as_irreps(irreps), heads, check_choice("layout", layout, LAYOUTS))
 

@@ -111,7 +111,7 @@ def _without_traces(rank: int, allowed: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=LARGEST_RANK)
 def _couplings(rank: int) -> dict[Irrep, np.ndarray]:
-    """For each irrep ``[paths, 2 l + 1, 3^n]``, rows of norm 1 that are orthogonal."""
+    """The couplings to each irrep ``[paths, 2 l + 1, 3^n]``, rows of norm 1 that are orthogonal."""
     paths: list[tuple[Irrep, np.ndarray]] = [(Irrep("1o"), np.eye(3))]
     for _ in range(rank - 1):
         longer = []

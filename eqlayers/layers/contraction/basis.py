@@ -34,7 +34,7 @@ def monomials(dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def monomial_numbers(dim: int, degree: int) -> dict[tuple[int, ...], int]:
-    """Where each monomial stands in `monomials`."""
+    """The place of each monomial in `monomials`."""
     return {factors: number for number, factors in enumerate(monomials(dim, degree))}
 
 

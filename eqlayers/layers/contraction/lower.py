@@ -37,7 +37,7 @@ class Mixing:
 
     @classmethod
     def of(cls, matrix: np.ndarray) -> Mixing:
-        """From ``[R, P]``."""
+        """The mixing of a matrix ``[R, P]``."""
         return cls(np.ascontiguousarray(matrix, dtype=np.float64).tobytes(), (matrix.shape[0], matrix.shape[1]))
 
     @property
@@ -84,7 +84,7 @@ def read_tensor(text: str, ir_out: Irrep, degree: int, mixed: Mixing, tensor: np
 
 
 def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray) -> Mixing | None:
-    """Like `read_tensor`, for any number of paths; MACE's mixing if it matches. None for another shape, too."""
+    """The mixing as by `read_tensor`, for any number of paths; MACE's if it matches. None for another shape, too."""
     dim = o3.Irreps(text).dim
     if tensor.shape[:-1] != (2 * ir_out[0] + 1, *[dim] * degree):
         return None

@@ -301,7 +301,7 @@ class SymmetricContraction(FormulaModule):
 
 
 def _lower_again(layer: SymmetricContraction, keys: Any) -> None:
-    """After a state dict has been loaded, which may hold another basis."""
+    """Lower a layer again after a state dict has been loaded, which may hold another basis."""
     layer._lower()
 
 

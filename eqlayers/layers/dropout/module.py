@@ -91,7 +91,7 @@ def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_gra
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str) -> FlatLayout:
-    """Made outside of the trace of a compiler."""
+    """A layout, made outside of the trace of a compiler."""
     return _flat(as_irreps(irreps), check_choice("layout", layout, LAYOUTS))
 
 

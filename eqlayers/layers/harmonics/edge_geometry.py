@@ -1,4 +1,4 @@
-"""From positions to edges: vectors, lengths, directions and spherical harmonics in one call."""
+"""The geometry of edges, from positions: vectors, lengths, directions and spherical harmonics in one call."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class LinearInstruction(NamedTuple):
 
 
 class LinearSlices(NamedTuple):
-    """Where the weights of one instruction stand in the flat vector, and the shape of their matrix; e3nn's fields."""
+    """The slice of the flat vector with the weights of one instruction, and the shape of the matrix; e3nn's fields."""
 
     slice_1D: slice
     shape_2D: tuple[int, ...]

@@ -26,7 +26,7 @@ NORMALIZATIONS = ("component", "norm")
 
 
 class CopyPlan:
-    """Where the copies of irreps stand, and the formulas that compute with a number for each.
+    """The places of the copies of irreps, and the formulas that compute with a number for each copy.
 
     Even scalars may be *apart* (True): they have means and biases. ``counts`` are copies of each group, ``ranges`` the
     first copy and number of copies of each run of groups that are apart, and of the others. The normalization is
@@ -182,7 +182,7 @@ def run_rms_norm(
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str, apart: bool, normalization: str, simplified: bool = False) -> CopyPlan:
-    """Made outside of the trace of a compiler."""
+    """A plan, made outside of the trace of a compiler."""
     groups, layout = as_irreps(irreps), check_choice("layout", layout, LAYOUTS)
     normalization = check_choice("normalization", normalization, NORMALIZATIONS)
     return _plan(groups.simplify() if simplified else groups, layout, apart, normalization)

@@ -99,7 +99,7 @@ class Value:
         return Value(self.expr, self.expr.tanh(self.node))
 
     def silu(self) -> Value:
-        """Itself times its sigmoid."""
+        """The value times its sigmoid."""
         return self * self.sigmoid()
 
     def inverse_length(self, *others: Value) -> Value:

@@ -219,5 +219,5 @@ class SmoothCutoff(torch.nn.Module):
         return smooth(lengths, self.cutoff, self.start)
 
     def extra_repr(self) -> str:
-        """Where it begins and ends."""
+        """The lengths at which the cutoff begins and ends."""
         return f"from {self.start} to {self.cutoff} A"

@@ -253,7 +253,7 @@ def hidden_widths(name: str, hidden: Any) -> list[int]:
 
 
 class RadialNetwork(ScalarNetwork):
-    r"""From edge lengths to the weights of a tensor product: Bessel basis, then layers :math:`\phi(x W / \sqrt{n})`.
+    r"""Weights of a tensor product from edge lengths: Bessel basis, then layers :math:`\phi(x W / \sqrt{n})`.
 
     No layer has a bias, so weights go smoothly to zero at the cutoff with the basis.
 

@@ -61,7 +61,7 @@ class Knots(KeepsFloat64):
         return rows_of(self.count, self.interpolation)
 
     def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Where lengths ``[E]`` Angstrom read a table: intervals ``[E]`` int64 and coefficients ``[E, reads]``.
+        """The places where lengths ``[E]`` Angstrom read a table: intervals ``[E]`` int64, coefficients ``[E, reads]``.
 
         ShapeError or DTypeError for others; lengths below the start are an IndexRangeError on the CPU, and NaN
         elsewhere.
@@ -179,7 +179,7 @@ def read_table(table: Tensor, pairs: int, knots: int, interpolation: str = "spli
 
 @torch.compiler.assume_constant_result
 def _formula(interpolation: str) -> Formula:
-    """Made outside of the trace of a compiler, which may come first."""
+    """A formula, made outside of the trace of a compiler, which may come first."""
     return coefficients_formula(interpolation)
 
 

@@ -401,7 +401,7 @@ def _search(knots: Knots, kink: Fraction | None, dtype: torch.dtype, error: Erro
 
 
 def _knots(like: Knots, count: int, kink: Fraction | None) -> Knots:
-    """So many knots; one of them at a part of the axis."""
+    """Knots like others, ``count`` of them; with ``kink``, one knot is at that part of the axis."""
     place = None if kink is None else int(kink * (count - 1))
     return Knots(count, like.cutoff, like.start, like.interpolation, like.end, place).to(like.at.device)
 

@@ -66,7 +66,7 @@ def run_quaternion(base: Formula, matrices: Tensor, backend: str | None) -> Tens
 
 @torch.compiler.assume_constant_result
 def _blocks_formula(lmax: int) -> Formula:
-    """Made outside of the trace of a compiler."""
+    """A formula, made outside of the trace of a compiler."""
     return wigner_formula(check_degree(lmax))
 
 
@@ -267,7 +267,7 @@ def run_form(form: Form, x: Tensor, y: Tensor, backend: str | None) -> Tensor:
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str, kind: str, inverse: bool) -> Turning:
-    """Made outside of the trace of a compiler."""
+    """A plan, made outside of the trace of a compiler."""
     return _turning(as_irreps(irreps), check_choice("layout", layout, LAYOUTS), kind, inverse)
 
 

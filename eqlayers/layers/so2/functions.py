@@ -103,7 +103,7 @@ def run_convolution(
     width: int,
     backend: str | None,
 ) -> Tensor:
-    """Along the edges of a graph; see ``nn.SO2Convolution.forward``. The caller has checked features and weight."""
+    """The convolution on a graph; see ``nn.SO2Convolution.forward``. The caller has checked features and weight."""
     operands = {"x": x, "frames": frames, "weight": weight}
     wanted: dict[str, tuple[int, ...]] = {"x": (graph.num_src, plan.flat.dim), "frames": (graph.num_edges, width)}
     if scales is not None:
@@ -175,7 +175,7 @@ def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, 
 
 @torch.compiler.assume_constant_result
 def _read(irreps_in: Any, irreps_out: Any, mmax: int | None, parity: str, layout: str) -> SO2Plan:
-    """Made outside of the trace of a compiler."""
+    """A plan, made outside of the trace of a compiler."""
     irreps = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
     order = None if mmax is None else check_integer("mmax", mmax, 0)
     return _plan(

@@ -75,7 +75,7 @@ class SO2Map(NamedTuple):
         return self.parity == "o3" and _sign(irreps[group].ir) < 0
 
     def gains(self) -> list[float]:
-        """For each output group the factor that gives its components unit variance, in the mean of all 2 l + 1."""
+        """The factor of each output group that gives its components unit variance, in the mean of all 2 l + 1."""
         reached = [0] * len(self.irreps_out)
         for block in self.blocks_out:
             for piece in block.pieces:
@@ -154,7 +154,7 @@ def _other(irreps: o3.Irreps, one: _Component, rotated: bool) -> tuple[Slot, lis
 
 
 def pack_program(kind: SO2Map, layout: str, lmax: int | None, scaled: bool) -> Program:
-    """From flat features to a packed row, with the factors that give results of unit variance.
+    """The program from flat features to a packed row, with the factors that give results of unit variance.
 
     With ``lmax`` features are rotated by y, blocks D^l to that degree; None is for features in the frame, y is a 1. If
     ``scaled``, w has a factor for each column.
@@ -176,7 +176,7 @@ def pack_program(kind: SO2Map, layout: str, lmax: int | None, scaled: bool) -> P
 
 
 def unpack_program(kind: SO2Map, layout: str, lmax: int | None) -> Program:
-    """From a packed row to flat features; with a degree, rotated back, and of unit variance in the mean."""
+    """The program from a packed row to flat features; with a degree, rotated back, and of unit variance in the mean."""
     slots, paths = slots_of(kind.irreps_out), []
     gains = kind.gains() if lmax is not None else [1.0] * len(slots)
     for one in _components(kind, kind.irreps_out, kind.blocks_out):

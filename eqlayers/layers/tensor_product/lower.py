@@ -1,4 +1,4 @@
-"""From irreps and instructions to the program of a whole tensor product, which generated kernels run in one call."""
+"""The program of a whole tensor product, from irreps and instructions; generated kernels run it in one call."""
 
 from __future__ import annotations
 

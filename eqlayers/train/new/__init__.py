@@ -1,4 +1,4 @@
-"""From a file of structures to a configuration of `eqlayers fit`: look at the file, choose, write with the reasons."""
+"""A configuration of `eqlayers fit` from a file of structures: look at the file, choose, write with the reasons."""
 
 from .command import for_structures, run
 

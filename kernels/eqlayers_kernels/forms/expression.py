@@ -100,7 +100,7 @@ def is_number(node: Node) -> bool:
 
 
 def partials(expr: Expression, node: Node, place: int) -> list[tuple[int, list[int]]]:
-    """For each argument of a node, the factors of the derivative by it."""
+    """The factors of the derivative by each argument of a node."""
     if node.kind == "add":
         return [(arg, []) for arg in node.args]
     if node.kind == "multiply":

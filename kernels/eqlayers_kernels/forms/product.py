@@ -259,7 +259,7 @@ class SumForm:
     def gradient_of(
         cls, base: ProductForm | SumForm, has_cotangent: Sequence[bool], wanted: Sequence[bool], parts: Iterator[Part]
     ) -> SumForm:
-        """With the operands and results that a gradient of ``base`` has."""
+        """A form with the operands and results that a gradient of ``base`` has."""
         extra = [
             one._replace(name=f"cotangent of {one.name}")
             for one, has in zip(base.results, has_cotangent, strict=True)
@@ -274,7 +274,7 @@ class SumForm:
 
     @classmethod
     def along_of(cls, base: ProductForm | SumForm, moving: Sequence[bool], parts: Sequence[Part]) -> SumForm:
-        """With the operands and results that a derivative of ``base`` along tangents has."""
+        """A form with the operands and results that a derivative of ``base`` along tangents has."""
         extra = [
             one._replace(name=f"tangent of {one.name}")
             for one, moves in zip(base.operands, moving, strict=True)

@@ -218,7 +218,7 @@ def info() -> Info:
 
 
 def kept() -> str:
-    """Where compiled kernels are kept, or why they are not, in a few words."""
+    """The folder of compiled kernels, or why they are not kept, in a few words."""
     found = info()
     return f"kept in {found.directory}" if not found.problem else f"not kept, as the folder says: {found.problem}"
 

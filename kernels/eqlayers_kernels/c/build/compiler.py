@@ -32,7 +32,7 @@ _CC = os.fsencode("CC") if os.name == "posix" else "CC"  # as os.environ holds i
 NEEDED_FLAGS = ("-O3", "-std=c11", "-fPIC", "-fvisibility=hidden")
 # What -ffast-math brings for sums of products, without its lies: NaN and inf stay what they are. Neither -ffast-math
 # nor -funsafe-math-optimizations may be named: gcc would link code that flushes denormals to zero in the whole process.
-# One thing is left to who writes the source: terms that cancel as written (x + y - x), or that a literal 0.0
+# One thing is left to the writer of the source: terms that cancel as written (x + y - x), or that a literal 0.0
 # multiplies, may vanish together with a NaN in them. So write neither.
 OPTIONAL_FLAGS = (
     "-march=native",

@@ -66,7 +66,7 @@ class Driver:
         return self.pointers[pointer] == "z" and (self.by_rows or (self.walk == "by_dst" and pointer == "z"))
 
     def _address(self, pointer: str, path: Path, region: Region) -> str:
-        """Where a path finds its block."""
+        """The address of a path's block."""
         operand = self.pointers.get(pointer, "w")
         if operand == "w" and self.reads:
             return f"s_{pointer} + {path.weight or 0}"
@@ -164,7 +164,7 @@ class Driver:
         return [pointer for pointer, op in self.kind.pointers if pointer not in RESULTS.values() and op not in kept]
 
     def _enter(self, region: Region) -> list[str]:
-        """Before the paths of a region: its part of z, and of the cotangent where that changes its layout."""
+        """The lines before the paths of a region: its part of z, and of the cotangent where that changes its layout."""
         lines = ["{"]
         size = region.stop - region.start
         if "z" in self.pointers and self.by_rows:
@@ -186,7 +186,7 @@ class Driver:
         return lines
 
     def _leave(self, region: Region) -> list[str]:
-        """Behind the paths of a region: its part of z goes where it belongs."""
+        """The lines behind the paths of a region: its part of z goes where it belongs."""
         lines = []
         if "z" in self.pointers:
             for slot in [slot for slot in self._converted("z") if slot in region.slots]:

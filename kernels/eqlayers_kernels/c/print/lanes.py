@@ -19,7 +19,7 @@ COPY = {"in": "pack", "out": "unpack", "add": "unpack_add"}
 
 
 def merged(one: Operand) -> tuple[Block, ...]:
-    """Its blocks, of which those that continue each other are one."""
+    """The blocks of an operand; blocks that continue each other are one."""
     out: list[Block] = []
     for block in one.blocks:
         if out and block[2:] == out[-1][2:] and block.start == out[-1].start + out[-1].dim * block.component:

@@ -20,7 +20,7 @@ class CWriter(Writer):
         self.after: list[str] = []
 
     def literal(self, value: float) -> str:
-        """In the type of the kernel."""
+        """A number, cast to the type of the kernel."""
         return f"(T){value!r}"
 
     def _at(self, pointer: str, operand: str, component: int) -> str:
@@ -46,7 +46,7 @@ class CWriter(Writer):
         return self.name(f"{pointer}{component}", value, bool(self.step[operand]))
 
     def add(self, operand: str, component: int, value: Dual) -> None:
-        """Directly, or to a sum over the channels if the result has none."""
+        """Add to a result directly, or to a sum over the channels if the result has none."""
         text = self.kind.part(value)
         target = self._at(RESULTS[operand], operand, component)
         overwrite = operand in self.writes
@@ -69,7 +69,7 @@ class CWriter(Writer):
         return Dual(v, self._sum(f"d{label}", value.tangent) if value.tangent else "")
 
     def add_total(self, operand: str, component: int, value: Dual) -> None:
-        """Behind the loop."""
+        """Add the total of a component behind the loop."""
         text = self.kind.part(value)
         if text:
             self.after.append(f"{self._at(RESULTS[operand], operand, component)} += {text};")

@@ -68,7 +68,7 @@ class Tables(NamedTuple):
 
 
 def tables(count: int, num_src: int, num_dst: int) -> Tables:
-    """Where the tables of a graph lie."""
+    """The offsets of the tables of a graph."""
     second = num_dst + 2 + 2 * count
     by_src = (second, second + num_src + 2, second + num_src + 2 + count)
     return Tables((0, num_dst + 2, num_dst + 2 + count), by_src, by_src[2] + count)
@@ -90,7 +90,7 @@ class PlaceTables(NamedTuple):
 
 
 def place_tables(count: int, places: int) -> PlaceTables:
-    """Where the tables of places lie."""
+    """The offsets of the tables of places."""
     first = places + 2
     return PlaceTables(0, first, first + count, first + 2 * count, first + 3 * count, first + 4 * count)
 

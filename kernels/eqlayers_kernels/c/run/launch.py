@@ -15,7 +15,7 @@ from . import openmp, threads
 
 #: Chunks for the gradient of shared weights, which is summed over them: fixed, so that threads do not change results.
 SHARED_CHUNKS = 16
-#: Evens out unequal segments, and processors that other programs use, too: who waits for one holds one chunk only.
+#: Evens out unequal segments, and processors that other programs use, too: a thread that waits holds one chunk only.
 CHUNKS_PER_THREAD = 16
 #: A chunk has so many elements, read and written, at least: some ten microseconds. A second thread costs as much, so
 #: what has less than two chunks runs on one.

@@ -180,7 +180,7 @@ class FormulaText:
         return lines + self._addresses(("one",))
 
     def _row(self) -> list[str]:
-        """Where the rows of one step of the loop stand. No operand stays: Triton would load it once, and hold it."""
+        """The rows of one step of the loop. No operand stays: Triton would load it once, and hold it."""
         if self.walk == "lanes":
             return []
         lines = ["row = step" if self.walk == "rows" else "row = tl.load(edges + step)"] if self.stay else []

@@ -126,7 +126,7 @@ class TritonWriter(Writer):
         return repr(value)
 
     def load(self, operand: str, component: int) -> Dual:
-        """Once per kernel, where its row begins."""
+        """A component, loaded once per kernel, where its row begins."""
         step = self.step[operand]
         if operand == "w" and self.body.reads:
             return self._combined(bool(step))
@@ -179,7 +179,7 @@ class TritonWriter(Writer):
         return Dual(label if value.value else "", f"d{label}" if value.tangent else "")
 
     def add(self, operand: str, component: int, value: Dual) -> None:
-        """Summed over the paths of the kernel first."""
+        """Add to a result; values are summed over the paths of the kernel first."""
         if operand == "w" and self.body.reads:
             self._add_weights(value)
             return
@@ -194,7 +194,7 @@ class TritonWriter(Writer):
         return self.name(label, value, False)
 
     def add_total(self, operand: str, component: int, value: Dual) -> None:
-        """Once for all channels."""
+        """Add to a result once for all channels."""
         column = self.body.column(self.path, operand, component, 0)
         self.body.add(operand, column, False, self.kind.part(value), False)
 

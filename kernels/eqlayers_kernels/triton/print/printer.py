@@ -94,7 +94,7 @@ class KernelText:
         return frozenset(self.kind.results) & {"x"} if self.walk == "by_dst" and not self.stored else frozenset()
 
     def scope(self, operand: str) -> str:
-        """Where the row of an operand is known."""
+        """The scope in which the row of an operand is known."""
         if operand == "w" and self.shared:
             return "program"
         return "segment" if operand == TRAVERSALS[self.walk].operand else "row"

@@ -169,7 +169,7 @@ def _sorted(base: Formula, actions: list[Step], popular: Sequence[int]) -> Itera
 def _places(
     base: Formula, consumers: Mapping[int, list[Step]], popular: Sequence[int], few: int
 ) -> dict[tuple[Operand, int], int]:
-    """When the loads of few uses come: components of operands alike (a value, its tangent, its cotangent) together."""
+    """The places of loads of few uses: components of operands alike (a value, its tangent, its cotangent) together."""
     places: dict[tuple[Operand, int], int] = {}
     for number, found in consumers.items():
         if base.nodes[number].kind == "load" and popular[number] <= few:
@@ -192,7 +192,7 @@ def _keys(
     makers: dict[int, list[Step]],
     places: dict[tuple[Operand, int], int],
 ) -> dict[int, int]:
-    """When each statement comes: no earlier than its loads of few uses; without such, no earlier than it must."""
+    """The place of each statement: no earlier than its loads of few uses; without such, no earlier than it must."""
     early: dict[int, int] = {}
     for number in values:
         if base.nodes[number].kind == "load":

@@ -52,7 +52,7 @@ class Resources:
 
 @contextmanager
 def target(name: str) -> Iterator[None]:
-    """Within the block, Triton compiles for a row of `TARGETS`, and launches nothing."""
+    """A block in which Triton compiles for a row of `TARGETS`, and launches nothing."""
     if name not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {name!r}. Add a row to TARGETS.")
     if availability.interpreted():

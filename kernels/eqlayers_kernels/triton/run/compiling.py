@@ -49,7 +49,7 @@ def threads(jobs: int | None = None) -> int:
 
 
 def kept() -> str:
-    """Where Triton keeps compiled kernels, in a few words."""
+    """The folder in which Triton keeps compiled kernels, in a few words."""
     from triton import knobs
 
     return f"kept in {knobs.cache.dir}"

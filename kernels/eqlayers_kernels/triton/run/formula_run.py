@@ -73,7 +73,7 @@ class FormulaRunner:
     def _allocate(
         self, number: int, piece: Piece, like: Tensor, tables: Mapping[str, Tables] | None, rows: int
     ) -> dict[str, Tensor]:
-        """In the dtype of the sums where more is to be added up."""
+        """Allocate a result, in the dtype of the sums where more is to be added up."""
         one, fill = self.base.results[number], not self._covered[number]
 
         def buffer(count: int, dtype: torch.dtype) -> Tensor:

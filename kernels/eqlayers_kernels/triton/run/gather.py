@@ -1,4 +1,4 @@
-"""Around printed kernels: pieces of nodes whose edges were cut and rows of edges are summed, rows of nodes turned."""
+"""Work around printed kernels: pieces of nodes whose edges were cut and rows of edges are summed, rows are turned."""
 
 import triton
 import triton.language as tl

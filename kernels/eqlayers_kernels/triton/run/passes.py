@@ -20,7 +20,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def without_slow_pass() -> Iterator[None]:
-    """Within the block, what this thread compiles is compiled without it; other threads keep it."""
+    """A block in which this thread compiles without the slow pass; other threads keep it."""
     _install()
     before = getattr(_here, "out", False)
     _here.out = True
@@ -31,7 +31,7 @@ def without_slow_pass() -> Iterator[None]:
 
 
 def _install() -> None:
-    """Once in a process: ask each thread. A Triton without a pass of that name is left as it is."""
+    """Ask each thread, once in a process. A Triton without a pass of that name is left as it is."""
     from triton._C import libtriton
 
     ttgpuir = getattr(getattr(libtriton, "passes", None), "ttgpuir", None)

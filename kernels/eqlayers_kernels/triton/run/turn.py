@@ -62,7 +62,7 @@ def turn_of(program: Program, graph: bool) -> Turn | None:
 
 
 def _columns(program: Program, operand: str) -> Tensor:
-    """Where each column of 'ir_mul' is in 'mul_ir'."""
+    """The column in 'mul_ir' of each column of 'ir_mul'."""
     columns = torch.arange(program.widths["xywz".index(operand)])
     for slot in {getattr(path, operand) for path in program.paths}:
         block = columns[slot.start : slot.stop].view(slot.mul, slot.dim)
