@@ -292,7 +292,7 @@ def _of_formula(asked: Request) -> tuple[str, str, str, list[str]]:
     if steps.rpartition("/")[2].startswith("a"):
         before = describe(asked.key.rpartition("/")[0]).form.operands
         computes += f" along {_bare(asked.form.operands[len(before) :])}"
-    return root, f"formula of {base.operations} operations", computes, []  # type: ignore[union-attr]
+    return root, f"formula of {base.operations} operations", computes, []  # type: ignore[attr-defined]
 
 
 def _of_product(asked: Request) -> tuple[str, str, str, list[str]]:

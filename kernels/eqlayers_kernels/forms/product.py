@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..arithmetic.writer import Kind
 from .content import key_of
-from .formula import Block, Formula, Operand
+from .formula import Block, Operand
 from .program import OPERANDS, Program
 from .traversal import TRAVERSALS
 
@@ -309,7 +309,38 @@ class SumForm:
         return SumForm.along_of(self, moving, parts)
 
 
-AnyForm = ProductForm | SumForm | Formula
+class AnyForm(Protocol):
+    """A form as descriptions, backends and runners see it: products, sums of products, and formulas are such."""
+
+    @property
+    def family(self) -> str:
+        """The key of its printers and runners."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """All that it reads."""
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """All that it computes."""
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether any operand or result has rows of senders or receivers."""
+
+    @property
+    def program(self) -> Program | None:
+        """The program of a product; None of a formula."""
+
+    @property
+    def reading(self) -> Reading | None:
+        """How weights are read from a table; None if they are an operand."""
+
+    def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> AnyForm:
+        """The gradients of the results that have cotangents, by the wanted operands."""
+
+    def along(self, moving: Sequence[bool]) -> AnyForm:
+        """The derivative along tangents of the operands that move."""
 
 
 def _behind(count: int, flags: Sequence[bool]) -> dict[int, int]:
