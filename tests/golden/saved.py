@@ -16,7 +16,17 @@ from e3nn.nn.models.v2106.gate_points_message_passing import MessagePassing
 from torch import Tensor, nn
 
 from eqlayers.integrations import accelerate
-from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential, Structures, load_potential, save_potential
+from eqlayers.models import (
+    MACE,
+    TFN,
+    Equiformer,
+    MoleculeNetwork,
+    NequIP,
+    Potential,
+    Structures,
+    load_potential,
+    save_potential,
+)
 from tests.catalogue.cases import Case, results
 from tests.catalogue.test_layers import CASES
 
@@ -47,6 +57,11 @@ def of_layer(case: Case, layer: nn.Module) -> list[Tensor]:
 def of_potential(potential: Potential) -> list[Tensor]:
     predictions = potential(structure())
     return [predictions["energy"].detach(), predictions["forces"].detach()]
+
+
+def of_molecule(network: MoleculeNetwork) -> list[Tensor]:
+    atoms = structure()
+    return [network(atoms.z, atoms.pos, atoms.edge_index).detach()]
 
 
 def e3nn_network() -> nn.Module:
@@ -96,6 +111,9 @@ def saved() -> dict[str, tuple[bytes, list[str], list[Tensor]]]:
         potential = Potential(make(), SPECIES, {1: -13.6, 6: -1030.0, 8: -2042.0}, 0.7).double()
         rows[f"potential {name}"] = file_of(potential), list(potential.state_dict()), of_potential(potential)
         rows[f"whole {name}"] = pickled(potential), list(potential.state_dict()), of_potential(potential)
+    torch.manual_seed(4)
+    network = MoleculeNetwork(SPECIES, "4x0e + 4x1o", layers=2, cutoff=4.0, radial_hidden=(8,)).double()
+    rows["molecule MoleculeNetwork"] = pickled(network), list(network.state_dict()), of_molecule(network)
     fast = accelerate(e3nn_network(), inplace=False).model
     rows["accelerated"] = pickled(fast), list(fast.state_dict()), of_network(fast)
     return rows

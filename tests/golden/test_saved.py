@@ -13,6 +13,13 @@ from tests.golden import saved
 
 pytest.importorskip("vesin")  # potentials count neighbours
 OLD = saved.stored()
+#: A kind of file that holds no layer -> its numbers.
+RESULTS = {
+    "accelerated": saved.of_network,
+    "molecule": saved.of_molecule,
+    "potential": saved.of_potential,
+    "whole": saved.of_potential,
+}
 LAYERS = {case.name: case for case in CASES}
 #: The first file of a kind runs as it was saved; `tests/catalogue` compares the kernels of every layer.
 WITH_KERNELS = {next(name for name in OLD if name.startswith(kind)) for kind in ("layer", "accelerated", "potential")}
@@ -26,10 +33,7 @@ def compared(name: str) -> str | None:
         loaded: Any = saved.from_file(content) if kind == "potential" else saved.unpickled(content)
         if name not in WITH_KERNELS:
             on_backend(loaded, "torch")
-        if kind == "layer":
-            results = saved.of_layer(LAYERS[rest], loaded)
-        else:
-            results = saved.of_network(loaded) if kind == "accelerated" else saved.of_potential(loaded)
+        results = saved.of_layer(LAYERS[rest], loaded) if kind == "layer" else RESULTS[kind](loaded)
     except Exception as error:  # every file is looked at before the test fails
         return f"{name}: {type(error).__name__}: {error}"
     if list(loaded.state_dict()) != keys:
