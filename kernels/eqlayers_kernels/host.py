@@ -19,7 +19,9 @@ class HostTensors(Generic[Key]):
 
     def __init__(self) -> None:
         self.kept: dict[Key, Tensor] = {}
-        self._locked: dict[Key, Tensor] = {}  # the same in page-locked memory: to ask each tensor takes as long as a copy
+        self._locked: dict[
+            Key, Tensor
+        ] = {}  # the same in page-locked memory: to ask each tensor takes as long as a copy
 
     def on_device(self, key: Key, device: torch.device) -> Tensor:
         """The tensor of that key on a device, for one call."""

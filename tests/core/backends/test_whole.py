@@ -150,7 +150,10 @@ def test_coefficients_are_cast_once_from_float64() -> None:
     for dtype in (torch.float32, torch.float64, torch.float32):
         whole.contract(product.plan.form.key, *operands(product, True, dtype=dtype))
     kept = path._constants._tensors.kept[torch.float64], path._constants._tensors.kept[torch.float32]
-    assert {key for key in path._constants._tensors.kept if isinstance(key, torch.dtype)} == {torch.float32, torch.float64}
+    assert {key for key in path._constants._tensors.kept if isinstance(key, torch.dtype)} == {
+        torch.float32,
+        torch.float64,
+    }
     assert torch.equal(kept[1], kept[0].float())
     assert np.count_nonzero(kept[0].numpy()) == len(path.path.terms)
 
