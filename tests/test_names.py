@@ -235,6 +235,19 @@ def test_names_are_the_very_objects() -> None:
     assert pickle.loads(pickle.dumps(eqlayers.load_potential)) is eqlayers.load_potential
 
 
+def test_one_name_is_one_class_of_the_layers_below() -> None:
+    """A reader who looks for a class by its name finds one."""
+    homes: dict[str, list[str]] = {}
+    for folder in ("eqlayers/core", "eqlayers/sparse", "kernels/eqlayers_kernels"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert len(homes) > 100
+    twice = {name: files for name, files in homes.items() if len(files) > 1}
+    assert not twice, f"a class name must stand for one class, got {twice}: name what each class holds"
+
+
 ALONE = """
 import json, sys
 import eqlayers

@@ -129,7 +129,7 @@ class Graph:
         self._in_range = False  # known to be
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
-        self._places: tuple[Tensor, tuple[object, ...], Tensor] | None = None
+        self._intervals: tuple[Tensor, tuple[object, ...], Tensor] | None = None
         self._halves: tuple[object, Graph, Graph] | None = None
 
     @property
@@ -198,18 +198,19 @@ class Graph:
                 return make(self._edge_index.clone())
 
     def place_tables(self, place: Tensor, places: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sorted edges with those sorted by ``[E]`` places, of so many, behind, made by ``sort(place)``.
+        """The sorted edges and behind them the edges sorted by knot interval, made by ``sort(place)``.
 
-        The tables of the latest ``place`` are kept, because all layers of a network share it.
+        ``place`` are the ``[E]`` intervals in which edges lie, and ``places`` is the number of intervals. The tables of
+        the latest ``place`` are kept, because all layers of a network share it.
         """
         if wrapped_by_func(place) or wrapped_by_func(self._edge_index) or self._outlives():
             return sort(place)
         compiling = torch.compiler.is_compiling()
         changes = 0 if compiling or place.is_inference() else place._version  # in place, since they were sorted
         kept = current_trace(), not compiling and torch.is_inference_mode_enabled(), places, changes
-        if self._places is None or self._places[0] is not place or self._places[1] != kept:
-            self._places = place, kept, sort(place)
-        return self._places[2]
+        if self._intervals is None or self._intervals[0] is not place or self._intervals[1] != kept:
+            self._intervals = place, kept, sort(place)
+        return self._intervals[2]
 
     def _outlives(self) -> bool:
         """Whether the graph outlives a call that is being compiled.

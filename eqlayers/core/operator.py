@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .backends.forms import BY_DEVICE, find_runner, fits, run_form
 from .backends.operands import check_operands, shape_of, with_table
-from .backends.tables import check_edges, check_places, edge_tables, length_of, length_of_places, place_tables
+from .backends.tables import check_edges, check_intervals, edge_tables, interval_tables, length_of, length_of_intervals
 from .forms.description import Description
 from .forms.keys import describe, text_of
 from .forms.request import Runner, Sizes
@@ -34,7 +34,7 @@ from .torch_internals import (
     single_level,
     traced_for_others,
 )
-from .vmap import form_rule, places_rule, tables_rule
+from .vmap import form_rule, intervals_rule, tables_rule
 
 _library = torch.library.Library("eqlayers", "DEF")
 _library.define(
@@ -47,12 +47,12 @@ _library.define(
     " -> Tensor"
 )
 _NAMES = ("form", "edge_tables", "place_tables")
-form_operator, _tables, _places = (getattr(torch.ops.eqlayers, name).default for name in _NAMES)
+form_operator, _tables, _intervals = (getattr(torch.ops.eqlayers, name).default for name in _NAMES)
 #: Backends with kernels of forms.
 WITH_KERNELS = ("cpu", "triton")
 
 
-class Call(NamedTuple):
+class OperatorCall(NamedTuple):
     """One call of a form, beside its operands and tables; the calls of its derivatives differ in the form alone."""
 
     description: Description
@@ -60,9 +60,9 @@ class Call(NamedTuple):
     backend: str = ""  # the backend that runs it; empty for the backend of the operands' device
     deterministic: bool = True  # whether sums must have a fixed order
 
-    def of(self, description: Description) -> Call:
+    def of(self, description: Description) -> OperatorCall:
         """Call another form the same way."""
-        return Call(description, self.sizes, self.backend, self.deterministic)
+        return OperatorCall(description, self.sizes, self.backend, self.deterministic)
 
 
 def _fake_form(
@@ -80,16 +80,18 @@ def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     return edge_index.new_empty(length, dtype=torch.int64)
 
 
-def _fake_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
-    check_places(graph, edge_index, place, num_src, num_dst)
-    return graph.new_empty(graph.shape[0] + length_of_places(edge_index.shape[1], places, graph.device))
+def _fake_intervals(
+    graph: Tensor, edge_index: Tensor, interval: Tensor, num_src: int, num_dst: int, intervals: int
+) -> Tensor:
+    check_intervals(graph, edge_index, interval, num_src, num_dst)
+    return graph.new_empty(graph.shape[0] + length_of_intervals(edge_index.shape[1], intervals, graph.device))
 
 
 class _Form(SingleLevelFunction):
     """Stands at the key Autograd of the operator; see SingleLevelFunction. Tensors come last: there is any number."""
 
     @staticmethod
-    def forward(ctx: Any, runner: Runner | None, call: Call, graph: Tensor | None, *operands: Tensor) -> Any:
+    def forward(ctx: Any, runner: Runner | None, call: OperatorCall, graph: Tensor | None, *operands: Tensor) -> Any:
         ctx.save_for_backward(graph, *operands)
         ctx.call = call
         ctx.set_materialize_grads(False)
@@ -103,7 +105,7 @@ class _Form(SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
-        call: Call = ctx.call
+        call: OperatorCall = ctx.call
         has, wanted = tuple(map(is_not, grads, repeat(None))), ctx.needs_input_grad[3:]
         if True not in has or True not in wanted:
             return (None,) * (3 + len(operands))
@@ -124,7 +126,7 @@ class _Form(SingleLevelFunction):
         return tuple(_operator(ctx.call.of(along), [*operands, *moving], graph))
 
 
-def _operator(call: Call, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
+def _operator(call: OperatorCall, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
     """The torch operator, which tracers and transforms see."""
     (description, sizes, backend, deterministic) = call
     results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], description.key, backend, deterministic)
@@ -143,7 +145,7 @@ def at_once(
 
     They are looked at here, once: tensors of the right shapes, of one dtype, on one device, and plain, which a caller
     asks `is_plain` before compilers would follow this. Kernels that are loaded run on, whatever becomes of the
-    compiler. ``tables`` are of the graph with the places of its edges, for weights that are read from a table.
+    compiler. ``tables`` are of the graph with the knot intervals of its edges, for weights that are read from a table.
     """
     if backend is not None and backend not in WITH_KERNELS:
         return None
@@ -167,12 +169,12 @@ def at_once(
     if graph is not None and tables is None:
         tables = graph.tables(edge_tables, plain=True)
     if on_tape(operands):
-        call = Call(description, sizes, "" if name == home else name, deterministic)
+        call = OperatorCall(description, sizes, "" if name == home else name, deterministic)
         return _Form.apply(runner, call, tables, *operands)
     return runner(operands, tables, sizes)
 
 
-def _derivative(call: Call, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
+def _derivative(call: OperatorCall, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
     """A form along the tables of the call that it is a derivative of."""
     description, sizes, backend, deterministic = call
     if is_plain(operands) and fits(description, operands, sizes):
@@ -217,10 +219,10 @@ def _call_of(
     key: str,
     backend: str = "",
     deterministic: bool = True,
-) -> Call:
+) -> OperatorCall:
     description = describe(key)
     sizes = with_table(description.form, operands, Sizes(rows, num_src, num_dst))
-    return Call(description, sizes, backend, deterministic)
+    return OperatorCall(description, sizes, backend, deterministic)
 
 
 def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list[Tensor]:
@@ -235,12 +237,12 @@ def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list
 for _device in ("CPU", "CUDA"):
     _library.impl("form", run_form, _device)
     _library.impl("edge_tables", edge_tables, _device)
-    _library.impl("place_tables", place_tables, _device)
+    _library.impl("place_tables", interval_tables, _device)
 _library.impl("form", _follow, "Autograd")
 _RULES: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
     ("form", _fake_form, form_rule),
     ("edge_tables", _fake_tables, tables_rule),
-    ("place_tables", _fake_places, places_rule),
+    ("place_tables", _fake_intervals, intervals_rule),
 ]
 for _name, _fake, _rule in _RULES:
     torch.library.register_fake(f"eqlayers::{_name}", _fake, lib=_library)
@@ -248,9 +250,11 @@ for _name, _fake, _rule in _RULES:
     _library.impl(_name, batched_by_grad(getattr(torch.ops.eqlayers, _name).default, _rule), "Batched")
 
 
-def sorted_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
-    """The tables of a graph, then its edges sorted by place in a table; IndexRangeError for a place out of range."""
-    tables: Tensor = _places(graph, edge_index, place, num_src, num_dst, places)
+def sorted_intervals(
+    graph: Tensor, edge_index: Tensor, interval: Tensor, num_src: int, num_dst: int, intervals: int
+) -> Tensor:
+    """The tables of a graph, then its edges sorted by knot interval; IndexRangeError for an interval out of range."""
+    tables: Tensor = _intervals(graph, edge_index, interval, num_src, num_dst, intervals)
     return tables
 
 

@@ -83,7 +83,7 @@ def _sample(t: Tensor, dim: int, number: int) -> Tensor:
     return t.new_zeros([n for axis, n in enumerate(t.shape) if axis != dim])  # none at all: its shape is wanted
 
 
-def places_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+def intervals_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
     """Rule for ``torch.library.register_vmap``."""
     return one_by_one(torch.ops.eqlayers.place_tables.default, info.batch_size, in_dims, args)
 

@@ -26,7 +26,7 @@ from .table import NAMED, PRODUCTS, channels_of
 Given = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
 
 
-class _Form(torch.autograd.Function):
+class _SparseProduct(torch.autograd.Function):
     """``z = sum_t s_t x[i1] . y[i2]`` on operands with at most one batch axis (see :class:`ProductCall`)."""
 
     @staticmethod
@@ -62,10 +62,10 @@ class _Form(torch.autograd.Function):
         gx = gy = None
         if ctx.needs_input_grad[0]:
             infos = (_needed(bwd1, 1, x.shape[int(b1)]), bwd2, fwd)
-            gx = _Form.apply(y, gz, channels.rotate_to_first(), (b2, bz, b1), batch, infos, backend)
+            gx = _SparseProduct.apply(y, gz, channels.rotate_to_first(), (b2, bz, b1), batch, infos, backend)
         if ctx.needs_input_grad[1]:
             infos = (_needed(bwd2, 2, y.shape[int(b2)]), fwd, bwd1)
-            gy = _Form.apply(gz, x, channels.rotate_to_second(), (bz, b1, b2), batch, infos, backend)
+            gy = _SparseProduct.apply(gz, x, channels.rotate_to_second(), (bz, b1, b2), batch, infos, backend)
         return gx, gy, None, None, None, None, None
 
     @staticmethod
@@ -74,7 +74,7 @@ class _Form(torch.autograd.Function):
         """Linear in each operand: one of them replaced by its tangent."""
         x, y = ctx.saved_tensors
         dx, dy = tangents[:2]
-        parts = [_Form.apply(*pair, *ctx.form) for pair in ((dx, y), (x, dy)) if None not in pair]
+        parts = [_SparseProduct.apply(*pair, *ctx.form) for pair in ((dx, y), (x, dy)) if None not in pair]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     @staticmethod
@@ -84,13 +84,13 @@ class _Form(torch.autograd.Function):
         size, mapped = info.batch_size, [dim is not None for dim in in_dims[:2]]
         x, y = (t if dim is None else t.movedim(dim, 0) for t, dim in zip((x, y), in_dims, strict=False))
         if not any(batched):
-            return _Form.apply(x, y, channels, (*mapped, True), size, infos, backend), 0
+            return _SparseProduct.apply(x, y, channels, (*mapped, True), size, infos, backend), 0
         if not batched[2] and batch != 1:  # a sum over the batch of each sample: a call for each
             pairs = [[t[i] if own else t for t, own in zip((x, y), mapped, strict=True)] for i in range(size)]
-            return torch.stack([_Form.apply(*pair, *form) for pair in pairs]), 0
+            return torch.stack([_SparseProduct.apply(*pair, *form) for pair in pairs]), 0
         x, y = (_rows(t, *how, size, batch) for t, how in zip((x, y), zip(mapped, batched, strict=False), strict=True))
         flags = (mapped[0] or batched[0], mapped[1] or batched[1], True)
-        z = _Form.apply(x, y, channels, flags, size * batch, infos, backend)
+        z = _SparseProduct.apply(x, y, channels, flags, size * batch, infos, backend)
         return z.unflatten(0, (size, batch)) if batched[2] else z, 0
 
 
@@ -177,7 +177,7 @@ def sparse_product(
     accumulated = check_flag("out_accumulated", out_accumulated)
     bz = (b1 or b2) and not accumulated
     batch = x.shape[0] if b1 else y.shape[0] if b2 else 1
-    z: Tensor = _Form.apply(x, y, channels, (b1, b2, bz), batch, infos, backend)
+    z: Tensor = _SparseProduct.apply(x, y, channels, (b1, b2, bz), batch, infos, backend)
     return z.reshape(*shape, *z.shape[1:]) if bz and len(shape) != 1 else z
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..core.torch_internals import as_constant, outside_of_autocast
 from .call import ProductCall, ScaleCall
 from .info import SparseProductInfo
-from .runs import Sizes, find_runs, run_by_runs, scale_of
+from .runs import ProductSizes, find_runs, run_by_runs, scale_of
 
 # Cost of one torch operation, in elements moved; multiply-adds of a small matrix product per element moved; and the
 # largest temporary of ``gather``, in elements. Measured on two cores; they steer speed only.
@@ -54,10 +54,10 @@ def product(call: ProductCall) -> Tensor:
     return z.to(call.x.dtype)
 
 
-def _sizes(call: ProductCall) -> Sizes:
+def _sizes(call: ProductCall) -> ProductSizes:
     extents, batch = call.extents, call.batch if type(call.batch) is int else ROWS
     terms = call.info.terms(*call.sparse_rows, call.x.device)
-    return Sizes(
+    return ProductSizes(
         batch1=batch if call.batched[0] else 1,
         batch2=batch if call.batched[1] else 1,
         batch=batch,
@@ -76,7 +76,7 @@ def _sizes(call: ProductCall) -> Sizes:
 # --- dense coefficients ------------------------------------------------------------------------------------------
 
 
-def _dense(info: SparseProductInfo, sizes: Sizes, like: Tensor) -> Tensor:
+def _dense(info: SparseProductInfo, sizes: ProductSizes, like: Tensor) -> Tensor:
     """Coefficients as a table ``[O, I, J]``."""
 
     def make() -> Tensor:
@@ -90,7 +90,9 @@ def _dense(info: SparseProductInfo, sizes: Sizes, like: Tensor) -> Tensor:
     return as_constant(info.cached(("dense", like.dtype, like.device, *sizes[3:6]), make))
 
 
-def _fold(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str], side: int) -> Tensor:
+def _fold(
+    x: Tensor, y: Tensor, info: SparseProductInfo, sizes: ProductSizes, subs: tuple[str, str, str], side: int
+) -> Tensor:
     table = _dense(info, sizes, x)
     folded, other = (x, y) if side == 1 else (y, x)
     subs_folded, subs_other = subs[side - 1], subs[2 - side]
@@ -102,15 +104,15 @@ def _fold(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tup
     return torch.einsum(f"{inner},{subs_other}->{subs[2]}", a, other)
 
 
-def _fold1(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
+def _fold1(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: ProductSizes, subs: tuple[str, str, str]) -> Tensor:
     return _fold(x, y, info, sizes, subs, 1)
 
 
-def _fold2(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
+def _fold2(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: ProductSizes, subs: tuple[str, str, str]) -> Tensor:
     return _fold(x, y, info, sizes, subs, 2)
 
 
-def _fold_cost(batch: int, rows: int, extent: int, sizes: Sizes) -> float:
+def _fold_cost(batch: int, rows: int, extent: int, sizes: ProductSizes) -> float:
     dense = sizes.rows_out * sizes.rows1 * sizes.rows2
     if dense > _MAX_DENSE:
         return math.inf
@@ -119,13 +121,13 @@ def _fold_cost(batch: int, rows: int, extent: int, sizes: Sizes) -> float:
     return 4 * _LAUNCH + 2 * moved + flops / _FLOPS_PER_MOVE
 
 
-def _pair(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
+def _pair(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: ProductSizes, subs: tuple[str, str, str]) -> Tensor:
     batch, channels = ("N" if "N" in subs[2] else ""), subs[2].lstrip("NO")
     pairs = torch.einsum(f"{subs[0]},{subs[1]}->{batch}IJ{channels}", x, y)
     return torch.einsum(f"{batch}IJ{channels},OIJ->{subs[2]}", pairs, _dense(info, sizes, x))
 
 
-def _pair_cost(sizes: Sizes) -> float:
+def _pair_cost(sizes: ProductSizes) -> float:
     pairs = sizes.rows1 * sizes.rows2
     if sizes.rows_out * pairs > _MAX_DENSE:
         return math.inf
@@ -133,14 +135,14 @@ def _pair_cost(sizes: Sizes) -> float:
     return 4 * _LAUNCH + 2 * sizes.batch * pairs * sizes.extent_out + flops / _FLOPS_PER_MOVE
 
 
-def _runs_cost(sizes: Sizes) -> float:
+def _runs_cost(sizes: ProductSizes) -> float:
     return 3 * _LAUNCH * sizes.runs + 3.0 * sizes.batch * sizes.terms * sizes.extent_all
 
 
 # --- term by term -------------------------------------------------------------------------------------------------
 
 
-def _gather(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
+def _gather(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: ProductSizes, subs: tuple[str, str, str]) -> Tensor:
     terms = info.terms(sizes.rows1, sizes.rows2, x.device)
     dims = [s.index(c) for s, c in zip(subs, "IJO", strict=True)]
     own = [s.replace(c, "T") for s, c in zip(subs, "IJO", strict=True)]
@@ -167,14 +169,14 @@ def _add_rows(z: Tensor, dim: int, rows: Tensor, piece: Tensor) -> None:
     z.add_(torch.tensordot(piece.movedim(dim, -1), hot, dims=1).movedim(-1, dim))
 
 
-def _gather_cost(sizes: Sizes) -> float:
+def _gather_cost(sizes: ProductSizes) -> float:
     moved = sizes.batch * sizes.terms * sizes.extent_all
     return 6 * _LAUNCH * (1 + moved // _BLOCK) + 6.0 * moved
 
 
 class _Plan(NamedTuple):
-    run: Callable[[Tensor, Tensor, SparseProductInfo, Sizes, tuple[str, str, str]], Tensor]
-    cost: Callable[[Sizes], float]
+    run: Callable[[Tensor, Tensor, SparseProductInfo, ProductSizes, tuple[str, str, str]], Tensor]
+    cost: Callable[[ProductSizes], float]
 
 
 PLANS: dict[str, _Plan] = {

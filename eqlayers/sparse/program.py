@@ -117,7 +117,7 @@ class ProgramInfos:
     def _cuts(self) -> list[Cut]:
         return cuts_of(self.program)
 
-    def _run(self, group: PathGroup, rows: list[Blocks], backend: str | None) -> list[Tensor]:
+    def _run(self, group: PathGroup, rows: list[BlockedRows], backend: str | None) -> list[Tensor]:
         """``[N, components, channels]`` of every block of z of a group."""
         x, y = self._side(group, "x", rows[0], group.x), self._side(group, "y", rows[1], group.y)
         terms = [info.on(x.device) for info in group.terms]
@@ -139,7 +139,7 @@ class ProgramInfos:
         z = z.flatten(2) if letters else z.unsqueeze(2)
         return list(z.split([slot.dim for slot in group.z], 1))
 
-    def _side(self, group: PathGroup, name: str, row: Blocks, slots: Sequence[Slot]) -> Tensor:
+    def _side(self, group: PathGroup, name: str, row: BlockedRows, slots: Sequence[Slot]) -> Tensor:
         """``[N, components, *channels]`` of all blocks of x or y of a group."""
         mul, components = slots[0].mul, sum(slot.dim for slot in slots)
         if self.program.layout == "ir_mul":
@@ -168,7 +168,7 @@ class ProgramInfos:
         return "\n".join(lines)
 
 
-class Blocks(NamedTuple):
+class BlockedRows(NamedTuple):
     """An operand: its rows, and their blocks by the first column."""
 
     whole: Tensor
@@ -189,10 +189,10 @@ class Cut:
         self.sizes = [stop - start for start, stop in pairwise(ends)]
         self.starts = ends[:-1]
 
-    def __call__(self, t: Tensor) -> Blocks:
+    def __call__(self, t: Tensor) -> BlockedRows:
         """The blocks of rows."""
         parts = t.split(self.sizes, -1) if len(self.sizes) > 1 else (t,)
-        return Blocks(t, dict(zip(self.starts, parts, strict=False)))
+        return BlockedRows(t, dict(zip(self.starts, parts, strict=False)))
 
 
 def cuts_of(program: Program) -> list[Cut]:

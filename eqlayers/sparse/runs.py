@@ -15,7 +15,7 @@ from ..core.torch_internals import as_constant
 from .info import SparseProductInfo, TermList
 
 
-class Sizes(NamedTuple):
+class ProductSizes(NamedTuple):
     """The sizes that the cost model reads."""
 
     batch1: int
@@ -77,7 +77,9 @@ def _find_runs(terms: TermList) -> list[Run]:
     return out
 
 
-def run_by_runs(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
+def run_by_runs(
+    x: Tensor, y: Tensor, info: SparseProductInfo, sizes: ProductSizes, subs: tuple[str, str, str]
+) -> Tensor:
     """The product, one slice operation per run; ``subs`` are einsum letters with I, J, O for the sparse rows."""
     terms = info.terms(sizes.rows1, sizes.rows2, x.device)
     dims = [s.index(c) for s, c in zip(subs, "IJO", strict=True)]

@@ -17,7 +17,7 @@ import torch
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.forms.program import OPERANDS, Program
 from eqlayers_kernels.triton.print import tuning
-from eqlayers_kernels.triton.print.groups import Piece
+from eqlayers_kernels.triton.print.groups import ProductPiece
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
@@ -206,7 +206,7 @@ def _traffic(rates: Mapping[str, float], gathered: Callable[[str, str], bool]) -
     return out
 
 
-def _form(one: Launched, other: Launched, piece: Piece, graph: Graph, card: Card) -> Bound:
+def _form(one: Launched, other: Launched, piece: ProductPiece, graph: Graph, card: Card) -> Bound:
     edge, segment = _rates(one.counters, other.counters)
     operand, *names = ("x", "dx") if piece.text.walk == "by_dst" else ("z", "g")
     width = dict(zip(OPERANDS, piece.text.program.widths, strict=True))[operand]
@@ -222,7 +222,7 @@ def _form(one: Launched, other: Launched, piece: Piece, graph: Graph, card: Card
 def _limits(
     code: Code,
     one: Launched,
-    piece: Piece,
+    piece: ProductPiece,
     edge: Mapping[str, float],
     segment: Mapping[str, float],
     graph: Graph,

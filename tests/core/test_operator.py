@@ -93,7 +93,7 @@ OPERANDS: dict[str, tuple[Change, str]] = {
     "truth values": (lambda t: t.bool(), r"must (be float64, float32|have the dtype of x).*got torch.bool\. Convert"),
     "elsewhere": (lambda t: t.to("meta"), r"must be on the device of x, (cpu|meta), got (cpu|meta)\."),
 }
-LENGTH = edges.tables(COUNT, SENDERS, RECEIVERS).length
+LENGTH = edges.graph_offsets(COUNT, SENDERS, RECEIVERS).length
 _SHAPE = r"graph must be the tables that edge_tables.* here of 5 (edges|rows).* 3 senders.*, got shape .*Make them"
 _DTYPE = r"graph must be the tables that edge_tables.*, int64, got torch\.\w+\. Pass them as they are\."
 GRAPHS: dict[str, tuple[Change, str]] = {
@@ -212,7 +212,7 @@ def test_tables_of_another_graph_are_refused_by_the_kernels(name: str, content: 
 def test_tables_that_leave_edges_out_are_refused(walk: str, change: str) -> None:
     """The rows of these edges would keep what was in memory."""
     call = good("z" if walk == "by_dst" else "gradients")
-    graph, start = call["graph"].clone(), getattr(edges.tables(COUNT, SENDERS, RECEIVERS), walk)[0]
+    graph, start = call["graph"].clone(), getattr(edges.graph_offsets(COUNT, SENDERS, RECEIVERS), walk)[0]
     nodes = RECEIVERS if walk == "by_dst" else SENDERS
     ptr = graph[start : start + nodes + 1]
     if change == "starts late":
@@ -230,7 +230,7 @@ def test_tables_that_leave_edges_out_are_refused(walk: str, change: str) -> None
 def test_every_single_number_of_the_tables_is_looked_at(walk: str, table: int, value: int) -> None:
     """A number out of range, in any place, or edges that end before they begin."""
     call = good("z" if walk == "by_dst" else "gradients")
-    layout = getattr(edges.tables(COUNT, SENDERS, RECEIVERS), walk)
+    layout = getattr(edges.graph_offsets(COUNT, SENDERS, RECEIVERS), walk)
     nodes = RECEIVERS if walk == "by_dst" else SENDERS
     if table == 2 and value == COUNT:
         value = SENDERS if walk == "by_dst" else RECEIVERS

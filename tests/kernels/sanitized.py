@@ -220,7 +220,7 @@ def sorting() -> int:
         index = np.stack([rng.integers(0, max(senders, 1), number), rng.integers(0, max(receivers, 1), number)])
         if wrong is not None and number:
             index[rng.integers(2), rng.integers(number)] = wrong
-        out = np.empty(edges.tables(number, senders, receivers).length, np.int64)
+        out = np.empty(edges.graph_offsets(number, senders, receivers).length, np.int64)
         found = edges.sort_edges(index.ctypes.data, number, senders, receivers, out.ctypes.data)
         inside = number == 0 or ((index >= 0).all() and (index.max(1) < (senders, receivers)).all())
         assert (found is None) == inside, (index, found)

@@ -57,10 +57,12 @@ def tabled(cases: Any, graphs: Callable[..., Any], fitted: Callable[..., Any]) -
 def places_of(graph: Any, place: np.ndarray) -> list[np.ndarray]:
     """The tables of places of a graph's edges: their begins, edges, senders, receivers, and the place of each edge."""
     index = np.stack([graph.src, graph.dst]).astype(np.int64)
-    found = edges.place_tables(place.size, PLACES)
+    found = edges.interval_offsets(place.size, PLACES)
     out = np.empty(found.length, np.int64)
     where = np.ascontiguousarray(place, dtype=np.int64)
-    wrong = edges.sort_places(index.ctypes.data, where.ctypes.data, place.size, graph.senders, PLACES, out.ctypes.data)
+    wrong = edges.sort_intervals(
+        index.ctypes.data, where.ctypes.data, place.size, graph.senders, PLACES, out.ctypes.data
+    )
     assert wrong is None
     return [np.array(out[a:b]) for a, b in pairwise(found)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from eqlayers_kernels.triton.run.compiling import Call, compile_calls
+from eqlayers_kernels.triton.run.compiling import KernelCall, compile_calls
 from eqlayers_kernels.triton.run.forms import function
 
 from ..measure import alternate, summary
@@ -56,9 +56,9 @@ def nothing(x, out, size, times, BLOCK: tl.constexpr):
 """
 
 
-def _call(name: str, x: torch.Tensor, out: torch.Tensor, size: int, times: int, programs: int) -> Call:
+def _call(name: str, x: torch.Tensor, out: torch.Tensor, size: int, times: int, programs: int) -> KernelCall:
     meta = {"BLOCK": BLOCK, "num_warps": 4, "enable_fp_fusion": True}
-    return Call(function(SOURCE, name), (programs,), (x, out, size, times), meta)
+    return KernelCall(function(SOURCE, name), (programs,), (x, out, size, times), meta)
 
 
 def compiled() -> Iterator[tuple[str, Any]]:
@@ -83,7 +83,7 @@ def measured(runs: int) -> Iterator[tuple[str, Any]]:
         (seconds,) = alternate([call], runs, "cuda")
         return summary([work / one for one in seconds])
 
-    def launched(call: Call) -> Callable[[], Any]:
+    def launched(call: KernelCall) -> Callable[[], Any]:
         return lambda: call.kernel[call.grid](*call.args, **call.meta)
 
     yield "multiprocessors", facts.multi_processor_count

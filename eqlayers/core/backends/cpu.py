@@ -16,7 +16,7 @@ from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch, memory
-from eqlayers_kernels.c.run.edges import place_tables, tables
+from eqlayers_kernels.c.run.edges import graph_offsets, interval_offsets
 from eqlayers_kernels.c.run.launch import Compiled
 from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import ProductForm
@@ -33,8 +33,8 @@ FEW = memory.WORTH_BYTES // 8
 
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
-#: The places of tables, for calls over one graph.
-tables_of = lru_cache(maxsize=64)(tables)
+#: The offsets of tables, for calls over one graph.
+offsets_of = lru_cache(maxsize=64)(graph_offsets)
 _said: set[str] = set()
 
 
@@ -168,11 +168,11 @@ class _Runner:
             keep.append(tensor)  # lives until the kernel has read it
             packed += (tensor.data_ptr(), step * rows)
         first, results, largest = keep[0], [], 0
-        places = 0 if reading is None else reading.places(sizes.table)
+        intervals = 0 if reading is None else reading.intervals(sizes.table)
         for width, place, written in self.results:
             count = chunks if place is None else sizes[place]
-            if place == 3:  # the rows that each place reads
-                count, width = places, reading.reads * width
+            if place == 3:  # the rows that each interval reads
+                count, width = intervals, reading.reads * width
             elements = count * width
             if not written:
                 result = first.new_zeros(count, width)
@@ -185,7 +185,7 @@ class _Runner:
         segments = sizes[0]
         if graph is not None:
             graph = graph.contiguous()
-            segments = self._pack_tables(packed, graph, sizes, places)
+            segments = self._pack_tables(packed, graph, sizes, intervals)
         try:
             self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
         except IndexError as error:
@@ -196,21 +196,21 @@ class _Runner:
             results[number] = reading.folded(results[number])
         return results if compute is self.dtype else [result.to(self.dtype) for result in results]
 
-    def _pack_tables(self, packed: list[int], graph: Tensor, sizes: Sizes, places: int) -> int:
+    def _pack_tables(self, packed: list[int], graph: Tensor, sizes: Sizes, intervals: int) -> int:
         """Add the addresses of the tables that the kernel walks; its nodes. IndexRangeError for another graph."""
         edges, senders, receivers, _ = sizes
-        first, of_graph = graph.data_ptr(), tables_of(edges, senders, receivers)
-        of_places = None if self.reading is None else place_tables(edges, places)
-        if self.traversal == "by_place" and of_places is not None:
-            segments, others = places, senders
-            ptr, numbers, ends = (of_graph.length + place for place in of_places[:3])
+        first, of_graph = graph.data_ptr(), offsets_of(edges, senders, receivers)
+        of_intervals = None if self.reading is None else interval_offsets(edges, intervals)
+        if self.traversal == "by_place" and of_intervals is not None:
+            segments, others = intervals, senders
+            ptr, numbers, ends = (of_graph.length + offset for offset in of_intervals[:3])
         else:
             segments, others = (receivers, senders) if self.traversal == "by_dst" else (senders, receivers)
             ptr, numbers, ends = getattr(of_graph, self.traversal)
         packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, edges, others)
-        if of_places is not None:
-            by_place = self.traversal == "by_place"
-            far, count = (of_places.receivers, receivers) if by_place else (of_places.place, places)
+        if of_intervals is not None:
+            by_interval = self.traversal == "by_place"
+            far, count = (of_intervals.receivers, receivers) if by_interval else (of_intervals.interval, intervals)
             packed += (first + 8 * (of_graph.length + far), count)
         if ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value != edges:  # rows would be left as they are
             raise not_of_this_graph()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.forms.program import OPERANDS, Program
-from eqlayers_kernels.triton.run.edges import Tables
+from eqlayers_kernels.triton.run.edges import TraversalTables
 
 from ..dtypes import ACCUMULATE
 from ..forms.request import Request
@@ -26,7 +26,7 @@ _COMPONENT = {"x": "i", "y": "j", "z": "k"}
 
 
 def product_in_torch(
-    request: Request, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
+    request: Request, tensors: Mapping[str, Tensor], tables: Mapping[str, TraversalTables] | None
 ) -> dict[str, Tensor]:
     """The results of a request for a product, by operand.
 
@@ -47,7 +47,7 @@ def product_in_torch(
 class _Linear:
     """F without one of its operands, row by row of the batch."""
 
-    def __init__(self, request: Request, tables: Mapping[str, Tables] | None) -> None:
+    def __init__(self, request: Request, tables: Mapping[str, TraversalTables] | None) -> None:
         form: ProductForm = request.form
         self.request, self.form = request, form
         self.width = dict(zip(OPERANDS, form.program.widths, strict=True))

@@ -2,7 +2,7 @@
 
 Any code may call ``torch.ops.eqlayers.*`` with any tensors, and kernels read addresses. The same function stands in the
 operators and in their fakes, so a graph that is traced refuses what the call would. What lies inside the tables of a
-graph only a kernel can look at cheaply: see ``eqlayers_kernels.c.run.edges.Tables``. On a GPU neither tables nor
+graph only a kernel can look at cheaply: see ``eqlayers_kernels.c.run.edges.GraphOffsets``. On a GPU neither tables nor
 indices are checked, because the stream would wait: only the length of tables is.
 """
 
@@ -18,7 +18,7 @@ from eqlayers_kernels.forms.product import AnyForm
 from ..dtypes import ACCUMULATE
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..forms.request import PLACES, Sizes
-from .tables import check_graph_tables, length_of_places
+from .tables import check_graph_tables, length_of_intervals
 
 
 def shape_of(one: Operand, sizes: Sizes) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ def check_operands(form: AnyForm, operands: Sequence[Tensor], graph: Tensor | bo
     elif graph is not True:
         behind = 0
         if form.reading is not None:
-            behind = length_of_places(rows, form.reading.places(sizes.table), first.device)
+            behind = length_of_intervals(rows, form.reading.intervals(sizes.table), first.device)
         check_graph_tables(graph, sizes, first.device, behind)
     for one, tensor in zip(wanted, operands, strict=True):
         shape = shape_of(one, sizes)

@@ -15,7 +15,7 @@ from torch import Tensor
 from eqlayers_kernels.c.run import edges as c_edges
 from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.triton.run import edges as triton_edges
-from eqlayers_kernels.triton.run.edges import Tables
+from eqlayers_kernels.triton.run.edges import TraversalTables
 
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..forms.request import Sizes
@@ -33,14 +33,14 @@ _REMAKE = "Make them anew from the edges of this graph."
 def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     """The edges ``[2, E]`` sorted by receiver and by sender; ShapeError or DTypeError for other tensors.
 
-    IndexRangeError if an index lies outside its nodes or places, which is found on CPU only.
+    IndexRangeError if an index lies outside its nodes or intervals, which is found on CPU only.
     """
     check_edges(edge_index, num_src, num_dst)
     if edge_index.device.type != "cpu":
         return triton_edges.pack(edge_index, num_src, num_dst)
     edges = edge_index.to(torch.int64).contiguous()
     count = edges.shape[1]
-    out = torch.empty(c_edges.tables(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
+    out = torch.empty(c_edges.graph_offsets(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
     with as_backend_error():
         wrong = c_edges.sort_edges(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
     if wrong is not None:
@@ -54,22 +54,24 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     return out
 
 
-def place_tables(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
-    """The tables of a graph, and behind them the edges sorted by places in a table; errors as of `edge_tables`."""
-    check_places(graph, edge_index, place, num_src, num_dst)
+def interval_tables(
+    graph: Tensor, edge_index: Tensor, interval: Tensor, num_src: int, num_dst: int, intervals: int
+) -> Tensor:
+    """The tables of a graph, and behind them the edges sorted by knot interval; errors as of `edge_tables`."""
+    check_intervals(graph, edge_index, interval, num_src, num_dst)
     if edge_index.device.type != "cpu":
-        return torch.cat([graph, triton_edges.pack_places(edge_index, place, places)])
-    edges, place = edge_index.to(torch.int64).contiguous(), place.contiguous()
+        return torch.cat([graph, triton_edges.pack_intervals(edge_index, interval, intervals)])
+    edges, interval = edge_index.to(torch.int64).contiguous(), interval.contiguous()
     count, behind = edges.shape[1], graph.shape[0]
-    out = torch.empty(behind + c_edges.place_tables(count, places).length, dtype=torch.int64, device="cpu")
+    out = torch.empty(behind + c_edges.interval_offsets(count, intervals).length, dtype=torch.int64, device="cpu")
     out[:behind] = graph
-    addresses = edges.data_ptr(), place.data_ptr()
+    addresses = edges.data_ptr(), interval.data_ptr()
     with as_backend_error():
-        wrong = c_edges.sort_places(*addresses, count, num_src, places, out.data_ptr() + 8 * behind)
+        wrong = c_edges.sort_intervals(*addresses, count, num_src, intervals, out.data_ptr() + 8 * behind)
     if wrong is not None:
         raise IndexRangeError(
-            f"places must lie in [0, {places}), the places of the table, got {int(place[wrong])} at edge {wrong}. "
-            "Clamp them."
+            f"intervals must lie in [0, {intervals}), the intervals of the table, got {int(interval[wrong])} at edge "
+            f"{wrong}. Clamp them."
         )
     return out
 
@@ -80,15 +82,15 @@ def place_tables(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int,
 def length_of(edges: int, num_src: int, num_dst: int, device: torch.device) -> int:
     """Elements of the tables of a graph."""
     if device.type == "cpu":
-        return c_edges.tables(edges, num_src, num_dst).length
+        return c_edges.graph_offsets(edges, num_src, num_dst).length
     return triton_edges.length(edges, num_src, num_dst)
 
 
-def length_of_places(edges: int, places: int, device: torch.device) -> int:
+def length_of_intervals(edges: int, intervals: int, device: torch.device) -> int:
     """Elements of the interval tables that are appended to the tables of a graph."""
     if device.type == "cpu":
-        return c_edges.place_tables(edges, places).length
-    return triton_edges.place_length(edges, places)
+        return c_edges.interval_offsets(edges, intervals).length
+    return triton_edges.interval_length(edges, intervals)
 
 
 def check_graph_tables(graph: Tensor, sizes: Sizes, device: torch.device, behind: int = 0) -> None:
@@ -112,15 +114,15 @@ def check_edges(edge_index: Tensor, num_src: int, num_dst: int) -> None:
         raise ShapeError(f"num_src and num_dst must be 0 or more, got {num_src} and {num_dst}. Count the nodes.")
 
 
-def check_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int) -> None:
-    """Raise unless these are the tables of a graph, its edges, and a place in a table for each of them."""
+def check_intervals(graph: Tensor, edge_index: Tensor, interval: Tensor, num_src: int, num_dst: int) -> None:
+    """Raise unless these are the tables of a graph, its edges, and a knot interval for each of them."""
     check_edges(edge_index, num_src, num_dst)
     count = edge_index.shape[1]
     check_graph_tables(graph, Sizes(count, num_src, num_dst), edge_index.device)
-    if place.shape != (count,):
-        raise ShapeError(f"place must be [{count}], one for each edge, got {list(place.shape)}. Look each up.")
-    if place.dtype is not torch.int64:
-        raise DTypeError(f"place must be int64, got {place.dtype}. Convert it with `.long()`.")
+    if interval.shape != (count,):
+        raise ShapeError(f"intervals must be [{count}], one for each edge, got {list(interval.shape)}. Look each up.")
+    if interval.dtype is not torch.int64:
+        raise DTypeError(f"intervals must be int64, got {interval.dtype}. Convert them with `.long()`.")
 
 
 def not_of_this_graph() -> IndexRangeError:
@@ -139,42 +141,42 @@ def ends_of(graph: Tensor, sizes: Sizes) -> Ends:
     return Ends(src, dst, sizes.senders, sizes.receivers)
 
 
-def ends_by_traversal(tables: Mapping[str, Tables]) -> Ends:
+def ends_by_traversal(tables: Mapping[str, TraversalTables]) -> Ends:
     """The sender and the receiver of every row, from tables of Triton's kernels."""
     by_dst, by_src = tables["by_dst"], tables["by_src"]
     src, dst = (torch.empty_like(t.edges).scatter_(0, t.edges, t.others) for t in (by_dst, by_src))
     return Ends(src, dst, by_src.num_nodes, by_dst.num_nodes)
 
 
-def by_traversal(graph: Tensor, sizes: Sizes, reading: Reading | None) -> dict[str, Tables]:
-    """The tables of a graph as Triton's kernels read them, with the tables of places if a table of weights is read.
+def by_traversal(graph: Tensor, sizes: Sizes, reading: Reading | None) -> dict[str, TraversalTables]:
+    """The tables of a graph as Triton's kernels read them, with the tables of intervals if a table of weights is read.
 
     On the CPU they are packed anew; IndexRangeError if they are not what sorting gives.
     """
     edges, senders, receivers, rows = sizes
-    places = None if reading is None else reading.places(rows)
+    intervals = None if reading is None else reading.intervals(rows)
     if graph.device.type == "cpu":
-        graph = _packed_anew(graph, edges, senders, receivers, places)
-    return triton_edges.unpack(graph, edges, senders, receivers, places)
+        graph = _packed_anew(graph, edges, senders, receivers, intervals)
+    return triton_edges.unpack(graph, edges, senders, receivers, intervals)
 
 
-def _packed_anew(graph: Tensor, edges: int, senders: int, receivers: int, places: int | None) -> Tensor:
-    behind = c_edges.tables(edges, senders, receivers).length
+def _packed_anew(graph: Tensor, edges: int, senders: int, receivers: int, intervals: int | None) -> Tensor:
+    behind = c_edges.graph_offsets(edges, senders, receivers).length
     index = _sorted_edges(graph[:behind], edges, senders, receivers)
     packed = triton_edges.pack(index, senders, receivers)
-    if places is None:
+    if intervals is None:
         return packed
-    parts = c_edges.place_tables(edges, places)
-    place = graph[behind + parts.place : behind + parts.length]
+    parts = c_edges.interval_offsets(edges, intervals)
+    interval = graph[behind + parts.interval : behind + parts.length]
     with suppress(IndexRangeError):
-        if torch.equal(place_tables(graph[:behind], index, place, senders, receivers, places), graph):
-            return torch.cat([packed, triton_edges.pack_places(index, place, places)])
+        if torch.equal(interval_tables(graph[:behind], index, interval, senders, receivers, intervals), graph):
+            return torch.cat([packed, triton_edges.pack_intervals(index, interval, intervals)])
     raise not_of_this_graph()
 
 
 def _sorted_edges(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
     """``[2, E]``: the edges that tables of C are of; IndexRangeError if they are not what sorting gives."""
-    start, numbers, others = c_edges.tables(edges, senders, receivers).by_dst
+    start, numbers, others = c_edges.graph_offsets(edges, senders, receivers).by_dst
     order, place = graph[numbers : numbers + edges], torch.arange(edges)
     if torch.equal(order.sort().values, place):
         index = graph.new_empty(2, edges)

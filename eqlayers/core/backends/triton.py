@@ -18,7 +18,7 @@ from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import groups
-from eqlayers_kernels.triton.run.edges import Tables
+from eqlayers_kernels.triton.run.edges import TraversalTables
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
@@ -63,7 +63,7 @@ def make_runner(request: Request) -> Runner:
     return run
 
 
-TablesOf = Mapping[str, Tables] | None
+TablesOf = Mapping[str, TraversalTables] | None
 #: Words for a warning, the printed kernels, and torch in their place.
 Ways = tuple[
     str,

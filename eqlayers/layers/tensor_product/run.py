@@ -17,7 +17,7 @@ from ...core.errors import ShapeError
 from ...core.forms.description import tabled
 from ...core.forms.program import ROW_MAPS
 from ...core.graph import Graph, as_graph, refuse_edges
-from ...core.operator import at_once, call_form, sorted_edges, sorted_places
+from ...core.operator import at_once, call_form, sorted_edges, sorted_intervals
 from ...core.torch_internals import is_plain
 from .plan import ProductPlan
 from .tabled_weights import TabledWeights
@@ -107,14 +107,14 @@ def _read_from_table(
     plan: ProductPlan, x: Tensor, y: Tensor, w: TabledWeights, graph: Graph, backend: str, deterministic: bool
 ) -> Tensor:
     """A convolution whose kernel combines the rows of the table."""
-    places = w.reading.places(w.table.shape[0])
+    intervals = w.reading.intervals(w.table.shape[0])
     ends = graph.num_src, graph.num_dst
 
-    def sort(place: Tensor) -> Tensor:
-        return sorted_places(graph.tables(sorted_edges), graph.edge_index, place, *ends, places)
+    def sort(interval: Tensor) -> Tensor:
+        return sorted_intervals(graph.tables(sorted_edges), graph.edge_index, interval, *ends, intervals)
 
     operands = x, y, w.table, w.coefficients
-    tables = graph.place_tables(w.interval, places, sort)
+    tables = graph.place_tables(w.interval, intervals, sort)
     if is_plain(operands):
         results = at_once(plan.form.tabled(*w.reading), operands, graph, backend, deterministic, tables)
         if results is not None:

@@ -27,22 +27,22 @@ TABLED = ("src", "each", "table", "each", "dst")
 
 
 class Reading(NamedTuple):
-    """How weights are read from a table: ``w[n] = sum_k c[n, k] t[orders * place(n) + k]``."""
+    """How weights are read from a table: ``w[n] = sum_k c[n, k] t[orders * interval(n) + k]``."""
 
     reads: int  # rows of the table that make a row of weights
-    orders: int  # rows from place to place
+    orders: int  # rows from interval to interval
 
-    def rows(self, places: int) -> int:
-        """Rows of a table with so many places."""
-        return self.orders * (places - 1) + self.reads
+    def rows(self, intervals: int) -> int:
+        """Rows of a table with so many intervals."""
+        return self.orders * (intervals - 1) + self.reads
 
-    def places(self, rows: int) -> int:
-        """Places of a table with so many rows; 0 if that is no number of rows of one."""
+    def intervals(self, rows: int) -> int:
+        """Intervals of a table with so many rows; 0 if that is no number of rows of one."""
         more = rows - self.reads  # no divmod: it may be a number that a compiler has not seen
         return 0 if more < 0 or more % self.orders else more // self.orders + 1
 
     def folded(self, rows: Any) -> Any:
-        """Gradients of the rows that places read, ``[places, reads * width]``, as one of the table's rows."""
+        """Gradients of the rows that intervals read, ``[intervals, reads * width]``, as one of the table's rows."""
         parts = rows.view(rows.shape[0], self.reads, -1)
         out = rows.new_zeros(self.rows(rows.shape[0]), parts.shape[2])
         last = self.orders * (rows.shape[0] - 1) + 1

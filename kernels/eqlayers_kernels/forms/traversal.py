@@ -17,7 +17,7 @@ TRAVERSALS = {
     "rows": Traversal("", "", ""),
     "by_dst": Traversal("dst", "z", "z"),
     "by_src": Traversal("src", "x", "xywc"),
-    "by_place": Traversal("table", "t", "t"),
+    "by_place": Traversal("table", "t", "t"),  # by knot interval; printed kernels have the older word in their names
 }
 
 

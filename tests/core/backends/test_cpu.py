@@ -69,7 +69,7 @@ def run(form: Form, kind: Kind, tensors: dict[str, Tensor], graph: Tensor | None
     rows, sizes = tensors["y"].shape[0], [tensors["y"].shape[0], 0, 0]
     if graph is not None:
         senders = tensors["x"].shape[0]
-        sizes = [rows, senders, graph.shape[0] - edges.tables(rows, senders, 0).length]
+        sizes = [rows, senders, graph.shape[0] - edges.graph_offsets(rows, senders, 0).length]
     key = form.calls[graph is not None, tensors["w"].ndim == 1].key + steps
     moving = [name for name in "xyw" if name in kind.tangents]
     given = [tensors[name] for name in (*"xyw", *("g" * min(kind.order, 1)), *(f"d{name}" for name in moving))]
@@ -221,7 +221,7 @@ def test_edges_are_sorted_whatever_their_type_and_strides(dtype: torch.dtype) ->
         EDGES.to(dtype).repeat_interleave(2, 1)[:, ::2],
     ):
         got = edge_tables(same, 6, 7)
-        places = edges.tables(6, 6, 7)
+        places = edges.graph_offsets(6, 6, 7)
         for walk, nodes in (("by_dst", 7), ("by_src", 6)):
             for start, length in zip(getattr(places, walk), (nodes + 1, 6, 6), strict=True):
                 assert torch.equal(got[start : start + length], want[start : start + length])

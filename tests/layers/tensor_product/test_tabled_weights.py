@@ -12,7 +12,7 @@ from torch import Tensor
 from eqlayers import Graph, TensorProductConv
 from eqlayers.core.backends.recording import watching
 from eqlayers.core.forms.request import Request
-from eqlayers.core.operator import call_form, sorted_edges, sorted_places
+from eqlayers.core.operator import call_form, sorted_edges, sorted_intervals
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
 from eqlayers.testing import check_derivatives, equivariance_residual
@@ -197,7 +197,7 @@ def test_equivariance(determinant: int) -> None:
     assert residual < 1e-12
 
 
-def test_layers_share_the_sorted_places() -> None:
+def test_layers_share_the_sorted_intervals() -> None:
     x, y, table, c, interval = operands()
     edges = graph()
     made = TabledWeights(table, interval, c)
@@ -292,7 +292,7 @@ def test_bad_tables() -> None:
         moved = interval.clone()
         moved[5] = wrong
         with pytest.raises(
-            IndexRangeError, match=rf"places must lie in \[0, 9\), the places of the table, got {wrong} at"
+            IndexRangeError, match=rf"intervals must lie in \[0, 9\), the intervals of the table, got {wrong} at"
         ):
             layer(x, y, good._replace(interval=moved), edges)
 
@@ -302,7 +302,7 @@ def test_the_operator_refuses_what_would_read_elsewhere() -> None:
     x, y, table, c, interval = operands()
     edges, key = graph(), conv().plan.form.key
     own = edges.tables(sorted_edges)
-    tables = sorted_places(own, edges.edge_index, interval, SENDERS, RECEIVERS, 9)
+    tables = sorted_intervals(own, edges.edge_index, interval, SENDERS, RECEIVERS, 9)
     sizes = edges.sizes
 
     def run(tables: Tensor, table: Tensor = table, key: str = f"{key}/t4:1", **changed: Tensor) -> Any:
@@ -330,9 +330,9 @@ def test_the_operator_refuses_what_would_read_elsewhere() -> None:
             run(tables, key=key + wrong)
     with pytest.raises(ShapeError, match=r"c must be \[17, 4\]"):
         run(tables, c=c[:, 1:])
-    with pytest.raises(ShapeError, match=r"place must be \[17\]"):
-        sorted_places(own, edges.edge_index, interval[1:], SENDERS, RECEIVERS, 9)
-    with pytest.raises(DTypeError, match="place must be int64"):
-        sorted_places(own, edges.edge_index, interval.int(), SENDERS, RECEIVERS, 9)
+    with pytest.raises(ShapeError, match=r"intervals must be \[17\]"):
+        sorted_intervals(own, edges.edge_index, interval[1:], SENDERS, RECEIVERS, 9)
+    with pytest.raises(DTypeError, match="intervals must be int64"):
+        sorted_intervals(own, edges.edge_index, interval.int(), SENDERS, RECEIVERS, 9)
     with pytest.raises(ShapeError, match="graph must be the tables"):
-        sorted_places(own[1:], edges.edge_index, interval, SENDERS, RECEIVERS, 9)
+        sorted_intervals(own[1:], edges.edge_index, interval, SENDERS, RECEIVERS, 9)

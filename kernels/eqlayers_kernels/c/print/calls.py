@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...arithmetic.writer import RESULTS, Kind
 from ...forms.program import OPERANDS, Axis, Path
-from .mix import Mixing, mix_body, mix_parameters, mixing
+from .mix import TwoStagePath, mix_body, mix_parameters, mixing
 from .path import path_body
 
 #: Gives the name of a function: its body, and its parameters as (pointer, whether it is written).
@@ -59,7 +59,7 @@ def _loops(axes: Sequence[Axis]) -> tuple[list[str], dict[str, str]]:
 
 
 def _two_stages(
-    mixed: Mixing,
+    mixed: TwoStagePath,
     path: Path,
     kind: Kind,
     places: Mapping[str, str],

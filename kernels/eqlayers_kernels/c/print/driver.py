@@ -32,7 +32,7 @@ class Region:
     gaps: list[Slot] = field(default_factory=list)
 
 
-class Driver:
+class ProductDriver:
     """Prints one kernel's ``run``; `text` fills ``inward`` and ``outward``, dims of blocks whose layout changes."""
 
     def __init__(

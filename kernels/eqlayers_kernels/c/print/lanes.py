@@ -29,7 +29,7 @@ def merged(one: Operand) -> tuple[Block, ...]:
     return tuple(out)
 
 
-class Driver:
+class FormulaDriver:
     """Shared code of both kinds of lanes: arguments, scratch, the loop over chunks."""
 
     def __init__(self, base: Formula, walk: str) -> None:
@@ -111,7 +111,7 @@ class Driver:
         return [f"if ({condition}) {{ status = {NO_TABLES}; goto leave; }}"]
 
 
-class ByChannel(Driver):
+class ByChannel(FormulaDriver):
     """Lanes are channels: a unit of work is a block of channels of one row, or of all rows of one node."""
 
     def _by_node(self, one: Operand) -> bool:
@@ -207,7 +207,7 @@ class ByChannel(Driver):
         return self.small(way, block, near, far) if way != "add" else ""
 
 
-class ByRow(Driver):
+class ByRow(FormulaDriver):
     """Lanes are rows; rows of one node are added one after the other."""
 
     def adds(self, one: Operand) -> bool:

@@ -17,7 +17,7 @@ ACCUMULATORS = 12  # registers for sums: enough to hide the latency of a multipl
 _SMALLEST = 4  # channels summed over: below, the path's own loop does as well
 
 
-class Mixing(NamedTuple):
+class TwoStagePath(NamedTuple):
     """A path in two stages."""
 
     first: Path  # channelwise, into the scratch
@@ -31,7 +31,7 @@ class Mixing(NamedTuple):
         return self.first.z.mul * self.first.z.dim
 
 
-def mixing(path: Path) -> Mixing | None:
+def mixing(path: Path) -> TwoStagePath | None:
     """How to run a path in two stages, or None where its weights do not mix channels or too few."""
     if path.weight is None or any(axis.pairs for axis in path.axes):
         return None
@@ -42,7 +42,7 @@ def mixing(path: Path) -> Mixing | None:
     axis = max(summed, key=lambda a: a.extent)
     slot = Slot(0, axis.extent, path.z.dim)
     first = Path(path.x, path.y, slot, None, (Axis(axis.extent, axis.x, axis.y, 0, 1),), path.terms)
-    return Mixing(first, axis, kept[0], tuple(a for a in path.axes if a is not axis and a is not kept[0]))
+    return TwoStagePath(first, axis, kept[0], tuple(a for a in path.axes if a is not axis and a is not kept[0]))
 
 
 def mix_parameters(kind: Kind) -> list[tuple[str, bool]]:
@@ -63,7 +63,7 @@ def mix_parameters(kind: Kind) -> list[tuple[str, bool]]:
     return [(name, written) for name, used, written in wanted if used]
 
 
-def mix_body(mixed: Mixing, kind: Kind, z_stride: int, overwrite: bool, item: int) -> str:
+def mix_body(mixed: TwoStagePath, kind: Kind, z_stride: int, overwrite: bool, item: int) -> str:
     """The body of a mixing function; gw is overwritten or added to."""
     present = {name for name, _ in mix_parameters(kind)}
     lines: list[str] = []
@@ -76,7 +76,7 @@ def mix_body(mixed: Mixing, kind: Kind, z_stride: int, overwrite: bool, item: in
     return "\n  ".join(lines)
 
 
-def _product(mixed: Mixing, pairs: list[tuple[str, str]], z_stride: int, item: int) -> list[str]:
+def _product(mixed: TwoStagePath, pairs: list[tuple[str, str]], z_stride: int, item: int) -> list[str]:
     """``z[k, c] += sum_u t[k, u] w[u, c]`` with sums in registers, some vectors of c at a time."""
     dim, count, step = mixed.first.z.dim, mixed.summed.extent, mixed.summed.w
     blocks, position = [], 0
@@ -105,7 +105,7 @@ def _product(mixed: Mixing, pairs: list[tuple[str, str]], z_stride: int, item: i
     return lines
 
 
-def _backward(mixed: Mixing, kind: Kind, present: set[str], z_stride: int, overwrite: bool) -> list[str]:
+def _backward(mixed: TwoStagePath, kind: Kind, present: set[str], z_stride: int, overwrite: bool) -> list[str]:
     dim, count, step = mixed.first.z.dim, mixed.summed.extent, mixed.summed.w
     head, inside, tail = [], [], []
     for name, w in (("h", "w"), ("dh", "dw")):

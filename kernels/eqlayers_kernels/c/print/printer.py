@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ...arithmetic.writer import Kind
 from ...forms.program import Program, Slot
-from .driver import Driver
+from .driver import ProductDriver
 from .layout import HEAD, print_transposes, wide
 from .loops import INCLUDES, run_function
 from .table import print_tables
@@ -59,7 +59,7 @@ class Kernel:
             return functions.setdefault((body, declared), f"p{len(functions)}")
 
         ctype, item = TYPES[self.dtype]
-        driver = Driver(self.program, self.kind, self.walk, self.shared, item, define, self.reads)
+        driver = ProductDriver(self.program, self.kind, self.walk, self.shared, item, define, self.reads)
         run = driver.text()
         units: list[list[str]] = [[]]
         size = 0

@@ -52,7 +52,7 @@ static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int
 """
 
 
-class Tables(NamedTuple):
+class GraphOffsets(NamedTuple):
     """Elements before each of the six tables of a graph in one buffer of int64, and its length.
 
     For receivers, then for senders: where each node's edges begin, and behind the last end the mark -1 - n of n nodes
@@ -67,32 +67,32 @@ class Tables(NamedTuple):
     length: int
 
 
-def tables(count: int, num_src: int, num_dst: int) -> Tables:
+def graph_offsets(count: int, num_src: int, num_dst: int) -> GraphOffsets:
     """The offsets of the tables of a graph."""
     second = num_dst + 2 + 2 * count
     by_src = (second, second + num_src + 2, second + num_src + 2 + count)
-    return Tables((0, num_dst + 2, num_dst + 2 + count), by_src, by_src[2] + count)
+    return GraphOffsets((0, num_dst + 2, num_dst + 2 + count), by_src, by_src[2] + count)
 
 
-class PlaceTables(NamedTuple):
-    """Elements before each of the tables of the places that edges have in a table, and their length.
+class IntervalOffsets(NamedTuple):
+    """Elements before each of the tables of the knot intervals in which edges lie, and their length.
 
-    Where each place's edges begin, with a mark behind the last end; the numbers of the edges in that order, their
-    senders and their receivers; and by edge, its place.
+    Where each interval's edges begin, with a mark behind the last end; the numbers of the edges in that order, their
+    senders and their receivers; and by edge, its interval.
     """
 
     ptr: int
     edges: int
     senders: int
     receivers: int
-    place: int
+    interval: int
     length: int
 
 
-def place_tables(count: int, places: int) -> PlaceTables:
-    """The offsets of the tables of places."""
-    first = places + 2
-    return PlaceTables(0, first, first + count, first + 2 * count, first + 3 * count, first + 4 * count)
+def interval_offsets(count: int, intervals: int) -> IntervalOffsets:
+    """The offsets of the tables of intervals."""
+    first = intervals + 2
+    return IntervalOffsets(0, first, first + count, first + 2 * count, first + 3 * count, first + 4 * count)
 
 
 @cache
@@ -102,14 +102,14 @@ def _function(name: str, *arguments: type) -> Callable[..., int]:
     return found
 
 
-def sort_places(edge_index: int, place: int, count: int, num_src: int, places: int, out: int) -> int | None:
-    """Sort edges by their place in a table, into the buffer at ``out`` described by `place_tables`.
+def sort_intervals(edge_index: int, interval: int, count: int, num_src: int, intervals: int, out: int) -> int | None:
+    """Sort edges by their knot interval, into the buffer at ``out`` described by `interval_offsets`.
 
     The others are addresses of ``[2, count]`` contiguous int64, (src, dst), all of them nodes, and of ``[count]``
-    int64. The result is None, or the first edge whose place is none; CompilerError if there is no compiler.
+    int64. The result is None, or the first edge whose interval is none; CompilerError if there is no compiler.
     """
     kinds = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
-    wrong = int(_function("sort_places", *kinds)(edge_index, place, count, num_src, places, out))
+    wrong = int(_function("sort_places", *kinds)(edge_index, interval, count, num_src, intervals, out))
     return None if wrong < 0 else wrong
 
 

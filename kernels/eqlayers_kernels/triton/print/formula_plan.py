@@ -14,7 +14,7 @@ from .tuning import Cost, Processor
 
 
 @dataclass(frozen=True)
-class Piece:
+class FormulaPiece:
     """One kernel of a formula."""
 
     text: FormulaText
@@ -22,9 +22,9 @@ class Piece:
     blocks: int  # programs per run of rows
 
 
-def plan(base: Formula, double: bool, on: Processor) -> tuple[Piece, ...]:
+def plan(base: Formula, double: bool, on: Processor) -> tuple[FormulaPiece, ...]:
     """Kernels that compute all results, in this order: one may add to what another has stored."""
-    pieces: list[Piece] = []
+    pieces: list[FormulaPiece] = []
     for walk, slots in _walks(base):
         stay = walk != "lanes" and base.results[slots[0][0]].rows != "each"
         cuts = {lanes: list(_groups(base, slots, stay, lanes, double, on)) for lanes in _per_thread(base, double, on)}
@@ -37,7 +37,7 @@ def plan(base: Formula, double: bool, on: Processor) -> tuple[Piece, ...]:
             masked = bool(base.channels) and base.channels % block != 0
             blocks = -(-base.channels // block) if base.channels else 1
             text = FormulaText(base, order, frozenset(begun), walk, double, masked)
-            pieces.append(Piece(text, block, blocks))
+            pieces.append(FormulaPiece(text, block, blocks))
             begun |= set(text.slots)
     return tuple(pieces)
 

@@ -17,7 +17,7 @@ from .tuning import Cost, Processor
 
 
 @dataclass(frozen=True)
-class Piece:
+class ProductPiece:
     """One kernel of a form, its blocks of channels, and its places among the partial sums."""
 
     text: KernelText
@@ -30,7 +30,9 @@ class Piece:
 class Plan:
     """All kernels of one request."""
 
-    pieces: tuple[Piece, ...]  # the kernels, in the order in which they run: one may add to what another has stored
+    pieces: tuple[
+        ProductPiece, ...
+    ]  # the kernels, in the order in which they run: one may add to what another has stored
     parts: dict[str, int]  # number of partial sums of each wanted operand
     covered: dict[str, bool]  # whether the kernels write every column of each partial sum of each wanted operand
     walks: dict[str, str]  # the walk that computes each wanted operand
@@ -106,7 +108,7 @@ def plan(
     if stored is None:
         stored = stores(program, kind, shared) and not _again(program, kind, double, on, reads)
     stored = stored and graph and not atomic and "x" in kind.results
-    pieces: list[Piece] = []
+    pieces: list[ProductPiece] = []
     begun: frozenset[int] = frozenset()  # first columns of the slots of x whose gradients some kernel has stored
     taken: dict[tuple[str, int], int] = {}  # (operand, first column of a slot) -> partial sums so far
     count = dict.fromkeys(kind.results, 1)
@@ -129,7 +131,7 @@ def plan(
                 taken.update({(operand, slot): after for slot in slots})
                 count[operand] = max(count[operand], after)
                 places.append(place)
-            pieces.append(Piece(text, block, blocks, tuple(places)))
+            pieces.append(ProductPiece(text, block, blocks, tuple(places)))
     walked = {name: walk for walk, part in walks(kind, graph, atomic or stored) for name in part.results}
     added = frozenset().union(*(piece.text.added for piece in pieces))
     covered = {}
@@ -141,7 +143,7 @@ def plan(
     return Plan(tuple(pieces), count, covered, walked, added, stored)
 
 
-def _alike(piece: Piece, operand: str) -> bool:
+def _alike(piece: ProductPiece, operand: str) -> bool:
     """Whether all of its parts have the same columns: no block of channels has only a part of them."""
     if operand not in piece.text.partial or piece.blocks == 1:
         return True

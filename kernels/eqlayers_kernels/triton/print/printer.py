@@ -43,8 +43,8 @@ class KernelText:
     #: Those that this kernel computes; none has an outer axis, all have the channels of the first.
     paths: tuple[Path, ...]
     kind: Kind
-    #: 'rows', 'by_dst' (edges of every receiver), 'by_src' (of every sender) or 'by_place' (of every place in a
-    #: table).
+    #: 'rows', 'by_dst' (edges of every receiver), 'by_src' (of every sender) or 'by_place' (of every
+    #: interval of a table).
     walk: str
     shared: bool  # whether one row of weights serves all rows
     masked: bool  # whether the channels do not fill the blocks

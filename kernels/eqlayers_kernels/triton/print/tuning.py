@@ -105,7 +105,7 @@ def attempts(on: Processor) -> Iterator[Processor]:
         yield on._replace(registers=registers, wide=wide, second=second, narrow=narrow, options=options)
 
 
-class Blocks(NamedTuple):
+class Tile(NamedTuple):
     """The tile of one kernel."""
 
     n: int
@@ -114,17 +114,17 @@ class Blocks(NamedTuple):
     num_warps: int
 
 
-def blocks(op: str, width_u: int, width_v: int, *, batched: bool, double: bool) -> Blocks:
+def blocks(op: str, width_u: int, width_v: int, *, batched: bool, double: bool) -> Tile:
     """The tile, of powers of two, for a row of :data:`TABLE` with channel axes of these lengths, 1 if it has none.
 
     Example:
         >>> blocks("mul", 60, 1, batched=True, double=False)
-        Blocks(n=8, u=64, v=1, num_warps=4)
+        Tile(n=8, u=64, v=1, num_warps=4)
     """
     row = TABLE[op]
     u, v = min(_power(width_u), row.block_u), min(_power(width_v), row.block_v)
     n = max(1, row.elements // (u * v * (2 if double else 1))) if batched else 1
-    return Blocks(n, u, v, row.num_warps)
+    return Tile(n, u, v, row.num_warps)
 
 
 def chunks(tiles: int, others: int) -> int:

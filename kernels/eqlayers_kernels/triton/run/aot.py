@@ -26,7 +26,7 @@ from ...forms.product import Reading
 from ...forms.program import OPERANDS, Program
 from .. import availability
 from ..print import formula_plan, tuning
-from ..print.groups import Piece
+from ..print.groups import ProductPiece
 from ..segment import launch
 from . import compiling, edges, forms
 from .formula_run import FormulaRunner
@@ -127,28 +127,31 @@ def compile_form(
     atomic: bool = False,
     jobs: int | None = None,
     reading: Reading | None = None,
-) -> Iterator[tuple[Piece, Any]]:
+) -> Iterator[tuple[ProductPiece, Any]]:
     """Compile the printed kernels of a request of `FormRunner`, ``jobs`` at a time; inside :func:`target`."""
     runner = forms.FormRunner(program, kind, dtype, graph, shared, _processor(), atomic, reading)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     if reading is not None:
-        widths |= {"t": reading.rows(5) * widths["w"] // 5 + 1, "c": reading.reads}  # of five rows, enough for places
+        widths |= {
+            "t": reading.rows(5) * widths["w"] // 5 + 1,
+            "c": reading.reads,
+        }  # of five rows, enough for intervals
     tensors = {
         name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
         for name, operand in kind.pointers
     }
     index = torch.zeros(2, 5, dtype=torch.int64)
-    packed, places = edges.pack(index, 5, 5), None
+    packed, intervals = edges.pack(index, 5, 5), None
     if reading is not None:
-        packed, places = torch.cat([packed, edges.pack_places(index, index[0], 5)]), 5
-    tables = edges.unpack(packed, 5, 5, 5, places) if graph else None
+        packed, intervals = torch.cat([packed, edges.pack_intervals(index, index[0], 5)]), 5
+    tables = edges.unpack(packed, 5, 5, 5, intervals) if graph else None
     _, _, calls = runner.prepare(tensors, tables)
     yield from zip(runner.plan.pieces, compiling.compile_calls(calls, jobs=jobs), strict=True)
 
 
 def compile_formula(
     base: Formula, dtype: torch.dtype, jobs: int | None = None
-) -> Iterator[tuple[formula_plan.Piece, Any]]:
+) -> Iterator[tuple[formula_plan.FormulaPiece, Any]]:
     """Compile the printed kernels of a formula, ``jobs`` at a time (None: as many as cores); inside :func:`target`."""
     runner = FormulaRunner(base, dtype, _processor())
     tensors = [torch.empty(*(() if one.rows == "one" else (5,)), one.width, dtype=dtype) for one in base.operands]

@@ -20,7 +20,7 @@ from .passes import without_slow_pass
 MOST_WORDS = 300
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """One launch, ready to run or to compile."""
 
     kernel: Any
@@ -55,10 +55,12 @@ def kept() -> str:
     return f"kept in {knobs.cache.dir}"
 
 
-def compile_calls(calls: Sequence[Call], device: torch.device | None = None, jobs: int | None = None) -> Iterator[Any]:
+def compile_calls(
+    calls: Sequence[KernelCall], device: torch.device | None = None, jobs: int | None = None
+) -> Iterator[Any]:
     """Compile launches at the same time, which Triton allows; ``device`` is None inside :func:`.aot.target`."""
 
-    def warm(call: Call) -> Any:
+    def warm(call: KernelCall) -> Any:
         on = torch.cuda.device(device) if device is not None else nullcontext()  # every thread has its own
         with on, without_slow_pass(), waiting.compilation(kept):
             return call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
@@ -74,7 +76,7 @@ def compile_calls(calls: Sequence[Call], device: torch.device | None = None, job
 def launched(runner: Planned, like: Tensor, prepare: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     """Buffers, after the launches that fill them; ``prepare`` gives both. KernelError if a kernel does not compile."""
 
-    def different() -> list[Call]:
+    def different() -> list[KernelCall]:
         """One launch of each kernel; it may take several."""
         return list({id(call.kernel): call for call in prepare()[-1]}.values())
 
@@ -87,7 +89,7 @@ def launched(runner: Planned, like: Tensor, prepare: Callable[[], tuple[Any, ...
     return tuple(buffers)
 
 
-def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[Call]], device: torch.device) -> bool:
+def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[KernelCall]], device: torch.device) -> bool:
     """Compile and load what a runner launches, if need be with fewer registers; or KernelError with the first reason.
 
     The result says whether there was anything to compile: without rows there is nothing to launch.

@@ -21,7 +21,7 @@ LEAST = 8
 PIECES = 1024
 
 
-class Tables(NamedTuple):
+class TraversalTables(NamedTuple):
     """The pieces of one walk; all ``int64``."""
 
     nodes: Tensor  # ``[V]`` node of every piece
@@ -33,8 +33,8 @@ class Tables(NamedTuple):
     edges: Tensor  # ``[E]`` numbers of the edges in the order of their nodes, and the nodes at their other ends
     others: Tensor
     room: Tensor  # ``[nodes + 1]`` where the rows of each node's pieces begin; equal to the next for nodes of one piece
-    #: ``[E]`` where weights are read from a table: of the walk by its places the receivers, in the order of
-    #: ``edges``; of others the place of each edge, by its number.
+    #: ``[E]`` where weights are read from a table: of the walk by its intervals the receivers, in the order of
+    #: ``edges``; of others the interval of each edge, by its number.
     ends: Tensor | None = None
 
     @property
@@ -69,15 +69,17 @@ def length(count: int, num_src: int, num_dst: int) -> int:
     return sum(_lengths(count, num_dst)) + sum(_lengths(count, num_src))
 
 
-def unpack(packed: Tensor, count: int, num_src: int, num_dst: int, places: int | None = None) -> dict[str, Tables]:
-    """The tables of a graph by walk, as views; with the tables of so many places behind them, if there are any."""
-    own = [] if places is None else [*_lengths(count, places), count, count]
+def unpack(
+    packed: Tensor, count: int, num_src: int, num_dst: int, intervals: int | None = None
+) -> dict[str, TraversalTables]:
+    """The tables of a graph by walk, as views; with the tables of so many intervals behind them, if there are any."""
+    own = [] if intervals is None else [*_lengths(count, intervals), count, count]
     parts = packed.split([*_lengths(count, num_dst), *_lengths(count, num_src), *own])
-    views = {"by_dst": Tables(*parts[:7]), "by_src": Tables(*parts[7:14])}
-    if places is None:
+    views = {"by_dst": TraversalTables(*parts[:7]), "by_src": TraversalTables(*parts[7:14])}
+    if intervals is None:
         return views
     views = {walk: table._replace(ends=parts[-1]) for walk, table in views.items()}
-    return {**views, "by_place": Tables(*parts[14:-1])}
+    return {**views, "by_place": TraversalTables(*parts[14:-1])}
 
 
 def pack(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
@@ -89,20 +91,20 @@ def pack(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     return torch.cat([*_sorted(dst, src, num_dst)[:7], *_sorted(src, dst, num_src)[:7]])
 
 
-def place_length(count: int, places: int) -> int:
-    """Elements of the packed tables of the places that edges have in a table of weights."""
-    return sum(_lengths(count, places)) + 2 * count
+def interval_length(count: int, intervals: int) -> int:
+    """Elements of the packed tables of the knot intervals in which edges lie."""
+    return sum(_lengths(count, intervals)) + 2 * count
 
 
-def pack_places(edge_index: Tensor, place: Tensor, places: int) -> Tensor:
-    """Sort ``[2, E]`` edges (src, dst) by their ``[E]`` places, to stand behind the tables of the graph."""
+def pack_intervals(edge_index: Tensor, interval: Tensor, intervals: int) -> Tensor:
+    """Sort ``[2, E]`` edges (src, dst) by their ``[E]`` intervals, to stand behind the tables of the graph."""
     src, dst = edge_index.to(torch.int64).unbind(0)
-    place = place.to(torch.int64)
+    interval = interval.to(torch.int64)
     if _launches(edge_index):
-        packed = _by_kernels([place], src[None], [places])
-        return torch.cat([packed, dst[packed.split(_lengths(src.shape[0], places))[4]], place])
-    tables = _sorted(place, src, places)
-    return torch.cat([*tables[:7], dst[tables.edges], place])
+        packed = _by_kernels([interval], src[None], [intervals])
+        return torch.cat([packed, dst[packed.split(_lengths(src.shape[0], intervals))[4]], interval])
+    tables = _sorted(interval, src, intervals)
+    return torch.cat([*tables[:7], dst[tables.edges], interval])
 
 
 def _launches(edge_index: Tensor) -> bool:
@@ -121,7 +123,7 @@ def _by_kernels(keys: list[Tensor], ends: Tensor, nodes: list[int]) -> Tensor:
         return sorted_tables(keys, ends, nodes, _longest(count), _most(count), lengths)
 
 
-def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> Tables:
+def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> TraversalTables:
     count, longest = key.shape[0], _longest(key.shape[0])
 
     def numbers(stop: int) -> Tensor:
@@ -140,11 +142,11 @@ def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> Tables:
     nodes = nodes.clamp(max=max(num_nodes - 1, 0))
     if num_nodes == 0:  # and so no edge that exists
         none = torch.zeros_like(number)
-        return Tables(none, none, none, none - 1, edges, other[edges], room)
+        return TraversalTables(none, none, none, none - 1, edges, other[edges], room)
     step = number - begin[nodes]
     first, stop = (ptr[nodes] + counts[nodes] * place // pieces[nodes] for place in (step, step + 1))
     places = torch.where(pieces[nodes] > 1, num_nodes + room[nodes] + step, nodes)
-    return Tables(
+    return TraversalTables(
         nodes,
         torch.where(real, first, 0),
         torch.where(real, stop, 0),

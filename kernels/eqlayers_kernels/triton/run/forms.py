@@ -19,8 +19,8 @@ from ...forms.program import OPERANDS, Program
 from ..print import tuning
 from ..print.groups import plan
 from ..segment import launch
-from .compiling import Call, launched
-from .edges import Tables
+from .compiling import KernelCall, launched
+from .edges import TraversalTables
 from .turn import turn_of
 
 #: Columns that one program of the kernel that adds up pieces covers, and pieces that it reads at a time.
@@ -71,7 +71,9 @@ class FormRunner:
         self.compiled: set[torch.device] = set()
         self.plan = plan(*what, on.planned(self.kind.order, self.dtype.itemsize), *how)
 
-    def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
+    def __call__(
+        self, tensors: Mapping[str, Tensor], tables: Mapping[str, TraversalTables] | None
+    ) -> dict[str, Tensor]:
         """Results by operand; KernelError if a kernel does not compile, with fewer registers either.
 
         Args:
@@ -93,8 +95,8 @@ class FormRunner:
         return [(name, operand) for name, operand in self.kind.pointers if name not in made]
 
     def prepare(
-        self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Call]]:
+        self, tensors: Mapping[str, Tensor], tables: Mapping[str, TraversalTables] | None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], list[KernelCall]]:
         """Buffers of the results, buffers of pieces, and the launches that fill them, in the order of the plan."""
         rows = tensors["y"].shape[0]
         # single numbers of 2 bytes are too small to be copied ahead of the loop; the attributes of an edge are few
@@ -120,7 +122,7 @@ class FormRunner:
         buffers_of |= {f"{RESULTS[operand]}_room": room for operand, room in rooms.items()}
         return buffers, rooms, list(self._calls(buffers_of, tables or {}, rows, segments, chunk))
 
-    def _table(self, operand: str, tables: Mapping[str, Tables] | None) -> Tables | None:
+    def _table(self, operand: str, tables: Mapping[str, TraversalTables] | None) -> TraversalTables | None:
         """The edges of the nodes that a result is summed at, if it is in pieces."""
         if tables is None or operand not in "xzt" or operand in self.plan.added or self._is_stored(operand):
             return None
@@ -138,7 +140,9 @@ class FormRunner:
         dtype = self.acc if summed else self.dtype
         return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
 
-    def _result(self, operand: str, buffer: Tensor, room: Tensor | None, tables: Mapping[str, Tables] | None) -> Tensor:
+    def _result(
+        self, operand: str, buffer: Tensor, room: Tensor | None, tables: Mapping[str, TraversalTables] | None
+    ) -> Tensor:
         if operand == "w" and self.shared:
             return buffer.sum((0, 1)).to(self.dtype)
         out, table = _added_up(buffer), self._table(operand, tables)
@@ -153,11 +157,11 @@ class FormRunner:
     def _calls(
         self,
         buffers_of: Mapping[str, Tensor],
-        tables: Mapping[str, Tables],
+        tables: Mapping[str, TraversalTables],
         rows: int,
         segments: Mapping[str, int],
         chunk: int,
-    ) -> Iterator[Call]:
+    ) -> Iterator[KernelCall]:
         import triton.language as tl
 
         for piece in self.plan.pieces:
@@ -182,14 +186,14 @@ class FormRunner:
             for start in range(0, segments[walk], most):
                 count = min(most, segments[walk] - start)
                 args = (*tensors, count, start, min(most, segments[walk]), *sizes)
-                yield Call(kernel, (count * piece.blocks,), args, meta)
+                yield KernelCall(kernel, (count * piece.blocks,), args, meta)
 
 
 def _added_up(parts: Tensor) -> Tensor:
     return parts[0] if parts.shape[0] == 1 else parts.sum(0)
 
 
-def summed_rows(rows: Tensor, table: Tables) -> Tensor:
+def summed_rows(rows: Tensor, table: TraversalTables) -> Tensor:
     """Sum of the rows of every node, in the order of the table."""
     from .gather import sum_rows
 
@@ -206,7 +210,7 @@ def summed_rows(rows: Tensor, table: Tables) -> Tensor:
     return out
 
 
-def add_up_pieces(rows: Tensor, pieces: Tensor, table: Tables) -> None:
+def add_up_pieces(rows: Tensor, pieces: Tensor, table: TraversalTables) -> None:
     """Write the rows of the nodes whose edges were cut."""
     nodes, width = rows.shape
     if pieces.shape[0] > 1 and nodes and width:  # some node may have pieces

@@ -12,10 +12,10 @@ from ...forms.formula import Formula
 from ...forms.traversal import traversal_of
 from ..print import tuning
 from ..print.formula import TABLES
-from ..print.formula_plan import Piece, plan
+from ..print.formula_plan import FormulaPiece, plan
 from ..segment import launch
-from .compiling import Call, launched
-from .edges import Tables
+from .compiling import KernelCall, launched
+from .edges import TraversalTables
 from .forms import add_up_pieces, function, summed_rows
 
 
@@ -37,7 +37,7 @@ class FormulaRunner:
         self.compiled: set[torch.device] = set()
 
     def __call__(
-        self, tensors: Sequence[Tensor], tables: Mapping[str, Tables] | None, rows: int, nodes: tuple[int, int]
+        self, tensors: Sequence[Tensor], tables: Mapping[str, TraversalTables] | None, rows: int, nodes: tuple[int, int]
     ) -> list[Tensor]:
         """``[rows or nodes, width]`` of every result, ``[width]`` of a sum over all rows; or KernelError.
 
@@ -53,8 +53,8 @@ class FormulaRunner:
             return [self._result(number, buffers, tables, nodes, rows, like) for number in numbers]
 
     def prepare(
-        self, tensors: Sequence[Tensor], tables: Mapping[str, Tables] | None, rows: int
-    ) -> tuple[dict[str, Tensor], list[Call]]:
+        self, tensors: Sequence[Tensor], tables: Mapping[str, TraversalTables] | None, rows: int
+    ) -> tuple[dict[str, Tensor], list[KernelCall]]:
         """Buffers of the results, by pointer, and the launches that fill them, in the order of the pieces."""
         read = {f"in{number}": tensor for number, tensor in enumerate(tensors)}
         read |= _ends(self.pieces, tables)
@@ -71,7 +71,7 @@ class FormulaRunner:
         return (*count, one.width)
 
     def _allocate(
-        self, number: int, piece: Piece, like: Tensor, tables: Mapping[str, Tables] | None, rows: int
+        self, number: int, piece: FormulaPiece, like: Tensor, tables: Mapping[str, TraversalTables] | None, rows: int
     ) -> dict[str, Tensor]:
         """Allocate a result, in the dtype of the sums where more is to be added up."""
         one, fill = self.base.results[number], not self._covered[number]
@@ -90,21 +90,23 @@ class FormulaRunner:
             }
         return {f"out{number}": buffer(self._programs(piece, rows) if one.rows == "one" else rows, self.acc)}
 
-    def _programs(self, piece: Piece, rows: int) -> int:
+    def _programs(self, piece: FormulaPiece, rows: int) -> int:
         """Runs of rows, for one block of channels."""
         return -(-rows // (piece.block if piece.text.walk == "lanes" else self._chunk(piece, rows)))
 
     @staticmethod
-    def _chunk(piece: Piece, rows: int) -> int:
+    def _chunk(piece: FormulaPiece, rows: int) -> int:
         """Rows of one run."""
         return tuning.row_chunk(rows, True) if piece.text.stay else 1
 
-    def _held(self, piece: Piece) -> int:
+    def _held(self, piece: FormulaPiece) -> int:
         """Registers of a thread that values take."""
         per_thread = 1 if piece.text.walk == "lanes" else max(1, piece.block // self.on.lanes)
         return tuning.Cost(piece.text.order.alive, 0, 0).registers(per_thread, self.acc == torch.float64)
 
-    def _calls(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables], rows: int) -> Iterator[Call]:
+    def _calls(
+        self, tensors: Mapping[str, Tensor], tables: Mapping[str, TraversalTables], rows: int
+    ) -> Iterator[KernelCall]:
         import triton.language as tl
 
         for piece in self.pieces:
@@ -124,13 +126,13 @@ class FormulaRunner:
                 "enable_fp_fusion": self.on.fused,
                 **tuning.formula_options(self.on, text.stay, self._held(piece)),
             }
-            yield Call(function(text.source, text.name), (segments * piece.blocks,), args, meta)
+            yield KernelCall(function(text.source, text.name), (segments * piece.blocks,), args, meta)
 
     def _result(
         self,
         number: int,
         buffers: Mapping[str, Tensor],
-        tables: Mapping[str, Tables] | None,
+        tables: Mapping[str, TraversalTables] | None,
         nodes: tuple[int, int],
         rows: int,
         like: Tensor,
@@ -150,7 +152,7 @@ class FormulaRunner:
         return out.to(self.dtype)
 
 
-def _ends(pieces: Sequence[Piece], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
+def _ends(pieces: Sequence[FormulaPiece], tables: Mapping[str, TraversalTables] | None) -> dict[str, Tensor]:
     """Senders and receivers of the batch's rows, where kernels ask for them."""
     wanted = {name for piece in pieces for name in piece.text.tables}
     out = {}

@@ -127,7 +127,7 @@ class _Sizes(NamedTuple):
     tiles_u: int
     tiles_v: int
     chunk: int  # rows of the batch that one program covers
-    blocks: tuning.Blocks
+    blocks: tuning.Tile
 
 
 def _sizes(problem: Problem, x: Tensor, y: Tensor | None) -> _Sizes:

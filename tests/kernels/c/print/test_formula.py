@@ -8,7 +8,7 @@ import pytest
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.run import launch
-from eqlayers_kernels.c.run.edges import sort_edges, tables
+from eqlayers_kernels.c.run.edges import graph_offsets, sort_edges
 from eqlayers_kernels.forms.formula import Block, Expression, Operand, evaluate, formula
 from tests.formulas import cubic, edges_of_points, functions
 from tests.kernels.forms.test_formula import Primitives
@@ -59,7 +59,7 @@ def run(base, arrays, dtype, walk, chunks, workers=1):
         packed += [results[-1].ctypes.data, one.width]
     segments = SIZES[0]
     if walk != "rows":
-        place = tables(*SIZES)
+        place = graph_offsets(*SIZES)
         buffer = np.zeros(place.length, np.int64)
         edges = np.ascontiguousarray(EDGES)
         assert sort_edges(edges.ctypes.data, *SIZES, buffer.ctypes.data) is None
@@ -193,7 +193,7 @@ def test_tables_of_another_graph_are_refused():
     address = wrong.ctypes.data
     with pytest.raises(IndexError, match="tables of a graph"):
         compiled(SIZES[1], [*packed, address, address, address, SIZES[0], SIZES[2]])
-    edges, place = np.ascontiguousarray(EDGES), tables(*SIZES)
+    edges, place = np.ascontiguousarray(EDGES), graph_offsets(*SIZES)
     right = np.zeros(place.length, np.int64)
     assert sort_edges(edges.ctypes.data, *SIZES, right.ctypes.data) is None
     right[place.by_src[1] + 2] = SIZES[0]  # an edge that is not there

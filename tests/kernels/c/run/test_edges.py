@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c.run.edges import sort_edges, tables
+from eqlayers_kernels.c.run.edges import graph_offsets, sort_edges
 from tests.each import each
 
 MARK = -77
@@ -16,7 +16,7 @@ MARK = -77
 def sort(src: Any, dst: Any, senders: int, receivers: int) -> tuple[Any, np.ndarray]:
     """The result of `sort_edges`, and its buffer; the elements around that must stay what they were."""
     edges = np.array([src, dst], dtype=np.int64)
-    length = tables(edges.shape[1], senders, receivers).length
+    length = graph_offsets(edges.shape[1], senders, receivers).length
     buffer = np.full(length + 10, MARK, dtype=np.int64)
     out = buffer[5 : 5 + length]
     wrong = sort_edges(edges.ctypes.data, edges.shape[1], senders, receivers, out.ctypes.data)
@@ -34,7 +34,7 @@ def test_edges_are_sorted_by_both_ends_and_keep_their_order(
     graph = kernels.Edges(src, dst, senders, receivers)
     wrong, out = sort(src, dst, senders, receivers)
     assert wrong is None
-    places = tables(count, senders, receivers)
+    places = graph_offsets(count, senders, receivers)
     for walk in ("by_dst", "by_src"):
         for start, want in zip(getattr(places, walk), graph.tables(walk), strict=True):
             np.testing.assert_array_equal(out[start : start + want.size], want)

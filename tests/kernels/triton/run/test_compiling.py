@@ -16,7 +16,7 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import compiling, edges
-from eqlayers_kernels.triton.run.compiling import Call, compile_calls, compile_or_plan_again, threads
+from eqlayers_kernels.triton.run.compiling import KernelCall, compile_calls, compile_or_plan_again, threads
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 from eqlayers_kernels.triton.run.turn import Turn
@@ -66,8 +66,8 @@ def on_backend(monkeypatch, name: str) -> None:
     monkeypatch.setattr(driver, "_active", SimpleNamespace(get_current_target=lambda: target))
 
 
-def calls(count: int, error: BaseException | None = None) -> list[Call]:
-    return [Call(Kernel(error), (1,), (), {}) for _ in range(count)]
+def calls(count: int, error: BaseException | None = None) -> list[KernelCall]:
+    return [KernelCall(Kernel(error), (1,), (), {}) for _ in range(count)]
 
 
 @pytest.mark.parametrize(("backend", "most"), [("cuda", 4), ("hip", 1)])
@@ -90,7 +90,7 @@ class Runner:
         self.on = on
         self.planned.append(on.registers)
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[KernelCall]:
         return [*calls(2), *calls(1, None if self.on.registers <= self.most else self.error)]
 
 

@@ -64,9 +64,9 @@ def test_tables_are_those_of_torchs_operators(
     index = graph(count, num_src, num_dst, hub and num_dst > 0, outside)
     place = torch.randint(0, 11, (count,)).to(DEVICE)
     monkeypatch.setattr(edges, "_launches", lambda index: False)
-    wanted = edges.pack(index, num_src, num_dst), edges.pack_places(index, place, 11)
+    wanted = edges.pack(index, num_src, num_dst), edges.pack_intervals(index, place, 11)
     monkeypatch.setattr(edges, "_launches", lambda index: True)
-    found = edges.pack(index, num_src, num_dst), edges.pack_places(index, place, 11)
+    found = edges.pack(index, num_src, num_dst), edges.pack_intervals(index, place, 11)
     for kernels, torchs in zip(found, wanted, strict=True):
         torch.testing.assert_close(kernels, torchs, rtol=0, atol=0)
 
