@@ -61,9 +61,8 @@ def species_on_device(y: Tensor, count: int) -> Species:
 
     Nothing is kept where the call is traced or captured: a graph sorts the species that come later.
     """
-    if being_traced() or wrapped_by_func(y) or y.is_inference():
-        return sort_species(y, count)
-    if y.is_cuda and torch.cuda.is_current_stream_capturing():  # in this order: torch.compile cannot trace the question
+    traced = being_traced() or wrapped_by_func(y) or y.is_inference()
+    if traced or (y.is_cuda and torch.cuda.is_current_stream_capturing()):  # torch.compile cannot trace the question
         return sort_species(y, count)
     stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else None
     asked = y._version, y.data_ptr(), count, stream, torch.is_inference_mode_enabled()

@@ -23,8 +23,6 @@ class HostTensors(Generic[Key]):
 
     def on_device(self, key: Key, device: torch.device) -> Tensor:
         """The tensor of that key on a device, for one call."""
-        if device.type == "cpu":
-            return self.kept[key]
         if device.type != "cuda":
             return self.kept[key].to(device)
         locked = self._locked.get(key)

@@ -57,12 +57,8 @@ class TabledWeights(NamedTuple):
             check_tensor(name, tensor, "of weights by interpolation")
         check_integer("orders", orders, 1)
         reads = coefficients.shape[1] if coefficients.ndim == 2 else 0
-        if (
-            table.ndim != 2
-            or table.shape[1] != width
-            or not 0 < orders <= reads
-            or not self.reading.intervals(len(table))
-        ):
+        fits = table.ndim == 2 and table.shape[1] == width and 0 < orders <= reads
+        if not fits or not self.reading.intervals(len(table)):
             raise ShapeError(
                 f"a table of weights must be [R, {width}] with {orders} rows more for each interval, got "
                 f"{list(table.shape)} and coefficients {list(coefficients.shape)}. Make it by RadialTable."

@@ -312,9 +312,7 @@ class SumForm:
 class AnyForm(Protocol):
     """A form as descriptions, backends and runners see it: products, sums of products, and formulas are such."""
 
-    @property
-    def family(self) -> str:
-        """The key of its printers and runners."""
+    family: str  # the key of its printers and runners
 
     @property
     def operands(self) -> tuple[Operand, ...]:

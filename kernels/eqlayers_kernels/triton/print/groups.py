@@ -30,9 +30,7 @@ class ProductPiece:
 class Plan:
     """All kernels of one request."""
 
-    pieces: tuple[
-        ProductPiece, ...
-    ]  # the kernels, in the order in which they run: one may add to what another has stored
+    pieces: tuple[ProductPiece, ...]  # the kernels, in their order: one may add to what another has stored
     parts: dict[str, int]  # number of partial sums of each wanted operand
     covered: dict[str, bool]  # whether the kernels write every column of each partial sum of each wanted operand
     walks: dict[str, str]  # the walk that computes each wanted operand

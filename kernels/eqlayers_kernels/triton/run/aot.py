@@ -132,10 +132,7 @@ def compile_form(
     runner = forms.FormRunner(program, kind, dtype, graph, shared, _processor(), atomic, reading)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     if reading is not None:
-        widths |= {
-            "t": reading.rows(5) * widths["w"] // 5 + 1,
-            "c": reading.reads,
-        }  # of five rows, enough for intervals
+        widths |= {"t": reading.rows(5) * widths["w"] // 5 + 1, "c": reading.reads}  # of five rows, for intervals
     tensors = {
         name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
         for name, operand in kind.pointers
