@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from e3nn.nn.models.gate_points_2102 import Network as GatePoints2102
 from torch import nn
 
 import eqlayers
-from eqlayers.integrations import accelerate, deaccelerate, kinds
+from eqlayers.integrations import accelerate, deaccelerate
 
 
 def test_frozen_layers_stay_frozen(network: Any, inputs: Any) -> None:
@@ -55,25 +54,6 @@ def test_to_another_dtype_and_back(network: Any, inputs: Any, standins: Any) -> 
     assert (value.detach() - exact).abs().max() < 1e-4 * exact.abs().max()
     back = deaccelerate(network)
     torch.testing.assert_close(back(single.pos, single.attrs, single.edges), value, rtol=1e-4, atol=1e-5)
-
-
-def test_new_parameters_of_an_accelerated_model_come_back(network: Any, inputs: Any) -> None:
-    """`load_state_dict(assign=True)` and the like put other Parameters in."""
-    accelerate(network)
-    state = {key: value.clone() + 0.01 for key, value in network.state_dict().items() if not key.count("_compiled")}
-    network.load_state_dict(state, assign=True, strict=False)
-    expected = network(inputs.pos, inputs.attrs, inputs.edges)
-    parameters = [id(p) for p in network.parameters()]
-    deaccelerate(network)
-    assert [id(p) for p in network.parameters()] == parameters
-    torch.testing.assert_close(network(inputs.pos, inputs.attrs, inputs.edges), expected)
-
-
-def test_evaluation_mode_comes_back(network: Any) -> None:
-    accelerate(network)
-    network.eval()
-    deaccelerate(network)
-    assert not any(module.training for module in network.modules() if not isinstance(module, torch.jit.ScriptModule))
 
 
 def test_signs_of_the_checkpoints_e3nn(float64: None) -> None:
@@ -156,10 +136,3 @@ def test_gate_points_2102(float64: None, close: Any) -> None:
     close(results(), before)
     deaccelerate(model)
     assert all(torch.equal(value, before[name]) for name, value in results().items())
-
-
-def test_pickles_of_replacements_name_former_modules() -> None:
-    """A model that was saved with its replacements loads, whatever file of the package has their classes."""
-    rows = {"modules": "AcceleratedLinear", "nonlinear": "AcceleratedGate", "contracter": "AcceleratedContracter"}
-    for former, name in rows.items():
-        assert getattr(import_module(f"eqlayers.integrations.{former}"), name) is getattr(kinds, name)

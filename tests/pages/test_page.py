@@ -79,12 +79,3 @@ def test_sections_without_content_are_absent(read: Callable[..., tuple[str, Read
     assert page.names == ["all-of-it"]
     assert "None" not in text
     assert "<svg" not in text
-
-
-def test_pictures_take_the_colours_of_the_page(read: Callable[..., tuple[str, Reader]]) -> None:
-    text, _ = read(drawn())
-    svg = text[text.index("<svg") : text.index("</svg>")]
-    assert "currentColor" in svg
-    assert "#000000" not in svg
-    assert "#ffffff" not in svg
-    assert ">curve</text>" in svg, "texts are outlines"

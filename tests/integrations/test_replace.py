@@ -1,4 +1,4 @@
-"""Wrong arguments of accelerate and deaccelerate: each error says what must be, what came, and the fix."""
+"""Calls of accelerate and deaccelerate: errors say what must be, what came and the fix, and a second call is none."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 from torch import nn
 
 import eqlayers
-from eqlayers.errors import ConfigError
+from eqlayers.errors import BackendError, ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations.kinds import AcceleratedLinear
 from tests.cases import quiet_warnings
 from tests.each import each
+
+
+def linear() -> Any:
+    return o3.Linear("2x0e + 1o", "2x0e + 1o")
 
 
 def model() -> nn.Module:
@@ -151,3 +156,53 @@ def test_copies_have_the_keys_of_the_model_and_load_strictly() -> None:
         assert list(one.state_dict()) == keys
         plain.load_state_dict(one.state_dict())
         one.load_state_dict(plain.state_dict())
+
+
+def test_a_layer_has_no_place_of_its_own() -> None:
+    with pytest.raises(ConfigError, match=r"must hold the modules.*got a Linear.*inplace=False"):
+        accelerate(linear())
+
+
+def test_twice_is_once() -> None:
+    model = nn.Sequential(linear())
+    accelerate(model)
+    new = model[0]
+    report = accelerate(model)
+    assert [row.reason for row in report.rows] == ["is accelerated already"]
+    assert report.worst is report.saved_bytes is None
+    assert model[0] is new
+    assert "0 modules replaced, 1 left" in report.summary()
+
+
+def test_arguments() -> None:
+    model = nn.Sequential(linear())
+    with pytest.raises(ConfigError, match=r"targets must be of convolution, product, linear.*got \['radial'\]"):
+        accelerate(model, targets=("product", "radial"))
+    with pytest.raises(ConfigError, match="backend must be one of"):
+        accelerate(model, backend="cuda")
+
+
+def test_a_named_backend_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eqlayers.core.backends.cpu._no_compiler", lambda: "needs a C compiler")
+    model = nn.Sequential(linear(), o3.FullTensorProduct("1o", "1o"))
+    with pytest.raises(BackendError, match="backend 'cpu' must accept"):
+        accelerate(model, backend="cpu")
+    assert type(model[0]) is o3.Linear
+    assert accelerate(model, backend="torch").replaced[1].backend == "torch"
+
+
+def test_deaccelerate_of_a_model_that_was_never_accelerated() -> None:
+    model = nn.Sequential(linear())
+    layer = model[0]
+    assert deaccelerate(model)[0] is layer
+
+
+def test_a_replacement_that_was_compiled_must_be_taken_out_first() -> None:
+    model = nn.Sequential(linear(), linear())
+    accelerate(model)
+    model[1] = torch.compile(model[1])
+    with pytest.raises(ConfigError, match=r"got 1\._orig_mod inside torch\.compile"):
+        deaccelerate(model)
+    assert type(model[0]) is AcceleratedLinear, "nothing was changed"
+    model[1] = model[1]._orig_mod
+    assert type(deaccelerate(model)[1]) is o3.Linear

@@ -1,4 +1,4 @@
-"""Modules that `accelerate` leaves as they are, and its reasons."""
+"""Modules whose structure is not e3nn's stay as they are, and the report has the reason."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from e3nn import o3
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from eqlayers.errors import BackendError, ConfigError
-from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations import accelerate
 from eqlayers.integrations.kinds import AcceleratedLinear, AcceleratedTensorProduct
 from tests.each import each
 
@@ -176,95 +175,6 @@ def test_layers_that_are_held_elsewhere_too(how: str) -> None:
     model = nn.Sequential(Holder(how))
     (row,) = accelerate(model).rows
     assert row.reason == "is held in the attribute 0.held too, outside the registered modules"
-
-
-def test_a_layer_has_no_place_of_its_own() -> None:
-    with pytest.raises(ConfigError, match=r"must hold the modules.*got a Linear.*inplace=False"):
-        accelerate(linear())
-
-
-def test_twice_is_once() -> None:
-    model = nn.Sequential(linear())
-    accelerate(model)
-    new = model[0]
-    report = accelerate(model)
-    assert [row.reason for row in report.rows] == ["is accelerated already"]
-    assert report.worst is report.saved_bytes is None
-    assert model[0] is new
-    assert "0 modules replaced, 1 left" in report.summary()
-
-
-def test_arguments() -> None:
-    model = nn.Sequential(linear())
-    with pytest.raises(ConfigError, match=r"targets must be of convolution, product, linear.*got \['radial'\]"):
-        accelerate(model, targets=("product", "radial"))
-    with pytest.raises(ConfigError, match="backend must be one of"):
-        accelerate(model, backend="cuda")
-
-
-def test_a_named_backend_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eqlayers.core.backends.cpu._no_compiler", lambda: "needs a C compiler")
-    model = nn.Sequential(linear(), o3.FullTensorProduct("1o", "1o"))
-    with pytest.raises(BackendError, match="backend 'cpu' must accept"):
-        accelerate(model, backend="cpu")
-    assert type(model[0]) is o3.Linear
-    assert accelerate(model, backend="torch").replaced[1].backend == "torch"
-
-
-def test_hooks_survive() -> None:
-    """Hooks that were there before, their handles, and hooks that come later."""
-    layer = linear()
-    seen: list[str] = []
-    handles = [
-        layer.register_forward_pre_hook(lambda module, args: seen.append("before")),
-        layer.register_forward_hook(lambda module, args, result: seen.append(type(module).__name__)),
-        layer.register_full_backward_hook(lambda module, gx, gy: seen.append("backward")),
-    ]
-    model = nn.Sequential(layer)
-    accelerate(model)
-    assert seen == [], "the comparison goes past the hooks"
-    model(torch.randn(2, 5).requires_grad_()).sum().backward()
-    assert seen == ["before", "AcceleratedLinear", "backward"]
-    for handle in handles:
-        handle.remove()
-    model(torch.randn(2, 5))
-    assert len(seen) == 3
-    model[0].register_forward_hook(lambda *args: seen.append("late"))
-    deaccelerate(model)
-    model(torch.randn(2, 5))
-    assert seen[3:] == ["late"]
-
-
-def test_what_was_set_on_a_replacement_comes_back() -> None:
-    """Also the kind of its backward hooks, which torch keeps in a flag of its own."""
-    layer = linear()
-    layer.note = "before"
-    model = nn.Sequential(layer)
-    accelerate(model)
-    seen: list[int] = []
-    model[0].note = "after"
-    model[0].register_full_backward_hook(lambda module, gx, gy: seen.append(len(gx)))
-    assert deaccelerate(model)[0] is layer
-    model(torch.randn(2, 5).requires_grad_()).sum().backward()
-    assert seen == [1]
-    assert layer.note == "after"
-
-
-def test_deaccelerate_of_a_model_that_was_never_accelerated() -> None:
-    model = nn.Sequential(linear())
-    layer = model[0]
-    assert deaccelerate(model)[0] is layer
-
-
-def test_a_replacement_that_was_compiled_must_be_taken_out_first() -> None:
-    model = nn.Sequential(linear(), linear())
-    accelerate(model)
-    model[1] = torch.compile(model[1])
-    with pytest.raises(ConfigError, match=r"got 1\._orig_mod inside torch\.compile"):
-        deaccelerate(model)
-    assert type(model[0]) is AcceleratedLinear, "nothing was changed"
-    model[1] = model[1]._orig_mod
-    assert type(deaccelerate(model)[1]) is o3.Linear
 
 
 def test_the_parametrization_can_be_removed_first() -> None:
