@@ -1,4 +1,4 @@
-"""The operator of formulas: values and derivatives of every order, transforms, compilers, bad input."""
+"""The operator of formulas: values and derivatives of every order, transforms, compilers."""
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ import eqlayers as eq
 from eqlayers.core.forms.keys import describe, register_formula
 from eqlayers.core.forms.text import read_formula, write_formula
 from eqlayers.core.operator import sorted_edges
-from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.graph import Graph
 from eqlayers.layers.pointwise.run import run_formula
 from eqlayers_kernels.c.build import compiler
@@ -220,54 +219,6 @@ def test_exported_graphs_hold_the_formula():
     assert "eqlayers-formula-2:" in str(program.graph)
     more = torch.cat([operands[0], operands[0]])
     torch.testing.assert_close(program.module()(more, operands[1]), Layer()(more, operands[1]))
-
-
-def calls():
-    base, good = BASES["cubic"], [t.detach() for t in operands_of(BASES["cubic"])]
-    graph = graph_of(base)
-    yield "columns", (base, [good[0][:, 1:], good[1]], graph), ShapeError, r"x must be \[7, 12\] .* got \[7, 11\]"
-    yield "rows", (base, [good[0][1:], good[1]], graph), ShapeError, r"x must be \[7, 12\] .* got \[6, 12\]"
-    yield "number", (base, good[:1], graph), ShapeError, "operands must be 2 tensors for this form, x, coeff"
-    yield "dtypes", (base, [good[0], good[1].float()], graph), DTypeError, "coefficients must have the dtype of x"
-    yield "whole numbers", (base, [t.long() for t in good], graph), DTypeError, "x must be float64, float32"
-    yield (
-        "devices",
-        (base, [good[0], good[1].to("meta")], graph),
-        DeviceError,
-        "coefficients must be on the device of x",
-    )
-    yield "no graph", (base, good, None), ShapeError, "must be given a graph"
-    yield "no such node", (base, good, Graph(EDGES + 2, 4, 5)), IndexRangeError, "must lie in"
-    yield "backend", (base, good, graph, "cuda"), ConfigError, "backend must be one of"
-
-
-@pytest.mark.parametrize(("args", "error", "message"), [pytest.param(*rest, id=name) for name, *rest in calls()])
-def test_bad_calls(args, error, message):
-    with pytest.raises(error, match=message):
-        run_formula(*args)
-
-
-def test_bad_calls_of_the_operator():
-    base, graph = BASES["cubic"], graph_of(BASES["cubic"])
-    operands, tables = [t.detach() for t in operands_of(base)], graph.tables(sorted_edges)
-    key, sizes, call = base.key, [7, 4, 5], torch.ops.eqlayers.form
-    with pytest.raises(ConfigError, match="a form must be built before it is run"):
-        call(operands, tables, *sizes, "0123456789abcdef")
-    for step in ("g2:11", "g1:1", "x", "g1"):
-        with pytest.raises((ConfigError, ShapeError)):
-            call(operands, tables, *sizes, f"{key}/{step}")
-    with pytest.raises(ShapeError, match="graph must be the tables"):
-        call(operands, tables[:-35], *sizes, key)
-    with pytest.raises(IndexRangeError, match="got other numbers"):
-        call(operands, torch.zeros_like(tables), *sizes, key)
-    with pytest.raises(ShapeError, match="graph must be the tables"):
-        call(operands, tables, 7, 4, 4, key)
-    with pytest.raises(ShapeError, match="got None"):
-        call(operands, None, *sizes, key)
-    with pytest.raises(BackendError, match="must run whole forms here"):
-        call(operands, tables, *sizes, key, "torch")
-    with pytest.raises(ConfigError, match="damaged"):
-        describe(write_formula(base)[:-20])
 
 
 def test_formulas_may_have_rows_of_nothing():

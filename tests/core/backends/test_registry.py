@@ -9,7 +9,6 @@ import eqlayers
 from eqlayers.backends import BACKENDS, Backend, find, register, select, verdicts
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError, ConfigError
-from eqlayers_kernels.triton import availability
 
 CALL = Request(None, "", torch.float32, torch.device("cpu"))
 
@@ -77,21 +76,6 @@ def test_names_are_registered_once(registry):
     with pytest.raises(ConfigError, match="must be new, got 'twice' again"):
         register(fake("twice"))
     assert list(registry) == ["twice"]
-
-
-def test_triton_refuses_cpu_tensors_outside_its_interpreter(monkeypatch):
-    monkeypatch.setattr(availability, "interpreted", lambda: False)
-    with pytest.raises(BackendError, match=r"'triton' .* needs CUDA or HIP tensors, got cpu\. Pass backend=None"):
-        select(CALL, "triton")
-    assert verdicts(CALL)["triton"] == "refuses: needs CUDA or HIP tensors, got cpu"
-
-
-def test_triton_is_not_chosen_for_the_interpreter(monkeypatch):
-    monkeypatch.setattr(availability, "interpreted", lambda: True)
-    monkeypatch.setattr(availability, "why_not", lambda: None)
-    assert select(CALL).name == "cpu"
-    assert select(CALL, "triton").name == "triton"
-    assert verdicts(CALL)["triton"] == "accepts, only when named"
 
 
 def test_only_torch_runs_on_other_devices():

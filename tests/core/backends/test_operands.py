@@ -1,0 +1,108 @@
+"""Operands that do not fit a form are refused, with the fix, before a kernel reads them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eqlayers.core.backends.operands import check_operands, shape_of, with_table
+from eqlayers.core.forms.keys import describe
+from eqlayers.core.forms.request import Sizes
+from eqlayers.core.forms.text import write_formula
+from eqlayers.core.operator import sorted_edges
+from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.graph import Graph
+from eqlayers.layers.pointwise.run import run_formula
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.forms.formula import Operand
+from eqlayers_kernels.forms.product import ProductForm
+from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+from tests.core.test_formula import BASES, EDGES, graph_of, operands_of
+
+pytestmark = pytest.mark.skipif(compiler.why_not() is not None, reason="tables of graphs need a C compiler")
+#: Two channels, a weight for each.
+PATH = Path(Slot(0, 2, 1), Slot(0, 1, 1), Slot(0, 2, 1), 0, (Axis(2, 1, 0, 1, 1),), ((0, 0, 0, 1.0),))
+PRODUCT = ProductForm(Program((PATH,), (2, 1, 2, 2), "ir_mul"))
+
+
+def calls():
+    base, good = BASES["cubic"], [t.detach() for t in operands_of(BASES["cubic"])]
+    graph = graph_of(base)
+    yield "columns", (base, [good[0][:, 1:], good[1]], graph), ShapeError, r"x must be \[7, 12\] .* got \[7, 11\]"
+    yield "rows", (base, [good[0][1:], good[1]], graph), ShapeError, r"x must be \[7, 12\] .* got \[6, 12\]"
+    yield "number", (base, good[:1], graph), ShapeError, "operands must be 2 tensors for this form, x, coeff"
+    yield "dtypes", (base, [good[0], good[1].float()], graph), DTypeError, "coefficients must have the dtype of x"
+    yield "whole numbers", (base, [t.long() for t in good], graph), DTypeError, "x must be float64, float32"
+    yield (
+        "devices",
+        (base, [good[0], good[1].to("meta")], graph),
+        DeviceError,
+        "coefficients must be on the device of x",
+    )
+    yield "no graph", (base, good, None), ShapeError, "must be given a graph"
+    yield "no such node", (base, good, Graph(EDGES + 2, 4, 5)), IndexRangeError, "must lie in"
+    yield "backend", (base, good, graph, "cuda"), ConfigError, "backend must be one of"
+
+
+@pytest.mark.parametrize(("args", "error", "message"), [pytest.param(*rest, id=name) for name, *rest in calls()])
+def test_bad_calls(args, error, message):
+    with pytest.raises(error, match=message):
+        run_formula(*args)
+
+
+def test_bad_calls_of_the_operator():
+    base, graph = BASES["cubic"], graph_of(BASES["cubic"])
+    operands, tables = [t.detach() for t in operands_of(base)], graph.tables(sorted_edges)
+    key, sizes, call = base.key, [7, 4, 5], torch.ops.eqlayers.form
+    with pytest.raises(ConfigError, match="a form must be built before it is run"):
+        call(operands, tables, *sizes, "0123456789abcdef")
+    for step in ("g2:11", "g1:1", "x", "g1"):
+        with pytest.raises((ConfigError, ShapeError)):
+            call(operands, tables, *sizes, f"{key}/{step}")
+    with pytest.raises(ShapeError, match="graph must be the tables"):
+        call(operands, tables[:-35], *sizes, key)
+    with pytest.raises(IndexRangeError, match="got other numbers"):
+        call(operands, torch.zeros_like(tables), *sizes, key)
+    with pytest.raises(ShapeError, match="graph must be the tables"):
+        call(operands, tables, 7, 4, 4, key)
+    with pytest.raises(ShapeError, match="got None"):
+        call(operands, None, *sizes, key)
+    with pytest.raises(BackendError, match="must run whole forms here"):
+        call(operands, tables, *sizes, key, "torch")
+    with pytest.raises(ConfigError, match="damaged"):
+        describe(write_formula(base)[:-20])
+
+
+def test_operands_may_have_the_dtype_of_the_sums() -> None:
+    """Constants come in it: float32 beside half precision. Other dtypes than the two are refused."""
+    sizes, half = Sizes(3), torch.ones(3, 2).half()
+    check_operands(PRODUCT, [half, half[:, :1].float(), half], None, sizes)
+    with pytest.raises(DTypeError, match=r"y must have the dtype of x, torch\.float16, got torch\.float64"):
+        check_operands(PRODUCT, [half, half[:, :1].double(), half], None, sizes)
+
+
+def test_weights_that_a_form_does_not_have_are_not_looked_at() -> None:
+    bare = PATH._replace(weight=None, axes=(Axis(2, 1, 0, 0, 1),))
+    form = ProductForm(Program((bare,), (2, 1, 0, 2), "ir_mul"))
+    x, y = torch.ones(3, 2), torch.ones(3, 1)
+    check_operands(form, [x, y, torch.ones(3, 0, dtype=torch.int64)], None, Sizes(3))
+    with pytest.raises(ShapeError, match=r"w must be \[3, 0\] for this form, got \[3, 1\]"):
+        check_operands(form, [x, y, y], None, Sizes(3))
+
+
+def test_numbers_of_rows_are_not_negative() -> None:
+    with pytest.raises(ShapeError, match=r"must be 0 or more, got -1, 0 and 0\. Count the rows"):
+        check_operands(PRODUCT, [torch.ones(0, n) for n in (2, 1, 2)], None, Sizes(-1))
+
+
+def test_shapes_follow_from_sizes() -> None:
+    """The rows of a table are counted where a form reads one, and only there."""
+    sizes = Sizes(5, 3, 4)
+    shapes = {rows: shape_of(Operand("x", 7, (), rows), sizes) for rows in ("each", "one", "src", "dst")}
+    assert shapes == {"each": (5, 7), "one": (7,), "src": (3, 7), "dst": (4, 7)}
+    tabled = PRODUCT.tabled(4, 1)
+    operands = [torch.ones(3, 2), torch.ones(5, 1), torch.ones(9, 2), torch.ones(5, 4)]
+    assert with_table(tabled, operands, sizes).table == 9
+    assert with_table(tabled, operands[:2], sizes).table == 0
+    assert with_table(PRODUCT, operands[:3], sizes) == sizes
+    check_operands(tabled, operands, True, with_table(tabled, operands, sizes))
