@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,8 +15,6 @@ from ase.build import bulk, molecule
 from eqlayers.errors import ConfigError, IndexRangeError
 from eqlayers.models import Potential, Structures
 from eqlayers.testing import PotentialReport, PotentialRow, ToyNetwork, check_potential
-from eqlayers.testing.examples import example_structures
-from tests.each import each
 
 
 def potential(network: torch.nn.Module | None = None) -> Potential:
@@ -178,42 +175,6 @@ def test_a_wrong_stress_is_named(factor: float) -> None:
     assert [row.name for row in report.failures] == ["stress is -virials / volume"]
 
 
-class Tensors(ToyNetwork):
-    """Dipoles and polarizabilities of pairs, which fade with a power of the distance to the cutoff."""
-
-    def __init__(self, power: int, properties: tuple[str, ...]) -> None:
-        super().__init__(2, cutoff=3.5)
-        self.power, self.properties = power, properties
-
-    def forward(self, kind: Tensor, edges: Any, graph: Any) -> Tensor:
-        fade = ((self.cutoff - edges.lengths).clamp(min=0) ** self.power) * (edges.lengths < self.cutoff)
-        made = {"energy": super().forward(kind, edges, graph)[:, None]}
-        weight = fade * (1 + kind[graph.edge_index[0]])
-        made["dipole"] = pooled_rows(edges.vectors * weight[:, None], kind, graph)
-        trace = pooled_rows(fade[:, None], kind, graph)
-        made["polarizability"] = torch.cat([trace, 0 * made["dipole"], 0 * trace, 0 * trace], 1)
-        columns = [made[name][:, :1] for name in self.properties if name != "dipole"]
-        columns += [made[name] for name in self.properties if name == "dipole"]
-        return torch.cat(columns + [made[name][:, 1:] for name in self.properties if name == "polarizability"], 1)
-
-
-def pooled_rows(values: Tensor, kind: Tensor, graph: Any) -> Tensor:
-    return values.new_zeros(len(kind), values.shape[1]).index_add(0, graph.edge_index[1], values)
-
-
-ALL = ("energy", "dipole", "polarizability")
-
-
-@each("power, properties", [(0, ALL), (1, ALL), (2, ALL), (3, ALL), (1, ("dipole",)), (2, ("polarizability",))])
-def test_tensors_fade_at_the_cutoff(power: int, properties: tuple[str, ...]) -> None:
-    failed = [row.name for row in check_potential(Potential(Tensors(power, properties), [1, 8])).failures]
-    part = ("", "slope of the ", "curvature of the ")[power : power + 1]
-    first = [f"{prefix}{name} at the cutoff" for name in properties if name != "energy" for prefix in part]
-    assert set(first) <= set(failed)
-    assert all("at the cutoff" in name or "Born" in name for name in failed)
-    assert power < 3 or not failed
-
-
 def test_what_must_hold_is_within_a_fraction_of_its_bound() -> None:
     """A bound that anything meets would be worth nothing; a report that fails by luck as well."""
     report, *others = (check_potential(potential(), seed=seed) for seed in range(4))
@@ -236,14 +197,6 @@ def test_the_users_structures_and_potential_stay() -> None:
 
 def test_many_species_are_sampled() -> None:
     assert check_potential(Potential(ToyNetwork(20), range(1, 21))).ok
-
-
-def test_examples_have_honest_distances() -> None:
-    for species in ([1], [8, 29], [55, 1, 6]):
-        for atoms in example_structures(species, cutoff=4.0, seed=2):
-            distances = atoms.get_all_distances(mic=bool(atoms.pbc.any()))
-            assert distances[np.triu_indices(len(atoms), 1)].min() > 0.5
-            assert set(atoms.numbers) <= set(species)
 
 
 class Repulsion(torch.nn.Module):
