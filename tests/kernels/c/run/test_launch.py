@@ -218,20 +218,6 @@ def test_what_a_thread_does_with_its_processor_is_not_waiting() -> None:
     assert 0 <= job[6] <= took - job[5]
 
 
-@pytest.mark.parametrize(
-    ("busy", "lost", "pauses"),
-    [(10**6, 2 * 10**6, True), (10**7, 2 * 10**6, False), (10**4, 10**5, False), (0, 0, False)],
-)
-def test_a_short_wait_beside_the_work_is_none(
-    monkeypatch: pytest.MonkeyPatch, busy: int, lost: int, pauses: bool
-) -> None:
-    """The pool is for calls that a thread without a processor makes longer than its absence would."""
-    pause: dict[str, float] = {}
-    monkeypatch.setattr(openmp, "_pause", pause)
-    openmp.note(busy, lost, 2)
-    assert bool(pause) == pauses
-
-
 def far_rows(count: int, width: int, step: int) -> np.ndarray:
     """Rows that lie ``step`` float32 apart in memory that is not there until someone touches it."""
     reserve = 0x4000  # MAP_NORESERVE: the size counts against no limit
