@@ -73,16 +73,3 @@ def test_parts_that_kernels_leave_out_are_zeros_first(monkeypatch: pytest.Monkey
     assert (whole.parts["y"], whole.covered["y"]) == (sum(piece.blocks for piece in whole.pieces), True)
     monkeypatch.setitem(tuning.PROCESSORS, "cuda", tuning.PROCESSORS["cuda"]._replace(accesses=40))
     assert not cut(program(*MACE), BACKWARD).covered["y"]
-
-
-def test_numbers_of_two_bytes_and_second_derivatives_have_fewer_registers() -> None:
-    """Values held beside the counted ones: reads without a pipeline, and derivatives beside values."""
-    for name, row in tuning.PROCESSORS.items():
-        planned = {(order, size): row.planned(order, size).registers for order in (0, 1, 2) for size in (2, 4, 8)}
-        assert planned[0, 4] == planned[1, 8] == row.registers, name
-        assert planned[2, 4] == row.second, name
-        assert planned[0, 2] == row.narrow, name
-        assert planned[2, 2] == min(row.narrow, row.second), name
-    older, newer = (tuning.processor("cuda", arch) for arch in (90, 120))
-    assert newer.registers < older.registers
-    assert newer.narrow < older.narrow

@@ -17,7 +17,6 @@ from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, 
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.print.formula_plan import plan
-from eqlayers_kernels.triton.print.schedule import schedule, terms_of
 from eqlayers_kernels.triton.run import edges as sorting
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
@@ -280,31 +279,3 @@ def test_outputs_that_are_numbers_or_nothing(monkeypatch: Any, channels: int, ro
     places = (Block(1, 4, step, bool(channels)), Block(4 * step + 2, 3, step, bool(channels)))
     results = [Operand("z", 8 * step + 3, places, rows), Operand("nothing", step, (places[0]._replace(dim=0),), rows)]
     check(monkeypatch, formula(expr, operands, results, [outputs, []], channels))
-
-
-def test_orders_keep_few_values_alive() -> None:
-    """A contraction's gradients hold operands, results and a few sums, however many coefficients there are."""
-    made = derivatives(MADE["contraction"]())
-    alive = {}
-    for order, base in made.items():
-        slots = [(r, c) for r, one in enumerate(base.results) if one.rows == "each" for c in range(one.components)]
-        alive[order] = schedule(base, terms_of(base, slots)).alive
-    assert alive == {"values": 20, "gradients": 39, "second gradients": 60}
-
-
-@pytest.mark.parametrize(("order", "channels"), [("values", 128), ("gradients", 128), ("second gradients", 32)])
-def test_kernels_of_a_contraction_repeat_little(order: str, channels: int) -> None:
-    """With many channels, kernels of several channels a thread are planned as well."""
-    base = derivatives(MADE["contraction"](channels))[order]
-    pieces, whole = plan(base, False, ON), 0
-    for walk in {piece.text.walk for piece in pieces}:
-        stay = walk == "by_src"
-        slots = [
-            (r, c)
-            for r, one in enumerate(base.results)
-            if (one.rows == "src") == stay
-            for c, node in enumerate(base.outputs[r])
-            if node is not None
-        ]
-        whole += schedule(base, terms_of(base, slots), stay).operations
-    assert whole <= sum(piece.text.order.operations for piece in pieces) < 1.15 * whole
