@@ -19,7 +19,6 @@ from eqlayers_kernels.triton.run import compiling, edges
 from eqlayers_kernels.triton.run.compiling import KernelCall, compile_calls, compile_or_plan_again, threads
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
-from eqlayers_kernels.triton.run.turn import Turn
 
 interpreted = pytest.mark.skipif(not availability.interpreted(), reason="CPU tensors run in Triton's interpreter")
 #: ptxas of a release that cannot allocate the registers of a large kernel.
@@ -196,24 +195,3 @@ def test_runners_compile_before_they_launch(monkeypatch, anywhere):
     for _ in range(2):
         runner(tensors, None)
     assert asked == [runner]
-
-
-def test_orders_of_columns_are_kept_on_the_host_alone(monkeypatch):
-    """A call may run in the memory pool of a CUDA graph, so nothing on the device outlives it."""
-    turn = Turn(program("mul_ir"))
-    orders = {key: columns.numpy().copy() for key, columns in turn._columns.kept.items()}
-    pinned: list[torch.Tensor] = []
-
-    def pin(self):
-        pinned.append(self.clone())
-        return pinned[-1]
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking: (self.numpy().copy(), non_blocking))
-    for _ in range(2):
-        for operand, back in orders:
-            found, at_once = turn._columns.on_device((operand, back), torch.device("cuda"))
-            assert (found == orders[operand, back]).all()
-            assert at_once
-    assert len(pinned) == len(orders) == 4
-    assert all(columns.device.type == "cpu" for columns in turn._columns.kept.values())
