@@ -90,11 +90,6 @@ def test_weights_that_a_form_does_not_have_are_not_looked_at() -> None:
         check_operands(form, [x, y, y], None, Sizes(3))
 
 
-def test_numbers_of_rows_are_not_negative() -> None:
-    with pytest.raises(ShapeError, match=r"must be 0 or more, got -1, 0 and 0\. Count the rows"):
-        check_operands(PRODUCT, [torch.ones(0, n) for n in (2, 1, 2)], None, Sizes(-1))
-
-
 def test_shapes_follow_from_sizes() -> None:
     """The rows of a table are counted where a form reads one, and only there."""
     sizes = Sizes(5, 3, 4)
@@ -106,3 +101,5 @@ def test_shapes_follow_from_sizes() -> None:
     assert with_table(tabled, operands[:2], sizes).table == 0
     assert with_table(PRODUCT, operands[:3], sizes) == sizes
     check_operands(tabled, operands, True, with_table(tabled, operands, sizes))
+    with pytest.raises(ShapeError, match=r"must be 0 or more, got -1, 0 and 0\. Count the rows"):
+        check_operands(PRODUCT, [torch.ones(0, n) for n in (2, 1, 2)], None, Sizes(-1))

@@ -1,11 +1,9 @@
-"""Kinds of computation have pointers in one order, and a language without all of a writer's words is none."""
+"""Kinds of computation have pointers in one order, and say which part of a dual number is their result."""
 
 from __future__ import annotations
 
-import pytest
-
 from eqlayers_kernels.arithmetic.dual import Dual
-from eqlayers_kernels.arithmetic.writer import Kind, Writer, pointer_of
+from eqlayers_kernels.arithmetic.writer import Kind, pointer_of
 
 FORWARD = Kind(0, ("z",))
 BACKWARD = Kind(1, ("x", "w"))
@@ -32,12 +30,3 @@ def test_a_kind_says_what_its_results_are() -> None:
     assert [kind.part(number) for kind in (FORWARD, BACKWARD, DOUBLE)] == ["value", "value", "tangent"]
     assert TABLED.of_paths == Kind(2, ("w", "x"), ("w",)), "paths know weights, each once"
     assert BACKWARD.of_paths == BACKWARD
-
-
-def test_a_writer_must_have_every_word() -> None:
-    class Half(Writer):
-        def literal(self, value: float) -> str:
-            return repr(value)
-
-    with pytest.raises(TypeError, match="add, add_total, load, name, total"):
-        Half()  # type: ignore[abstract]
