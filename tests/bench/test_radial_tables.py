@@ -14,7 +14,7 @@ from eqlayers.bench.radial_tables import FIELDS, cluster, run_tables
 from eqlayers.bench.report import tables, write_report
 from eqlayers.errors import ConfigError
 from eqlayers.models import TFN, Potential, save_potential
-from tests.bench.test_commands import NETWORK, molecules
+from tests.bench.test_step import NETWORK, molecules
 
 pytestmark = pytest.mark.xdist_group("bench tables")  # a second process would compile the same kernels
 CONFIG = """

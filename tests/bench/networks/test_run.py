@@ -22,7 +22,7 @@ from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
 from eqlayers.memory import KeptMemory
-from tests.bench.test_commands import NETWORK, molecules
+from tests.bench.test_step import NETWORK, molecules
 
 pytestmark = pytest.mark.xdist_group("bench networks")  # a second process would compile the same kernels
 CONFIG = """
