@@ -1,6 +1,8 @@
-"""Layers of the catalogue in `eqlayers bench layers`: all are compared with their peers in float64, and agree."""
+"""Pairs of a layer and its peer in `eqlayers bench layers`: every layer has one, and their operands fit."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from eqlayers.bench.config import find_config
 from eqlayers.bench.layers import PAIRS, Pair
 from eqlayers.bench.layers import run as layers
 from eqlayers.bench.layers.cases import LayerCase
+from eqlayers.bench.layers.pair import DEGREE, atoms_and_edges, blocks, graph_of, joined, nodes_of
 from eqlayers.bench.layers.run import build
 from eqlayers.bench.results import OURS
 from tests.catalogue.test_layers import CASES as LAYERS
@@ -47,9 +50,8 @@ def test_every_layer_of_the_list_is_timed() -> None:
     assert all(find_config(suite).is_file() for suite in ELSEWHERE.values())
 
 
-@pytest.mark.thinned(3)
-@pytest.mark.parametrize("layer", [layer for layer, pair in PAIRS.items() if "irreps" in pair.fields])
-def test_both_have_the_numbers_of_the_definition(layer: str) -> None:
+def agree(layer: str) -> None:
+    """A layer and its peer have the numbers of the definition, and as many weights."""
     case = case_of(layer)
     subject = build(case, CPU)
     assert list(subject.makers) == [OURS, PAIRS[layer].peer]
@@ -72,3 +74,27 @@ def test_a_layer_of_other_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     cotangents, tangent = layers.drawn(item, subject, torch.float64)
     exact = layers.exact_results(subject, "fwd", cotangents, tangent)
     assert layers.compare(layers.prepare(item, "fwd", cotangents, tangent), exact, torch.float32).status == "wrong"
+
+
+def test_random_edges_have_no_zero_vector() -> None:
+    torch.manual_seed(1)
+    pos, (src, dst) = atoms_and_edges(500)
+    assert len(pos) == math.ceil(500 / DEGREE)
+    assert (src != dst).all()
+    assert (dst.diff() >= 0).all()
+    assert float((pos[dst] - pos[src]).norm(dim=1).min()) > 1
+    assert int(max(src.max(), dst.max())) < len(pos)
+
+
+def test_groups_taken_apart_and_joined_are_the_features() -> None:
+    x = torch.arange(22.0).view(2, 11)
+    scalars, vectors, tensor = blocks(x, "3x0e+1o+2e")
+    assert (scalars.shape, vectors.shape, tensor.shape) == ((2, 3, 1), (2, 1, 3), (2, 1, 5))
+    assert torch.equal(joined([scalars, vectors, tensor]), x)
+
+
+def test_nodes_are_those_of_the_graph_even_if_edges_are_few() -> None:
+    for edges in (1, DEGREE, DEGREE + 1, 40):
+        graph = graph_of(edges, CPU)
+        assert len(nodes_of("2x0e", edges)) == graph.num_dst == max(2, math.ceil(edges / DEGREE))
+        assert graph.edge_index.shape == (2, edges)

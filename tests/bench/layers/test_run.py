@@ -15,7 +15,6 @@ from eqlayers.bench.cli import run
 from eqlayers.bench.layers import PAIRS, Pair
 from eqlayers.bench.layers import run as layers
 from eqlayers.bench.layers.cases import LAYER_DIRECTIONS, LayerCase, read_layer_suite
-from eqlayers.bench.layers.pair import DEGREE, atoms_and_edges
 from eqlayers.bench.layers.run import Candidate, Subject, build, compare, exact_results, names_of, prepare
 from eqlayers.bench.report import count_goals, tables, write_report
 from eqlayers.bench.results import flat_rows
@@ -233,16 +232,6 @@ def test_directions_are_what_they_are_called(layer: str) -> None:
     torch.testing.assert_close(
         results["fwd+double"]["ggx"], (shifted[1] - shifted[-1]) / (2 * step), rtol=1e-5, atol=1e-6
     )
-
-
-def test_random_edges_have_no_zero_vector() -> None:
-    torch.manual_seed(1)
-    pos, (src, dst) = atoms_and_edges(500)
-    assert len(pos) == math.ceil(500 / DEGREE)
-    assert (src != dst).all()
-    assert (dst.diff() >= 0).all()
-    assert float((pos[dst] - pos[src]).norm(dim=1).min()) > 1
-    assert int(max(src.max(), dst.max())) < len(pos)
 
 
 def test_e3nn_compiled_has_no_double_backward() -> None:

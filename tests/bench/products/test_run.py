@@ -1,4 +1,4 @@
-"""Whole suites: what is recorded, what is not timed, the goals, the files, and the reports made from them."""
+"""Whole suites: what is recorded, what is not timed, and the goals."""
 
 import csv
 import json
@@ -16,8 +16,8 @@ from eqlayers.bench.cases import KINDS, Suite
 from eqlayers.bench.products.operands import Operands
 from eqlayers.bench.products.peers import PEERS, Implementation, Peer
 from eqlayers.bench.products.suite import Case, read_suite
-from eqlayers.bench.report import count_goals, tables, write_report
-from eqlayers.bench.results import fastest, goal, judge, judge_groups, load, save, save_csv
+from eqlayers.bench.report import tables
+from eqlayers.bench.results import load, save, save_csv
 from eqlayers.bench.roofline import product_operations
 from eqlayers.bench.run import run_suite
 from eqlayers.errors import ConfigError
@@ -219,85 +219,3 @@ def test_bad_input() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="a CUDA or HIP device was expected for 'gpu', torch finds none"):
             run_suite(read_suite("gpu"))
-
-
-def row_of(who: str, median: float, memory: int | None = None, layout: str = "mul_ir") -> dict:
-    seconds = {"median": median, "q20": median, "q80": median}
-    about = {"implementation": who, "layout": layout, "direction": "fwd", "share": 0.5}
-    return {**about, "seconds": seconds, "memory_bytes": memory}
-
-
-def test_goals_are_judged_against_the_best_peer() -> None:
-    mebibyte = 2**20
-    results = [
-        row_of("eqlayers", 1.0, mebibyte, "ir_mul"),
-        row_of("e3nn", 30.0, 8 * mebibyte),
-        row_of("other", 20.0, 4 * mebibyte),
-    ]
-    ratios = [
-        {"layout": "ir_mul", "direction": "fwd", "peer": who, "ratio": {"median": value}}
-        for who, value in (("e3nn", 30.0), ("other", 20.0))
-    ]
-    assert fastest(results, "fwd")["implementation"] == "other"
-    assert fastest([*results, row_of("eqlayers-unordered", 1.0)], "fwd")["implementation"] == "other"
-    asked = {"ratio": {"fwd": 25}, "share": {"fwd": 0.5}, "memory": {"fwd": 0.2}, "time_ms": {"fwd": 1000.0}}
-    judgements = {g["quantity"]: (g["measured"], g["met"]) for g in judge(asked, results, ratios)}
-    assert judgements == {
-        "ratio": (20.0, False),
-        "share": (0.5, True),
-        "memory": (0.25, False),
-        "time_ms": (1000.0, True),
-    }
-    results[2]["memory_bytes"] = results[1]["memory_bytes"] = 1000  # below what the kernel can tell
-    assert judge({"memory": {"fwd": 0.2}}, results, ratios)[0]["met"] is None
-    case = {"group": "g", "layouts": ["ir_mul"], "goals_asked": {"median_ratio": {"fwd": 20}}}
-    case |= {"results": results, "ratios": ratios}
-    slow = {**case, "ratios": [{**r, "ratio": {"median": 1.0}} for r in ratios]}
-    assert [g["measured"] for g in judge_groups([case, slow, case])] == [20.0]
-    assert judge_groups([case, {**case, "ratios": []}])[0]["met"] is None
-    assert goal("memory", 0.2, 0.2)["met"] is True
-
-
-def test_report_of_a_stored_result(tmp_path: Path) -> None:
-    result = load(STORED)
-    shown = {table.title: table for table in tables(result)}
-    assert list(shown) == ["suite smoke, float32, cpu", "goals", "not timed"]
-    files = write_report(result, tmp_path / "new")
-    names = [path.name for path in files]
-    assert names[0] == "smoke.md"
-    assert {"smoke_unfused_ratios.png", "smoke_unfused_shares.png", "smoke_fused_small_growth.png"} <= set(names)
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in files[1:])
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(names), "no temporary file is left"
-    text = files[0].read_text()
-    headings = [line for line in text.splitlines() if line.startswith("#")]
-    assert headings == ["# suite smoke, float32, cpu", "## goals", "## not timed"]
-    for cell in (
-        "unfused/odd/E30",
-        "| met |",
-        "not measured",
-        "e3nn: ",
-        "Copy bandwidth",
-        result["date"],
-        result["machine"]["cpu"],
-    ):
-        assert cell in text
-    goals = [g for case in result["cases"] for g in case["goals"]] + result["group_goals"]
-    assert count_goals(result).startswith(f"{len(goals)} goals: {sum(bool(g['met']) for g in goals)} met")
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"kind": "run"}', '{"kind": "walk", "format": 1}'])
-def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(ConfigError, match="Give a file that `eqlayers bench run"):
-        load(tmp_path / "x.json")
-
-
-def test_results_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"a result must go to a file that can be written, got .*x\.json: .* Name another"
-    ):
-        save({"kind": "run"}, tmp_path / "file" / "x.json")
-    with pytest.raises(TypeError):
-        save({"kind": object()}, tmp_path / "x.json")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"], "a failed write leaves nothing"

@@ -1,51 +1,18 @@
-"""Problems, graphs and suites: the numbers that describe them, and what is answered where they are wrong."""
+"""Suites of products: their problems, graphs and goals, and what is answered where they are wrong."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-import yaml
-from e3nn import o3
 
-from eqlayers.bench.config import find_config
 from eqlayers.bench.gpu.bounds import TIMES_BOUND
 from eqlayers.bench.products.peers import PEERS
-from eqlayers.bench.products.problems import GraphSpec, Problem, read_graphs, read_problems
+from eqlayers.bench.products.problems import read_graphs
 from eqlayers.bench.products.suite import read_suite
 from eqlayers.errors import ConfigError
+from tests.bench.products.test_problems import PROBLEMS
 
 FOLDER = Path(__file__).resolve().parents[3] / "configs" / "bench"
-PROBLEMS = {
-    name: problem
-    for file in ("uvu", "uvw", "small")
-    for name, problem in read_problems(FOLDER / f"{file}.yaml").items()
-}
 SUITES = ("cpu", "gpu", "gpu-small", "smoke")
-
-
-@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
-def test_the_numbers_of_a_problem_are_those_of_its_e3nn_layer(problem: Problem) -> None:
-    layer = o3.TensorProduct(**problem.arguments())
-    irreps = (layer.irreps_in1, layer.irreps_in2, layer.irreps_out)
-    dims = tuple(r.dim for r in irreps)
-    terms = 0
-    for ins in layer.instructions:
-        degrees = [r[i].ir.l for r, i in zip(irreps, (ins.i_in1, ins.i_in2, ins.i_out), strict=True)]
-        terms += int((o3.wigner_3j(*degrees).abs() > 1e-6).sum())
-    assert problem.facts() == (*dims, layer.weight_numel, len(layer.instructions), terms)
-
-
-def test_channelwise_paths_follow_the_rule() -> None:
-    """in1 outermost, then in2, then the irreps of the product; every path has an output of its own, sorted."""
-    problem = PROBLEMS["nequip-water"]
-    in1, in2, keep = (o3.Irreps(text) for text in (problem.in1, problem.in2, problem.out))
-    expected = [
-        (i, j, ir) for i, (_, a) in enumerate(in1) for j, (_, b) in enumerate(in2) for ir in a * b if ir in keep
-    ]
-    assert [(i, j, problem.irreps_out[k].ir) for i, j, k, *_ in problem.instructions] == expected
-    outputs = [k for _, _, k, *_ in problem.instructions]
-    assert sorted(outputs) == list(range(len(outputs)))
-    assert problem.irreps_out == problem.irreps_out.sort().irreps
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -85,28 +52,6 @@ def test_the_gpu_suite_has_every_problem_and_graph() -> None:
     (target,) = (c for c in cases if c.group == "target")
     assert target.goals == {"times_bound": dict.fromkeys(("fwd", "bwd", "double_bwd"), TIMES_BOUND)}
     assert set(target.peers or ()) == set(PEERS)
-
-
-def test_graphs_have_their_edges_sorted_by_receiver() -> None:
-    for spec in read_graphs(FOLDER / "graphs.yaml").values():
-        src, dst = spec.edge_index().numpy()
-        assert len(src) == spec.edges
-        assert (np.diff(dst * spec.nodes + src) >= 0).all()
-        assert 0 <= min(src.min(), dst.min()) <= max(src.max(), dst.max()) < spec.nodes
-
-
-def test_diamond_and_molecules_connect_what_they_should() -> None:
-    src, dst = read_graphs(FOLDER / "graphs.yaml")["carbon"].edge_index().numpy()
-    assert set(np.bincount(dst)) == set(np.bincount(src)) == {158}
-    assert len(np.unique(dst * 1000 + src)) == 158000
-    src, dst = GraphSpec("m", 64, 500, "molecules").edge_index().numpy()
-    assert (src // 2 == dst // 2).all()
-    assert (src != dst).all()
-
-
-def test_a_graph_with_another_number_of_edges() -> None:
-    with pytest.raises(ConfigError, match="'ring' must have 5 edges between 3 nodes, how: complete gives 6"):
-        GraphSpec("ring", 3, 5, "complete").edge_index()
 
 
 @pytest.fixture
@@ -162,16 +107,3 @@ def test_names_and_paths(copy: Path) -> None:
     ):
         read_suite("smoke").only("x")
     assert [case.name for case in read_suite("smoke").only("fused/*").cases] == ["fused/small/E20", "fused/small/E40"]
-
-
-def test_a_name_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("eqlayers.bench.config.__file__", str(tmp_path / "a" / "b" / "config.py"))
-    with pytest.raises(ConfigError, match=r"a path such as path/to/cpu.yaml was expected, got the name 'cpu'"):
-        find_config("cpu")
-
-
-def test_every_line_is_explained() -> None:
-    for path in FOLDER.glob("*.yaml"):
-        lines = [line for line in path.read_text().splitlines() if line.strip()]
-        assert [line for line in lines if "#" not in line] == [], path
-        assert yaml.safe_load(path.read_text())
