@@ -97,11 +97,8 @@ def test_first_calls_are_compared_after_the_clock_was_read(monkeypatch: pytest.M
     monkeypatch.setattr(cold, "build_peer", wrong)
     assert first_calls(TASK)["status"] == "wrong"
     assert "the error of z is" in first_calls(TASK)["reason"]
-
-
-def test_a_peer_that_is_not_there_is_refused() -> None:
-    answer = first_calls(TASK | {"implementation": "openequivariance"})
-    assert answer == {"status": "refused", "reason": "openequivariance is not installed"}
+    absent = first_calls(TASK | {"implementation": "openequivariance"})
+    assert absent == {"status": "refused", "reason": "openequivariance is not installed"}
 
 
 def test_a_warm_process_has_the_caches_of_the_cold_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,15 +91,6 @@ def test_a_configuration_of_training_is_told_from_one_of_benchmarks(tmp_path: Pa
         read_config(tmp_path / "fits.yaml")
 
 
-def test_paths_are_taken_as_they_are_and_names_are_looked_up() -> None:
-    assert find_config("a/b") == Path("a/b")
-    assert find_config("b.yml") == Path("b.yml")
-    assert find_config("cpu").is_file()
-    for wrong in ("", None, 3):
-        with pytest.raises(ConfigError, match="a configuration must be a name or the path of a file, got"):
-            find_config(wrong)  # type: ignore[arg-type]
-
-
 def test_a_name_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("eqlayers.bench.config.__file__", str(tmp_path / "a" / "b" / "config.py"))
     with pytest.raises(ConfigError, match=r"a path such as path/to/cpu.yaml was expected, got the name 'cpu'"):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eqlayers.bench.report import count_goals, head_notes, page, tables, write_report
+from eqlayers.bench.report import count_goals, head_notes, tables, write_report
 from eqlayers.bench.results import load
 
 STORED = Path(__file__).parent / "stored" / "run.json"
@@ -64,14 +64,3 @@ def test_kernels_name_the_limits_that_bind_most_of_their_time() -> None:
     cells = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert [row["what binds"] for row in cells] == ["issue, HBM", "-"]
     assert [row[">registers"] for row in cells] == ["64", "-"]
-
-
-def test_goals_that_were_not_measured_are_counted() -> None:
-    goals = [{"met": met} for met in (True, None, False, True, None)]
-    assert count_goals({"kind": "step", "goals": goals}) == "5 goals: 2 met, 1 missed, 2 not measured"
-    assert count_goals({"kind": "step", "goals": []}) == ""
-
-
-def test_a_page_has_one_first_heading() -> None:
-    text = page(load(STORED))
-    assert [line.count("#") for line in text.splitlines() if line.startswith("#")] == [1, 2, 2]

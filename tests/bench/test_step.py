@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eqlayers import nn
-from eqlayers.bench.step import Batch, loss_of, networks, run_step, swap
+from eqlayers.bench.step import Batch, networks, run_step, swap
 from eqlayers.errors import ConfigError
 
 NETWORK = """
@@ -113,9 +113,3 @@ def test_wrong_settings_of_step(file: str, old: str, new: str, message: str, fol
     (folder / f"{file}.yaml").write_text(text.replace(old, new))
     with pytest.raises(ConfigError, match=message):
         run_step(str(folder / "step.yaml"), load_batch=molecules)
-
-
-def test_losses_are_in_units_of_the_scale() -> None:
-    batch = molecules()  # targets -2000 and -1500, scale 2
-    prediction = torch.tensor([-1998.0, -1506.0], dtype=torch.float64)
-    assert float(loss_of(prediction, batch)) == (2 / 2 + 6 / 2) / 2

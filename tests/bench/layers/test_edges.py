@@ -28,12 +28,6 @@ def test_plain_maps_of_so2_turn_with_the_edge_about_its_axis_alone() -> None:
         assert (float(apart) < 1e-5) is turns, "e3nn has its matrices in float32"
 
 
-def test_directions_are_drawn_where_the_shortest_rotation_has_derivatives() -> None:
-    drawn = ANGULAR["EdgeFrame"].moving("0e+1o", 500)
-    assert float(drawn[:, 1].min()) >= 0.1
-    assert float(drawn[:, 0].abs().min()) >= 1
-
-
 def test_equal_edges_share_a_node_with_its_sink() -> None:
     """A sink of weight 2 takes its part of n edges of weight 1: a node without edges receives nothing."""
     graph = graph_of(60, CPU)

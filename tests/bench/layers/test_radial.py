@@ -15,7 +15,6 @@ from eqlayers.bench.layers.radial import (
     PlainZBL,
     chebyshev,
     polynomial,
-    smooth,
 )
 from eqlayers.core.graph import Graph
 from tests.bench.layers.test_pair import agree
@@ -33,12 +32,6 @@ def test_chebyshev_polynomials_are_cosines_of_multiples() -> None:
     r = torch.linspace(0.1, CUTOFF - 0.1, 40, dtype=torch.float64)
     angles = np.arange(NUMBER) * np.arccos(1 - 2 * r.numpy()[:, None] / CUTOFF)
     np.testing.assert_allclose(chebyshev(r).numpy(), np.cos(angles) * polynomial(r).numpy()[:, None], atol=1e-12)
-
-
-def test_the_smooth_step_is_a_half_in_the_middle() -> None:
-    r = torch.linspace(0.1, CUTOFF - 0.1, 30, dtype=torch.float64)
-    torch.testing.assert_close(smooth(r) + smooth(CUTOFF - r), torch.ones_like(r))
-    assert bool((smooth(r).diff() < 0).all())
 
 
 def test_the_plain_transform_at_the_mean_radius() -> None:

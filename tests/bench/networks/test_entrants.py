@@ -72,12 +72,6 @@ def test_a_row_that_cannot_be_made_says_why() -> None:
         enter("ours", Maker(EXACT, broken), subject(), TABLES, CPU)
 
 
-def test_an_entrant_that_keeps_its_threads_has_their_number() -> None:
-    fixed, free = (Maker(PEER, lambda one, *_: one.make(torch.float32), fixed=fixed) for fixed in (True, False))
-    made = [enter("x", maker, subject(), TABLES, CPU) for maker in (fixed, free)]
-    assert [one.threads for one in made if isinstance(one, Entrant)] == [torch.get_num_threads(), 0]
-
-
 def test_networks_of_this_package_have_the_same_numbers_in_every_dtype() -> None:
     options = {"hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1}
     one = of_models("TFN", options, place=clusters((2,)), scale=3.0, shift=0.25)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from eqlayers.bench.networks import timing
-from eqlayers.bench.networks.entrants import EXACT, FORCES, PEER, TRAINING, Entrant
-from eqlayers.bench.networks.timing import Series, new_row, timed_rows, training_step
+from eqlayers.bench.networks.entrants import FORCES, PEER, TRAINING, Entrant
+from eqlayers.bench.networks.timing import Series, timed_rows, training_step
 from eqlayers.bench.results import quiet
 from tests.bench.networks.test_check import Toy, evaluate
 
@@ -58,11 +56,5 @@ def test_rows_of_each_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None
     assert [row["shares"] is None for row in rows] == [False, False, True, True, True]
     assert [row["ratio"] is None for row in rows] == [True, False, True, False, False]
     assert [row["errors"] for row in rows[:2]] == [None, {"forces": 1e-7}]
+    assert all(HEAD.items() <= row.items() for row in rows)
     assert all(row["memory_bytes"] is None and row["status"] == "ok" for row in rows)
-
-
-def test_a_new_row_has_nothing_measured() -> None:
-    row: dict[str, Any] = new_row(HEAD, "a", EXACT, 3)
-    assert HEAD.items() <= row.items()
-    about = {"threads": 3, "implementation": "a", "kind": EXACT, "status": "ok", "reason": ""}
-    assert {key: value for key, value in row.items() if value is not None} == HEAD | about
