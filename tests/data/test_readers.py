@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
-from ase.db import connect
 from ase.io import write
-from ase.units import Bohr, Hartree, kcal, mol
+from ase.units import Hartree, kcal, mol
 
 from eqlayers.data.embedded import TRAJECTORY_UNITS, embedded_trajectory
 from eqlayers.data.readers import read_structures
@@ -84,75 +81,6 @@ def test_calculators(tmp_path):
         assert arrays.labels == ("energy", "forces", "stress", "dipole")
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (9,)])
-def test_virials_become_stress(tmp_path, shape):
-    made = frames(energy=float, virial=lambda row: symmetric(row).reshape(shape))
-    arrays, report = read_structures(saved(tmp_path, made))
-    assert arrays.stress == pytest.approx(-np.stack([symmetric(row) for row in range(3)]) / VOLUME)
-    assert "stress: -virial / volume, of 3 structures" in report
-
-
-def test_stress_and_virials_complete_each_other(tmp_path):
-    made = frames(REF_stress=symmetric, REF_virial=lambda row: -VOLUME * symmetric(row))
-    del made[0].info["REF_stress"], made[1].info["REF_virial"]
-    arrays, report = read_structures(saved(tmp_path, made))
-    assert arrays.stress == pytest.approx(np.stack([symmetric(row) for row in range(3)]))
-    assert "stress: -virial / volume, of 1 structures" in report
-
-
-def test_stress_and_virials_that_differ_are_refused(tmp_path):
-    made = frames(REF_stress=symmetric, REF_virial=lambda row: (-VOLUME if row else VOLUME) * symmetric(row))
-    message = r"got a mean stress of 2 and -2 eV/Angstrom\^3 in row 0, and others in 1 structures"
-    with pytest.raises(DataError, match=r"stress and virial of .* must agree, stress = -virial / volume, " + message):
-        read_structures(saved(tmp_path, made))
-    left, _ = read_structures(saved(tmp_path, made), {"virial": None})
-    assert left.stress[0] == pytest.approx(symmetric(0))
-
-
-def test_stress_without_periods_comes_with_its_cell(tmp_path):
-    made = frames(REF_stress=symmetric)
-    for atoms in made:
-        atoms.pbc = False
-    arrays, _ = read_structures(saved(tmp_path, made))
-    assert not arrays.pbc.any()
-    assert arrays.has_cells
-
-
-def test_zeros_without_a_cell_are_no_stress(tmp_path):
-    made = frames(REF_stress=lambda row: row * symmetric(row), REF_virial=lambda row: -row * VOLUME * symmetric(row))
-    made[0].set_cell(None)
-    made[0].pbc = False
-    arrays, report = read_structures(saved(tmp_path, made))
-    assert np.isnan(arrays.stress[:, 0, 0]).tolist() == [True, False, False]
-    for name in ("stress", "virial"):
-        assert f"{name}: left out of 1 structures without a cell, where it is 0" in report
-    made[0].info["REF_stress"] = np.eye(3)
-    with pytest.raises(DataError, match=r"a cell with a volume for stress; 1 of 3 structures .* rows 0"):
-        read_structures(saved(tmp_path, made))
-
-
-@pytest.mark.parametrize(
-    "matrix",
-    [[[2, 0.01, 0], [0, 2, 0.01], [0, 0, 2]], [[2, 0, 0], [0, 2, 0], [1, 0.5, 2]], [[2, 0, 1], [0, 2, 0], [0.5, 0, 2]]],
-)
-def test_half_a_matrix_is_refused(tmp_path, matrix):
-    made = frames(energy=float, polarizability=lambda row: np.array(matrix, dtype=float))
-    with pytest.raises(DataError, match=r"'polarizability' in row 0 of .* must be a symmetric matrix, got"):
-        read_structures(saved(tmp_path, made))
-
-
-def test_six_numbers_of_a_polarizability_have_no_usual_order(tmp_path):
-    path = saved(tmp_path, frames(energy=float, polarizability=lambda row: np.arange(6.0)))
-    with pytest.raises(DataError, match=r"'polarizability' in row 0 of .* must be numbers \[3, 3\], got array"):
-        read_structures(path)
-
-
-def test_noise_of_matrices_is_averaged(tmp_path):
-    matrix = np.array([[2, 0.1, 0], [0.11, 2, 0], [0, 0, 2]])
-    arrays, _ = read_structures(saved(tmp_path, frames(polarizability=lambda row: matrix)))
-    assert arrays.polarizability[0] == pytest.approx(0.5 * (matrix + matrix.T))
-
-
 def test_what_calculators_leave_is_read(tmp_path):
     made = frames()
     for row, atoms in enumerate(made):
@@ -215,32 +143,6 @@ def test_forces_that_are_nan_are_left_out(tmp_path):
         read_structures(saved(tmp_path, made))
 
 
-def test_two_energies_are_said(tmp_path):
-    """Energies extrapolated to no smearing are not those whose slopes the forces are."""
-    made = frames(2, REF_forces=force)
-    for row, atoms in enumerate(made):
-        atoms.calc = SinglePointCalculator(atoms, energy=-3.0 * row, free_energy=-3.0 * row - 0.03 * row)
-    arrays, report = read_structures(saved(tmp_path, made))
-    assert arrays.energy.tolist() == [0.0, -3.0]
-    assert any(line.startswith("energy: differs from 'free_energy' by up to 0.01 per atom") for line in report)
-    arrays, report = read_structures(saved(tmp_path, made), keys={"energy": "free_energy"})
-    assert arrays.energy.tolist() == pytest.approx([0.0, -3.03])
-    assert not any("differs from" in line for line in report)
-    for atoms in made:
-        atoms.calc = SinglePointCalculator(atoms, free_energy=-5.0)
-    alone, report = read_structures(saved(tmp_path, made))
-    assert alone.energy.tolist() == [-5.0, -5.0]
-    assert not any("differs from" in line for line in report)
-
-
-def test_virials_need_a_cell(tmp_path):
-    made = frames(energy=float, virial=symmetric)
-    made[1].set_cell(None)
-    made[1].pbc = False
-    with pytest.raises(DataError, match=r"a cell with a volume for virial; 1 of 3 structures .* rows 1"):
-        read_structures(saved(tmp_path, made))
-
-
 def test_given_names_and_units(tmp_path):
     made = frames(energy=lambda row: 99.0, mine=float, my_forces=force, cell_stress=symmetric)
     file = saved(tmp_path, made)
@@ -254,46 +156,6 @@ def test_given_names_and_units(tmp_path):
     assert any(line.startswith("not used: ") and "energy" in line for line in report)
     without, _ = read_structures(file, {"energy": None, "forces": "my_forces"})
     assert without.labels == ("forces",)
-
-
-def test_missing_labels_are_nan(tmp_path):
-    made = frames(4, energy=float, forces=force)
-    del made[2].info["energy"], made[1].arrays["forces"]
-    arrays, report = read_structures(saved(tmp_path, made))
-    assert np.isnan(arrays.energy).tolist() == [False, False, True, False]
-    assert np.isnan(arrays.forces).any(axis=1).reshape(4, 3).all(axis=1).tolist() == [False, True, False, False]
-    assert any(line.startswith("energy:") and line.endswith("of 3 structures") for line in report)
-
-
-def test_two_names_for_one_label(tmp_path):
-    made = frames(REF_energy=float, TotEnergy=float)
-    assert read_structures(saved(tmp_path, made))[0].energy.tolist() == [0, 1, 2]
-    made[1].info["TotEnergy"] = 7.0
-    with pytest.raises(DataError, match=r"different values under REF_energy and TotEnergy in row 1. Say which"):
-        read_structures(saved(tmp_path, made))
-    assert read_structures(tmp_path / "set.xyz", {"energy": "TotEnergy"})[0].energy[1] == 7.0
-
-
-def test_what_labels_must_be(tmp_path):
-    with pytest.raises(DataError, match="expected finite energy; 1 of 3 structures do not have that, rows 1"):
-        read_structures(saved(tmp_path, frames(REF_energy=lambda row: np.nan if row == 1 else 1.0)))
-    with pytest.raises(DataError, match="rows 1; repair the values, or leave 'REF_energy' out of these structures"):
-        read_structures(tmp_path / "set.xyz")
-    with pytest.raises(DataError, match=r"or train without energy with keys=\{'energy': None\}"):
-        read_structures(saved(tmp_path, frames(energy=lambda row: np.nan)))
-    file = saved(tmp_path, frames(REF_stress=lambda row: symmetric(row) + (np.nan if row == 2 else 0.0)))
-    with pytest.raises(DataError, match=r"finite stress; 1 of 3 .* rows 2; repair .* leave 'REF_stress' out"):
-        read_structures(file)
-    with pytest.raises(DataError, match=r"'REF_energy' in row 0 of .* must be numbers \[\], got 'abc'. Repair"):
-        read_structures(saved(tmp_path, frames(REF_energy=lambda row: "abc")))
-    with pytest.raises(DataError, match=r"'dipole' in row 0 of .* must be numbers \[3\]"):
-        read_structures(saved(tmp_path, frames(tag=float, dipole=lambda row: np.zeros(4))), {"dipole": "dipole"})
-    with pytest.raises(DataError, match=r"keys of energy must be a name in .*, got 'nothing'; it has .*REF_energy"):
-        read_structures(saved(tmp_path, frames(REF_energy=float)), {"energy": "nothing"})
-    with pytest.raises(ConfigError, match=r"keys must be one of energy, forces, .*, got 'energies'"):
-        read_structures(tmp_path / "set.xyz", {"energies": "E"})
-    with pytest.raises(ConfigError, match="keys of energy must be a name in the file, or None"):
-        read_structures(tmp_path / "set.xyz", {"energy": 3})
 
 
 def test_broken_files(tmp_path):
@@ -378,56 +240,3 @@ def test_embedded_sets(name, num, atoms):
     with np.load(embedded_trajectory(name)) as file:
         assert np.array_equal(arrays.energy, file["E"])
         assert arrays.dipole == pytest.approx(file["dipole"] * 0.20819434, rel=1e-6)
-
-
-def test_a_database_of_schnetpack(tmp_path: Path) -> None:
-    """Labels lie beside the structures, as batches of one, with their units in the metadata."""
-    with connect(tmp_path / "own.db") as database:
-        database.metadata = {
-            "_property_unit_dict": {"energy": "kcal/mol", "forces": "kcal/mol/Ang", "charge": "e"},
-            "_distance_unit": "Bohr",
-            "atomrefs": {},
-        }
-        for shift in (0.0, 0.1):
-            atoms = Atoms("OH2", positions=[[0, 0, shift], [0, 1.8, 0], [1.7, 0, 0]])
-            data = {"energy": np.array([-10.0 - shift]), "forces": np.full((3, 3), shift), "charge": np.array([0.0])}
-            database.write(atoms, data=data | {"dipole_moment": np.ones((1, 3))})
-    structures, report = read_structures(tmp_path / "own.db")
-    assert structures.energy.ravel().tolist() == pytest.approx([-10.0 * kcal / mol, -10.1 * kcal / mol])
-    assert structures.forces.reshape(2, 3, 3)[1] == pytest.approx(np.full((3, 3), 0.1 * kcal / mol))
-    assert structures.pos.reshape(2, 3, 3)[0, 1, 1] == pytest.approx(1.8 * Bohr)
-    assert "energy: 'energy' in kcal/mol, of 2 structures" in report
-    other, _ = read_structures(tmp_path / "own.db", keys={"dipole": "dipole_moment"}, units={"energy": "eV"})
-    assert other.energy.ravel().tolist() == pytest.approx([-10.0, -10.1])
-    assert other.dipole.reshape(2, 3) == pytest.approx(np.ones((2, 3)))
-    with connect(tmp_path / "own.db") as database:
-        database.metadata = {"_property_unit_dict": {"energy": "energies"}}
-    with pytest.raises(ConfigError, match=r"units in the metadata of .*own.db must be known ones: .*got 'energies'"):
-        read_structures(tmp_path / "own.db")
-    assert read_structures(tmp_path / "own.db", units={"energy": "eV"})[0].energy.ravel()[0] == pytest.approx(-10.0)
-
-
-def test_units_of_a_database_belong_to_names(tmp_path: Path) -> None:
-    """And nothing that is not read keeps a database from being read."""
-    with connect(tmp_path / "own.db") as database:
-        database.metadata = {"_property_unit_dict": {"energy": "Hartree", "REF_energy": "kcal/mol", "charge": "1"}}
-        for atoms in (Atoms("OH2", positions=[[0, 0, 0], [0, 1.8, 0], [1.7, 0, 0]]), Atoms("O")):
-            count = len(atoms)
-            data = {"REF_energy": np.array([-10.0]), "forces": np.ones((1, count, 3)), "history": [[1], [1, 2]]}
-            database.write(atoms, data=data | {"dipole": np.ones((1, 3))})
-    arrays, report = read_structures(tmp_path / "own.db")
-    assert arrays.energy.ravel().tolist() == pytest.approx([-10.0 * kcal / mol] * 2)
-    assert arrays.forces.shape == (4, 3)
-    assert "energy: 'REF_energy' in kcal/mol, of 2 structures" in report
-    with connect(tmp_path / "own.db") as database:
-        database.metadata = {"_property_unit_dict": None}
-    assert read_structures(tmp_path / "own.db")[0].energy.ravel()[0] == pytest.approx(-10.0)
-
-
-def test_one_mask_under_two_names(tmp_path: Path) -> None:
-    made = frames(2, REF_energy=lambda row: 1.0 * row, REF_forces=force)
-    for atoms in made:
-        atoms.arrays["REF_forces"][1] = np.nan
-        atoms.arrays["dft_forces"] = atoms.arrays["REF_forces"].copy()
-    arrays, _ = read_structures(saved(tmp_path, made))
-    assert np.isnan(arrays.forces).any(axis=1).tolist() == [False, True, False] * 2

@@ -10,7 +10,6 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
-import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.singlepoint import SinglePointCalculator
@@ -36,19 +35,6 @@ def out(capsys: pytest.CaptureFixture[str], line: str, status: int = 0) -> str:
 
 def rows(text: str) -> dict[str, str]:
     return dict(re.split(r"  +", line, maxsplit=1) for line in text.splitlines() if "  " in line.strip())
-
-
-def test_info_says_what_a_potential_is(capsys: pytest.CaptureFixture[str]) -> None:
-    text = out(capsys, "info toy.pt")
-    found = rows(text)
-    expected = "eqlayers.testing.ToyNetwork(num_species=2, cutoff=3.5, channels=4, seed=0)"
-    assert found["network"] == expected
-    assert (found["species"], found["cutoff"], found["dtype"]) == ("H, O", "3.5 A", "float64")
-    assert (found["parameters"], found["repulsion"]) == ("48", "none")
-    assert (found["shifts"], found["scales"]) == ("H -13.6, O -432 eV", "H 0.5, O 0.5 eV")
-    assert (found["data.units"], found["errors.forces"]) == ("eV, Angstrom", "0.031")
-    assert found["versions.torch"] == torch.__version__
-    assert "EdgeGeometry on cpu, torch.float64" in found["kernels on cpu"]
 
 
 def test_check_passes_and_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

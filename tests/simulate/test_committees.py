@@ -20,7 +20,6 @@ from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, load_potential, save_potential
 from eqlayers.models.committee import MARK
 from eqlayers.simulate import DynamicsSettings, run_dynamics
-from eqlayers.simulate.committee import one_option_each
 from eqlayers.testing import ToyNetwork
 
 MODELS = ["1.pt", "2.pt", "3.pt"]
@@ -47,23 +46,6 @@ def out(capsys: pytest.CaptureFixture[str], line: str, status: int = 0) -> str:
 
 def rows(text: str) -> dict[str, str]:
     return dict(re.split(r"  +", line, maxsplit=1) for line in text.splitlines() if "  " in line.strip())
-
-
-@pytest.mark.parametrize(
-    ("typed", "first", "expected"),
-    [
-        ("-m a.pt b.pt x.xyz", False, "-m a.pt -m b.pt x.xyz"),
-        ("x.xyz -m a b.ckpt --steps 3", False, "x.xyz -m a -m b.ckpt --steps 3"),
-        ("--model=a.pt b.pt x.xyz", False, "--model=a.pt -m b.pt x.xyz"),
-        ("-m a.pt x.xyz b.pt", False, "-m a.pt x.xyz b.pt"),
-        ("-m -m", False, "-m -m"),
-        ("a.pt b.pt x.xyz --seed 3", True, "a.pt x.xyz --seed 3 -m b.pt"),
-        ("--device cpu a.pt -m b.pt c.pt", True, "--device cpu a.pt -m b.pt -m c.pt"),
-        ("a b", True, "a b"),
-    ],
-)
-def test_models_that_are_typed_one_after_the_other(typed: str, first: bool, expected: str) -> None:
-    assert one_option_each(typed.split(), first) == expected.split()
 
 
 def test_predict_writes_means_and_deviations(capsys: pytest.CaptureFixture[str], members: list[Potential]) -> None:
