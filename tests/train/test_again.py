@@ -15,7 +15,6 @@ from eqlayers.cli import main
 from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.errors import ConfigError
 from eqlayers.train import again, checkpoint_path, read_checkpoint
-from eqlayers.train.cli import task_of
 
 CONFIG = {
     "task": "potential",
@@ -98,17 +97,6 @@ def test_a_configuration_alone_says_what_to_learn(capsys: pytest.CaptureFixture[
     assert "run: runs/own" in capsys.readouterr().out
     assert yaml.safe_load((RUN / "config.yaml").read_text())["task"] == "potential"
     assert main(["validate", "runs/own/config.yaml"]) == 0
-
-
-def test_a_named_task_counts_more_than_keys_of_data() -> None:
-    """Whichever file names it."""
-    Path("named.yaml").write_text("task: potential")
-    Path("keys.yaml").write_text("data: {target: U0}")
-    for files in (["named.yaml", "keys.yaml"], ["keys.yaml", "named.yaml"]):
-        args = ["fit", *(word for file in files for word in ("-c", file))]
-        assert task_of(args) == "potential"
-        assert task_of([*args, "--task", "property"]) == "property"
-    assert task_of(["fit", "-c", "keys.yaml"]) == "property"
 
 
 @pytest.mark.parametrize(("rank", "resume"), [(0, False), (1, False), (0, True), (1, True)])

@@ -1,8 +1,9 @@
-"""The time that a fit has to go follows the pace of its epochs."""
+"""The history of a run: the time that a fit has to go by the pace of its epochs, and files that are damaged."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.callbacks.timer import Timer
 
+from eqlayers.errors import DataError
 from eqlayers.train import history
-from eqlayers.train.history import Bar, Pace
+from eqlayers.train.history import Bar, Pace, in_words, read_history
+from tests.each import each
 
 
 def paced(
@@ -62,3 +65,19 @@ def test_the_bar_of_a_terminal_tells_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(Bar(pace).get_metrics(trainer, None).items()) == [("to go", "about 45 min"), ("val/mae", 1.0)]
     pace, trainer = paced(monkeypatch, [300.0], 300.0, total=10)
     assert Bar(pace).get_metrics(trainer, None) == {"val/mae": 1.0}
+
+
+def test_damaged_history_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "history.json").write_text("[{")
+    with pytest.raises(
+        DataError, match=r"the history of a run must be JSON, got in .*history.json, line 1: .*\. Delete the file"
+    ):
+        read_history(tmp_path)
+
+
+@each(
+    "seconds, words",
+    [(0.2, "1 s"), (59.4, "59 s"), (59.6, "1 min"), (3569.0, "59 min"), (3571.0, "1 h 0 min"), (35_970.0, "10 h")],
+)
+def test_times_are_in_the_unit_that_they_are_rounded_to(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words

@@ -1,12 +1,12 @@
-"""The help of the training commands: one page by task, in groups; behind it every option, and pages of sections."""
+"""The parser of the training commands: one page of help by task; behind it every option, and pages of sections."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from eqlayers.cli import main
+from eqlayers.train.parser import shown_default
+from tests.each import each
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:[\s\S]*(was deprecated in v|JsonargparseDeprec)")
 LINES, COLUMNS = 60, 100
@@ -17,19 +17,6 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with pytest.raises(SystemExit, match="0"):
         main(words)
     return capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
-def test_the_general_help_is_one_page_and_there_at_once(command: str) -> None:
-    code = f"import sys; from eqlayers.cli import main; main([{command!r}, '--help'])"
-    code += "; print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert len(done.stdout.splitlines()) <= LINES
-    assert max(map(len, done.stdout.splitlines())) <= COLUMNS
-    for words in (f"eqlayers {command} --task potential --help", f"usage: eqlayers {command}", "--name NAME"):
-        assert words in done.stdout
-    assert ("--resume" in done.stdout) == (command == "fit")
-    assert not {name.split(".")[0] for name in done.stderr.split()} & {"torch", "numpy", "lightning"}
 
 
 @pytest.mark.parametrize(
@@ -94,3 +81,11 @@ def test_pages_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert expected in shown(capsys, "fit", option)
     text = shown(capsys, "fit", "--model.model.help", "eqlayers.models.MoleculeNetwork")
     assert "Largest degree of the spherical harmonics" in text
+
+
+@each(
+    "value, text",
+    [(None, ""), (False, ""), ("", ""), (True, "true"), (0, "0"), (1e-3, "0.001"), ((0.9, 0.999), "[0.9, 0.999]")],
+)
+def test_defaults_are_shown_where_there_is_one(value: object, text: str) -> None:
+    assert shown_default(value) == text

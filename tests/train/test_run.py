@@ -1,7 +1,6 @@
 """A run leaves metrics, pictures and tables that say what happened; the same seed gives the same run."""
 
 import csv
-import io
 import json
 import re
 from collections.abc import Callable
@@ -12,14 +11,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
-from eqlayers.errors import DataError
 from eqlayers.models import MoleculeNetwork
 from eqlayers.pages import number
-from eqlayers.train import checkpoint_path, learning_curve, parity_plot, read_checkpoint, read_history
+from eqlayers.train import checkpoint_path, read_checkpoint, read_history
 from eqlayers.train.run import CompileAhead
-from eqlayers.train.summary import layer_rows, summary_table
 
 KEYS = {
     "test_U0_mae_meV": float,
@@ -149,46 +145,3 @@ def test_kernels_compiled_ahead_change_no_fit(make_run: Callable[..., Any], tmp_
         trainer.fit(module, datamodule=data)
         ends.append((start, read_checkpoint(checkpoint_path(tmp_path / name, "last"))["state_dict"]))
     assert all(torch.equal(value, ends[1][1][name]) for name, value in ends[0][1].items())
-
-
-@pytest.mark.kernels
-def test_layer_table_counts_every_parameter_once() -> None:
-    model = MoleculeNetwork(hidden="4x0e + 4x1o", layers=2, radial_hidden=(8,))
-    rows = {row.path: row for row in layer_rows(model)}
-    product = rows["interactions.1.product"]
-    assert (product.kind, product.depth, product.num_paths) == ("TensorProductConv", 1, 2)  # to scalars only
-    assert product.irreps_in == "4x0e+4x1o × 1x0e+1x1o"
-    assert product.backend == "cpu"
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(summary_table(model))
-    total = sum(parameter.numel() for parameter in model.parameters())
-    outside = total - sum(row.parameters for row in rows.values() if row.depth == 0)
-    assert outside == model.embedding.weight.numel()
-    assert f"{total:,} parameters, {outside:,} of them" in console.export_text()
-
-
-def test_far_baselines_are_left_out_of_the_curve() -> None:
-    rows = [{"step": step, "train_mae": 10.0 / step, "val_mae": 12.0 / step} for step in (1, 2, 3)]
-    axis = learning_curve(rows, "U0", "meV", {"near": 20.0, "far": 1e4}, test=4.0).axes[0]
-    labels = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert labels[2:] == ["near: 20 meV", "test: 4 meV"]
-    assert "U0 (meV)" in axis.get_ylabel()
-
-
-def test_parity_shows_every_molecule_and_its_error() -> None:
-    values, errors = parity_plot([1.0, 2.0, 4.0], [1.5, 2.0, 3.0], "mu", "D", "").axes
-    assert np.asarray(values.collections[0].get_offsets()).tolist() == [[1.0, 1.5], [2.0, 2.0], [4.0, 3.0]]
-    assert np.asarray(errors.collections[0].get_offsets()).tolist() == [[1.0, 0.5], [2.0, 0.0], [4.0, -1.0]]
-
-
-def test_parity_of_equal_values_can_be_drawn() -> None:
-    figure = parity_plot([1.0, 1.0], [1.0, 1.0], "mu", "D", "")
-    assert figure.axes[0].get_xlim()[0] < 1.0 < figure.axes[0].get_xlim()[1]
-
-
-def test_damaged_history_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "history.json").write_text("[{")
-    with pytest.raises(
-        DataError, match=r"the history of a run must be JSON, got in .*history.json, line 1: .*\. Delete the file"
-    ):
-        read_history(tmp_path)

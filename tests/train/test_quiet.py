@@ -1,28 +1,14 @@
-"""The first minute of a training: the network in a line, and its end in plain words."""
+"""Lines of Lightning that no user can act on are not printed, and the end of a training is told in plain words."""
 
 from __future__ import annotations
 
 import logging
-import re
-from types import SimpleNamespace
+import warnings
 
 import pytest
 
-from eqlayers.models import MoleculeNetwork
-from eqlayers.train import LayerSummary, page, quiet_lightning
-
-
-def test_a_fit_says_its_network_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    module = SimpleNamespace(model=MoleculeNetwork(hidden="4x0e + 4x1o", layers=1, radial_hidden=(8,)), device="cpu")
-    trainer = SimpleNamespace(is_global_zero=True)
-    LayerSummary().on_fit_start(trainer, module)
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("network: MoleculeNetwork on cpu, ")
-    assert re.search(r", \d+ equivariant layers with backend ", line)
-    layers = page.network(module.model, "cpu", {}).blocks[0].rows["layers"]
-    assert line.endswith(f" parameters, {layers}"), "the report counts otherwise"
-    LayerSummary(whole=True).on_fit_start(trainer, module)
-    assert "irreps in" in capsys.readouterr().out
+from eqlayers.train import quiet_lightning
+from eqlayers.train.quiet import LOGGERS
 
 
 def test_what_no_user_can_act_on_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -58,3 +44,22 @@ def test_the_end_of_a_training_is_told_in_plain_words(said: str, plain: str, cap
     with caplog.at_level(logging.INFO, "lightning"), quiet_lightning():
         logging.getLogger("lightning.pytorch.utilities.rank_zero").info(said)
     assert [record.getMessage() for record in caplog.records] == [plain]
+
+
+def test_warnings_about_small_data_are_hidden_and_others_are_not() -> None:
+    """Inside alone: the filters go with the block, also where it ends with an error."""
+
+    def command() -> None:
+        with quiet_lightning():
+            warnings.warn("The 'train_dataloader' does not have many workers", stacklevel=1)
+            warnings.warn("Checkpoint directory runs/a exists and is not empty.", stacklevel=1)
+            warnings.warn("the loss is negative", stacklevel=1)
+            raise KeyError
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyError):
+            command()
+        warnings.warn("The 'val_dataloader' does not have many workers", stacklevel=1)
+    assert [str(one.message)[:18] for one in shown] == ["the loss is negati", "The 'val_dataloade"]
+    assert not any(logging.getLogger(f"lightning.{name}").filters for name in LOGGERS)
