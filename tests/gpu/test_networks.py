@@ -67,6 +67,7 @@ class Theirs(torch.nn.Module):
         return out
 
 
+@pytest.mark.kernels
 def test_accelerate(device: torch.device) -> None:
     """On a GPU every replacement is compared with its original there, and runs on these kernels."""
     torch.manual_seed(0)
