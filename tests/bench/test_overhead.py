@@ -47,6 +47,9 @@ def test_overhead_of_every_layer(layout: str, folder: Path) -> None:
     for row in result["rows"]:
         assert row["status"] == "ok", row
         assert row["ours"]["median"] > 0 < row["theirs"]["median"]
+    counted = re.search(r"are (\d+) operations of torch; (\d+) of them", " ".join(result["notes"]))
+    assert counted
+    assert int(counted[1]) > 100 > int(counted[2]) > 5, "kernels, in operations of torch"
     assert len(result["ratios"]) == 4
     assert min(result["ratios"].values()) > 0
     small = [row for row in result["rows"] if row["input"] == "one edge"]
