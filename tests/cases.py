@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import e3nn
 
 from eqlayers.testing.defaults import default_dtype
 
-__all__ = ["default_dtype", "quiet_warnings"]
+__all__ = ["default_dtype", "e3nn_defaults", "quiet_warnings"]
 
 
 @contextmanager
@@ -17,3 +20,14 @@ def quiet_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextmanager
+def e3nn_defaults(**options: Any) -> Iterator[None]:
+    """Layers of e3nn that are made inside have these options."""
+    before = e3nn.get_optimization_defaults()
+    e3nn.set_optimization_defaults(**options)
+    try:
+        yield
+    finally:
+        e3nn.set_optimization_defaults(**before)

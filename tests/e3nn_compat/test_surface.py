@@ -7,17 +7,16 @@ import importlib.util
 import inspect
 import io
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import e3nn
 import pytest
 import torch
 from e3nn import o3
 
 import eqlayers as eq
 from eqlayers.errors import ConfigError
+from tests.cases import e3nn_defaults
 from tests.each import each
 from tests.fresh import fresh
 
@@ -107,21 +106,11 @@ def test_instructions_have_e3nns_fields_and_values() -> None:
                 assert mine.path_weight == pytest.approx(other.path_weight, rel=1e-15)
 
 
-@contextmanager
-def defaults(**options: Any) -> Iterator[None]:
-    before = e3nn.get_optimization_defaults()
-    e3nn.set_optimization_defaults(**options)
-    try:
-        yield
-    finally:
-        e3nn.set_optimization_defaults(**before)
-
-
 def test_options_follow_e3nns_defaults_of_the_time_of_construction() -> None:
     args = ("2x1o", "2x1o", "2x1e", [(0, 0, 0, "uuu", True)])
     layers = [eq.TensorProduct(*args), eq.Linear("1o", "1o")]
     assert all(layer._optimize_einsums for layer in layers)
-    with defaults(optimize_einsums=False, specialized_code=False):
+    with e3nn_defaults(optimize_einsums=False, specialized_code=False):
         plain, linear = eq.TensorProduct(*args), eq.Linear("1o", "1o")
         theirs = o3.TensorProduct(*args)
         assert [plain._specialized_code, plain._optimize_einsums, linear._optimize_einsums] == [False] * 3

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-import e3nn
 import pytest
 import torch
 from e3nn import o3
 from torch import Tensor, nn
+
+from tests.cases import e3nn_defaults
 
 # its networks are other packages', of which an environment has one or none; `make test-integrations` makes them
 collect_ignore = [] if any(map(find_spec, ("mace", "nequip", "sevenn"))) else ["test_radial.py"]
@@ -30,10 +31,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True, scope="module")
 def plain_einsums() -> Iterator[None]:
     """Products of e3nn multiply in the order that is written: to look for a better one is half of making a product."""
-    before = e3nn.get_optimization_defaults()["optimize_einsums"]
-    e3nn.set_optimization_defaults(optimize_einsums=False)
-    yield
-    e3nn.set_optimization_defaults(optimize_einsums=before)
+    with e3nn_defaults(optimize_einsums=False):
+        yield
 
 
 def scatter(src: Tensor, index: Tensor, dim: int, dim_size: int) -> Tensor:

@@ -16,7 +16,7 @@ import eqlayers
 from eqlayers.errors import BackendError, ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds import AcceleratedLinear
-from tests.cases import quiet_warnings
+from tests.cases import e3nn_defaults, quiet_warnings
 from tests.each import each
 
 
@@ -146,7 +146,7 @@ def test_a_model_that_cannot_be_copied() -> None:
 @pytest.mark.slow
 def test_copies_have_the_keys_of_the_model_and_load_strictly() -> None:
     """A network with so many paths that copies of e3nn's own layers have keys more."""
-    with quiet_warnings():
+    with quiet_warnings(), e3nn_defaults(optimize_einsums=True):
         plain = SimpleNetwork("3x0e+2x1o", "4x0e+1x1o", max_radius=3.0, num_neighbors=3.0, num_nodes=5.0)
     keys = list(plain.state_dict())
     assert set(copy.deepcopy(plain).state_dict()) > set(keys), "e3nn's own copies no longer differ: leave out this test"
