@@ -96,10 +96,10 @@ def operations(
     cotangent.
     """
     both = [a or b for a, b in zip(moving, weights, strict=True)]
-    first = base.gradient(with_cotangent, both)
-    force = base.gradient(with_cotangent, moving)
+    first = base.vjp(with_cotangent, both)
+    force = base.vjp(with_cotangent, moving)
     cotangents = [True] * (len(force.operands) - len(both))
-    second = force.gradient([True] * len(force.results), [*both, *cotangents])
+    second = force.vjp([True] * len(force.results), [*both, *cotangents])
     return {
         "fwd": base.operations,
         "fwd+bwd": base.operations + first.operations,

@@ -111,7 +111,7 @@ class _Form(SingleLevelFunction):
             return (None,) * (3 + len(operands))
         wanted = asked_for(ctx, wanted)
         cotangents = grads if all(has) else [g for g in grads if g is not None]
-        results = _derivative(call.of(call.description.gradient(has, wanted)), [*operands, *cotangents], graph)
+        results = _derivative(call.of(call.description.vjp(has, wanted)), [*operands, *cotangents], graph)
         if all(wanted):
             return (None, None, None, *results)
         rest = iter(results)
@@ -122,7 +122,7 @@ class _Form(SingleLevelFunction):
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
         moving = [t for t in tangents[3:] if t is not None]
-        along = ctx.call.description.along(tuple(t is not None for t in tangents[3:]))
+        along = ctx.call.description.jvp(tuple(t is not None for t in tangents[3:]))
         return tuple(_operator(ctx.call.of(along), [*operands, *moving], graph))
 
 

@@ -160,7 +160,7 @@ def _of_atoms(options: dict[str, Any], rows: int, layer: Any) -> dict[str, int]:
     base = lowered(Contraction(*irreps, options["correlation"], mixings, "mul_ir"))
     of_rows = operations(base.packed.by_species, [True, False], [False, True], [True])
     fold: Any = base.fold
-    both = fold.operations + fold.gradient([True], [True] * len(fold.operands)).operations
+    both = fold.operations + fold.vjp([True], [True] * len(fold.operands)).operations
     of_species = {"fwd": fold.operations, "fwd+bwd": both, "fwd+double": both}
     return {d: options["channels"] * (rows * of_rows[d] + options["elements"] * of_species[d]) for d in of_rows}
 

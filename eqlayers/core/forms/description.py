@@ -54,13 +54,13 @@ class Description:
         self.batch = next((number for number, (_, place) in enumerate(self.shapes) if place == 0), None)
         self._derived: dict[Any, Description] = {}
 
-    def gradient(self, has: Flags, wanted: Flags) -> Description:
+    def vjp(self, has: Flags, wanted: Flags) -> Description:
         """The gradients of ``sum(result * cotangent)`` over the results that have one, by the wanted operands."""
         return self._derived.get((has, wanted)) or self._keep((has, wanted), f"/g{_text(has)}:{_text(wanted)}")
 
-    def along(self, moving: Flags) -> Description:
-        """The derivative along tangents of the operands that move."""
-        return self._derived.get(moving) or self._keep(moving, f"/a{_text(moving)}")
+    def jvp(self, has_tangent: Flags) -> Description:
+        """The derivative of the results along tangents of operands."""
+        return self._derived.get(has_tangent) or self._keep(has_tangent, f"/a{_text(has_tangent)}")
 
     def with_rows(self, *rows: str) -> Description:
         """Give its operands and results other rows."""
@@ -120,16 +120,16 @@ def _from_table(form: Any, text: str) -> Any:
     return form.tabled(reads, orders)
 
 
-def _gradient(form: Any, text: str) -> Any:
+def _vjp(form: Any, text: str) -> Any:
     has, wanted = map(_flags, text.split(":"))
-    return form.gradient(has, wanted)
+    return form.vjp(has, wanted)
 
 
-def _along(form: Any, text: str) -> Any:
-    moving = _flags(text)
-    if len(moving) != len(form.operands):
+def _jvp(form: Any, text: str) -> Any:
+    has_tangent = _flags(text)
+    if len(has_tangent) != len(form.operands):
         raise ValueError
-    return form.along(moving)
+    return form.jvp(has_tangent)
 
 
-_STEPS: dict[str, Callable[[Any, str], Any]] = {"m": _other_rows, "t": _from_table, "g": _gradient, "a": _along}
+_STEPS: dict[str, Callable[[Any, str], Any]] = {"m": _other_rows, "t": _from_table, "g": _vjp, "a": _jvp}

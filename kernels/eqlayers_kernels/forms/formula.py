@@ -151,7 +151,7 @@ class Formula:
 
     # -- derivatives --------------------------------------------------------------------------------------------------
 
-    def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> Formula:
+    def vjp(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> Formula:
         """The gradients of ``sum(result * cotangent)`` by what is wanted; cotangents are operands behind the others."""
         expr = Expression(self.nodes)
         cotangents = [one for one, has in zip(self.results, has_cotangent, strict=True) if has]
@@ -186,12 +186,12 @@ class Formula:
         new = tuple(one._replace(name=f"cotangent of {one.name}") for one in cotangents)
         return _made(expr, (*self.operands, *new), results, nodes_of, self.channels)
 
-    def along(self, moving: Sequence[bool]) -> Formula:
-        """The derivative of the results along tangents of the moving ones, which become operands, behind the others."""
+    def jvp(self, has_tangent: Sequence[bool]) -> Formula:
+        """The derivative of the results along tangents of operands; tangents are operands behind the others."""
         expr = Expression(self.nodes)
         numbers: dict[int, int] = {}
         extra: list[Operand] = []
-        for number, (one, moves) in enumerate(zip(self.operands, moving, strict=True)):
+        for number, (one, moves) in enumerate(zip(self.operands, has_tangent, strict=True)):
             if moves:
                 numbers[number] = len(self.operands) + len(extra)
                 extra.append(one._replace(name=f"tangent of {one.name}"))

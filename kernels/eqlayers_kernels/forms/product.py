@@ -140,45 +140,45 @@ class ProductForm:
     def _like(self, order: int, results: Sequence[str], tangents: Sequence[str] = ()) -> ProductForm:
         return replace(self, kind=Kind(order, tuple(results), tuple(tangents), self.kind.factors))
 
-    def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> ProductForm | SumForm:
-        """See :meth:`eqlayers_kernels.forms.formula.Formula.gradient`."""
+    def vjp(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> ProductForm | SumForm:
+        """See :meth:`eqlayers_kernels.forms.formula.Formula.vjp`."""
         names = tuple(name for name, want in zip(self.names, wanted, strict=True) if want)
-        moving = tuple(name for name, has in zip(self.kind.results, has_cotangent, strict=True) if has)
-        if self.kind.order == 0 and moving:
+        tangents = tuple(name for name, has in zip(self.kind.results, has_cotangent, strict=True) if has)
+        if self.kind.order == 0 and tangents:
             return self._like(1, names)
         if self.kind.order == 1:
             wanted_names = tuple("z" if name == "g" else name for name in names)
             if self.reading is None:
-                return self._like(2, wanted_names, moving)
+                return self._like(2, wanted_names, tangents)
             places = {self.kind.results[n]: place for n, place in _behind(len(self.names), has_cotangent).items()}
             targets = {name: place for place, name in enumerate(wanted_names)}
-            return SumForm.gradient_of(self, has_cotangent, wanted, self._second(places, targets))
-        return SumForm.gradient_of(self, has_cotangent, wanted, self._pairs(has_cotangent, names))
+            return SumForm.vjp_of(self, has_cotangent, wanted, self._second(places, targets))
+        return SumForm.vjp_of(self, has_cotangent, wanted, self._pairs(has_cotangent, names))
 
-    def _second(self, moving: dict[str, int], targets: dict[str, int]) -> Iterator[Part]:
-        """Derivatives of first gradients along what moves: kernels have those along all but the table.
+    def _second(self, place_of: dict[str, int], targets: dict[str, int]) -> Iterator[Part]:
+        """Derivatives of first gradients along tangents, by their places: kernels have them along all but the table.
 
         Along the table, they are first derivatives with another table; so is the derivative of the table's gradient
         along coefficients alone, with others of these.
         """
         count = len(self.kind.factors) + 1
         operands, base = tuple(range(count)), self._like(0, ("z",))
-        tangents = [name for name in moving if name in "xyc"]
+        tangents = [name for name in place_of if name in "xyc"]
         alone = tangents == ["c"]
         for results, moves in (("xycz", bool(tangents)), ("t", bool(tangents) and not alone)):
             names = [name for name in targets if name in results]
             if names and moves:
-                picks = (*operands, *(moving[name] for name in tangents))
+                picks = (*operands, *(place_of[name] for name in tangents))
                 yield Part(self._like(2, names, tangents), picks, tuple(targets[name] for name in names))
-        for other, results, needed in (("c", "t", alone), ("t", "xycz", "t" in moving)):
+        for other, results, needed in (("c", "t", alone), ("t", "xycz", "t" in place_of)):
             if needed:
                 place = self.linear.index(other)
-                picks = tuple(moving[other] if pick == place else pick for pick in operands)
+                picks = tuple(place_of[other] if pick == place else pick for pick in operands)
                 yield from _gradients(base.weighted, picks, {n: p for n, p in targets.items() if n in results})
 
-    def along(self, moving: Sequence[bool]) -> SumForm:
-        """See :meth:`eqlayers_kernels.forms.formula.Formula.along`."""
-        count, places, parts = len(self.names), _behind(len(self.names), moving), []
+    def jvp(self, has_tangent: Sequence[bool]) -> SumForm:
+        """See :meth:`eqlayers_kernels.forms.formula.Formula.jvp`."""
+        count, places, parts = len(self.names), _behind(len(self.names), has_tangent), []
         targets = tuple(range(len(self.results)))
         last = len(self.kind.factors)  # where g stands
         if self.kind.order == 0:
@@ -207,7 +207,7 @@ class ProductForm:
             if tangents:
                 picks = (*range(last + 1), *(named[f"d{name}"] for name in tangents))
                 parts.append(Part(self._like(2, self.kind.results, tangents), picks, targets))
-        return SumForm.along_of(self, moving, parts)
+        return SumForm.jvp_of(self, has_tangent, parts)
 
     def _pairs(self, has_cotangent: Sequence[bool], wanted: tuple[str, ...]) -> Iterator[Part]:
         """The parts of the gradient of a second derivative: F with two operands replaced."""
@@ -256,7 +256,7 @@ class SumForm:
         return self.parts[0].form.program if self.parts else None
 
     @classmethod
-    def gradient_of(
+    def vjp_of(
         cls, base: ProductForm | SumForm, has_cotangent: Sequence[bool], wanted: Sequence[bool], parts: Iterator[Part]
     ) -> SumForm:
         """A form with the operands and results that a gradient of ``base`` has."""
@@ -273,18 +273,18 @@ class SumForm:
         return cls((*base.operands, *extra), tuple(results), tuple(parts))
 
     @classmethod
-    def along_of(cls, base: ProductForm | SumForm, moving: Sequence[bool], parts: Sequence[Part]) -> SumForm:
+    def jvp_of(cls, base: ProductForm | SumForm, has_tangent: Sequence[bool], parts: Sequence[Part]) -> SumForm:
         """A form with the operands and results that a derivative of ``base`` along tangents has."""
         extra = [
             one._replace(name=f"tangent of {one.name}")
-            for one, moves in zip(base.operands, moving, strict=True)
+            for one, moves in zip(base.operands, has_tangent, strict=True)
             if moves
         ]
         results = tuple(one._replace(name=f"tangent of {one.name}") for one in base.results)
         return cls((*base.operands, *extra), results, tuple(parts))
 
-    def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> SumForm:
-        """See :meth:`eqlayers_kernels.forms.formula.Formula.gradient`."""
+    def vjp(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> SumForm:
+        """See :meth:`eqlayers_kernels.forms.formula.Formula.vjp`."""
         places, order = _behind(len(self.operands), has_cotangent), _behind(0, wanted)
 
         def parts() -> Iterator[Part]:
@@ -293,20 +293,20 @@ class SumForm:
                 part_wants = [wanted[pick] for pick in picks]
                 if any(part_has) and any(part_wants):
                     extra = tuple(places[target] for target in targets if has_cotangent[target])
-                    derivative = form.gradient(part_has, part_wants)
+                    derivative = form.vjp(part_has, part_wants)
                     yield Part(derivative, (*picks, *extra), tuple(order[pick] for pick in picks if wanted[pick]))
 
-        return SumForm.gradient_of(self, has_cotangent, wanted, parts())
+        return SumForm.vjp_of(self, has_cotangent, wanted, parts())
 
-    def along(self, moving: Sequence[bool]) -> SumForm:
-        """See :meth:`eqlayers_kernels.forms.formula.Formula.along`."""
-        places = _behind(len(self.operands), moving)
-        parts = [
-            Part(form.along([moving[p] for p in picks]), (*picks, *(places[p] for p in picks if moving[p])), targets)
-            for form, picks, targets in self.parts
-            if any(moving[pick] for pick in picks)
-        ]
-        return SumForm.along_of(self, moving, parts)
+    def jvp(self, has_tangent: Sequence[bool]) -> SumForm:
+        """See :meth:`eqlayers_kernels.forms.formula.Formula.jvp`."""
+        places = _behind(len(self.operands), has_tangent)
+        parts = []
+        for form, picks, targets in self.parts:
+            has = [has_tangent[p] for p in picks]
+            if any(has):
+                parts.append(Part(form.jvp(has), (*picks, *(places[p] for p in picks if has_tangent[p])), targets))
+        return SumForm.jvp_of(self, has_tangent, parts)
 
 
 class AnyForm(Protocol):
@@ -334,11 +334,11 @@ class AnyForm(Protocol):
     def reading(self) -> Reading | None:
         """How weights are read from a table; None if they are an operand."""
 
-    def gradient(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> AnyForm:
+    def vjp(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> AnyForm:
         """The gradients of the results that have cotangents, by the wanted operands."""
 
-    def along(self, moving: Sequence[bool]) -> AnyForm:
-        """The derivative along tangents of the operands that move."""
+    def jvp(self, has_tangent: Sequence[bool]) -> AnyForm:
+        """The derivative of the results along tangents of operands."""
 
 
 def _behind(count: int, flags: Sequence[bool]) -> dict[int, int]:

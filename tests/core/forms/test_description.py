@@ -27,14 +27,14 @@ def test_a_description_is_made_once_under_its_key(form: Form) -> None:
     steps: dict[str, Description] = {
         "/mseod": form.with_rows("src", "each", "one", "dst"),
         "/t4:1": form.tabled(4, 1),
-        "/g1:110": form.gradient((True,), (True, True, False)),
-        "/a101": form.along((True, False, True)),
+        "/g1:110": form.vjp((True,), (True, True, False)),
+        "/a101": form.jvp((True, False, True)),
     }
     for step, one in steps.items():
         assert one.key == form.key + step
         assert describe(one.key) is one is KNOWN[one.key]
     assert form.tabled(4, 1) is steps["/t4:1"]
-    assert steps["/g1:110"].gradient((True, True), (True,) * 4).key.endswith("/g1:110/g11:1111")
+    assert steps["/g1:110"].vjp((True, True), (True,) * 4).key.endswith("/g1:110/g11:1111")
 
 
 def test_the_key_and_the_text_name_one_form(form: Form) -> None:

@@ -43,11 +43,11 @@ def test_gradients_and_derivatives_along_are_those_of_finite_differences(name):
     operands, tangents, step = some(base), some(base, 1), 1e-6
     ahead, behind = (run(base, [o + s * t for o, t in zip(operands, tangents, strict=False)]) for s in (step, -step))
     expected = [(a - b) / (2 * step) for a, b in zip(ahead, behind, strict=False)]
-    along = run(base.along([True] * len(operands)), [*operands, *tangents])
+    along = run(base.jvp([True] * len(operands)), [*operands, *tangents])
     for found, want in zip(along, expected, strict=True):
         np.testing.assert_allclose(found, want, atol=1e-7)
     cotangents = [np.random.default_rng(2).normal(size=z.shape) for z in along]
-    gradients = run(base.gradient([True] * len(along), [True] * len(operands)), [*operands, *cotangents])
+    gradients = run(base.vjp([True] * len(along), [True] * len(operands)), [*operands, *cotangents])
     left = sum((c * d).sum(0) for c, d in zip(cotangents, along, strict=False))
     right = sum((g * t).sum(0) for g, t in zip(gradients, tangents, strict=False))
     np.testing.assert_allclose(left, right, atol=1e-12)
@@ -58,15 +58,15 @@ def test_second_derivatives_are_symmetric_and_third_are_those_of_the_second(name
     base = SAMPLES[name]
     count, results = len(base.operands), len(base.results)
     a, b = [True] * results, [True] * count
-    gradient = base.gradient(a, b)
-    second = gradient.along([*b, *[False] * results])
+    gradient = base.vjp(a, b)
+    second = gradient.jvp([*b, *[False] * results])
     operands, cotangents = some(base), [np.ones((one.components, 4)) for one in base.results]
     first_way, second_way = some(base, 1), some(base, 2)
     found = [run(second, [*operands, *cotangents, *way]) for way in (first_way, second_way)]
     left = sum((f * t).sum(0) for f, t in zip(found[0], second_way, strict=False))
     right = sum((f * t).sum(0) for f, t in zip(found[1], first_way, strict=False))
     np.testing.assert_allclose(left, right, atol=1e-11)
-    third, step = second.along([*b, *[False] * (results + count)]), 1e-6
+    third, step = second.jvp([*b, *[False] * (results + count)]), 1e-6
     ahead, behind = (
         run(second, [*(o + s * t for o, t in zip(operands, second_way, strict=False)), *cotangents, *first_way])
         for s in (step, -step)
@@ -77,21 +77,21 @@ def test_second_derivatives_are_symmetric_and_third_are_those_of_the_second(name
 
 def test_every_derivative_has_the_rows_and_columns_of_what_it_is_the_derivative_of():
     base = edges_of_points()
-    gradient = base.gradient([True, False, True], [True, True, False])
+    gradient = base.vjp([True, False, True], [True, True, False])
     assert [one.rows for one in gradient.operands] == ["src", "dst", "each", "each", "each"]
     assert [(one.rows, one.blocks) for one in gradient.results] == [(o.rows, o.blocks) for o in base.operands[:2]]
-    second = gradient.gradient([True, True], [False, False, True, True, False])
+    second = gradient.vjp([True, True], [False, False, True, True, False])
     assert [one.rows for one in second.operands[5:]] == ["src", "dst"]  # cotangents of sums are gathered
     assert [one.width for one in second.results] == [4, 3]
-    assert base.along([True, False, False]).operands[3].rows == "src"
+    assert base.jvp([True, False, False]).operands[3].rows == "src"
 
 
 def test_gradients_near_and_at_the_zero_vector_are_finite():
     base = edges_of_points()
     flags = ([True] * 3, [True] * 3)
-    first = base.gradient(*flags)
-    second = first.gradient(flags[1], [True] * 6)
-    third = second.gradient([True] * 6, [True] * 9)
+    first = base.vjp(*flags)
+    second = first.vjp(flags[1], [True] * 6)
+    third = second.vjp([True] * 6, [True] * 9)
     for size in (0.0, 1e-20, 1e-12, 1e-3):
         shift = np.array([[size, 2 * size], [0.0, size], [size, 0.0]])
         operands = [np.zeros((3, 2)), np.zeros((3, 2)), shift]

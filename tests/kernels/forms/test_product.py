@@ -62,16 +62,16 @@ def test_derivatives_are_those_of_finite_differences(form: ProductForm, order: i
     """Along tangents, and as gradients of all operands."""
     current: Any = form
     for _ in range(order):
-        current = current.gradient([True] * len(current.results), [True] * len(current.operands))
+        current = current.vjp([True] * len(current.results), [True] * len(current.operands))
     operands, tangents, step = draw(current.operands, 1), draw(current.operands, 2), 1e-4
-    along = current.along([True] * len(operands))
+    along = current.jvp([True] * len(operands))
     ahead, behind = (
         results(current, [a + s * t for a, t in zip(operands, tangents, strict=True)]) for s in (step, -step)
     )
     changes = results(along, [*operands, *tangents])
     for change, a, b in zip(changes, ahead, behind, strict=True):
         np.testing.assert_allclose(change, (a - b) / (2 * step), rtol=0, atol=1e-5)
-    gradient, cotangents = current.gradient([True] * len(changes), [True] * len(operands)), draw(along.results, 3)
+    gradient, cotangents = current.vjp([True] * len(changes), [True] * len(operands)), draw(along.results, 3)
     gradients = results(gradient, [*operands, *cotangents])
     left = sum((c * d).sum() for c, d in zip(cotangents, changes, strict=True))
     assert left == pytest.approx(sum((g * t).sum() for g, t in zip(gradients, tangents, strict=True)), rel=1e-10)
@@ -79,16 +79,16 @@ def test_derivatives_are_those_of_finite_differences(form: ProductForm, order: i
 
 def test_operands_and_results_follow_from_the_kind(form: ProductForm) -> None:
     x, y, w, z = form.program.widths
-    gradient = form.gradient([True], [True, False, True])
+    gradient = form.vjp([True], [True, False, True])
     assert isinstance(gradient, ProductForm)
     assert gradient.kind == Kind(1, ("x", "w"))
     assert [(one.name, one.width) for one in gradient.operands] == [("x", x), ("y", y), ("w", w), ("g", z)]
     assert [one.name for one in gradient.results] == ["gradient of x", "gradient of w"]
-    second = gradient.gradient([False, True], [True, False, False, True])
+    second = gradient.vjp([False, True], [True, False, False, True])
     assert [(one.name, one.width) for one in second.operands[4:]] == [("dw", w)]
     assert [one.width for one in second.results] == [x, z]
     assert len(form.weighted.program.paths) == len(form.program.paths) - 1
-    assert form.gradient([True], [True] * 3).name != gradient.name == form.gradient([True], [True, False, True]).name
+    assert form.vjp([True], [True] * 3).name != gradient.name == form.vjp([True], [True, False, True]).name
     assert form.with_rows(("src", "each", "one"), ("dst",)).shared
 
 

@@ -123,7 +123,7 @@ def test_the_zero_vector(normalize: bool) -> None:
     np.testing.assert_array_equal(value, [[1.0] + [0.0] * 24])
     given, made, derivatives = [True], [zero, np.ones((1, 25))], []
     for _ in range(3):
-        base = base.gradient(given, [True] + [False] * (len(base.operands) - 1))
+        base = base.vjp(given, [True] + [False] * (len(base.operands) - 1))
         (derivative,) = run(base, *made)
         derivatives.append(derivative)
         given, made = [True], [*made, np.ones((1, 3))]
@@ -138,7 +138,7 @@ def test_the_zero_vector(normalize: bool) -> None:
 def test_no_more_operations_than_counted(lmax: int, forward: int, gradient: int) -> None:
     base = harmonics_formula(tuple(range(lmax + 1)), True, "component")
     assert base.operations <= forward
-    assert base.gradient([True], [True]).operations <= gradient
+    assert base.vjp([True], [True]).operations <= gradient
 
 
 def test_one_degree_pays_for_no_other() -> None:

@@ -116,7 +116,7 @@ def test_functions_of_infinities_and_of_what_is_no_number():
 @pytest.mark.parametrize("layout", ["ir_mul", "mul_ir"])
 @pytest.mark.parametrize("rows", ["src", "one", "each"])
 def test_sums_over_the_rows_of_a_node_and_over_all(layout, rows):
-    base = cubic(19, layout, rows).gradient([True], [True, True])
+    base = cubic(19, layout, rows).vjp([True], [True, True])
     arrays = data(base, np.float64)
     for chunks in (1, 3):
         found = run(base, arrays, "float64", "by_src" if rows == "src" else "rows", chunks)
@@ -164,7 +164,7 @@ def test_rows_without_channels(dtype, walk, chunks):
     arrays = data(base, TYPES[dtype][0])
     assert_equal_to_rounding(run(base, arrays, dtype, walk, chunks), expected(base, arrays), base, dtype)
     wanted = [walk == "by_src", walk == "by_dst", True]
-    back = base.gradient([True] * 3, wanted)
+    back = base.vjp([True] * 3, wanted)
     arrays = data(back, TYPES[dtype][0])
     found = run(back, arrays, dtype, walk, chunks)
     # gradients grow with the inverse length of the shortest vector, and errors with its square
@@ -178,7 +178,7 @@ def test_rows_without_channels_and_without_a_graph(chunks):
     base = edges_of_points().with_rows(("each", "one", "each"))
     arrays = data(base, np.float64)
     assert_equal_to_rounding(run(base, arrays, "float64", "rows", chunks), expected(base, arrays), base, "float64")
-    back = base.gradient([True] * 3, [True] * 3)
+    back = base.vjp([True] * 3, [True] * 3)
     arrays = data(back, np.float64)
     for f, w in zip(run(back, arrays, "float64", "rows", chunks), expected(back, arrays), strict=True):
         np.testing.assert_allclose(f, w, atol=1e-12 * np.abs(w).max(), rtol=0)

@@ -28,7 +28,7 @@ SAMPLES = {
 def texts(name: str) -> list[FormulaText]:
     """Kernels of values and gradients."""
     base = SAMPLES[name]
-    gradient = base.gradient([True] * len(base.results), [True] * len(base.operands))
+    gradient = base.vjp([True] * len(base.results), [True] * len(base.operands))
     return [piece.text for form in (base, gradient) for piece in plan(form, False, ON)]
 
 

@@ -115,8 +115,8 @@ def geometry() -> Formula:
 
 def derivatives(base: Formula) -> dict[str, Formula]:
     """Derivatives of the first and second order, by all operands."""
-    first = base.gradient([True] * len(base.results), [True] * len(base.operands))
-    second = first.gradient([True] * len(first.results), [True] * len(first.operands))
+    first = base.vjp([True] * len(base.results), [True] * len(base.operands))
+    second = first.vjp([True] * len(first.results), [True] * len(first.operands))
     return {"values": base, "gradients": first, "second gradients": second}
 
 
