@@ -148,6 +148,6 @@ CASES = [
         rows={"edge_attr": "edge", "lengths": "edge", "edge_index": "index"},
         out_rows="node",
         family="Products",
-        slow=("derivatives", "torch.compile", "torch.export"),
+        slow=("derivatives", "kernels", "torch.compile", "torch.export"),
     ),
 ]
