@@ -11,10 +11,10 @@ import e3nn.nn
 import torch
 from e3nn import o3
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import nn
 from ..core.graph import Graph
+from ..core.torch_internals import TorchDispatchMode
 from ..irreps.algebra import as_irreps
 from ..irreps.layout import LAYOUTS, to_ir_mul, to_mul_ir
 from ..models import NequIP, Potential, Structures
