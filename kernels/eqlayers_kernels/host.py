@@ -19,13 +19,13 @@ class HostTensors(Generic[Key]):
 
     def __init__(self) -> None:
         self.kept: dict[Key, Tensor] = {}
-        self._locked: dict[Key, Tensor] = {}  # in page-locked memory: to ask each tensor takes as long as a copy
+        self._locked: set[Key] = set()  # in page-locked memory: to ask each tensor takes as long as a copy
 
     def on_device(self, key: Key, device: torch.device) -> Tensor:
         """The tensor of that key on a device, for one call."""
         if device.type != "cuda":
             return self.kept[key].to(device)
-        locked = self._locked.get(key)
-        if locked is None:  # threads may do so twice
-            locked = self.kept[key] = self._locked[key] = self.kept[key].pin_memory()
-        return locked.to(device, non_blocking=True)
+        if key not in self._locked:  # threads may do so twice
+            self.kept[key] = self.kept[key].pin_memory()
+            self._locked.add(key)
+        return self.kept[key].to(device, non_blocking=True)
