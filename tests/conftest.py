@@ -161,7 +161,7 @@ def quick_interpreter() -> Iterator[None]:
 #: Folders and files whose layers run in torch unless a test names a backend: what they test is not in the kernels.
 IN_TORCH = (
     *("models", "integrations", "layers", "e3nn_compat", "tools", "train", "simulate", "testing"),
-    *("examples", "golden", "gpu", "irreps"),  # without a GPU
+    *("golden", "gpu", "irreps"),
     *("test_bad_calls.py", "test_cli.py", "test_docs.py", "test_functional.py", "test_o3.py"),
 )
 

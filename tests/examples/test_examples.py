@@ -138,7 +138,6 @@ def test_vibrations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         run(example("12_vibrations"), monkeypatch, capsys, "none.pt")
 
 
-@pytest.mark.kernels
 def test_own_product(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert "one formula: cpu runs" in run(example("14_own_product"), monkeypatch, capsys)
 

@@ -18,3 +18,9 @@ def test_faults_can_be_put_in(row: dict) -> None:
     assert all(fault["new"] != fault["old"] for fault in row["faults"])
     assert len(counts) == len(row["faults"]), "two faults have one name"
     assert (ROOT / row["tests"]).is_file()
+
+
+def test_a_file_has_one_row_for_each_of_its_test_files() -> None:
+    pairs = [(row["file"], row["tests"]) for row in ROWS]
+    twice = sorted({pair for pair in pairs if pairs.count(pair) > 1})
+    assert not twice, f"put the faults of these into one row: {twice}"
