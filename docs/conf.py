@@ -59,7 +59,8 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "docs" / "_build" / "notebooks" / code)
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300  # seconds for one cell
+# seconds for one cell: a training beside the tests can take five times its own time
+nb_execution_timeout = 1200
 executors.executenb = partial(executors.executenb, coalesce_streams=True)  # a command is read in pieces
 os.environ["MATPLOTLIBRC"] = str(ROOT / "docs" / "tutorials" / "matplotlibrc")
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, which asks for widgets in a notebook
