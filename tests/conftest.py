@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,16 @@ def quick_interpreter() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         quicken(patch)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_moment_of_each_function() -> Iterator[None]:
+    """e3nn averages a function over a million numbers for each activation; they are the same numbers every time."""
+    from e3nn.math import _normalize_activation as e3nn_activation
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(e3nn_activation, "moment", cache(e3nn_activation.moment))
         yield
 
 
