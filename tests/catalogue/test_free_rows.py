@@ -27,7 +27,8 @@ def row(case: Case) -> Any:
 
 @pytest.mark.parametrize("case", [row(case) for case in CASES])
 def test_rows_of_values_and_of_gradients(case: Case) -> None:
-    layer, arguments = case.layer(dtype=torch.float32), case.arguments(rows=ROWS, dtype=torch.float32)
+    layer = case.layer(dtype=torch.float32, backend=None)  # its operator is what graphs hold, and compiles nothing
+    arguments = case.arguments(rows=ROWS, dtype=torch.float32)
     wanted = case.gradients(arguments)
 
     def gradients(*operands: Tensor) -> tuple[Tensor, ...]:
