@@ -59,7 +59,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "docs" / "_build" / "notebooks" / code)
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
-# seconds for one cell: a training beside the tests can take five times its own time
+# seconds for one cell: a training took more than 300 beside the tests, on a machine that withheld its cores
 nb_execution_timeout = 1200
 executors.executenb = partial(executors.executenb, coalesce_streams=True)  # a command is read in pieces
 os.environ["MATPLOTLIBRC"] = str(ROOT / "docs" / "tutorials" / "matplotlibrc")

@@ -164,8 +164,14 @@ def one_moment_of_each_function() -> Iterator[None]:
     """e3nn averages a function over a million numbers for each activation; they are the same numbers every time."""
     from e3nn.math import _normalize_activation as e3nn_activation
 
+    kept = cache(e3nn_activation.moment)
+
+    def moment(f: Any, n: int, dtype: Any = None, device: Any = None) -> torch.Tensor:
+        value: torch.Tensor = kept(f, n, *e3nn_activation.explicit_default_types(dtype, device))
+        return value
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(e3nn_activation, "moment", cache(e3nn_activation.moment))
+        patch.setattr(e3nn_activation, "moment", moment)
         yield
 
 

@@ -302,21 +302,21 @@ def _orders(
     return [*outputs, *first, *_slopes(layer, live, first)]
 
 
+def _values(layer: torch.nn.Module, arguments: Mapping[str, Tensor], names: Collection[str]) -> Sequence[Tensor]:
+    return call(layer, arguments)
+
+
 def kernels(case: Case) -> None:
     """Compiled kernels give the values and the first two derivatives of plain torch, in each layout; in float32 too."""
     names = case.gradients(case.arguments())
-    runs = [(case.layouts[0], torch.float64, EXACT)]
-    if "," not in case.name:  # another row of the family has compiled the others
-        runs += [(layout, torch.float32, 1000 * torch.finfo(torch.float32).eps) for layout in case.layouts[1:]]
-    for layout, dtype, bound in runs:
+    runs = [(case.layouts[0], torch.float64, EXACT, _orders)]
+    if "," not in case.name:  # another row of the class has compiled the others
+        of = _orders if len(case.layouts) > 1 else _values
+        runs.append((case.layouts[-1], torch.float32, 1000 * torch.finfo(torch.float32).eps, of))
+    for layout, dtype, bound, of in runs:
         arguments = case.in_layout(case.arguments(dtype=dtype), layout)
-        layers = [case.layer(layout, dtype, backend=name) for name in (None, "torch")]
-        close(*(_orders(layer, arguments, names) for layer in layers), bound)
-    if case.layouts[1:]:
-        return
-    arguments = case.arguments(dtype=torch.float32)
-    outputs, wanted = (call(case.layer(dtype=torch.float32, backend=name), arguments) for name in (None, "torch"))
-    close(outputs, wanted, 1000 * torch.finfo(torch.float32).eps)
+        layers = (case.layer(layout, dtype, backend=name) for name in (None, "torch"))
+        close(*(of(layer, arguments, names) for layer in layers), bound)
 
 
 #: Name -> check. A case without some says why.

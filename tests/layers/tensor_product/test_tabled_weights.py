@@ -80,7 +80,7 @@ def test_derivatives_against_differences(layout: str) -> None:
     check_derivatives(lambda *t: layer(*t[:2], TabledWeights(t[2], interval, t[3]), edges), tensors, max_elements=10)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("moving", range(1, 16))
 def test_any_set_of_operands_may_be_frozen(moving: int) -> None:
     """First and second derivatives: only those that are asked for are computed, and they are right."""
