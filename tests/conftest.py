@@ -39,8 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Marks of plugins that may be missing, which strict marks ask for."""
-    for module, mark in (("pytest_timeout", "timeout(seconds)"), ("xdist", "xdist_group(name)")):
-        if find_spec(module) is None:
+    for plugin, mark in (("timeout", "timeout(seconds)"), ("xdist", "xdist_group(name)")):
+        if not config.pluginmanager.hasplugin(plugin):
             config.addinivalue_line("markers", f"{mark}: of a plugin that is not installed")
 
 

@@ -44,6 +44,17 @@ def outcomes(folder: Path, text: str, *options: str) -> tuple[dict[str, int], st
     return {names.get(words[i + 1], words[i + 1]): int(words[i]) for i in range(0, len(words) - 2, 2)}, done.stdout
 
 
+@pytest.fixture(scope="module")
+def shared() -> None:
+    """A fixture of this file."""
+
+
+def test_tests_that_share_a_fixture_have_one_worker(shared: None, request: pytest.FixtureRequest) -> None:
+    """pytest-xdist 3.8 groups tests by a suffix of their names, which pytest 9.2 ignores."""
+    groups = getattr(request.config.option, "loadgroup", False)  # of a worker
+    assert request.node.nodeid.endswith(f"@{request.path}") == bool(groups)
+
+
 @pytest.mark.long
 def test_only_a_gpu_excuses_a_skip(tmp_path: Path) -> None:
     assert outcomes(tmp_path, SKIPS)[0] == {"passed": 1, "skipped": 4, "xfailed": 1}

@@ -116,7 +116,7 @@ def test_every_point_has_a_model_that_learns_it(script: ModuleType) -> None:
     assert sum(point.seconds for point in points) == 35 * 40 + 37 * 60 + 8 * 360
 
 
-@pytest.mark.parametrize("name", ["ethanol_md", "mini_qm9 U0", "mini_qm9 mu"])
+@pytest.mark.parametrize("name", ["ethanol_md", pytest.param("mini_qm9 U0", marks=pytest.mark.slow), "mini_qm9 mu"])
 def test_a_point_is_trained(script: ModuleType, name: str) -> None:
     """With SchNet, which compiles nothing, and no step in the time: the errors are those of a known predictor."""
     trained = script.train(script.Point(name, 50, "SchNet", 1e-9, 1e-3, 1), lambda spent: None)

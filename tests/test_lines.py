@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ LIMITS = {
 }
 
 
-def kinds_of(text: str) -> Counter[str]:
+@cache
+def kinds_of(path: Path) -> Counter[str]:
     """Lines of a file by kind."""
+    text = path.read_text()
     kinds = ["code" if line.split("#")[0].strip() else "comments and empty lines" for line in text.splitlines()]
     for node in ast.walk(ast.parse(text)):
         kind, part = "imports", node
@@ -38,8 +41,7 @@ def kinds_of(text: str) -> Counter[str]:
 def lines_of(folders: tuple[str, ...], without: tuple[str, ...]) -> Counter[str]:
     """Lines of the Python files in folders, by kind."""
     paths = {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")}
-    texts = ((ROOT / path).read_text() for path in paths if not path.startswith(without))
-    return sum((kinds_of(text) for text in texts), Counter())
+    return sum((kinds_of(ROOT / path) for path in paths if not path.startswith(without)), Counter())
 
 
 @pytest.mark.parametrize("part", LIMITS)

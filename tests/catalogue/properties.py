@@ -293,30 +293,36 @@ def _slopes(layer: torch.nn.Module, arguments: Mapping[str, Tensor], outputs: Se
 
 
 def _orders(
-    layer: torch.nn.Module, arguments: Mapping[str, Tensor], names: Collection[str], positional: bool = False
+    layer: torch.nn.Module,
+    arguments: Mapping[str, Tensor],
+    names: Collection[str],
+    positional: bool = False,
+    order: int = 2,
 ) -> list[Tensor]:
-    """The results, and first and second derivatives by the named arguments and the weights."""
+    """The results, and derivatives up to second order by the named arguments and the weights."""
     live = {name: value.clone().requires_grad_(name in names) for name, value in arguments.items()}
     outputs = results(layer(*live.values())) if positional else call(layer, live)
-    first = _slopes(layer, live, outputs, create_graph=True)
-    return [*outputs, *first, *_slopes(layer, live, first)]
-
-
-def _values(layer: torch.nn.Module, arguments: Mapping[str, Tensor], names: Collection[str]) -> Sequence[Tensor]:
-    return call(layer, arguments)
+    values = [outputs]
+    for left in reversed(range(order)):
+        values.append(_slopes(layer, live, values[-1], create_graph=left > 0))
+    return [value for part in values for value in part]
 
 
 def kernels(case: Case) -> None:
-    """Compiled kernels give the values and the first two derivatives of plain torch, in each layout; in float32 too."""
+    """Compiled kernels give the values and the first two derivatives of plain torch, in each layout; in float32 too.
+
+    Of further options of a layer they give the first derivatives, of a layer of one layout the values in float32.
+    """
     names = case.gradients(case.arguments())
-    runs = [(case.layouts[0], torch.float64, EXACT, _orders)]
-    if "," not in case.name:  # another row of the class has compiled the others
-        of = _orders if len(case.layouts) > 1 else _values
-        runs.append((case.layouts[-1], torch.float32, 1000 * torch.finfo(torch.float32).eps, of))
-    for layout, dtype, bound, of in runs:
+    options = "," in case.name
+    runs = [(case.layouts[0], torch.float64, EXACT, 1 if options else 2)]
+    if not options:
+        single = 1000 * torch.finfo(torch.float32).eps
+        runs.append((case.layouts[-1], torch.float32, single, 2 if len(case.layouts) > 1 else 0))
+    for layout, dtype, bound, order in runs:
         arguments = case.in_layout(case.arguments(dtype=dtype), layout)
         layers = (case.layer(layout, dtype, backend=name) for name in (None, "torch"))
-        close(*(of(layer, arguments, names) for layer in layers), bound)
+        close(*(_orders(layer, arguments, names, order=order) for layer in layers), bound)
 
 
 #: Name -> check. A case without some says why.

@@ -125,8 +125,7 @@ def structures(atoms: int = 7, edges: int = 30) -> Structures:
     )
 
 
-@each("species", [2, 9])
-@each("name", NETWORKS)
+@each("name, species", [*((name, 9) for name in NETWORKS), ("NequIP", 2), ("MACE", 2)])
 def test_potentials(name: str, species: int) -> None:
     """Energies, forces and stress, and the gradient of a loss of all three."""
     listed = list(range(1, 1 + species))

@@ -62,7 +62,7 @@ def test_switched_off_it_changes_nothing(case: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
-@pytest.mark.parametrize("case", ["interaction"], indirect=True)
+@pytest.mark.parametrize("case", ["convolution"], indirect=True)
 def test_compiled_under_autocast(case: Any) -> None:
     inputs = case.inputs(5)
     torch._dynamo.reset()

@@ -46,7 +46,7 @@ def one_graph_for_all_sizes(case: Any, backend: str) -> None:
     assert graphs[0] == graphs[-1] > 0, "another number of rows was compiled again"
 
 
-@pytest.mark.parametrize("case", SMALL, indirect=True)
+@pytest.mark.parametrize("case", [name for name in SMALL if name != "product, sparse"], indirect=True)  # tests/sparse
 def test_one_graph_forward_and_backward(case: Any) -> None:
     one_graph_for_all_sizes(case, "aot_eager")
 

@@ -58,7 +58,7 @@ def orders(base, operands, backend, graph):
     return [t for part in out for t in part]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("dtype", EPS)
 @pytest.mark.parametrize("name", BASES)
 def test_values_and_three_derivatives_are_those_of_the_definition(name, dtype):
@@ -73,7 +73,7 @@ def test_values_and_three_derivatives_are_those_of_the_definition(name, dtype):
         torch.testing.assert_close(got.double(), want, atol=bound, rtol=0)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("backend", [None, "torch", "reference"])
 @pytest.mark.parametrize("name", BASES)
 def test_gradcheck_and_gradgradcheck(name, backend):
@@ -118,6 +118,7 @@ def test_strided_operands_and_threads_change_nothing(name):
         assert torch.equal(got, expected)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("edges", [0, 1])
 def test_few_rows(name, edges):
@@ -131,7 +132,7 @@ def test_few_rows(name, edges):
         torch.testing.assert_close(got, want, atol=1e-11, rtol=1e-11)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", BASES)
 def test_torch_func(name):
     base = BASES[name]

@@ -79,7 +79,7 @@ def arguments(layer: Any, lead: tuple[int, ...]) -> list[Tensor]:
     return out
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("how", ["script", "trace", "e3nn"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_compiled_layers_give_the_numbers_of_the_layer(name: str, how: str) -> None:
@@ -104,7 +104,7 @@ def test_compiled_layers_give_the_numbers_of_the_layer(name: str, how: str) -> N
             torch.testing.assert_close(got, want, rtol=0, atol=roundings * 2**-23)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("how", ["script", "e3nn"])
 @pytest.mark.parametrize("name", [n for n in LAYERS if n.startswith(("norm", "gate", "activation", "one", "sphere"))])
 def test_scripts_of_one_graph_take_other_dtypes(name: str, how: str) -> None:
@@ -310,6 +310,7 @@ def test_scripted_dropout_heeds_the_mode_and_draws_what_the_layer_draws() -> Non
     assert torch.equal(scripted.eval()(x), x)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [n for n in LAYERS if n.split()[0] in ("gate", "activation", "norm", "sphere", "one")])
 def test_traced_wrappers_refuse_other_widths_and_have_the_layers_gradients(name: str) -> None:
     layer = LAYERS[name]()

@@ -18,7 +18,7 @@ ATOMS = 12
 
 
 NETWORKS: dict[str, Callable[[list[int]], torch.nn.Module]] = {
-    "TFN": lambda species: TFN(species, "4x0e + 4x1o", lmax=1, layers=2, cutoff=5.0),
+    "TFN": lambda species: TFN(species, "4x0e + 4x1o", lmax=1, layers=1, cutoff=5.0),
     "MACE": lambda species: MACE(species, "4x0e + 4x1o", lmax=1, layers=2, correlation=2, cutoff=5.0),
     "NequIP": lambda species: NequIP(species, "4x0e + 4x1o", lmax=1, layers=2, cutoff=5.0),
 }

@@ -107,7 +107,7 @@ def test_attributes_that_users_read(layer: Any) -> None:
 
 
 @pytest.mark.kernels
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @each("backend", ["reference", "torch", "cpu", None])
 def test_backends(layer: Any, close: Any, backend: str | None) -> None:
     before = call(layer)
@@ -118,6 +118,7 @@ def test_backends(layer: Any, close: Any, backend: str | None) -> None:
     close(call(report.model[0]), before)
 
 
+@pytest.mark.thinned(3)
 @each("through", ["deepcopy", "pickle", "torch.save"])
 def test_copies_can_be_turned_back(layer: Any, through: str) -> None:
     model = accelerate(nn.Sequential(layer)).model

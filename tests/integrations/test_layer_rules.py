@@ -56,7 +56,7 @@ def results(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.kernels
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", GATES)
 def test_numbers_of_gates(name: str, dtype: torch.dtype, close: Any) -> None:

@@ -21,7 +21,7 @@ ALL = ("energy", "dipole", "polarizability")
 NETWORKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "MACE": (MACE, {"correlation": 2, "lmax": 2, "radial_hidden": [8]}),
     "NequIP": (NequIP, {"layers": 2, "radial_hidden": [8]}),
-    "TFN": (TFN, {"layers": 2, "radial_hidden": [8]}),
+    "TFN": (TFN, {"layers": 1, "radial_hidden": [8]}),
     "Equiformer": (Equiformer, {"heads": 2, "layers": 2, "radial_hidden": [8]}),
 }
 HIDDEN = "4x0e + 4x1o + 4x2e"

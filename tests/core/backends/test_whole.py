@@ -179,7 +179,11 @@ def test_what_is_kept_from_the_first_call_serves_the_others(mode: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
-@BOTH
+@pytest.mark.parametrize(
+    "run",
+    [whole.contract, whole.by_infos, pytest.param(whole.define, marks=pytest.mark.slow)],  # a graph of every term
+    ids=["torch", "sparse", "reference"],
+)
 def test_batches_of_any_size_in_one_exported_graph(run: Any) -> None:
     class Module(torch.nn.Module):
         def forward(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ def test_definition_and_both_derivatives(irreps_in: str, irreps_out: str, correl
             assert_equal(found, expected, 1e4)
 
 
-@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("reduced", [False, pytest.param(True, marks=pytest.mark.slow)])  # other coefficients
 def test_derivatives(reduced: bool) -> None:
     layer, x = layer_and_input("1x0e + 1x1o", "1x1o", 3, use_reduced_cg=reduced)
     x = x[:2].requires_grad_()

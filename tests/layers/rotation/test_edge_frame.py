@@ -64,6 +64,7 @@ def test_float32_is_good_to_its_digits_everywhere() -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=60 * torch.finfo(torch.float32).eps)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "vector",
     [

@@ -111,6 +111,7 @@ def test_angles_to_quaternions_are_e3nns() -> None:
     assert angles_to_quaternion(angles[0][:, None], angles[1], angles[2][0]).shape == (5, 5, 4)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", range(5))
 def test_derivatives_at_special_rotations(number: int) -> None:
     """Rotations near no rotation, half turns, and the pole of Euler angles, through their matrices.

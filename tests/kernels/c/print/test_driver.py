@@ -105,6 +105,7 @@ def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, walk: str, want
     np.testing.assert_array_equal(result, kernels.run(kernel, arrays, edges)[wanted])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("what", "graph"), [("values", None), ("gradients", None), ("values", "unsorted")])
 def test_regions_and_streamed_weights(

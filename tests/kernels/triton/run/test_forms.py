@@ -122,7 +122,7 @@ def graph(programs: Any) -> Any:
     return programs.Edges(np.array(src), np.array(dst), senders, receivers)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
 @pytest.mark.parametrize(
     ("layout", "by_graph", "shared"),
@@ -158,7 +158,7 @@ def test_only_what_is_wanted(programs: Any, monkeypatch: Any, kind: Kind) -> Non
     assert set(got) == set(kind.results)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", [BACKWARD, DOUBLE, *REQUESTS], ids=name_of)
 def test_gradients_by_receivers(programs: Any, monkeypatch: Any, kind: Kind) -> None:
     """In any order, all is computed in one walk, and only the gradient of x is added in memory."""
