@@ -28,14 +28,14 @@ def has(case: Case, name: str) -> bool:
 COMPILERS = ("torch.compile", "torch.export", "torch.func")
 FIRST = {case.name.partition(",")[0]: case.name for case in reversed(CASES)}
 #: What takes seconds for each, and what further classes of a family have in the slow tests only.
-LONGEST, FIRST_OF_FAMILY = "torch.compile", {case.family: case.name for case in reversed(CASES)}
+LONGEST, FIRST_OF_FAMILY = ("torch.compile", "torch.export"), {case.family: case.name for case in reversed(CASES)}
 
 
 def is_slow(case: Case, name: str) -> bool:
     """Whether `make test` leaves it out."""
     further = FIRST[case.name.partition(",")[0]] != case.name
     in_family = FIRST_OF_FAMILY[case.family] != case.name
-    return name in case.slow or (further and name in (*COMPILERS, "derivatives")) or (in_family and name == LONGEST)
+    return name in case.slow or (further and name in (*COMPILERS, "derivatives")) or (in_family and name in LONGEST)
 
 
 def check(case: Case, name: str) -> None:

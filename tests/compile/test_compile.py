@@ -13,7 +13,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from eqlayers.core.graph import Graph, check_range
 from eqlayers.nn import EdgeGeometry, TensorProductConv
 
-SMALL = ["every mode", "product, sparse", "convolution", "fixed scale", "gate", "linear", "radial"]
+#: The first layer of each family is compiled in tests/catalogue as well, backend sparse in tests/sparse.
+SMALL = ["every mode", "convolution", "fixed scale", "gate"]
 LARGE = ["interaction", "energy", "mean of molecules", "dipole"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
 
@@ -46,7 +47,7 @@ def one_graph_for_all_sizes(case: Any, backend: str) -> None:
     assert graphs[0] == graphs[-1] > 0, "another number of rows was compiled again"
 
 
-@pytest.mark.parametrize("case", [name for name in SMALL if name != "product, sparse"], indirect=True)  # tests/sparse
+@pytest.mark.parametrize("case", SMALL, indirect=True)
 def test_one_graph_forward_and_backward(case: Any) -> None:
     one_graph_for_all_sizes(case, "aot_eager")
 

@@ -74,7 +74,7 @@ def test_values_and_three_derivatives_are_those_of_the_definition(name, dtype):
 
 
 @pytest.mark.thinned(8)
-@pytest.mark.parametrize("backend", [None, "torch", "reference"])
+@pytest.mark.parametrize("backend", [None, "torch", pytest.param("reference", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BASES)
 def test_gradcheck_and_gradgradcheck(name, backend):
     base = BASES[name]
