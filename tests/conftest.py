@@ -58,8 +58,8 @@ def frozen() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that share a fixture of their file have one worker, as each worker would make the fixture.
 
-    Of a test that is thinned(n) the first set of parameters stays, and about one in n if there are more than n. Names
-    of parameters say which, so that each takes its turn; the rest is slow. On a GPU, emulated ones too, all stay.
+    Of a test that is thinned(n) the first set of parameters stays, and about one in n if there are more than n. Hashes
+    of the names say which; the rest is slow. On a GPU, emulated ones too, all stay.
     """
     for item in items:
         if _shares_fixture(item) and not item.get_closest_marker("xdist_group"):
@@ -213,8 +213,8 @@ def _in_torch(request: pytest.FixtureRequest) -> bool:
 def in_torch(request: pytest.FixtureRequest) -> Iterator[None]:
     """Layers of the folders IN_TORCH are made on backend 'torch', which compiles nothing.
 
-    `tests/catalogue` compares the kernels of every layer with it. A test that is about kernels, or compares with them,
-    is marked `kernels`.
+    `tests/catalogue` compares the kernels of every class of layers with it. A test that is about kernels, or compares
+    with them, is marked `kernels`.
     """
     with _default_backend("torch") if _in_torch(request) else nullcontext():
         yield

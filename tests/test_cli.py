@@ -20,7 +20,7 @@ from tests.fresh import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
-DOWNLOADED = ("rmd17", "3bpa")  # run in tests/train/test_published_sets.py, on made-up files
+DOWNLOADED = ("rmd17", "3bpa")  # tests/train/test_published_sets.py runs them on made-up files; rmd17 is slow
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),

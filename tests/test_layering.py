@@ -119,7 +119,7 @@ BELOW = {
 }
 # one line each, with its reason
 EXCEPTIONS = {
-    ("core", "sparse"),  # the backends `sparse` and `reference` run a layer by its infos
+    ("eqlayers.core.backends.whole", "sparse"),  # the backends `sparse` and `reference` run a layer by its infos
 }
 
 
@@ -164,7 +164,7 @@ def upward(source: str, module: str, is_package: bool) -> list[str]:
     return [
         f"{module}:{line} imports {name}"
         for line, name in imports(ast.parse(source), package)
-        if part_of(name) not in allowed(part) and (part, part_of(name)) not in EXCEPTIONS
+        if part_of(name) not in allowed(part) and (module, part_of(name)) not in EXCEPTIONS
     ]
 
 

@@ -17,25 +17,29 @@ def defines(source: Path) -> bool:
     return any(isinstance(node, kinds) for node in ast.parse(source.read_text()).body)
 
 
-def has_tests(source: Path, tests: Path) -> bool:
-    """A test file of the source's name in the mirrored folder or below it, or one of the folder's name."""
+def has_own(source: Path, tests: Path) -> bool:
+    """A test file of the source's name in the mirrored folder or below it."""
+    return any((tests / source.parent).rglob(f"test_{source.stem}.py"))
+
+
+def has_shared(source: Path, tests: Path) -> bool:
+    """A test file of the name of the source's folder."""
     folder = tests / source.parent
     of_folder = (folder, folder.parent) if source.parent.name else ()
-    named = any(folder.rglob(f"test_{source.stem}.py"))
-    return named or any((place / f"test_{folder.name}.py").exists() for place in of_folder)
-
-
-def without_tests() -> list[str]:
-    sources = [(top, path) for top in MIRRORS for path in sorted((ROOT / top).rglob("*.py")) if defines(path)]
-    return [
-        str(path.relative_to(ROOT))
-        for top, path in sources
-        if not has_tests(path.relative_to(ROOT / top), MIRRORS[top]) and path.name != "__init__.py"
-    ]
+    return any((place / f"test_{folder.name}.py").exists() for place in of_folder)
 
 
 def test_every_source_has_a_test_file() -> None:
-    left = without_tests()
+    paths = [
+        (top, path)
+        for top in MIRRORS
+        for path in sorted((ROOT / top).rglob("*.py"))
+        if path.name != "__init__.py" and defines(path)
+    ]
+    sources = [(path.relative_to(ROOT / top), MIRRORS[top]) for top, path in paths]
+    others = [source for source in sources if not has_own(*source)]
+    print(f"{len(sources) - len(others)} of {len(sources)} sources have a test file of their name")
+    left = [str(source) for source, tests in others if not has_shared(source, tests)]
     assert not left, (
         f"every source must have a test file of its name or of its folder's, got none for {left}: write one"
     )

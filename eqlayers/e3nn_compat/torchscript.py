@@ -99,7 +99,7 @@ def _narrowed(result: Tensor, argument: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """Cast as ``functional.norms.in_float32``, by the dtype of the call: ``Tensor.to`` would keep the traced dtype."""
+    """Cast as `layers.norm.functions.in_float32`, by the dtype of the call: `Tensor.to` would keep the traced dtype."""
     wide: Tensor = torch.ops.eqlayers.widened(x)
     return wide
 

@@ -25,7 +25,7 @@ def page(cases: list[Case]) -> str:
     """The text of the page."""
     from .test_layers import has
 
-    lines = [f"| {name} | {(check.__doc__ or '').strip()} |" for name, check in PROPERTIES.items()]
+    lines = [f"| {name} | {' '.join((check.__doc__ or '').split())} |" for name, check in PROPERTIES.items()]
     text, notes = HEAD + "\n".join(lines) + "\n", []
     ordered = sorted(cases, key=lambda case: case.family)
     for family, of in groupby(ordered, key=lambda case: case.family):

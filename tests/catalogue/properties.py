@@ -309,9 +309,10 @@ def _orders(
 
 
 def kernels(case: Case) -> None:
-    """Compiled kernels give the values and the first two derivatives of plain torch, in each layout; in float32 too.
+    """Compiled kernels give the values and the first two derivatives of plain torch, for each class in each layout.
 
-    Of further options of a layer they give the first derivatives, of a layer of one layout the values in float32.
+    The first layout is in float64, the other one in float32; a class with one layout has its values in float32 too.
+    Further options of a class are compared to first order in float64.
     """
     names = case.gradients(case.arguments())
     options = "," in case.name

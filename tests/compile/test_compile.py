@@ -13,8 +13,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from eqlayers.core.graph import Graph, check_range
 from eqlayers.nn import EdgeGeometry, TensorProductConv
 
-#: The first layer of each family is compiled in tests/catalogue as well, backend sparse in tests/sparse.
-SMALL = ["every mode", "convolution", "fixed scale", "gate"]
+#: The first layer of each family is compiled in tests/catalogue as well, with its gradients.
+SMALL = ["every mode", "product, in torch", "convolution", "fixed scale", "gate"]
 LARGE = ["interaction", "energy", "mean of molecules", "dipole"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
 

@@ -76,7 +76,7 @@ def save(folder: Path, name: str, case: Any, compiled: bool = False, strict: boo
         torch.save([(args, case.layer(*args)) for args in (inputs, others)], folder / f"{name}.pt")
 
 
-SMALL = ["every mode", "product, sparse", "convolution", "fixed scale, sparse", "gate", "interaction"]
+SMALL = ["every mode", "product, in torch", "convolution", "fixed scale, in torch", "gate", "interaction"]
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_every_exported_layer_runs_elsewhere(table: Any, tmp_path: Path, strict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["every mode", "product, sparse", "fixed scale", *LARGE], indirect=True)
+@pytest.mark.parametrize("case", ["every mode", "product, in torch", "fixed scale", *LARGE], indirect=True)
 def test_layers_compiled_ahead_of_time_run_elsewhere(case: Any, tmp_path: Path) -> None:
     save(tmp_path, "layer", case, compiled=True)
     assert run_elsewhere(tmp_path) == ["layer"]

@@ -107,7 +107,7 @@ def test_attributes_that_users_read(layer: Any) -> None:
 
 
 @pytest.mark.kernels
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @each("backend", ["reference", "torch", "cpu", None])
 def test_backends(layer: Any, close: Any, backend: str | None) -> None:
     before = call(layer)

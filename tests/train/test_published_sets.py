@@ -57,7 +57,7 @@ def command(verb: str, config: str, *options: str, tiny: bool = True) -> int:
     return main([verb, "-c", str(ROOT / "configs" / config), *QUICK, *cache, *(TINY if tiny else []), *options])
 
 
-@pytest.mark.slow  # a file of frames in other units; tests/data reads it, and the next test trains on frames
+@pytest.mark.slow  # tests/data reads its files, and the test of 3BPA trains on frames
 def test_rmd17(small: Path) -> None:
     folder = small / "data" / "rmd17"
     write_rmd17(folder / "npz_data" / "rmd17_ethanol.npz", 300)

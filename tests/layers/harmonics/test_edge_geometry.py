@@ -23,7 +23,7 @@ EPS = torch.finfo(torch.float64).eps
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 2, 4, 0], [1, 0, 3, 2, 2, 1, 0, 4]])
 STEPS = torch.tensor([[0, 0, 0], [0, 0, 0], [1, 0, 0], [-1, 0, 0], [0, -1, 2], [0, 1, -2], [1, 1, 1], [-1, -1, -1]])
 CELL = torch.tensor([[4.0, 0.0, 0.0], [1.0, 5.0, 0.0], [-0.5, 0.3, 6.0]], dtype=torch.float64)
-#: 2 l (l + 1) + 9 l + 4 roundings of the harmonics of l = 3, see test_spherical_harmonics, and 8 of the vector
+#: 2 l (l + 1) + 9 l + 4 roundings of the harmonics of l = 3, see test_harmonics.py, and 8 of the vector
 DEPTH = 63
 
 

@@ -122,7 +122,7 @@ def graph(programs: Any) -> Any:
     return programs.Edges(np.array(src), np.array(dst), senders, receivers)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
 @pytest.mark.parametrize(
     ("layout", "by_graph", "shared"),
