@@ -276,7 +276,7 @@ WRONG["irreps of a module"] = [
     "0e", 1, [7], ["8x"], ["1o", "1o"], ["2x0e + 1o", "0e + 1o", "0e"], [None, None], torch.ones(2)]  # fmt: skip
 WRONG["inputs of a module"] = [1, "x", [], [X], [X, X], [X.long(), Y], [None, Y], [X, "x"], torch.ones(())]
 WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(value, torch.Tensor)]
-_FILES = [runpy.run_path(str(path)) for path in sorted(Path(__file__).parent.glob("bad_calls_*.py"))]
+_FILES = [runpy.run_path(str(path)) for path in sorted(Path(__file__).with_name("bad_calls").glob("*.py"))]
 for _more in _FILES:  # further families of layers
     _twice = sorted(CASES.keys() & _more["ROWS"].keys())
     assert not _twice, f"the table of bad calls has the rows {_twice} twice: leave one of each"
@@ -423,7 +423,7 @@ def test_the_table_has_every_argument_of_every_public_callable(part: Any) -> Non
     }
     lines = [
         f"no wrong values of {', '.join(sorted(arguments))} of {part.__name__}.{name}: add them to the row "
-        f'"{name}" of a file tests/bad_calls_*.py'
+        f'"{name}" of a file tests/bad_calls/*.py'
         for name, arguments in missing.items()
         if arguments
     ]
@@ -437,5 +437,5 @@ def test_the_table_has_every_public_name() -> None:
     for part in (eq, eq.algebra, autograd, backends, functional, info, nn, ops, testing, eq.integrations):
         public = [name for name in part.__all__ if callable(getattr(part, name))]
         missing = [f"{part.__name__}.{name}" for name in public if name not in known]
-        assert not missing, f"no row of {missing} in the table of bad calls: add one to a file tests/bad_calls_*.py"
+        assert not missing, f"no row of {missing} in the table of bad calls: add one to a file tests/bad_calls/*.py"
     assert sum(len(rows(name)) for name in CASES) > 2000

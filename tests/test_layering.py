@@ -2,6 +2,7 @@
 
 import ast
 import json
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import resolve_name
@@ -224,3 +225,25 @@ def test_importing_eqlayers_does_nothing_and_needs_no_extra() -> None:
     done = fresh(PROBE)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"changed": [], "kernels": False}
+
+
+def test_no_three_siblings_share_a_prefix() -> None:
+    """Three files of one prefix are a folder."""
+    for top in ("eqlayers", "kernels"):
+        for folder in [ROOT / top, *(path for path in (ROOT / top).rglob("*") if path.is_dir())]:
+            names = [path.stem for path in folder.glob("*.py") if not path.name.startswith("_")]
+            prefixes = Counter(name.partition("_")[0] for name in names if "_" in name)
+            shared = [prefix for prefix, count in prefixes.items() if count >= 3]
+            assert not shared, f"files of {folder.relative_to(ROOT)} share {shared}: make a folder of each"
+
+
+def test_descriptions_are_not_told_apart_by_their_class() -> None:
+    """Products, sums of products and formulas have one protocol; kernels alone know which is which."""
+    classes = {"ProductForm", "SumForm", "Formula", "Program"}
+    for path in (ROOT / "eqlayers").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                parts = list(ast.walk(node.args[1]))
+                asked = {part.id for part in parts if isinstance(part, ast.Name)}
+                asked |= {part.attr for part in parts if isinstance(part, ast.Attribute)}
+                assert not asked & classes, f"{path.relative_to(ROOT)}:{node.lineno} asks for {asked & classes}"

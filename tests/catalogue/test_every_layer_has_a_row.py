@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLES = "tests/layers/radial_table/test_radial_table.py"
 #: Public layers without a row: the reason, and the file that tests them instead.
 WITHOUT_ROW = {
-    "RadialBasis": ("a base class, and each basis that derives from it has a row", "tests/bad_calls_radial.py"),
+    "RadialBasis": ("a base class, and each basis that derives from it has a row", "tests/bad_calls/radial.py"),
     "RadialTable": ("an interpolation of another network, to a tolerance", TABLES),
     "TabledBasis": ("an interpolation of another basis, which networks take", TABLES),
 }
