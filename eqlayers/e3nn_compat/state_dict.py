@@ -6,16 +6,17 @@ on its version and options. Only their signs are read on load; on save the insta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-from e3nn import o3
+from e3nn import get_optimization_defaults, o3
 from e3nn.o3 import TensorProduct as TheirProduct
 
-from ..core.checks import got
+from ..core.checks import check_flag, got
 from ..core.errors import ConfigError
 from ..irreps.algebra import wigner_3j
 from ..irreps.instructions import Instruction
@@ -42,7 +43,45 @@ def share_tensors(layer: torch.nn.Module, module: torch.nn.Module, *names: str) 
         register(name, value)
 
 
-class E3nnState(torch.nn.Module):
+def has_channel_axes(module: Any) -> bool:
+    """Whether an ``e3nn.o3.Linear`` was built with ``f_in`` and ``f_out``, which it does not keep."""
+    # its generated code alone knows, which then cuts two axes off the shape of the features
+    code = getattr(getattr(module, _GENERATED, None), "code", "")
+    return re.search(r"(?:None|0), -2\b", code) is not None
+
+
+def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
+    """``f_in`` and ``f_out`` of an ``e3nn.o3.Linear``, read from its weight; ConfigError if it stores none."""
+    if not has_channel_axes(module):
+        return getattr(module, "f_in", None), getattr(module, "f_out", None)
+    if module.weight.ndim != 3:
+        raise ConfigError(
+            f"a Linear with f_in and f_out must have a weight of its own, which alone tells them, got one of shape "
+            f"{list(module.weight.shape)}. Build eqlayers.Linear with the same arguments instead."
+        )
+    return module.weight.shape[0], module.weight.shape[1]
+
+
+class E3nnFlags:
+    """Mixin of layers that have the private attributes of their e3nn twins; the attributes change no number."""
+
+    _optimize_einsums = _specialized_code = True
+    _did_compile_right = False
+
+    def _take_flags(self, compile_right: bool = False, **flags: bool | None) -> None:
+        """Keep the flags of a constructor; None is e3nn's default of the process."""
+        defaults = get_optimization_defaults()
+        for name, value in flags.items():
+            setattr(self, name, check_flag(name, defaults[name[1:]] if value is None else value))
+        self._did_compile_right = bool(compile_right)
+
+    def _share_flags(self, theirs: torch.nn.Module) -> None:
+        """Take the flags of an e3nn layer, of any version."""
+        for name in ("_did_compile_right", "_specialized_code", "_optimize_einsums"):
+            setattr(self, name, getattr(theirs, name, getattr(E3nnFlags, name)))
+
+
+class E3nnState(E3nnFlags, torch.nn.Module):
     """Mixin of layers whose e3nn twin has generated buffers; needs ``irreps_*``, ``instructions``, ``weights``."""
 
     _state_options: dict[str, Any]

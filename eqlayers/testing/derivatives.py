@@ -8,15 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.checks import (
-    check_flag,
-    check_function,
-    check_integer,
-    check_items,
-    check_number,
-    check_seed,
-    check_tensor,
-)
+from ..core.checks import check_flag, check_function, check_integer, check_items, check_number, check_seed, check_tensor
 from ..core.errors import DTypeError, GradientError
 
 # Central differences of fourth order: f' = sum_k w_k (f(x + k h) - f(x - k h)) / h, error h^4 f''''' / 30.

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...e3nn_compat.state_dict import has_channel_axes
 from ...irreps.algebra import as_irreps
-from ...layers.linear.instructions import has_channel_axes
 from ...nn import Linear
 from ...testing.magnitude import linear_magnitude
 from ..probes import Operands, Probe, call, draw

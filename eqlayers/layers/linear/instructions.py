@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -121,25 +120,6 @@ def weight_slices(instructions: Sequence[LinearInstruction]) -> list[LinearSlice
         out.append(LinearSlices(slice(start, stop), ins.path_shape))
         start = stop
     return out
-
-
-def has_channel_axes(module: Any) -> bool:
-    """Whether an ``e3nn.o3.Linear`` was built with ``f_in`` and ``f_out``, which it does not keep."""
-    # its generated code alone knows, which then cuts two axes off the shape of the features
-    code = getattr(getattr(module, "_compiled_main", None), "code", "")
-    return re.search(r"(?:None|0), -2\b", code) is not None
-
-
-def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
-    """``f_in`` and ``f_out`` of an ``e3nn.o3.Linear``, read from its weight; ConfigError if it stores none."""
-    if not has_channel_axes(module):
-        return getattr(module, "f_in", None), getattr(module, "f_out", None)
-    if module.weight.ndim != 3:
-        raise ConfigError(
-            f"a Linear with f_in and f_out must have a weight of its own, which alone tells them, got one of shape "
-            f"{list(module.weight.shape)}. Build eqlayers.Linear with the same arguments instead."
-        )
-    return module.weight.shape[0], module.weight.shape[1]
 
 
 def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool, layout: str) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from e3nn import get_optimization_defaults
 from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 from ...core.checks import check_choice, check_flag, check_tensor
 from ...core.dtypes import broadcast_lead, of_one_kind
 from ...core.errors import ShapeError
-from ...e3nn_compat.state_dict import check_e3nn_layer, share_tensors
+from ...e3nn_compat.state_dict import E3nnFlags, check_e3nn_layer, e3nn_channels, share_tensors
 from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
@@ -27,7 +26,6 @@ from ..tensor_product.lower import linear_program
 from .instructions import (
     LinearInstruction,
     check_channels,
-    e3nn_channels,
     joined,
     mixed,
     read_biases,
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @compile_mode("script")  # for e3nn.util.jit
-class Linear(EquivariantModule):
+class Linear(E3nnFlags, EquivariantModule):
     r"""Equivariant linear map: mixes the copies of equal irreps; a drop-in for ``e3nn.o3.Linear``.
 
     .. math:: y^{(k)}_{w m} = \sum_{i \to k} c \sum_u w^{(ik)}_{uw}\, x^{(i)}_{u m} \; (+\, b^{(k)}_w)
@@ -101,8 +99,7 @@ class Linear(EquivariantModule):
         owns = ownership(internal_weights, shared_weights, True)
         self._assemble(irreps, (f_in, f_out), paths, flags, owns, layout, backend)
         self._make_weights()
-        default = get_optimization_defaults()["optimize_einsums"]
-        self._optimize_einsums = default if _optimize_einsums is None else _optimize_einsums
+        self._take_flags(_optimize_einsums=_optimize_einsums)
 
     def _assemble(
         self,
@@ -165,7 +162,7 @@ class Linear(EquivariantModule):
         flags = [i in biased for i in range(len(irreps[1]))]
         self._assemble(irreps, channels, [i for i in instructions if i.i_in >= 0], flags, owns, "mul_ir", backend)
         share_tensors(self, theirs, "weight", "bias", "output_mask")
-        self._optimize_einsums = getattr(theirs, "_optimize_einsums", True)
+        self._share_flags(theirs)
         return self.train(module.training)
 
     def _make_weights(self) -> None:

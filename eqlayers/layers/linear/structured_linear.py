@@ -170,5 +170,4 @@ def _map(
     layer = Linear.__new__(Linear)
     layer._assemble(irreps, (None, None), paths, flags, (True, True), layout, backend)
     layer._make_weights()
-    layer._optimize_einsums = True
     return layer

@@ -16,15 +16,7 @@ from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.module import FormulaModule
 from ..tensor_product.module import TensorProduct
-from .functions import (
-    CopyPlan,
-    group_means,
-    in_float32,
-    root,
-    run_layer_norm,
-    run_rms_norm,
-    squares_of,
-)
+from .functions import CopyPlan, group_means, in_float32, root, run_layer_norm, run_rms_norm, squares_of
 
 
 class CopyModule(FormulaModule):

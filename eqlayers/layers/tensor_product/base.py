@@ -8,19 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from e3nn import get_optimization_defaults
 from e3nn.o3 import Irreps
 from torch import Tensor
 
 from ...core.checks import check_flag
 from ...core.forms.request import Request
-from ...e3nn_compat.state_dict import (
-    E3nnState,
-    check_e3nn_layer,
-    coefficient_signs,
-    generated_buffers,
-    share_tensors,
-)
+from ...e3nn_compat.state_dict import E3nnState, check_e3nn_layer, coefficient_signs, generated_buffers, share_tensors
 from ...irreps.algebra import as_irreps
 from ...irreps.instructions import Instruction, normalise, read_instructions, variances
 from ...sparse import ProgramInfos, infos_of
@@ -82,13 +75,10 @@ class ProductLayer(E3nnState, EquivariantModule):
         final = normalise(read, irreps, variance, irrep_normalization, path_normalization)
         ownership_ = ownership(internal_weights, shared_weights, any(i.has_weight for i in final))
         self._assemble(irreps, final, final, ownership_, layout, backend)
-        defaults = get_optimization_defaults()
-        special = defaults["specialized_code"] if _specialized_code is None else _specialized_code
-        einsums = defaults["optimize_einsums"] if _optimize_einsums is None else _optimize_einsums
-        flags = {"compile_left_right": compile_left_right, "compile_right": compile_right, "_specialized_code": special}
-        self._state_options = {name: check_flag(name, value) for name, value in flags.items()}
-        self._did_compile_right, self._specialized_code = bool(compile_right), bool(special)
-        self._optimize_einsums = check_flag("_optimize_einsums", einsums)
+        compiled = {"compile_left_right": compile_left_right, "compile_right": compile_right}
+        self._state_options = {name: check_flag(name, value) for name, value in compiled.items()}
+        self._take_flags(compile_right, _specialized_code=_specialized_code, _optimize_einsums=_optimize_einsums)
+        self._state_options["_specialized_code"] = self._specialized_code
         if self.internal_weights and self.weight_numel > 0:
             self.weight = torch.nn.Parameter(torch.randn(self.weight_numel))
         else:
@@ -147,8 +137,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         signed = [ins._replace(path_weight=ins.path_weight * (sign or 1.0)) for ins, sign in pairs]
         owns = (theirs.internal_weights, theirs.shared_weights)
         self._assemble(irreps, instructions, signed, owns, "mul_ir", backend)
-        for name, default in (("_did_compile_right", False), ("_specialized_code", True), ("_optimize_einsums", True)):
-            setattr(self, name, getattr(theirs, name, default))
+        self._share_flags(theirs)
         self._state_options = {}
         self._keep_generated(theirs)
         share_tensors(self, theirs, "weight", "output_mask")
