@@ -17,7 +17,8 @@ from eqlayers.layers.contraction.basis import dense, paths
 from eqlayers.testing import random_orthogonal
 
 pytestmark = pytest.mark.kernels  # layers as users get them
-FAMILIES = sorted(path.parent.name for path in Path(nn.__file__).parent.glob("layers/*/definition.py"))
+FOLDERS = (path.parent.name for path in Path(nn.__file__).parent.glob("layers/*/__init__.py"))
+FAMILIES = sorted(name for name in FOLDERS if name != "base")
 MIXED = Irreps("3x0e + 2x1o + 1x2e + 2x0o")
 
 
