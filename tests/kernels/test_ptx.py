@@ -19,15 +19,15 @@ from .layer_kinds import QUICK
 TESTS = Path(__file__).parents[1]
 #: What -> processor, files, and which of their tests: some of every family, layout, dtype and order.
 SOME = {
-    "products and convolutions": ("sm_90", ["core/backends/test_triton_forms.py"], ""),
+    "products and convolutions": ("sm_90", ["core/backends/triton/test_forms.py"], ""),
     "modes": ("sm_90", ["kernels/triton/run/test_forms.py"], "by_receivers or are_cut or (all_modes and ir_mul-True)"),
     "older processor": ("sm_80", ["kernels/triton/run/test_forms.py"], "all_modes and mul_ir-True"),
-    "formulas": ("sm_90", ["core/backends/test_triton_formulas.py"], "definition"),
-    "tables": ("sm_90", ["core/backends/test_triton_tables.py"], "other_dtypes or no_edges"),
-    "layers": ("sm_90", ["core/backends/test_triton_layers.py"], " or ".join(QUICK)),
+    "formulas": ("sm_90", ["core/backends/triton/test_formulas.py"], "definition"),
+    "tables": ("sm_90", ["core/backends/triton/test_tables.py"], "other_dtypes or no_edges"),
+    "layers": ("sm_90", ["core/backends/triton/test_layers.py"], " or ".join(QUICK)),
     "segments": ("sm_90", ["sparse/test_segments.py"], "batching or dtype or scale"),
 }
-FILES = ["core/backends/test_triton*.py", "kernels/triton/run/test_forms.py", "kernels/triton/run/test_formula_run.py"]
+FILES = ["core/backends/triton/test_*.py", "kernels/triton/run/test_forms.py", "kernels/triton/run/test_formula_run.py"]
 FILES += ["kernels/triton/segment/test_segment.py"]
 #: Needs memory that is addressed and not there; puts something else in the place of what the emulator patches.
 NOT = "offsets_pass or old_release"

@@ -38,9 +38,9 @@ TAIL = 4000
 #: Tests of printed kernels that launch them; those that compile ahead of time need no GPU.
 TESTS = (
     *("tests/gpu", "tests/bench/gpu/test_problems.py", "tests/sparse/test_segments.py"),
-    "tests/core/backends/test_triton_forms.py",
-    *("tests/core/backends/test_triton_formulas.py", "tests/core/backends/test_triton_layers.py"),
-    *("tests/core/backends/test_triton_tables.py", "tests/kernels/triton/test_availability.py"),
+    "tests/core/backends/triton/test_forms.py",
+    *("tests/core/backends/triton/test_formulas.py", "tests/core/backends/triton/test_layers.py"),
+    *("tests/core/backends/triton/test_tables.py", "tests/kernels/triton/test_availability.py"),
     *("tests/kernels/triton/run/test_forms.py", "tests/kernels/triton/run/test_formula_run.py"),
     "tests/kernels/triton/segment/test_segment.py",
 )

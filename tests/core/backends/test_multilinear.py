@@ -16,9 +16,9 @@ from eqlayers.core.backends import triton as backend
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
-from tests.core.backends import test_triton_formulas as formulas
-from tests.core.backends import test_triton_tables as tabled
-from tests.core.backends.test_triton_forms import (
+from tests.core.backends.triton import test_formulas as formulas
+from tests.core.backends.triton import test_tables as tabled
+from tests.core.backends.triton.test_forms import (
     DEVICE,
     EDGES,
     IN1,

@@ -183,7 +183,7 @@ def test_other_releases_interpret_products_and_convolutions(release):
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     # NumPy's word for the index that a loop over loaded bounds begins at, in the interpreter of Triton 3.6
     words += ["-W", "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"]
-    words += ["tests/core/backends/test_triton_forms.py", "-k", "product or convolution"]
+    words += ["tests/core/backends/triton/test_forms.py", "-k", "product or convolution"]
     done = run(words, release, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 3

@@ -18,7 +18,7 @@ from eqlayers.functional import TabledWeights
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import edges as sorting
-from tests.core.backends.test_triton_forms import DEVICE
+from tests.core.backends.triton.test_forms import DEVICE
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 
