@@ -190,7 +190,7 @@ def test_a_graph_first_used_inside_a_transform_serves_outside() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [n for kind in ("scale", "scale, sparse") for n in (f"fixed {kind}", f"given {kind}")] + ["linear", "gate"],
+    [n for kind in ("scale", "scale, in torch") for n in (f"fixed {kind}", f"given {kind}")] + ["linear", "gate"],
     indirect=True,
 )
 def test_layers_under_transforms(case: Any) -> None:
