@@ -65,25 +65,25 @@ def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
 class E3nnFlags:
     """Mixin of layers that have the private attributes of their e3nn twins; the attributes change no number."""
 
-    _optimize_einsums = _specialized_code = True
-    _did_compile_right = False
+    _optimize_einsums = True
 
-    def _take_flags(self, compile_right: bool = False, **flags: bool | None) -> None:
+    def _take_flags(self, **flags: bool | None) -> None:
         """Keep the flags of a constructor; None is e3nn's default of the process."""
         defaults = get_optimization_defaults()
         for name, value in flags.items():
             setattr(self, name, check_flag(name, defaults[name[1:]] if value is None else value))
-        self._did_compile_right = bool(compile_right)
 
     def _share_flags(self, theirs: torch.nn.Module) -> None:
-        """Take the flags of an e3nn layer, of any version."""
+        """Take the flags that an e3nn layer has; older versions have fewer."""
         for name in ("_did_compile_right", "_specialized_code", "_optimize_einsums"):
-            setattr(self, name, getattr(theirs, name, getattr(E3nnFlags, name)))
+            if hasattr(theirs, name):
+                setattr(self, name, getattr(theirs, name))
 
 
 class E3nnState(E3nnFlags, torch.nn.Module):
     """Mixin of layers whose e3nn twin has generated buffers; needs ``irreps_*``, ``instructions``, ``weights``."""
 
+    _specialized_code, _did_compile_right = True, False
     _state_options: dict[str, Any]
     _generated: dict[str, torch.Tensor] | None = None
 

@@ -78,7 +78,7 @@ CASES = [
         (OUT,),
         rows=ROWS_OF_GRAPH,
         out_rows="node",
-        slow=("derivatives",),  # by positions, of three orders, in tests/layers/so2
+        slow=("derivatives",),  # those by weights are in the row of SO2Linear, the others in tests/layers/so2
         family="Frames of edges",
     ),
     Case(

@@ -75,10 +75,11 @@ class ProductLayer(E3nnState, EquivariantModule):
         final = normalise(read, irreps, variance, irrep_normalization, path_normalization)
         ownership_ = ownership(internal_weights, shared_weights, any(i.has_weight for i in final))
         self._assemble(irreps, final, final, ownership_, layout, backend)
+        self._take_flags(_specialized_code=_specialized_code, _optimize_einsums=_optimize_einsums)
         compiled = {"compile_left_right": compile_left_right, "compile_right": compile_right}
-        self._state_options = {name: check_flag(name, value) for name, value in compiled.items()}
-        self._take_flags(compile_right, _specialized_code=_specialized_code, _optimize_einsums=_optimize_einsums)
-        self._state_options["_specialized_code"] = self._specialized_code
+        flags = {**compiled, "_specialized_code": self._specialized_code}
+        self._state_options = {name: check_flag(name, value) for name, value in flags.items()}
+        self._did_compile_right = self._state_options["compile_right"]
         if self.internal_weights and self.weight_numel > 0:
             self.weight = torch.nn.Parameter(torch.randn(self.weight_numel))
         else:
