@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,16 @@ import e3nn
 
 from eqlayers.testing.defaults import default_dtype
 
-__all__ = ["default_dtype", "e3nn_defaults", "quiet_warnings"]
+__all__ = ["default_dtype", "e3nn_defaults", "quiet_warnings", "reserved"]
+
+
+def reserved(size: int) -> mmap.mmap:
+    """Bytes that are not there until they are touched, and that count against no limit of the system.
+
+    An allocation would count, and where the process keeps freed memory, it would stay: a fork then fails.
+    """
+    no_reserve = 0x4000  # MAP_NORESERVE
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
 
 
 @contextmanager

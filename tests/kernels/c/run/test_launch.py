@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import signal
 import threading
@@ -19,6 +18,7 @@ from eqlayers_kernels.c.print.loops import run_function
 from eqlayers_kernels.c.print.printer import Kernel, _head
 from eqlayers_kernels.c.run import launch, openmp, threads
 from eqlayers_kernels.forms.program import LAYOUTS
+from tests.cases import reserved
 
 SPECS = (("uvu", (9, 1, 0), (3, 5, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
 ROWS = 400
@@ -220,10 +220,7 @@ def test_what_a_thread_does_with_its_processor_is_not_waiting() -> None:
 
 def far_rows(count: int, width: int, step: int) -> np.ndarray:
     """Rows that lie ``step`` float32 apart in memory that is not there until someone touches it."""
-    reserve = 0x4000  # MAP_NORESERVE: the size counts against no limit
-    size = 4 * ((count - 1) * step + width)
-    buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserve)
-    flat = np.frombuffer(buffer, dtype=np.float32)
+    flat = np.frombuffer(reserved(4 * ((count - 1) * step + width)), dtype=np.float32)
     return np.lib.stride_tricks.as_strided(flat, (count, width), (4 * step, 4))
 
 

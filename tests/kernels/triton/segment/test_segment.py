@@ -1,7 +1,6 @@
 """The segment kernel's launcher: which elements are read and written, the grid, the reach of offsets."""
 
 import itertools
-import mmap
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ pytest.importorskip("triton")
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.segment import launch
+from tests.cases import reserved
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 WIDTHS = {"u": 5, "v": 3}
@@ -86,8 +86,7 @@ def far(tensor: torch.Tensor, axis: int) -> torch.Tensor:
     strides = list(torch.empty(tensor.shape, device="meta").stride())
     strides[axis] = LONG
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True)) + 1
-    memory = mmap.mmap(-1, 2 * reach, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # NORESERVE
-    view = torch.frombuffer(memory, dtype=tensor.dtype).as_strided(tensor.shape, strides)
+    view = torch.frombuffer(reserved(2 * reach), dtype=tensor.dtype).as_strided(tensor.shape, strides)
     assert 2 * strides[axis] > 2**31
     return view.copy_(tensor)
 
