@@ -44,6 +44,8 @@ def followed(folder: Path, without: str = "") -> Path:
     """A copy of the package with the blocks of the recipe in their places, but for the text of a pattern."""
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "_build"))
+    if (known := ROOT / ".mypy_cache").is_dir():  # of `make lint`, so that mypy reads what is new
+        shutil.copytree(known, folder / known.name)
     for path in (path for path in ROOT.iterdir() if path.is_file()):
         shutil.copy(path, folder / path.name)
     for name, line, text in BLOCKS:

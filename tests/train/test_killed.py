@@ -173,7 +173,7 @@ def test_ctrl_c_says_how_to_go_on() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("sent", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
 def test_a_run_that_is_stopped_in_its_first_epoch_leaves_no_folder(sent: str) -> None:
     done = interrupted("early", sent, "step", 2)
     assert done.returncode == {"SIGINT": 130, "SIGTERM": 143}[sent]

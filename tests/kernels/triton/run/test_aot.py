@@ -38,7 +38,8 @@ def folder(release: str) -> Path:
     return Path(sys.prefix, "triton", release)
 
 
-@pytest.fixture(params=[pytest.param("installed", marks=pytest.mark.long), *OTHERS])
+#: The installed release compiles kernels of layers, tables and sorting in `make test-long`.
+@pytest.fixture(params=[pytest.param("installed", marks=pytest.mark.slow), *OTHERS])
 def release(request) -> str:
     if request.param in RELEASES and not (folder(request.param) / ".installed").exists():
         pytest.skip(f"needs Triton {request.param} in {folder(request.param)}: run `make test-triton-releases`")
