@@ -90,5 +90,5 @@ def test_pictures_of_concepts_are_drawn_by_the_script_and_shown(picture: Path) -
     drawn = picture.read_text()
     assert "prefers-color-scheme: dark" in drawn
     assert not re.findall(r"(?<!-)(?:fill|stroke): #", drawn), "colours must be variables, see docs/pictures/style.py"
-    shown = re.compile(rf"!\[[^\]]{{20,}}\]\((?:\.\./)?pictures/{picture.name}\)")
+    shown = re.compile(rf"!\[[^\]]{{20,}}\]\((?:\.\./)*pictures/{picture.name}\)")
     assert any(shown.search(page.read_text()) for page in DOCS.rglob("*.md")), f"no page shows {picture.name}"
