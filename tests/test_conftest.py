@@ -1,5 +1,6 @@
 """The rules of `tests/conftest.py` itself, in runs of pytest of their own."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,13 @@ def outcomes(folder: Path, texts: list[str], *options: str) -> tuple[dict[str, i
     words = done.stdout.strip().splitlines()[-1].replace(",", "").split()
     names = {"error": "errors", "failed": "failed"}
     return {names.get(words[i + 1], words[i + 1]): int(words[i]) for i in range(0, len(words) - 2, 2)}, done.stdout
+
+
+def test_no_installed_package_hides_the_tests() -> None:
+    """A folder without `__init__.py` gives way to a package `tests` anywhere on the path; mace-torch installs one."""
+    spec = importlib.util.find_spec("tests")
+    assert spec is not None
+    assert spec.origin == str(CONFTEST.with_name("__init__.py"))
 
 
 @pytest.fixture(scope="module")

@@ -130,7 +130,7 @@ class EnergyAndForces(torch.nn.Module):
 #: One of each kind, by where they run; the others take seconds each and no other way.
 EXPORTED = {
     "TFN": (),
-    **dict.fromkeys(("RealAgnosticResidualInteractionBlock", "NequIP"), pytest.mark.long),
+    **dict.fromkeys(("RealAgnosticResidualInteractionBlock", "NequIP", "Equiformer"), pytest.mark.long),
 }
 
 

@@ -38,7 +38,7 @@ def folder(release: str) -> Path:
     return Path(sys.prefix, "triton", release)
 
 
-#: The installed release compiles kernels of layers, tables and sorting in `make test-long`.
+# the two others compile these in `make test-triton-releases`, the installed one kernels of layers in `make test-long`
 @pytest.fixture(params=[pytest.param("installed", marks=pytest.mark.slow), *OTHERS])
 def release(request) -> str:
     if request.param in RELEASES and not (folder(request.param) / ".installed").exists():
