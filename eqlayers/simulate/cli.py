@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import copy
-import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ase.io
-import numpy as np
 import torch
 from ase.units import GPa
-from numpy.typing import NDArray
 
 from ..arguments import ArgumentParser
-from ..core.backends.ahead import compile_ahead
 from ..core.errors import ConfigError
-from ..database import database_units, size_of_unit
-from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
-from ..integrations.ase import Calculator, as_potential, predict
-from ..models import Committee, Potential, load_committee, load_potential, read_potential
-from ..models.committee import DEVIATION, committee_files
+from ..integrations.ase import Calculator
+from ..models import Committee, load_committee, load_potential
+from ..models.committee import committee_files
 from ..testing import check_potential
-from .committee import MODELS, Compared, add_members, chosen, one_option_each
+from .committee import add_members, chosen, one_option_each
 from .describe import describe, describe_members, lines
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, one_frame, with_results, write_frame
+from .options import DTYPES, add_common, compile_for
+from .predict import predict_options, run_predict
 from .relaxation import OPTIMIZERS, relax
-from .watch import progress
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FAILED, _STOPPED = 1, 130
-_FEW = 32  # atoms whose kernels are compiled before all atoms come
-_NOT_COMPARED = ("stress", "virial")  # labels of a file that `predict` leaves as they are
-#: Units of quantities that `predict` compares, times 1000.
-_UNITS = {"energy": "meV/atom", "forces": "meV/A", "dipole": "me A"}
-_PREDICTED = "predicted_by"  # name in files that `predict` wrote
 
 
 class Command(NamedTuple):
@@ -63,12 +50,6 @@ def run(args: Sequence[str]) -> int:
     options = parser.parse_args(one_option_each(args[1:], first=args[0] in ("check", "info")))
     options.typed = list(args)
     return command.run(options)
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-m", "--model", required=True, action="append", metavar="MODEL", help=MODELS)
-    parser.add_argument("--dtype", choices=_DTYPES, help="dtype of the network; the model's by default")
-    parser.add_argument("--device", default="cpu", help="cpu by default; cuda or cuda:1 for a GPU")
 
 
 def _record(parser: argparse.ArgumentParser) -> None:
@@ -117,18 +98,10 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
-    dtype = None if options.dtype is None else _DTYPES[options.dtype]
+    dtype = None if options.dtype is None else DTYPES[options.dtype]
     calculator = Calculator(chosen(options.model), dtype, options.device, record=options.record)
-    _compile_for(calculator.potential, atoms)
+    compile_for(calculator.potential, atoms)
     return calculator
-
-
-def _compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:
-    """Compile the kernels of energies, forces and stress; faults of the atoms are reported later.
-
-    A few atoms are enough, as no kernel depends on their number, and operands of all calls are in memory at once.
-    """
-    compile_ahead(lambda: list(predict(copy.deepcopy(potential), [atoms[:_FEW]])))
 
 
 def _ran(options: argparse.Namespace, calculator: Calculator) -> tuple[str, str]:
@@ -147,7 +120,7 @@ def _apart(results: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _relax_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure is taken")
-    _common(parser)
+    add_common(parser)
     _record(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="relaxed structure; STRUCTURE_relaxed.xyz by default")
     parser.add_argument("--trajectory", metavar="FILE", help="a .traj or .xyz of all steps")
@@ -206,7 +179,7 @@ def _relax(options: argparse.Namespace) -> int:
 
 def _md_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure and velocities are taken")
-    _common(parser)
+    add_common(parser)
     _record(parser)
     default = DynamicsSettings()
     about = "; ".join(f"{name}: {ensemble.about}" for name, ensemble in ENSEMBLES.items())
@@ -300,121 +273,10 @@ def _ended(options: argparse.Namespace, end: DynamicsOutcome, settings: Dynamics
     return _STOPPED
 
 
-# ---- predict ------------------------------------------------------------------------------------------------------
-
-
-def _predict_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("structures", metavar="STRUCTURES", help="a file of structures")
-    _common(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a .xyz with all predictions")
-    parser.add_argument("--batch-size", type=int, default=32, help="structures at once; 32 by default")
-
-
-def _predict(options: argparse.Namespace) -> int:
-    output = check_output(options.output, "--output", (".xyz", ".extxyz"))
-    check_different(("STRUCTURES", options.structures), ("--output", output))
-    dtype = None if options.dtype is None else _DTYPES[options.dtype]
-    potential = as_potential(chosen(options.model), dtype, options.device)
-    for atoms in islice(frames(options.structures), 1):
-        _compile_for(potential, atoms)
-    kept: list[Any] = []
-
-    def taken() -> Any:
-        for atoms in frames(options.structures):
-            kept.append(atoms)
-            yield atoms
-
-    facts = read_potential(committee_files(options.model)[0]).facts
-    trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
-    sizes = facts.get(LABEL_SIZES, {})
-    source = Path(options.structures)
-    units = database_units(source) if source.suffix == ".db" else {}
-    quantities = [Compared(name, unit) for name, unit in _UNITS.items()]
-    used: set[str] = set()
-    differ: set[str] = set()
-    left_out: set[str] = set()
-    count = 0
-    with atomic_write(output) as file, progress("predict", 0) as say:
-        text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-        for result in predict(potential, taken(), options.batch_size):
-            atoms = kept.pop(0)
-            known = _references(atoms, trained)
-            if _PREDICTED not in atoms.info:
-                in_file = {*atoms.info, *(atoms.calc.results if atoms.calc else {})}
-                left_out |= {label for label in _NOT_COMPARED if not in_file.isdisjoint(KEYS[label])}
-            for quantity in quantities:
-                name, error = quantity.name, None
-                if name in known and name in result:
-                    unit = units.get(known[name].name)
-                    size = sizes.get(name, 1.0) if unit is None else size_of_unit(source, name, unit)
-                    error = np.ravel(np.asarray(result[name]) - known[name].value * size)
-                    if np.isfinite(error).any():
-                        used.add(known[name].name)
-                        differ |= known[name].differ
-                deviation = result.get(DEVIATION.format(name))
-                quantity.add(error, deviation, len(atoms) if name == "energy" else 1)
-            predicted = with_results(atoms, result)
-            predicted.info[_PREDICTED] = " ".join(options.model)
-            ase.io.write(text, predicted, format="extxyz")
-            count += 1
-            say(count, f"{count} structures")
-        text.detach()
-    rows = [("structures", f"{count} of {options.structures}"), ("output", str(output))]
-    rows += [row for quantity in quantities for row in quantity.error_rows()]
-    rows += [row for quantity in quantities for row in quantity.deviation_rows()]
-    said = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
-    said += f"; not compared: {', '.join(sorted(left_out))}" if left_out else ""
-    rows.insert(1, ("labels", f"{said}; others differ: {', '.join(sorted(differ))}" if differ else said))
-    print(lines(rows))
-    return 0
-
-
-def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
-    """A value as numbers of a shape, or None."""
-    try:
-        return np.asarray(value, dtype=np.float64).reshape(shape)
-    except (TypeError, ValueError):
-        return None
-
-
-class _Reference(NamedTuple):
-    """A label: its name in the file, its value, and other usual names that have other values."""
-
-    name: str
-    value: Any
-    differ: set[str]
-
-
-def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str, _Reference]:
-    """Labels of a structure by name, in units of the file; results of `predict` are none, nor forces of held atoms.
-
-    ``trained`` has the names of the training: '' for recognised names, None for a label that was left out.
-    """
-    results = {} if atoms.calc is None or _PREDICTED in atoms.info else atoms.calc.results
-    values = {**atoms.arrays, **atoms.info, **results}
-    shapes = {"energy": (), "forces": (len(atoms), 3), "dipole": (3,)}
-    references = {}
-    for label, shape in shapes.items():
-        trained_name = trained[label]
-        usual = () if trained_name is None else (trained_name, *KEYS[label]) if trained_name else KEYS[label]
-        usual = (*usual, FREE) if label == "energy" and trained_name == "" else usual
-        read = {name: _numbers(values[name], shape) for name in usual if name in values}
-        numbers = {name: value for name, value in read.items() if value is not None}
-        if numbers:
-            name, value = next(iter(numbers.items()))
-            differ = {other for other in numbers if not np.array_equal(value, numbers[other], equal_nan=True)}
-            references[label] = _Reference(name, value, set() if trained_name else differ)
-    if "forces" in references:
-        forces = references["forces"].value
-        held = held_atoms(forces, free_directions(atoms))
-        references["forces"] = references["forces"]._replace(value=np.where(held[:, None], np.nan, forces))
-    return references
-
-
 COMMANDS = {
     "check": Command("measure what every potential must satisfy", _check_options, _check),
     "relax": Command("move atoms, and the cell with --cell, to a minimum of the energy", _relax_options, _relax),
     "md": Command("molecular dynamics, which Ctrl-C stops and --restart goes on with", _md_options, _md),
-    "predict": Command("energies, forces and stress of many structures", _predict_options, _predict),
+    "predict": Command("energies, forces and stress of many structures", predict_options, run_predict),
     "info": Command("what a potential is, and which kernels run it where", add_members, _info),
 }

@@ -81,12 +81,16 @@ class Compared:
             pairs = np.stack([rows, np.linalg.norm(error.reshape(len(rows), -1), axis=1) / per])
             self._pairs.append(pairs[:, np.isfinite(pairs).all(0)])
 
+    def mean_error(self) -> float | None:
+        """The mean absolute error, in the unit; None without labels."""
+        values = np.hstack([np.empty(0), *self._errors])
+        return 1000 * float(np.abs(values).mean()) if values.size else None
+
     def error_rows(self) -> list[tuple[str, str]]:
         """A line of the table that `predict` prints; none without labels."""
-        values = 1000 * np.hstack([np.empty(0), *self._errors])
-        if not values.size:
+        if (mean := self.mean_error()) is None:
             return []
-        mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())
+        root = 1000 * np.sqrt(np.square(np.hstack(self._errors)).mean())
         return [(f"error of {self.name}", f"mean {mean:.4g}, root mean square {root:.4g} {self.unit}")]
 
     def deviation_rows(self) -> list[tuple[str, str]]:

@@ -173,7 +173,7 @@ def test_predict_writes_results_and_compares_with_known_ones(
         atoms.calc, atoms.info["REF_energy"] = None, result.get_potential_energy()
         atoms.arrays["dft_forces"] = np.where(np.arange(len(atoms))[:, None], result.get_forces(), np.nan)
     ase.io.write("labelled.xyz", structures)
-    text = out(capsys, "predict labelled.xyz -m shifted.pt -o second.xyz")
+    text = out(capsys, "predict labelled.xyz -m shifted.pt -o second.xyz --overwrite")
     assert rows(text)["labels"] == "compared with REF_energy, dft_forces"
     mean = re.search(r"^error of energy +mean (\S+), root mean square (\S+) meV/atom$", text, re.MULTILINE)
     assert mean is not None
@@ -317,7 +317,7 @@ def test_predict_says_that_labels_under_two_names_differ(capsys: pytest.CaptureF
     """Training refuses such a file; a comparison names the label that it takes, and the other."""
     water.info.update(energy=1.0, REF_energy=2.0, dft_energy=1.0)
     ase.io.write("own.traj", water)
-    found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))
+    found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz --overwrite"))
     assert found["labels"] == "compared with energy; others differ: REF_energy"
     written = ase.io.read("found.xyz")
     assert (written.info["REF_energy"], written.info["dft_energy"], written.info["given_energy"]) == (2.0, 1.0, 1.0)
@@ -344,7 +344,7 @@ def test_predict_leaves_out_forces_of_partly_held_atoms(
         water.set_constraint(constraints)
         water.calc = SinglePointCalculator(water, forces=forces)
         ase.io.write("own.traj", water)
-        found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))
+        found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz --overwrite"))
         said = "no labels were found to compare with" if held else "compared with forces"
         assert found["labels"] == said
 
@@ -352,11 +352,13 @@ def test_predict_leaves_out_forces_of_partly_held_atoms(
 def test_predict_and_labels_that_are_no_numbers(capsys: pytest.CaptureFixture[str], water: Atoms) -> None:
     water.info.update(REF_energy=1.0, E="text")
     ase.io.write("own.traj", water)
-    assert rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))["labels"] == "compared with REF_energy"
+    assert (
+        rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz --overwrite"))["labels"] == "compared with REF_energy"
+    )
     water.set_constraint(FixAtoms([7]))
     water.calc = SinglePointCalculator(water, forces=np.zeros((3, 3)))
     ase.io.write("own.traj", water)
-    assert main(shlex.split("predict own.traj -m toy.pt -o found.xyz")) == 2
+    assert main(shlex.split("predict own.traj -m toy.pt -o found.xyz --overwrite")) == 2
     assert "constraints must hold atoms of the structure, which has 3" in capsys.readouterr().err
 
 
@@ -405,7 +407,7 @@ def test_predict_reads_the_labels_and_units_of_a_database(capsys: pytest.Capture
         load_potential("toy.pt"), "named.pt", {LABEL_NAMES: {"energy": "TotEnergy"}, LABEL_SIZES: {"energy": 7.0}}
     )
     for model in ("named.pt", "toy.pt"):  # the unit is that of the name whose numbers are taken
-        found = rows(out(capsys, f"predict own.db -m {model} -o again.xyz"))
+        found = rows(out(capsys, f"predict own.db -m {model} -o again.xyz --overwrite"))
         assert found["labels"] == "compared with energy, forces"
         for name in ("energy", "forces"):
             assert float(found[f"error of {name}"].split()[1].rstrip(",")) < 1e-2

@@ -70,7 +70,9 @@ def test_predict_writes_means_and_deviations(capsys: pytest.CaptureFixture[str],
     )
     assert re.fullmatch(r"mean \S+, largest \S+ meV/atom; its correlation .*", found["deviation of energy"])
     for name in ("run", "'?.pt'"):
-        assert rows(out(capsys, f"predict labelled.xyz -m {name} -o out.xyz"))["deviation of forces"] == text
+        assert (
+            rows(out(capsys, f"predict labelled.xyz -m {name} -o out.xyz --overwrite"))["deviation of forces"] == text
+        )
     for atoms, predicted in zip(frames, ase.io.read("out.xyz", ":"), strict=True):
         atoms.calc = Calculator(members)
         np.testing.assert_allclose(predicted.get_forces(), atoms.get_forces(), atol=1e-5)

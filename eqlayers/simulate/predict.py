@@ -1,0 +1,160 @@
+"""`eqlayers predict -m`: energies, forces and stress of the structures of a file, beside its labels."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ase.io
+import numpy as np
+from ase.stress import full_3x3_to_voigt_6_stress
+from numpy.typing import NDArray
+
+from ..database import database_units, size_of_unit
+from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
+from ..integrations.ase import as_potential, predict
+from ..models import read_potential
+from ..models.committee import DEVIATION, committee_files
+from .committee import Compared, chosen
+from .describe import lines
+from .frames import check_different, frames, with_results
+from .options import DTYPES, add_common, compile_for
+from .watch import progress
+
+#: Units of quantities that `predict` compares, times 1000.
+_UNITS = {"energy": "meV/atom", "forces": "meV/A", "stress": "meV/A^3", "dipole": "me A"}
+_PREDICTED = "predicted_by"  # name in files that `predict` wrote
+
+
+def predict_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("structures", metavar="STRUCTURES", help="a file of structures")
+    add_common(parser)
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a new .xyz with all predictions")
+    parser.add_argument("--overwrite", action="store_true", help="replace the output if it is there")
+    parser.add_argument("--batch-size", type=int, default=32, help="structures at once; 32 by default")
+
+
+def run_predict(options: argparse.Namespace) -> int:
+    """Write the predictions, and print errors beside the labels of the file."""
+    new = None if options.overwrite else "Name another, or pass --overwrite."
+    check_different(("STRUCTURES", options.structures), ("--output", options.output))
+    output = check_output(options.output, "--output", (".xyz", ".extxyz"), new=new)
+    dtype = None if options.dtype is None else DTYPES[options.dtype]
+    potential = as_potential(chosen(options.model), dtype, options.device)
+    for atoms in islice(frames(options.structures), 1):
+        compile_for(potential, atoms)
+    kept: list[Any] = []
+
+    def taken() -> Any:
+        for atoms in frames(options.structures):
+            kept.append(atoms)
+            yield atoms
+
+    facts = read_potential(committee_files(options.model)[0]).facts
+    trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
+    sizes = facts.get(LABEL_SIZES, {})
+    source = Path(options.structures)
+    units = database_units(source) if source.suffix == ".db" else {}
+    quantities = _compared()
+    groups: dict[str, dict[str, Compared]] = {}
+    used: set[str] = set()
+    differ: set[str] = set()
+    left_out: set[str] = set()
+    count = 0
+    with atomic_write(output) as file, progress("predict", 0) as say:
+        text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+        for result in predict(potential, taken(), options.batch_size):
+            atoms = kept.pop(0)
+            known = _references(atoms, trained)
+            left_out |= {one.name for name, one in known.items() if name not in result}
+            group = groups.setdefault(str(atoms.info.get("config_type", "")), _compared())
+            for name, quantity in quantities.items():
+                error = None
+                if name in known and name in result:
+                    label, unit = known[name].label, units.get(known[name].name)
+                    size = sizes.get(label, 1.0) if unit is None else size_of_unit(source, label, unit)
+                    error = np.ravel(np.asarray(result[name]) - known[name].value * size)
+                    if np.isfinite(error).any():
+                        used.add(known[name].name)
+                        differ |= known[name].differ
+                for compared in (quantity, group[name]):
+                    compared.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1)
+            predicted = with_results(atoms, result)
+            predicted.info[_PREDICTED] = " ".join(options.model)
+            ase.io.write(text, predicted, format="extxyz")
+            count += 1
+            say(count, f"{count} structures")
+        text.detach()
+    rows = [("structures", f"{count} of {options.structures}"), ("output", str(output))]
+    rows += [row for quantity in quantities.values() for row in quantity.error_rows()]
+    rows += [row for quantity in quantities.values() for row in quantity.deviation_rows()]
+    if len(groups) > 1:
+        for name, group in sorted(groups.items()):
+            means = {one: one.mean_error() for one in group.values()}
+            errors = [f"{one.name} {mean:.4g} {one.unit}" for one, mean in means.items() if mean is not None]
+            rows.append((f"config_type {name or '(none)'}", f"mean error of {', '.join(errors) or 'nothing'}"))
+    said = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
+    said += f"; not compared: {', '.join(sorted(left_out))}" if left_out else ""
+    rows.insert(1, ("labels", f"{said}; others differ: {', '.join(sorted(differ))}" if differ else said))
+    print(lines(rows))
+    return 0
+
+
+def _compared() -> dict[str, Compared]:
+    return {name: Compared(name, unit) for name, unit in _UNITS.items()}
+
+
+def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
+    """A value as numbers of a shape, or None; a matrix becomes the six numbers of Voigt that ASE has."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+        if shape == (6,) and array.size == 9:
+            return full_3x3_to_voigt_6_stress(array.reshape(3, 3))
+        return array.reshape(shape)
+    except (TypeError, ValueError):
+        return None
+
+
+class _Reference(NamedTuple):
+    """A label: its name in the file, its value, other usual names that have other values, and the unit's label."""
+
+    name: str
+    value: Any
+    differ: set[str]
+    label: str
+
+
+def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str, _Reference]:
+    """Labels of a structure by name, in units of the file; results of `predict` are none, nor forces of held atoms.
+
+    ``trained`` has the names of the training: '' for recognised names, None for a label that was left out. A virial
+    stands for a stress where there is no stress, as in training.
+    """
+    results = {} if atoms.calc is None or _PREDICTED in atoms.info else atoms.calc.results
+    values = {**atoms.arrays, **atoms.info, **results}
+    shapes = {"energy": (), "forces": (len(atoms), 3), "stress": (6,), "virial": (6,), "dipole": (3,)}
+    references: dict[str, _Reference] = {}
+    for label, shape in shapes.items():
+        trained_name = trained[label]
+        usual = () if trained_name is None else (trained_name, *KEYS[label]) if trained_name else KEYS[label]
+        usual = (*usual, FREE) if label == "energy" and trained_name == "" else usual
+        read = {name: _numbers(values[name], shape) for name in usual if name in values}
+        numbers = {name: value for name, value in read.items() if value is not None}
+        if numbers:
+            name, value = next(iter(numbers.items()))
+            differ = {other for other in numbers if not np.array_equal(value, numbers[other], equal_nan=True)}
+            references[label] = _Reference(name, value, set() if trained_name else differ, label)
+    virial = references.pop("virial", None)
+    if virial is not None and "stress" not in references:
+        volume = atoms.cell.volume or np.nan
+        references["stress"] = virial._replace(value=-virial.value / volume)
+    if "forces" in references:
+        forces = references["forces"].value
+        held = held_atoms(forces, free_directions(atoms))
+        references["forces"] = references["forces"]._replace(value=np.where(held[:, None], np.nan, forces))
+    return references
