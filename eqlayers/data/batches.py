@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,16 +48,36 @@ class EpochSampler(torch.utils.data.Sampler[int]):
     def __len__(self) -> int:
         return self.num_samples
 
+    def order(self) -> list[int]:
+        """The order of the next pass."""
+        order: list[int] = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_samples).tolist()
+        return order
+
     def __iter__(self) -> Iterator[int]:
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_samples)
+        order = self.order()  # when the first sample is asked for: Lightning sets the epoch after iter()
         self.epoch += 1
-        return iter(order.tolist())
+        yield from order
 
 
 class _Order(Iterable[int], Sized, Protocol): ...
 
 
-class SharedBatchSampler(torch.utils.data.Sampler[list[int]]):
+class _StepSampler(torch.utils.data.Sampler[list[int]]):
+    """The batches of one of several processes, which take the same steps."""
+
+    sampler: Any  # Lightning calls its set_epoch
+    rank: int
+
+    def steps(self, order: Sequence[int]) -> list[list[list[int]]]:
+        """The batches of all processes for each step of a pass through the samples in this order."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in self.steps(list(self.sampler)):
+            yield step[self.rank]
+
+
+class SharedBatchSampler(_StepSampler):
     """The batches of one of several processes: every sample in one of them, and as many batches in each.
 
     Together the batches of a step are one batch of ``processes * batch_size`` samples in the given order, so several
@@ -70,7 +90,7 @@ class SharedBatchSampler(torch.utils.data.Sampler[list[int]]):
     """
 
     def __init__(self, sampler: _Order, batch_size: int, rank: int, processes: int) -> None:
-        self.sampler = sampler  # Lightning calls its set_epoch
+        self.sampler = sampler
         self.batch_size, self.rank, self.processes = batch_size, rank, processes
         check_shared(len(sampler), processes)
 
@@ -78,11 +98,12 @@ class SharedBatchSampler(torch.utils.data.Sampler[list[int]]):
         steps, rest = divmod(len(self.sampler), self.batch_size * self.processes)
         return max(1, steps + (rest >= self.processes))
 
-    def __iter__(self) -> Iterator[list[int]]:
-        order, step = list(self.sampler), self.batch_size * self.processes
-        starts = [number * step for number in range(len(self))]
-        for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-            yield order[start:end][self.rank :: self.processes]
+    def steps(self, order: Sequence[int]) -> list[list[list[int]]]:
+        """The batches of all processes for each step of a pass through the samples in this order."""
+        size, ranks = self.batch_size * self.processes, range(self.processes)
+        starts = [number * size for number in range(len(self))]
+        ends = [*starts[1:], len(order)]
+        return [[list(order[a:b][rank :: self.processes]) for rank in ranks] for a, b in zip(starts, ends, strict=True)]
 
 
 def check_shared(num: int, processes: int) -> None:
@@ -94,7 +115,7 @@ def check_shared(num: int, processes: int) -> None:
         )
 
 
-class EdgeBatchSampler(torch.utils.data.Sampler[list[int]]):
+class EdgeBatchSampler(_StepSampler):
     """Random batches of at most some number of edges, and as many batches in every epoch.
 
     Memory grows with the edges of a batch, so it is flat where structures differ in size. Sizes are rounded up by
@@ -145,7 +166,7 @@ class EdgeBatchSampler(torch.utils.data.Sampler[list[int]]):
         self.rank = check_integer("rank", rank, 0, self.processes - 1)
         if self.processes > 1:
             check_shared(len(n_edges), self.processes)
-        self.sampler = sampler  # Lightning calls its set_epoch
+        self.sampler = sampler
         step = 2 ** np.maximum(np.log2(np.maximum(n_edges, 1)).astype(np.int64) - 4, 0)
         self._sizes = np.minimum(-(-n_edges // step) * step, max_edges)
         self._places = _pack(np.sort(self._sizes)[::-1], max_edges, batch_size, self.processes)
@@ -153,15 +174,17 @@ class EdgeBatchSampler(torch.utils.data.Sampler[list[int]]):
     def __len__(self) -> int:
         return -(-len(self._places) // self.processes)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        order = np.fromiter(self.sampler, dtype=np.int64, count=len(self._sizes))
-        by_size = order[np.argsort(-self._sizes[order], kind="stable")]
-        place_in_order = np.empty_like(order)
-        place_in_order[order] = np.arange(len(order))
+    def steps(self, order: Sequence[int]) -> list[list[list[int]]]:
+        """The batches of all processes for each step of a pass through the samples in this order."""
+        samples = np.array(order, dtype=np.int64)
+        by_size = samples[np.argsort(-self._sizes[samples], kind="stable")]
+        place_in_order = np.empty_like(samples)
+        place_in_order[samples] = np.arange(len(samples))
         batches = [by_size[places] for places in self._places]
         batches.sort(key=lambda batch: int(place_in_order[batch].min()))
         batches += batches[: -len(batches) % self.processes]
-        return iter([batch.tolist() for batch in batches[self.rank :: self.processes]])
+        listed = [batch.tolist() for batch in batches]
+        return [listed[first : first + self.processes] for first in range(0, len(listed), self.processes)]
 
 
 def _pack(sizes: NDArray[np.int64], most: int, count: int, processes: int) -> list[NDArray[np.int64]]:
@@ -189,6 +212,44 @@ def _pack(sizes: NDArray[np.int64], most: int, count: int, processes: int) -> li
         num += max(1, num // 50)
 
 
+class StepLoader(DataLoader):
+    """Batches of a training, which know how many rows of labels the whole optimizer step has.
+
+    A pass begins when its first batch is asked for. Lightning calls ``iter`` before it sets the epoch of a run that
+    goes on, and workers would already load the batches of another epoch.
+
+    Each batch has ``step_rows``: by label, the rows in all batches of its step (of all processes, and of all batches
+    whose gradients are added up), divided by the number of these batches.
+    """
+
+    steps_of: _StepSampler | None = None
+    trainer: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        rows = iter(self._step_rows())
+        for batch in super().__iter__():
+            batch.step_rows = next(rows, None)
+            yield batch
+
+    def _step_rows(self) -> list[Mapping[str, float]]:
+        """The rows of each batch of the next pass; none for a loader that Lightning made with another order."""
+        if self.steps_of is None:
+            return []
+        steps = self.steps_of.steps(self.steps_of.sampler.order())
+        most = getattr(self.trainer, "num_training_batches", None) or len(steps)  # trainer.limit_train_batches
+        added = getattr(self.trainer, "accumulate_grad_batches", 1)
+        steps = steps[: int(min(most, len(steps)))]
+        of_batch = [np.concatenate(step).astype(np.int64) for step in steps]
+        updates = np.arange(len(steps)) // added
+        of_sample = np.repeat(updates, [len(samples) for samples in of_batch])
+        divisor = added * len(steps[0])
+        counts = {
+            name: np.bincount(of_sample, rows[np.concatenate(of_batch)])[updates] / divisor
+            for name, rows in self.dataset.n_rows.items()
+        }
+        return [{name: float(rows[step]) for name, rows in counts.items()} for step in range(len(steps))]
+
+
 def make_loader(
     dataset: Any,
     num_workers: int,
@@ -200,21 +261,23 @@ def make_loader(
 ) -> DataLoader:
     """A loader of graphs that draws nothing from the global random state; each of several processes gets its share."""
     rank, processes = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
-    batches: dict[str, Any]
+    steps: _StepSampler
     if max_edges is not None and sampler is not None:
-        edges = dataset.n_edges
-        batches = {"batch_sampler": EdgeBatchSampler(sampler, edges, max_edges, batch_size, rank, processes)}
-    elif processes > 1:
-        order = range(len(dataset)) if sampler is None else sampler
-        batches = {"batch_sampler": SharedBatchSampler(order, batch_size, rank, processes)}
+        steps = EdgeBatchSampler(sampler, dataset.n_edges, max_edges, batch_size, rank, processes)
     else:
-        batches = {"batch_size": batch_size, "sampler": sampler}
-    return DataLoader(
-        dataset,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
+        steps = SharedBatchSampler(sampler or range(len(dataset)), batch_size, rank, processes)
+    # Lightning replaces the sampler of a plain loader, for trainer.overfit_batches and predictions
+    plain = processes == 1 and not isinstance(steps, EdgeBatchSampler)
+    batches: dict[str, Any] = {"batch_size": batch_size, "sampler": sampler} if plain else {"batch_sampler": steps}
+    options = {
+        "num_workers": num_workers,
+        "persistent_workers": num_workers > 0,
+        "pin_memory": trainer is not None and trainer.strategy.root_device.type == "cuda",
         # A loader without a generator draws a seed for its workers from the global one at every epoch.
-        generator=torch.Generator().manual_seed(seed),
-        **batches,
-    )
+        "generator": torch.Generator().manual_seed(seed),
+    }
+    if sampler is None:
+        return DataLoader(dataset, **options, **batches)
+    loader = StepLoader(dataset, **options, **batches)
+    loader.steps_of, loader.trainer = steps, trainer
+    return loader

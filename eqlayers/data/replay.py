@@ -65,12 +65,7 @@ def only_labels(structures: StructureArrays, labels: tuple[str, ...]) -> Structu
 
 def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> NDArray[np.int64]:
     """Rows of the earlier structures that are in every epoch, drawn from those with a label that counts."""
-    labelled = np.zeros(len(old), dtype=bool)
-    for name in LABELS:
-        values = getattr(old, name)
-        rows = old.row_of_atom if name == "forces" else np.arange(len(old))
-        labelled[rows[~np.isnan(values.reshape(len(values), -1)[:, 0])]] = True
-    number, usable = replay.number, np.flatnonzero(labelled)
+    number, usable = replay.number, np.flatnonzero(sum(old.label_rows().values()))
     wanted = number if is_integer(number) else round(num_new * number / (1 - number))
     if wanted < 1 or wanted > len(usable):
         raise DataError(

@@ -40,6 +40,7 @@ class SlicedDataset(torch.utils.data.Dataset[Data]):
     Attributes:
         data: The data set.
         n_edges: Edges of every sample, `[N]`.
+        n_rows: Rows of each label in every sample, `[N]`: its atoms for forces, 1 for others, 0 where it is missing.
     """
 
     rows: list[int]
@@ -49,6 +50,7 @@ class SlicedDataset(torch.utils.data.Dataset[Data]):
     ) -> None:
         self.data, self.rows = data, rows.tolist()
         self.n_edges = edges.n_edges[rows]
+        self.n_rows = {name: counts[rows] for name, counts in data.label_rows().items()}
         kinds = data.kinds()
         self._tensors = [(name, tensor, kinds[name][1] == "A") for name, tensor in tensors.items()]
         self._local = torch.from_numpy(edges.local)

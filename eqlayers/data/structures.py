@@ -122,6 +122,10 @@ class FlatArrays:
         """Number of marked atoms of every structure, `[N]`."""
         return np.bincount(self.row_of_atom[mask], minlength=len(self)).astype(np.int64)
 
+    def label_rows(self) -> dict[str, IntArray]:
+        """Rows of each label in every structure, `[N]`: its atoms for a label of atoms, 0 where it is missing."""
+        raise NotImplementedError
+
     def take(self, rows: IntArray) -> Any:
         """Some of the structures, in the order of ``rows``."""
         rows = check_rows("rows", rows, len(self))
@@ -160,6 +164,10 @@ class MoleculeArrays(FlatArrays):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse("finite labels", ~np.isfinite(self.y))
+
+    def label_rows(self) -> dict[str, IntArray]:
+        """1 for every molecule, `[N]`."""
+        return {"y": np.ones(len(self), dtype=np.int64)}
 
     @property
     def heavy(self) -> NDArray[np.int64]:
@@ -239,6 +247,12 @@ class StructureArrays(FlatArrays):
     def labels(self) -> tuple[str, ...]:
         """The labels that at least one structure has."""
         return tuple(name for name in LABELS if not np.isnan(getattr(self, name)).all())
+
+    def label_rows(self) -> dict[str, IntArray]:
+        """Rows of each label in every structure, `[N]`: its atoms for forces, 0 where the label is missing."""
+        there = {name: np.isfinite(getattr(self, name)) for name in LABELS}
+        whole = {name: finite.reshape(len(finite), -1).all(axis=1) for name, finite in there.items()}
+        return {n: self.count(rows) if n == "forces" else rows.astype(np.int64) for n, rows in whole.items()}
 
     @property
     def has_cells(self) -> bool:

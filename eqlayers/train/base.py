@@ -70,23 +70,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     return [group for group in groups if group["params"]]
 
 
-def share_of_rows(module: LightningModule, count: int) -> Tensor | float:
-    """The share of this process in a mean over the rows of all processes: the factor on its own mean.
-
-    Processes average their gradients, as if each had as many rows; the last batches of an epoch and labels that are
-    missing make them differ. With it, several processes have the gradient of one with all their rows.
-
-    Returns:
-        1 for one process; the number of processes times the fraction of their rows that are here, for several.
-    """
-    trainer = module._trainer
-    if trainer is None or trainer.world_size == 1 or not trainer.training:
-        return 1.0
-    rows = torch.tensor(float(count), dtype=torch.float64, device=module.device)
-    mean: Tensor = trainer.strategy.reduce(rows.clone(), reduce_op="mean")
-    return rows / mean.clamp(min=1.0 / trainer.world_size)
-
-
 def is_dry_run(trainer: Trainer) -> bool:
     """Whether this is `trainer.fast_dev_run`: a few batches to see that everything works, and no file written."""
     return bool(getattr(trainer, "fast_dev_run", False))
@@ -175,6 +158,15 @@ class TrainedModule(LightningModule):
         often = name.startswith("train")
         size = {"batch_size": batch.num_graphs, "sync_dist": True}
         self.log(name, loss.detach(), on_step=often, on_epoch=True, prog_bar=often, **size)
+
+    def share_of_step(self, batch: Any, label: str, count: int) -> float:
+        """The factor on the mean over ``count`` rows of a label in a batch, so that a step has the mean over its rows.
+
+        Lightning takes the mean over the batches whose gradients it adds up, and over processes, as if each had as
+        many rows. With this factor, several small batches have the gradient of one large batch.
+        """
+        rows = getattr(batch, "step_rows", None) if self.training else None
+        return 1.0 if rows is None else count / max(rows[label], 1e-300)
 
     def data_of(self, stage: str, fix: str) -> Any:
         """The data module of the trainer, with its statistics."""

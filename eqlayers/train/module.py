@@ -17,7 +17,7 @@ from ..core.errors import ConfigError, DataError, ShapeError
 from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
 from .agreement import check_network
-from .base import STAGES, TrainedModule, Values, error_metrics, share_of_rows
+from .base import STAGES, TrainedModule, Values, error_metrics
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "l1": functional.l1_loss,
@@ -175,7 +175,7 @@ class PropertyModule(TrainedModule):
         if not torch.isfinite(loss):
             raise self._not_finite(batch, prediction, y, batch_idx)
         self.log_loss("train/loss", loss, batch)
-        return loss * share_of_rows(self, batch.num_graphs)
+        return loss * self.share_of_step(batch, "y", batch.num_graphs)
 
     def _not_finite(self, batch: Any, prediction: Tensor, y: Tensor, batch_idx: int) -> DataError:
         if not torch.isfinite(y).all():

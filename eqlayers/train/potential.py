@@ -16,7 +16,7 @@ from ..models import Committee, Potential, Structures, describe_potential
 from ..models.committee import DEVIATION
 from ..models.properties import OUTPUTS
 from .agreement import check_network
-from .base import STAGES, Values, error_metrics, share_of_rows
+from .base import STAGES, Values, error_metrics
 from .fine_tuning import FineTuned
 from .labels import ERRORS, LABELS, LOSSES, SHOWN, unit_of
 
@@ -215,7 +215,7 @@ class PotentialModule(FineTuned):
             if name == "forces" and self.hparams["species_weights"]:
                 rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
             mean = rows.mean() if len(rows) else rows.sum()  # 0, of which every parameter has a gradient
-            total = total + weights[name] * mean * share_of_rows(self, len(rows))
+            total = total + weights[name] * mean * self.share_of_step(batch, name, len(rows))
         if "energy" in predictions and "energy" not in self.labels:  # processes wait for a gradient of all parameters
             total = total + 0.0 * predictions["energy"].sum()
         if not torch.isfinite(total):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
-from eqlayers.data.batches import EdgeBatchSampler, EpochSampler, SharedBatchSampler
+from eqlayers.data.batches import EdgeBatchSampler, EpochSampler, SharedBatchSampler, make_loader
 from eqlayers.errors import ConfigError
 from tests.each import each
 
@@ -49,6 +52,17 @@ def test_seed_and_epoch_alone_decide():
     other.sampler.set_epoch(1)  # as Lightning does
     assert list(other) == second
     assert list(sampler(n_edges, 300, seed=4)) != first
+
+
+def test_an_epoch_is_drawn_when_its_first_sample_is_asked_for():
+    """Lightning calls iter() before it sets the epoch of a run that goes on."""
+    orders = EpochSampler(12, 0), EdgeBatchSampler(EpochSampler(12, 0), np.full(12, 10), 40, 4)
+    for order in (*orders, SharedBatchSampler(EpochSampler(12, 0), 5, 0, 1)):
+        drawn, epochs = iter(order), getattr(order, "sampler", order)
+        epochs.set_epoch(7)
+        first = list(drawn)
+        epochs.set_epoch(7)
+        assert first == list(order)
 
 
 def test_what_is_refused():
@@ -119,3 +133,50 @@ def test_more_processes_than_samples_are_refused():
         SharedBatchSampler(range(2), 4, 0, 3)
     with pytest.raises(ConfigError, match=match):
         EdgeBatchSampler(EpochSampler(2, 0), np.array([1, 1]), 9, 9, 0, 3)
+
+
+# -- loaders of training ----------------------------------------------------------------------------------------------
+
+
+class Samples(torch.utils.data.Dataset):
+    """Samples with 1 to 13 edges; every third has no energy, and each has as many rows of forces as its number."""
+
+    n_edges = np.arange(1, 14)
+    n_rows = {"energy": (np.arange(13) % 3 > 0).astype(int), "forces": np.arange(13)}  # noqa: RUF012
+
+    def __len__(self):
+        return 13
+
+    def __getitem__(self, index):
+        return Data(idx=torch.tensor([index]), num_nodes=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+@each("processes", [1, 2])
+@each("max_edges", [None, 20])
+@each("added, limit", [(1, 99), (3, 99), (3, 2), (2, float("inf"))])
+def test_batches_know_the_rows_of_their_step(added, limit, max_edges, processes):
+    """By hand: the rows of all batches of a step, over all that are in it, and so the mean of the larger batch."""
+    seen = []
+    for rank in range(processes):
+        trainer = SimpleNamespace(global_rank=rank, world_size=processes)
+        trainer.strategy = SimpleNamespace(root_device=torch.device("cpu"))
+        trainer.accumulate_grad_batches, trainer.num_training_batches = added, limit
+        loader = make_loader(Samples(), 0, 0, trainer, 2, EpochSampler(13, 0), max_edges)
+        seen.append([(batch.idx.tolist(), getattr(batch, "step_rows", None)) for batch in loader])
+    most = int(min(limit, len(seen[0])))
+    for first in range(0, most, added):
+        step = [seen[rank][batch] for rank in range(processes) for batch in range(first, min(first + added, most))]
+        samples = np.concatenate([idx for idx, _ in step])
+        for name, rows in Samples.n_rows.items():
+            want = rows[samples].sum() / (added * processes)
+            assert [counts[name] for _, counts in step] == pytest.approx([want] * len(step), rel=1e-12)
+    assert all(rows is None for of_rank in seen for _, rows in of_rank[most:])
+
+
+def test_workers_load_the_epoch_that_is_set_after_iter():
+    loader = make_loader(Samples(), 1, 0, None, 4, EpochSampler(13, 0))
+    batches = iter(loader)
+    loader.sampler.set_epoch(5)
+    order = np.concatenate([batch.idx for batch in batches]).tolist()
+    assert order == np.random.default_rng([0, 5]).permutation(13).tolist()

@@ -10,7 +10,7 @@ import torch
 from e3nn import o3
 
 from eqlayers.models import MoleculeNetwork
-from eqlayers.train.base import Values, error_metrics, parameter_groups, share_of_rows
+from eqlayers.train.base import TrainedModule, Values, error_metrics, parameter_groups
 from tests.each import each
 
 
@@ -49,12 +49,9 @@ def test_values_and_errors_keep_the_digits_of_total_energies() -> None:
 
 
 @each("rows, share", [([6, 2], [1.5, 0.5]), ([3, 3], [1.0, 1.0]), ([4, 0], [2.0, 0.0]), ([0, 0], [0.0, 0.0])])
-def test_shares_make_a_mean_over_processes_the_mean_over_rows(rows: list[int], share: list[float]) -> None:
-    mean = torch.tensor(sum(rows) / len(rows), dtype=torch.float64)
-    strategy = SimpleNamespace(reduce=lambda value, reduce_op: mean)
-    trainer = SimpleNamespace(world_size=2, training=True, strategy=strategy)
-    module: Any = SimpleNamespace(_trainer=trainer, device="cpu")
-    assert [float(share_of_rows(module, count)) for count in rows] == share
-    trainer.training = False
-    assert share_of_rows(module, rows[0]) == 1, "errors of a validation are summed, not averaged"
-    assert share_of_rows(SimpleNamespace(_trainer=None), rows[0]) == 1  # type: ignore[arg-type]
+def test_shares_make_a_mean_over_batches_the_mean_over_rows(rows: list[int], share: list[float]) -> None:
+    batch = SimpleNamespace(step_rows={"forces": sum(rows) / len(rows)})
+    of: Any = TrainedModule.share_of_step
+    assert [of(SimpleNamespace(training=True), batch, "forces", count) for count in rows] == share
+    assert of(SimpleNamespace(training=False), batch, "forces", 2) == 1, "validation sums errors, and takes no means"
+    assert of(SimpleNamespace(training=True), SimpleNamespace(), "forces", 2) == 1

@@ -6,16 +6,20 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
 from ase.io import write
+from lightning.pytorch import Trainer
 
 from eqlayers.cli import main
+from eqlayers.data import StructureDataModule
 from eqlayers.errors import ConfigError
 from eqlayers.models import NequIP, load_potential
+from eqlayers.train import checkpoint_path, read_checkpoint, trainer_options
 from eqlayers.train.history import read_history
 from eqlayers.train.potential import PotentialModule
 from tests.train.waters import displaced_waters
@@ -239,3 +243,66 @@ def test_only_epochs_with_a_validation_have_its_error(folder: Path) -> None:
     assert main(["fit", "-c", str(folder / "small.yaml"), "--name", "seldom", *more]) == 0
     history = read_history(folder / "seldom")
     assert [math.isfinite(row["val_mae"]) for row in history] == [False, True, False, True, False]
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Structures of one to four waters, some without energy and some without forces."""
+    made, frames = np.random.default_rng(3), []
+    for number, water in enumerate(displaced_waters(26)):
+        atoms = water.copy()
+        for place in range(1, 1 + number % 4):
+            more = water.copy()
+            more.positions += [3.0 * place, 0, 0]
+            atoms += more
+        if number % 5:
+            atoms.info["REF_energy"] = float(made.standard_normal())
+        if number % 3:
+            atoms.arrays["REF_forces"] = made.standard_normal((len(atoms), 3))
+        frames.append(atoms)
+    folder = tmp_path_factory.mktemp("sizes")
+    write(folder / "train.xyz", frames, format="extxyz")
+    return folder
+
+
+def trained(sizes: Path, folder: Path, epochs: int, ckpt_path: str | None = None, **options: Any) -> dict[str, Any]:
+    """The last checkpoint of a fit in float64."""
+    loader = {"batch_size": 8, "max_edges": None, "num_workers": 0}
+    loader |= {name: options.pop(name) for name in list(options) if name in loader}
+    torch.manual_seed(0)
+    made = PotentialModule(NequIP(**SMALL), learning_rate=1e-2, warmup_steps=0, final_factor=1.0)
+    data = StructureDataModule(
+        str(sizes / "train.xyz"), train=21, val=3, cutoff=3.0, dtype="float64", cache_dir=str(sizes / "cache"), **loader
+    )
+    common: dict[str, Any] = {"accelerator": "cpu", "precision": "64-true", "inference_mode": False}
+    trainer = Trainer(**trainer_options(folder, progress=False), **common, max_epochs=epochs, **options)
+    trainer.fit(made, datamodule=data, ckpt_path=ckpt_path)
+    return read_checkpoint(checkpoint_path(folder, "last"))
+
+
+QUIET = pytest.mark.filterwarnings("ignore:the forces of structures", "ignore:.*(workers|logging interval|fork)")
+
+
+@QUIET
+def test_gradients_that_are_added_up_are_those_of_the_larger_batch(sizes: Path, tmp_path: Path) -> None:
+    """Sizes and labels differ between the batches of a step, and the last step of an epoch is smaller."""
+    large = trained(sizes, tmp_path / "large", 2)
+    small = trained(sizes, tmp_path / "small", 2, batch_size=4, accumulate_grad_batches=2)
+    assert small["global_step"] == large["global_step"] == 6
+    for name, value in large["state_dict"].items():
+        torch.testing.assert_close(small["state_dict"][name], value, rtol=1e-10, atol=1e-12, msg=name)
+
+
+@QUIET
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_run_with_batches_of_bounded_edges_goes_on_to_the_same_end(workers: int, sizes: Path, tmp_path: Path) -> None:
+    loader = {"max_edges": 90, "batch_size": 4, "num_workers": workers}
+    whole = trained(sizes, tmp_path / "whole", 3, **loader)
+    trained(sizes, tmp_path / "parts", 2, **loader)
+    last = str(checkpoint_path(tmp_path / "parts", "last"))
+    parts = trained(sizes, tmp_path / "parts", 3, last, **loader)
+    assert parts["global_step"] == whole["global_step"] > 4
+    assert all(torch.equal(parts["state_dict"][name], value) for name, value in whole["state_dict"].items())
