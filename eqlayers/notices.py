@@ -18,15 +18,22 @@ KEPT = "kernels that were compiled are kept"
 IDLE = 0.5  # seconds that the bar stays after the last kernel, as the next may follow
 
 
-def package_of(filename: str) -> str:
-    """The package that a file of Python belongs to, '' for this one.
+def package_of(filename: str, category: type = UserWarning) -> str:
+    """The package that warns, '' for this one, by the class of the warning; of Python's own classes by the file.
+
+    The file alone does not tell, as it can be a caller's.
 
     Example:
         >>> package_of("/usr/lib/python3/site-packages/torch/nn/modules/module.py")
         'torch'
         >>> package_of("checkout/eqlayers/data/cache.py")
         ''
+        >>> from eqlayers.errors import EqlayersWarning
+        >>> package_of("/usr/lib/python3/site-packages/lightning/pytorch/trainer.py", EqlayersWarning)
+        ''
     """
+    if (module := category.__module__.partition(".")[0]) != "builtins":
+        return "" if module in OWN else module
     parts = Path(filename).parts
     if "site-packages" in parts[:-1]:
         name = parts[len(parts) - parts[::-1].index("site-packages")].removesuffix(".py")
@@ -43,7 +50,7 @@ def warnings_as_lines() -> Iterator[None]:
         message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         text = " ".join(str(message).split())
-        package = package_of(filename)
+        package = package_of(filename, category)
         if text not in said:
             said.add(text)
             print(f"warning: {f'{package}: ' if package else ''}{text}", file=sys.stderr, flush=True)

@@ -8,8 +8,10 @@ import threading
 import warnings
 
 import pytest
+from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from eqlayers import notices
+from eqlayers.errors import EqlayersWarning
 from eqlayers.notices import shown, warnings_as_lines
 from eqlayers_kernels import waiting
 from eqlayers_kernels.c.build import cache as disk
@@ -74,9 +76,12 @@ def test_warnings_are_lines_and_come_once(capsys: pytest.CaptureFixture[str]) ->
             for _ in range(2):
                 warnings.warn("frames are\n in two parts", stacklevel=1)
             warnings.warn_explicit("of others", UserWarning, "/env/lib/site-packages/torch/nn/linear.py", 7)
+            warnings.warn_explicit("ours", EqlayersWarning, "/env/lib/site-packages/lightning/trainer.py", 7)
+            warnings.warn_explicit("theirs", PossibleUserWarning, "/home/me/my_training.py", 7)
         with pytest.warns(UserWarning, match="afterwards as before"):
             warnings.warn("afterwards as before", stacklevel=1)
-    assert capsys.readouterr().err == "warning: frames are in two parts\nwarning: torch: of others\n"
+    lines = ["frames are in two parts", "torch: of others", "ours", "lightning: theirs"]
+    assert capsys.readouterr().err.splitlines() == [f"warning: {line}" for line in lines]
 
 
 @pytest.mark.parametrize("kernels", [0, 1])

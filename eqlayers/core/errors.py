@@ -74,6 +74,10 @@ class MismatchError(EqlayersError, RuntimeError):
     """A layer that should stand in for another gives other numbers."""
 
 
+class EqlayersWarning(UserWarning, RuntimeWarning):
+    """A warning of eqlayers: a result that may mean less than it seems, or something that runs in another way."""
+
+
 @contextmanager
 def needs_packages(what: str, extra: str) -> Iterator[None]:
     """A block for the imports of an extra's packages: MissingPackageError with one message wherever one is missing."""

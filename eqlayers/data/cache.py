@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from eqlayers.files import atomic_write
 from eqlayers_kernels.c.build.cache import directory
 
+from ..core.errors import EqlayersWarning
+
 Arrays = dict[str, NDArray[Any]]
 # Errors of NumPy and zipfile for a file that is truncated, overwritten, or of another kind.
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -61,7 +63,7 @@ def cached_arrays(
             reason = f"it cannot be read ({type(error).__name__}: {error})"
         if reason is None:
             return arrays
-        warnings.warn(f"the cache {path} is not used and made again: {reason}", stacklevel=2)
+        warnings.warn(f"the cache {path} is not used and made again: {reason}", EqlayersWarning, stacklevel=2)
     arrays = build()
     try:
         with atomic_write(path) as file:
@@ -70,6 +72,7 @@ def cached_arrays(
         warnings.warn(
             f"the cache {path} cannot be written ({error}): its content is made again at every start; "
             "set cache_dir to a writable folder",
+            EqlayersWarning,
             stacklevel=2,
         )
     return arrays

@@ -32,7 +32,7 @@ from eqlayers.data.targets import HARTREE_TO_EV, TARGETS, Target, check_target
 from eqlayers.files import atomic_write
 
 from ..core.checks import check_flag, check_path
-from ..core.errors import DataError
+from ..core.errors import DataError, EqlayersWarning
 
 
 def load_qm9(
@@ -68,7 +68,9 @@ def load_qm9(
             reason = f"data_v3.pt that cannot be read ({type(error).__name__}: {error})"
             if not (has_raw(raw) or (not _has_rdkit() and (raw / "qm9_v3.pt").exists())):
                 _refuse(root, reason, error)
-            warnings.warn(f"QM9 in {root} is processed again from raw/: found a {reason}", stacklevel=2)
+            warnings.warn(
+                f"QM9 in {root} is processed again from raw/: found a {reason}", EqlayersWarning, stacklevel=2
+            )
             unreadable = True
     pyg_y: NDArray[np.float32] | None = None
     if dataset is None and has_raw(raw) and not _has_rdkit() and not (raw / "qm9_v3.pt").exists():

@@ -20,7 +20,7 @@ from eqlayers.files import KEYS, few, free_directions, held_atoms
 from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
 
 from ..core.checks import check_choice, check_path, check_type
-from ..core.errors import ConfigError, DataError
+from ..core.errors import ConfigError, DataError, EqlayersWarning
 
 _NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
 
@@ -229,6 +229,7 @@ def _ase(file: Path) -> Iterator[Frame]:
                 warnings.warn(
                     f"{file} does not end with a line break: the last number may be cut off. Compare its size with "
                     "the original's",
+                    EqlayersWarning,
                     stacklevel=5,
                 )
 

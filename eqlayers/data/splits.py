@@ -26,7 +26,7 @@ from ..core.checks import (
     got,
     is_integer,
 )
-from ..core.errors import ConfigError, DataError, IndexRangeError, ShapeError
+from ..core.errors import ConfigError, DataError, EqlayersWarning, IndexRangeError, ShapeError
 
 QM9_SIZE = 130_831  # molecules of QM9 without the 3,054 that failed its geometry consistency check
 SPLIT_SEED = 2026
@@ -58,6 +58,7 @@ def _published(order: IntArray, train: int, val: int) -> Parts:
         warnings.warn(
             f"this split was published for {QM9_SIZE:,} molecules and the data set has {num:,}: "
             "it is cut in the same proportions, and results are not comparable with published ones",
+            EqlayersWarning,
             stacklevel=4,
         )
         train, val = round(num * train / QM9_SIZE), max(1, round(num * val / QM9_SIZE))

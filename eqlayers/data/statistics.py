@@ -18,7 +18,7 @@ from eqlayers.data.targets import Target, check_target
 from eqlayers.elements import by_element, symbols_of
 
 from ..core.checks import check_choice, check_number, check_type
-from ..core.errors import ConfigError, DataError
+from ..core.errors import ConfigError, DataError, EqlayersWarning
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -154,6 +154,7 @@ def _warn_unseen(species: tuple[int, ...], counts: IntArray, train: IntArray) ->
             warnings.warn(
                 f"atomic number {number} is in {int((column > 0).sum())} molecules but in none of the {len(train)} "
                 "training molecules: its shift is 0 and predictions for these molecules mean nothing",
+                EqlayersWarning,
                 stacklevel=4,
             )
 

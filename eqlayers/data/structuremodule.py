@@ -29,7 +29,7 @@ from eqlayers.elements import symbols_of
 from eqlayers.units import read_units
 
 from ..core.checks import check_choice, check_dtype, check_integer, check_items, check_number, check_path, check_seed
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, EqlayersWarning
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -193,7 +193,7 @@ class StructureDataModule(FlatDataModule):
         for line in self.report:
             rank_zero_info(line)
         for sentence in self.findings:
-            warnings.warn(sentence, stacklevel=3)
+            warnings.warn(sentence, EqlayersWarning, stacklevel=3)
         return rows
 
     def _load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:

@@ -42,6 +42,7 @@ class Course(NamedTuple):
     Attributes:
         atoms: How many there are.
         time: ps.
+        timestep: fs; one trajectory has several where a restart changed it.
         potential, kinetic: eV.
         temperature: K.
         volume: Angstrom^3; NaN without a cell.
@@ -50,6 +51,7 @@ class Course(NamedTuple):
 
     atoms: int
     time: Array
+    timestep: Array
     potential: Array
     kinetic: Array
     temperature: Array
@@ -62,8 +64,14 @@ class Course(NamedTuple):
         total = self.potential + self.kinetic
         return 1e3 * (total - total[0]) / self.atoms
 
+    @property
+    def last_part(self) -> NDArray[np.bool_]:
+        """The frames of the last timestep, `[F]`: with each, another energy is conserved."""
+        changed = np.flatnonzero(np.diff(self.timestep))
+        return np.arange(len(self.time)) > (changed[-1] if len(changed) else -1)
 
-def course_of(trajectory: str | Path, timestep: float) -> Course:
+
+def course_of(trajectory: str | Path) -> Course:
     """Read a trajectory that :func:`eqlayers.simulate.run_dynamics` wrote."""
     rows: list[tuple[float, ...]] = []
     atoms = 0
@@ -75,7 +83,8 @@ def course_of(trajectory: str | Path, timestep: float) -> Course:
                 pressure = -frame.get_stress(include_ideal_gas=True)[:3].mean() / GPa
             rows.append(
                 (
-                    frame.info.get("step", len(rows)) * timestep / 1000,
+                    frame.info["time"],
+                    frame.info["dynamics"]["timestep"],
                     frame.get_potential_energy(),
                     frame.get_kinetic_energy(),
                     frame.get_temperature(),
@@ -88,8 +97,13 @@ def course_of(trajectory: str | Path, timestep: float) -> Course:
 
 
 def drift_of(course: Course) -> tuple[float, float]:
-    """Slope of a line through the total energy in meV per atom and ns, and its error for independent deviations."""
-    time, energy = course.time / 1000, course.total
+    """Slope of a line through the total energy in meV per atom and ns, and its error for independent deviations.
+
+    The line is through the frames of the last timestep. Both are NaN of fewer than three frames.
+    """
+    time, energy = course.time[course.last_part] / 1000, course.total[course.last_part]
+    if len(time) < FEWEST:
+        return np.nan, np.nan
     slope, start = np.polyfit(time, energy, 1)
     rest = energy - start - slope * time
     spread = np.square(rest).sum() / (len(time) - 2) / np.square(time - time.mean()).sum()
@@ -111,8 +125,9 @@ def _panels(course: Course, settings: DynamicsSettings) -> list[Panel]:
     panels = [Panel("Potential and total energy, relative to the first frame.", "energy (meV/atom)", energies)]
     constant = settings.ensemble == "nve"
     if constant:
-        slope = drift_of(course)[0]
-        line = course.total.mean() + slope * (time - time.mean()) / 1000
+        slope, part = drift_of(course)[0], course.last_part
+        line = course.total[part].mean() + slope * (time - time[part].mean()) / 1000
+        line[~part] = np.nan
         conserved: list[Curve] = [(course.total, None, THIN), (line, f"drift {slope:.3g} meV/atom/ns", DASHED)]
         caption = "Total energy, which nve keeps, on a scale of its own."
         panels.append(Panel(caption, "total energy (meV/atom)", conserved))
@@ -146,7 +161,7 @@ def _mean(values: Array, unit: str) -> str:
 def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapping[str, str]) -> list[Path]:
     """Write the picture (PNG) and the page (HTML) of a trajectory beside it."""
     place = Path(trajectory)
-    course = course_of(place, settings.timestep)
+    course = course_of(place)
     if len(course.time) < FEWEST:
         return []
     panels = _panels(course, settings)
@@ -155,7 +170,8 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
     notes = []
     if settings.ensemble == "nve":
         slope, error = drift_of(course)
-        measured["drift of the total energy"] = f"{slope:.3g} ± {error:.2g} meV/atom/ns"
+        part = "" if course.last_part.all() else f", from {number(course.time[course.last_part][0])} ps on"
+        measured["drift of the total energy"] = f"{slope:.3g} ± {error:.2g} meV/atom/ns{part}"
         rest = float(np.abs(course.total - course.total.mean()).max())
         measured["total energy"] = f"within {rest:.3g} meV/atom of its mean"
     else:
@@ -164,9 +180,10 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
         measured["volume"] = _mean(course.volume, "A^3")
     if np.isfinite(course.pressure).all():
         measured["pressure"] = _mean(course.pressure, "GPa")
+    steps = ", then ".join(f"{step:g}" for step in course.timestep[np.diff(course.timestep, prepend=0) != 0])
     run = {
         "ensemble": f"{settings.ensemble}: {ENSEMBLES[settings.ensemble].about}",
-        "time step": f"{settings.timestep:g} fs, a frame every {settings.interval} steps",
+        "time step": f"{steps} fs, a frame every {settings.interval} steps",
         "trajectory": str(place),
     }
     pictures = [Picture(_drawn([panel], course.time, 4.6, 3.0), panel.caption) for panel in panels]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from ase.md.nptberendsen import NPTBerendsen
 from ase.md.verlet import VelocityVerlet
 
 from ..core.checks import check_choice, check_integer, check_number, check_seed, check_type
-from ..core.errors import ConfigError, DataError
+from ..core.errors import ConfigError, DataError, EqlayersWarning
 from ..files import check_output
 from .frames import check_trajectory, one_frame, written_to
 from .watch import progress, stop_asked
@@ -98,6 +98,7 @@ class Ensemble(NamedTuple):
     make: Callable[[Atoms, DynamicsSettings], Any]
     periodic: bool = False
     forgets: bool = False  # whether its thermostat has a state that no file keeps
+    kept: tuple[str, ...] = ()  # settings that all frames of a trajectory have in common, but for the ensemble
 
 
 def _langevin(atoms: Atoms, settings: DynamicsSettings) -> Any:
@@ -129,11 +130,12 @@ def _berendsen(atoms: Atoms, settings: DynamicsSettings) -> Any:
     )
 
 
+_BAROSTAT = ("temperature", "pressure")
 ENSEMBLES = {
     "nve": Ensemble("velocity Verlet", lambda atoms, settings: VelocityVerlet(atoms, settings.timestep * units.fs)),
-    "nvt": Ensemble("Langevin", _langevin),
-    "npt": Ensemble("isotropic Martyna-Tobias-Klein with Nose-Hoover chains", _npt, periodic=True, forgets=True),
-    "npt-berendsen": Ensemble("Berendsen; fluctuations are too small", _berendsen, periodic=True),
+    "nvt": Ensemble("Langevin", _langevin, kept=("temperature", "friction", "seed")),
+    "npt": Ensemble("isotropic Martyna-Tobias-Klein with Nose-Hoover chains", _npt, True, True, _BAROSTAT),
+    "npt-berendsen": Ensemble("Berendsen; fluctuations are too small", _berendsen, True, kept=_BAROSTAT),
 }
 
 
@@ -149,7 +151,8 @@ def run_dynamics(
 
     Atoms without velocities get velocities of the temperature, without a motion of the whole. Noise depends on seed and
     step alone, so what goes on from a trajectory is the run that was not interrupted; only ``npt`` starts its
-    thermostat and barostat anew.
+    thermostat and barostat anew. Steps, interval, timestep and the largest deviation may change: time goes on from
+    where it was. Every frame has its step, its time in ps and its settings in ``info``.
 
     Args:
         atoms: Where to begin; a copy is moved.
@@ -163,8 +166,8 @@ def run_dynamics(
         A :class:`DynamicsOutcome`.
 
     Raises:
-        ConfigError: An ensemble that needs a cell, a trajectory that is there or not there, a largest deviation
-            without a committee.
+        ConfigError: An ensemble that needs a cell, a trajectory that is there or not there, a restart with another
+            ensemble, thermostat or barostat, a largest deviation without a committee.
         DataError: Atoms that fly apart, or a file that cannot be read; frames until then are kept.
 
     Source:
@@ -194,9 +197,7 @@ def run_dynamics(
             f"a restart must be of the atoms of the trajectory, got {atoms.get_chemical_formula()}, where {place} has "
             f"{moved.get_chemical_formula()}. Name the structure that it began with."
         )
-    first = moved.info.get("step") if restart else 0
-    if not isinstance(first, (int, np.integer)):
-        raise ConfigError(f"a restart must be from a trajectory of dynamics, got {place} without steps. Begin anew.")
+    first, began = _where_it_ended(moved, settings, place) if restart else (0, 0.0)
     if ensemble.periodic and not (moved.pbc.all() and moved.cell.volume > 0):
         raise ConfigError(
             f"{settings.ensemble} must have a structure with a cell that is periodic along all axes, got pbc "
@@ -216,19 +217,21 @@ def run_dynamics(
     if not restart and not moved.get_momenta().any() and settings.temperature > 0:
         give_velocities(moved, settings)
     moved.calc = calculator
-    moved.info["step"] = int(first)
+    moved.info |= {"step": first, "time": began, "dynamics": asdict(settings)}
     moved.get_forces()  # what cannot be computed is told before a file is made
     _check_speed(moved, settings)
     dynamics = ensemble.make(moved, settings)
-    dynamics.nsteps = int(first)
+    dynamics.nsteps = first
+    dynamics.get_time = lambda: 1000 * units.fs * moved.info["time"]  # of the log
     logger = None if log is None else _Logger(dynamics, moved, log, restart, ensemble.periodic)
     stopped, left = False, set(_alone(moved))
     largest, exceeded = None, None
     with stop_asked() as stop, written_to(place, restart) as write, progress("dynamics", settings.steps) as say:
         try:
-            written = int(first) if restart else -1
-            for _ in dynamics.irun(max(0, settings.steps - int(first))):
+            written = first if restart else -1
+            for _ in dynamics.irun(max(0, settings.steps - first)):
                 step = moved.info["step"] = int(dynamics.nsteps)
+                moved.info["time"] = began + (step - first) * settings.timestep / 1000
                 _check_speed(moved, settings)
                 dynamics.rng = np.random.default_rng((settings.seed, 0, step))  # of the next step
                 due = step % settings.interval == 0
@@ -253,7 +256,24 @@ def run_dynamics(
             if logger is not None:
                 logger.close()
     last = int(moved.info["step"])
-    return DynamicsOutcome(moved, int(first), last, stopped and not exceeded, largest, exceeded)
+    return DynamicsOutcome(moved, first, last, stopped and not exceeded, largest, exceeded)
+
+
+def _where_it_ended(last: Atoms, settings: DynamicsSettings, trajectory: Any) -> tuple[int, float]:
+    """Step and time in ps of the last frame of a trajectory that goes on with these settings."""
+    step, time, before = (last.info.get(name) for name in ("step", "time", "dynamics"))
+    if not (isinstance(step, (int, np.integer)) and isinstance(time, (int, float)) and isinstance(before, dict)):
+        raise ConfigError(
+            f"a restart must be from a trajectory of dynamics, got {trajectory} without steps, time and settings. "
+            "Begin anew."
+        )
+    for name in ("ensemble", *ENSEMBLES[settings.ensemble].kept):
+        if before.get(name) != (now := getattr(settings, name)):
+            raise ConfigError(
+                f"{name} must be {before.get(name)} throughout {trajectory}, got {now}. Pass the trajectory's, "
+                "or begin another trajectory with its last frame."
+            )
+    return int(step), float(time)
 
 
 def _largest_deviation(atoms: Atoms) -> tuple[int, float]:
@@ -290,6 +310,7 @@ def _say_who_left(atoms: Atoms, step: int, left: set[int]) -> None:
         warnings.warn(
             f"atom {atom} ({atoms.symbols[atom]}) has no neighbour within the cutoff at step {step}: it has left, "
             "feels no force and flies on. Take the run until then, a lower temperature, or a periodic cell.",
+            EqlayersWarning,
             stacklevel=3,
         )
 

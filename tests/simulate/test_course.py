@@ -15,8 +15,9 @@ from eqlayers.simulate.course import Course, course_of, drift_of, write_course
 pytestmark = pytest.mark.pictures
 
 
-def of_energies(time: np.ndarray, total: np.ndarray) -> Course:
-    return Course(4, time, total, *(np.zeros_like(time) for _ in range(4)))
+def of_energies(time: np.ndarray, total: np.ndarray, timestep: np.ndarray | None = None) -> Course:
+    steps = np.ones_like(time) if timestep is None else timestep
+    return Course(4, time, steps, total, *(np.zeros_like(time) for _ in range(4)))
 
 
 def test_drift_is_the_slope_in_meV_per_atom_and_ns() -> None:
@@ -37,11 +38,31 @@ def test_the_error_of_a_drift_by_hand() -> None:
     assert error == pytest.approx(np.sqrt((1 / 24) / 2e-6))
 
 
+def test_a_drift_is_of_the_last_timestep() -> None:
+    """2 meV per atom and ns with steps of 1 fs, then a jump and 7 with steps of 2 fs; of two frames there is none."""
+    time = np.arange(10.0)
+    total = 4e-6 * np.where(time < 5, 2.0 * time, 500 + 7.0 * time)
+    slope, _ = drift_of(of_energies(time, total, np.where(time < 5, 1.0, 2.0)))
+    assert slope == pytest.approx(7.0)
+    assert np.isnan(drift_of(of_energies(time, total, np.where(time < 8, 1.0, 2.0)))).all()
+
+
+def test_the_page_says_all_timesteps(tmp_path: Path) -> None:
+    atoms = Atoms("Ar2", [[0, 0, 0], [0, 0, 3.9]])
+    path, settings = tmp_path / "a.traj", DynamicsSettings(steps=4, interval=1, timestep=1.0, temperature=30.0)
+    run_dynamics(atoms, LennardJones(), settings, path)
+    settings = DynamicsSettings(steps=8, interval=1, timestep=2.0, temperature=30.0)
+    run_dynamics(atoms, LennardJones(), settings, path, restart=True)
+    text = write_course(path, settings, {})[1].read_text()
+    for part in ("1, then 2 fs, a frame every 1 steps", "meV/atom/ns, from 0.006 ps on", "for 0.012 ps"):
+        assert part in text
+
+
 def test_atoms_that_do_not_meet_have_the_pressure_of_an_ideal_gas(tmp_path: Path) -> None:
     atoms = Atoms("Ar4", 8.0 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]]), cell=[16, 16, 16], pbc=True)
     settings = DynamicsSettings(steps=2, interval=2, timestep=0.5, temperature=30.0, ensemble="npt-berendsen")
     run_dynamics(atoms, LennardJones(rc=4.0), settings, tmp_path / "a.traj")
-    course = course_of(tmp_path / "a.traj", settings.timestep)
+    course = course_of(tmp_path / "a.traj")
     np.testing.assert_allclose(course.pressure * GPa, 2 / 3 * course.kinetic / course.volume, rtol=1e-9)
 
 
@@ -49,7 +70,7 @@ def test_the_course_is_what_the_frames_say(tmp_path: Path) -> None:
     atoms = Atoms("Ar4", 1.2 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]]), cell=[9, 9, 9], pbc=True)
     settings = DynamicsSettings(steps=6, interval=2, timestep=0.5, temperature=30.0, ensemble="npt-berendsen")
     found = run_dynamics(atoms, LennardJones(rc=4.0), settings, tmp_path / "a.traj")
-    course = course_of(tmp_path / "a.traj", settings.timestep)
+    course = course_of(tmp_path / "a.traj")
     np.testing.assert_allclose(course.time, [0, 0.001, 0.002, 0.003])
     moved = found.atoms
     last = (moved.get_potential_energy(), moved.get_kinetic_energy(), moved.get_temperature(), moved.get_volume())

@@ -164,6 +164,43 @@ def test_the_log_goes_on(potential: Potential, water: Atoms, tmp_path: Path) -> 
     assert frame.get_temperature() == pytest.approx(float(rows[-1].split()[4]), abs=0.1)
 
 
+@pytest.mark.parametrize("suffix", [".traj", ".xyz"])
+def test_time_goes_on_where_a_restart_changes_the_timestep(
+    potential: Potential, water: Atoms, tmp_path: Path, suffix: str
+) -> None:
+    """10 steps of 1 fs and 5 of 5 fs are 0.035 ps."""
+    path, log, settings = tmp_path / f"a{suffix}", tmp_path / "a.log", DynamicsSettings(steps=10, interval=5)
+    run_dynamics(water, Calculator(potential), settings, path, log)
+    other = replace(settings, steps=15, timestep=5.0, interval=1, temperature=200.0, seed=4)  # of no meaning to nve
+    run_dynamics(water, Calculator(potential), other, path, log, restart=True)
+    times = [0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035]
+    assert [float(row.split()[0]) for row in log.read_text().splitlines()[1:]] == times
+    frames = ase.io.read(path, ":")
+    np.testing.assert_allclose([frame.info["time"] for frame in frames], times, rtol=1e-12)
+    assert [frame.info["dynamics"]["timestep"] for frame in frames] == 3 * [1.0] + 5 * [5.0]
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "changed", "message"),
+    [
+        ("nve", {"ensemble": "nvt"}, r"ensemble must be nve throughout .*a\.traj, got nvt\. Pass"),
+        ("nvt", {"temperature": 400.0}, r"temperature must be 300\.0 throughout .*a\.traj, got 400\.0\. Pass"),
+        ("nvt", {"friction": 1.0}, r"friction must be 10\.0 throughout"),
+        ("nvt", {"seed": 1}, r"seed must be 0 throughout .*, got 1\."),
+        ("npt-berendsen", {"pressure": 1.0}, r"pressure must be 0\.0 throughout .*, got 1\.0\."),
+    ],
+)
+def test_a_restart_keeps_ensemble_thermostat_and_barostat(
+    potential: Potential, crystal: Atoms, tmp_path: Path, ensemble: str, changed: dict[str, Any], message: str
+) -> None:
+    settings, path = DynamicsSettings(ensemble, steps=1), tmp_path / "a.traj"
+    run_dynamics(crystal, Calculator(potential), settings, path)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=message):
+        run_dynamics(crystal, Calculator(potential), replace(settings, steps=3, **changed), path, restart=True)
+    assert path.read_bytes() == before
+
+
 BAD = [
     ({"ensemble": "nph"}, "ensemble must be one of nve, nvt, npt, npt-berendsen, got 'nph'"),
     ({"timestep": 0}, "timestep must be a positive number of fs, got 0"),

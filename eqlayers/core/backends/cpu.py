@@ -22,6 +22,7 @@ from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import ProductForm
 
 from ..dtypes import ACCUMULATE, DTYPES
+from ..errors import EqlayersWarning
 from ..forms.request import PLACES, Request, Runner, Sizes
 from .registry import as_backend_error
 from .tables import not_of_this_graph
@@ -59,7 +60,7 @@ def warn_once(reason: str) -> None:
         warnings.warn(
             f"expected to run layers as generated C, but backend 'cpu' {reason}. They run on backend 'torch', "
             f"which is several times slower; pass backend='torch' to choose it without this message",
-            RuntimeWarning,
+            EqlayersWarning,
             stacklevel=5,
         )
 

@@ -23,6 +23,7 @@ from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
 from ..dtypes import DTYPES
+from ..errors import EqlayersWarning
 from ..forms.request import Request, Runner, Sizes
 from .multilinear import product_in_torch
 from .tables import by_traversal, ends_by_traversal
@@ -121,7 +122,7 @@ class TorchInstead:
                 warnings.warn(
                     f"kernels of {self.what} must compile for {device}, with fewer registers if need be, got {error}. "
                     "Torch computes it from now on, slower and in more memory. Another release of Triton may.",
-                    RuntimeWarning,
+                    EqlayersWarning,
                     stacklevel=2,
                 )
                 self.on.add(device)

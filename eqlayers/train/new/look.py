@@ -13,7 +13,7 @@ import numpy as np
 from ase import units as ase_units
 from numpy.typing import NDArray
 
-from ...core.errors import ConfigError, DataError
+from ...core.errors import ConfigError, DataError, EqlayersWarning
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.neighbors import StructureEdges, structure_edges
 from ...data.plausible import check_physics, check_reach
@@ -181,9 +181,9 @@ def look(path: str, keys: Mapping[str, str | None] | None = None, units: Mapping
     embedded = path in TRAJECTORIES and not Path(path).exists()
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+        warnings.simplefilter("always", EqlayersWarning)
         file, guess = _read(path, embedded, keys, units)
-        said += [str(one.message) for one in caught if one.category is UserWarning]
+        said += [str(one.message) for one in caught if one.category is EqlayersWarning]
     structures = file.structures
     if not set(structures.labels) & {"energy", "forces", "dipole", "polarizability"}:
         raise DataError(
