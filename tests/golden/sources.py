@@ -27,7 +27,7 @@ from eqlayers.errors import BackendError
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run.launch import Compiled
 from tests.catalogue.cases import Case, results
-from tests.catalogue.test_layers import CASES
+from tests.golden.saved import CASES
 
 STORED = Path(__file__).with_suffix(".json")
 #: The key of a form: its format may change, the kernel may not.

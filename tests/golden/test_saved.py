@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.catalogue.cases import on_backend
-from tests.catalogue.test_layers import CASES
 from tests.golden import saved
 
 pytest.importorskip("vesin")  # potentials count neighbours
@@ -20,7 +19,7 @@ RESULTS = {
     "potential": saved.of_potential,
     "whole": saved.of_potential,
 }
-LAYERS = {case.name: case for case in CASES}
+LAYERS = {case.name: case for case in saved.CASES}
 #: The first file of a kind runs as it was saved; `tests/catalogue` compares the kernels of every layer.
 WITH_KERNELS = {next(name for name in OLD if name.startswith(kind)) for kind in ("layer", "accelerated", "potential")}
 

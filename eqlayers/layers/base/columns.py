@@ -11,6 +11,8 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.program import Slot
 
+from ...core.errors import IrrepsError
+
 
 class Copies(NamedTuple):
     """Neighbouring copies of one irreps group."""
@@ -104,6 +106,21 @@ def same_order(first: o3.Irreps, second: o3.Irreps, layout: str) -> bool:
     if layout == "ir_mul" and _turning(first) != _turning(second):
         return False
     return bool(first.simplify() == second.simplify())
+
+
+def joined(irreps: o3.Irreps, layout: str) -> o3.Irreps:
+    """The irreps simplified, or as they are where that would change the order of a row, as it may in 'ir_mul'."""
+    simple = irreps.simplify()
+    return simple if same_order(irreps, simple, layout) else irreps
+
+
+def check_groups(name: str, irreps: o3.Irreps, read: o3.Irreps, layout: str) -> None:
+    """Raise IrrepsError unless rows of ``irreps`` have the order of ``read``, the groups that a layer makes of them."""
+    if not same_order(irreps, read, layout):
+        raise IrrepsError(
+            f"{name} must have the groups {read} with layout='ir_mul', where groups side by side have another order, "
+            f"got {irreps}. Order the features so: eqlayers.nn.Sort joins groups, Split and Merge cut them."
+        )
 
 
 def _turning(irreps: o3.Irreps) -> list[tuple[int, o3.Irrep]]:

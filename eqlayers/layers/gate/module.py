@@ -20,10 +20,10 @@ from ...core.errors import ConfigError, ShapeError
 from ...e3nn_compat.torchscript import checked, is_tracing
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
-from ..base.columns import Columns, Copies, columns_of, take
+from ..base.columns import Columns, Copies, check_groups, columns_of, take
 from ..base.module import EquivariantModule, FormulaModule
 from ..pointwise.run import run_formula
-from ..tensor_product.sub_products import ElementwiseTensorProduct
+from ..tensor_product.sub_products import ElementwiseTensorProduct, paired
 from .activation import known, normalized
 from .lower import AS_IT_IS, Part, Source, gated_formula
 
@@ -129,11 +129,11 @@ class Gate(FormulaModule):
         act_scalars: A function for each group of them, or None.
         irreps_gates: Irreps of the scalars that are activated and multiplied with the gated irreps.
         act_gates: A function for each group of them, or None.
-        irreps_gated: Irreps that have one gate for each copy.
+        irreps_gated: Irreps that have one gate for each copy; in 'ir_mul' they must be simplified.
         layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
-        irreps_in: All three, sorted and simplified.
+        irreps_in: All three, sorted and simplified; in 'ir_mul', too, the input has these groups.
         irreps_out: Scalars, then the gated irreps; odd gates flip the parity.
         act_scalars, act_gates: See :class:`Activation`.
         mul: The product with the gates, for the keys of e3nn's state dict; it is not called.
@@ -176,7 +176,10 @@ class Gate(FormulaModule):
             )
         self.act_scalars = Activation(scalars, act_scalars, layout=layout)
         self.act_gates = Activation(gates, act_gates, layout=layout)
-        self.mul = ElementwiseTensorProduct(gated, self.act_gates.irreps_out, layout=layout, backend=backend)
+        simple = gated.simplify()
+        check_groups("irreps_gated", gated, simple, layout)
+        pairs = paired(simple, self.act_gates.irreps_out.simplify())
+        self.mul = ElementwiseTensorProduct(*pairs, layout=layout, backend=backend)
         self.irreps_scalars, self.irreps_gates, self.irreps_gated = (i.simplify() for i in (scalars, gates, gated))
         self.irreps_out = self.act_scalars.irreps_out + self.mul.irreps_out
         self.num_paths = len(self.irreps_out)

@@ -19,6 +19,7 @@ from ...core.errors import ShapeError
 from ...core.torch_internals import under_autocast
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
+from ..base.columns import joined
 from ..pointwise.run import run_formula
 from .lower import CopyGroup, scaled_formula, squares_formula
 
@@ -185,7 +186,7 @@ def _read(irreps: Any, layout: str, apart: bool, normalization: str, simplified:
     """A plan, made outside of the trace of a compiler."""
     groups, layout = as_irreps(irreps), check_choice("layout", layout, LAYOUTS)
     normalization = check_choice("normalization", normalization, NORMALIZATIONS)
-    return _plan(groups.simplify() if simplified else groups, layout, apart, normalization)
+    return _plan(joined(groups, layout) if simplified else groups, layout, apart, normalization)
 
 
 def _check_numbers(name: str, numbers: Tensor | None, count: int) -> None:

@@ -14,6 +14,7 @@ from ...core.dtypes import ACCUMULATE
 from ...e3nn_compat.torchscript import Scriptable, checked, is_tracing, narrowed, widened
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
+from ..base.columns import joined
 from ..base.module import FormulaModule
 from ..tensor_product.module import TensorProduct
 from .functions import CopyPlan, group_means, in_float32, root, run_layer_norm, run_rms_norm, squares_of
@@ -80,7 +81,7 @@ class Norm(Scriptable):
     The gradient of the norm of a zero is zero. Norms below the root of the smallest number of the dtype are zero.
 
     Args:
-        irreps_in: Irreps of the input; simplified first.
+        irreps_in: Irreps of the input; simplified first in 'mul_ir'.
         squared: Whether to return squares of norms.
         layout, backend: See :class:`eqlayers.TensorProduct`.
 
@@ -103,7 +104,7 @@ class Norm(Scriptable):
         self, irreps_in: Any, squared: bool = False, *, layout: str = "mul_ir", backend: str | None = None
     ) -> None:
         super().__init__()
-        irreps = as_irreps(irreps_in, "irreps_in").simplify()
+        irreps = joined(as_irreps(irreps_in, "irreps_in"), layout)
         scalars = Irreps([(mul, "0e") for mul, _ in irreps])
         paths = [(i, i, i, "uuu", False, ir.dim) for i, (_, ir) in enumerate(irreps)]
         self.tp = TensorProduct(irreps, irreps, scalars, paths, layout=layout, backend=backend)

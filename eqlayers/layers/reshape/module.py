@@ -17,7 +17,7 @@ from ...core.errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
 from ...e3nn_compat.torchscript import checked
 from ...irreps.algebra import as_irrep, as_irreps
 from ...irreps.layout import FlatLayout
-from ..base.columns import Columns, Copies, columns_of, copies_between, reordered, same_order, take, whole_row
+from ..base.columns import Columns, Copies, columns_of, copies_between, joined, reordered, same_order, take, whole_row
 from ..base.module import EquivariantModule
 from ..base.weights import output_mask
 
@@ -324,7 +324,7 @@ class Identity(EquivariantModule):
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
 
     Attributes:
-        irreps_in, irreps_out: Simplified.
+        irreps_in, irreps_out: Simplified in 'mul_ir'.
         output_mask: ``[irreps_out.dim]`` of ones.
 
     Raises:
@@ -341,7 +341,7 @@ class Identity(EquivariantModule):
     def __init__(self, irreps_in: Any, irreps_out: Any, *, layout: str = "mul_ir") -> None:
         super().__init__(layout)
         both = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
-        self.irreps_in, self.irreps_out = (irreps.simplify() for irreps in both)
+        self.irreps_in, self.irreps_out = (joined(irreps, layout) for irreps in both)
         self._flat = FlatLayout(self.irreps_in, layout)
         if not same_order(*both, layout):
             raise IrrepsError(

@@ -16,6 +16,7 @@ from ...e3nn_compat.state_dict import check_e3nn_layer
 from ...irreps import path_lists
 from ...irreps.algebra import as_irreps, read_filter, tensor_product_paths
 from ...irreps.instructions import IRREP_NORMALIZATION, check_normalization
+from ..base.columns import check_groups, joined
 from .module import TensorProduct
 
 if TYPE_CHECKING:
@@ -60,14 +61,14 @@ class ElementwiseTensorProduct(TensorProduct):
     r"""Product copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
 
     Args:
-        irreps_in1, irreps_in2: Irreps of equal number; groups are split so that they pair up, and 'ir_mul' is the
-            layout of these groups, which the attributes irreps_in1 and irreps_in2 say.
+        irreps_in1, irreps_in2: Irreps of equal number; groups are joined and split so that they pair up, which the
+            attributes irreps_in1 and irreps_in2 say. In 'ir_mul' none are joined, and none may need to be split.
         filter_ir_out: Irreps to keep in the output; None keeps all.
         irrep_normalization: See :class:`TensorProduct`.
         **kwargs: Further arguments of :class:`TensorProduct`.
 
     Raises:
-        IrrepsError: The inputs differ in the number of irreps.
+        IrrepsError: The inputs differ in the number of irreps, or their groups in 'ir_mul' would have to be split.
 
     Example:
         >>> ElementwiseTensorProduct("5x1o + 5x1e", "10x1e", ["0e", "0o"]).irreps_out
@@ -82,15 +83,11 @@ class ElementwiseTensorProduct(TensorProduct):
         irrep_normalization: str | None = None,
         **kwargs: Any,
     ) -> None:
-        first = as_irreps(irreps_in1, "irreps_in1").simplify()
-        second = as_irreps(irreps_in2, "irreps_in2").simplify()
-        if first.num_irreps != second.num_irreps:
-            raise IrrepsError(
-                f"irreps_in1 and irreps_in2 must hold equally many irreps, got {first.num_irreps} in {first} and "
-                f"{second.num_irreps} in {second}. They are paired one by one."
-            )
-        muls = _common_cuts([mul for mul, _ in first], [mul for mul, _ in second])
-        first, second = _cut(first, muls), _cut(second, muls)
+        layout = kwargs.get("layout", "mul_ir")
+        both = as_irreps(irreps_in1, "irreps_in1"), as_irreps(irreps_in2, "irreps_in2")
+        first, second = paired(*(joined(irreps, layout) for irreps in both))
+        for name, irreps, cut in zip(("irreps_in1", "irreps_in2"), both, (first, second), strict=True):
+            check_groups(name, irreps, cut, layout)
         keep = read_filter(filter_ir_out)
         out: list[tuple[int, o3.Irrep]] = []
         instructions: list[tuple[int, int, int, str, bool]] = []
@@ -100,6 +97,17 @@ class ElementwiseTensorProduct(TensorProduct):
                 out.append((mul, ir))
         kwargs.update(irrep_normalization=irrep_normalization)
         super().__init__(first, second, o3.Irreps(out), instructions, **kwargs)
+
+
+def paired(first: o3.Irreps, second: o3.Irreps) -> tuple[o3.Irreps, o3.Irreps]:
+    """Both irreps, split wherever either has a boundary; IrrepsError for unequal numbers of copies."""
+    if first.num_irreps != second.num_irreps:
+        raise IrrepsError(
+            f"irreps_in1 and irreps_in2 must hold equally many irreps, got {first.num_irreps} in {first} and "
+            f"{second.num_irreps} in {second}. They are paired one by one."
+        )
+    muls = _common_cuts([mul for mul, _ in first], [mul for mul, _ in second])
+    return _cut(first, muls), _cut(second, muls)
 
 
 def _common_cuts(first: list[int], second: list[int]) -> list[int]:
@@ -118,7 +126,7 @@ class FullTensorProduct(TensorProduct):
     r"""Product of all pairs of copies, without weights: :math:`z_{uv} = x_u \otimes y_v`; the output is sorted.
 
     Args:
-        irreps_in1, irreps_in2: Irreps of the inputs; simplified first.
+        irreps_in1, irreps_in2: Irreps of the inputs; simplified first, which they must be in 'ir_mul' (or IrrepsError).
         filter_ir_out: Irreps to keep in the output; None keeps all.
         irrep_normalization: See :class:`TensorProduct`.
         **kwargs: Further arguments of :class:`TensorProduct`.
@@ -136,8 +144,8 @@ class FullTensorProduct(TensorProduct):
         irrep_normalization: str | None = None,
         **kwargs: Any,
     ) -> None:
-        first = as_irreps(irreps_in1, "irreps_in1").simplify()
-        second = as_irreps(irreps_in2, "irreps_in2").simplify()
+        layout = kwargs.get("layout", "mul_ir")
+        first, second = _simplified("irreps_in1", irreps_in1, layout), _simplified("irreps_in2", irreps_in2, layout)
         paths = tensor_product_paths(first, second, filter_ir_out)
         out = [(first[i].mul * second[j].mul, ir) for i, j, ir in paths]
         rows = [(i, j, k, "uvuv", False) for k, (i, j, _) in enumerate(paths)]
@@ -146,18 +154,27 @@ class FullTensorProduct(TensorProduct):
         super().__init__(first, second, sorted_out, instructions, **kwargs)
 
 
+def _simplified(name: str, irreps: Any, layout: str) -> o3.Irreps:
+    """Irreps with neighbouring groups joined; IrrepsError if that changes the order of a row."""
+    irreps = as_irreps(irreps, name)
+    simple: o3.Irreps = irreps.simplify()
+    check_groups(name, irreps, simple, layout)
+    return simple
+
+
 class TensorSquare(TensorProduct):
     r"""Product of a feature with itself, each unordered pair of copies once.
 
     Args:
-        irreps_in: Irreps of the input; simplified first.
+        irreps_in: Irreps of the input; simplified first, which they must be in 'ir_mul'.
         irreps_out: Irreps of the output, fully connected with weights; None for all products without weights.
+            Simplified first, too.
         filter_ir_out: Irreps to keep when ``irreps_out`` is None.
         irrep_normalization: 'component' (default), 'norm' or 'none'.
         **kwargs: Further arguments of :class:`TensorProduct`.
 
     Raises:
-        IrrepsError: irreps_out together with filter_ir_out.
+        IrrepsError: irreps_out together with filter_ir_out, or irreps that are not simplified in 'ir_mul'.
 
     Example:
         >>> TensorSquare("2x1o").irreps_out
@@ -173,7 +190,8 @@ class TensorSquare(TensorProduct):
         **kwargs: Any,
     ) -> None:
         norm = check_normalization("irrep_normalization", irrep_normalization)
-        irreps = as_irreps(irreps_in, "irreps_in").simplify()
+        layout = kwargs.get("layout", "mul_ir")
+        irreps = _simplified("irreps_in", irreps_in, layout)
         if irreps_out is None:
             out, instructions = _square_full(irreps, filter_ir_out, norm)
         elif filter_ir_out is not None:
@@ -181,7 +199,7 @@ class TensorSquare(TensorProduct):
                 "filter_ir_out must be None with irreps_out, got both. Keep the irreps that you want in irreps_out."
             )
         else:
-            out = as_irreps(irreps_out, "irreps_out").simplify()
+            out = _simplified("irreps_out", irreps_out, layout)
             instructions = _square_connected(irreps, out, norm)
         kwargs.update(irrep_normalization="none")
         super().__init__(irreps, irreps, out, instructions, **kwargs)

@@ -29,7 +29,7 @@ def test_random_norms_equal_e3nn(twins: Any, number: int) -> None:
     x = torch.randn(2, 3, irreps.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
     reference = twins.two_orders(theirs, {"x": x}, ("x",))
     twins.assert_close(twins.two_orders(ours, {"x": x}, ("x",)), reference, 16)
-    value = flipped(to_ir_mul(x, ours.irreps_in))  # the output are scalars, the same in both layouts
+    value = flipped(to_ir_mul(x, irreps))  # the output are scalars, the same in both layouts
     twins.assert_close({"value": value}, {"value": reference["value"]}, 16)
 
 
@@ -113,3 +113,12 @@ def test_a_norm_of_nan_is_nan() -> None:
     for found in (Norm("3x1o")(x), functional.norm(x, "3x1o")):
         assert torch.equal(found.isnan(), torch.tensor([True, False, False]))
         assert found[1:].tolist() == [5.0, 0.0]
+
+
+def test_repeated_irreps_in_ir_mul_are_read_group_by_group() -> None:
+    v = torch.randn(4, 3, 3)
+    x = torch.cat([v[:, :2].transpose(1, 2).flatten(1), v[:, 2]], 1)
+    layer = Norm("2x1o + 1x1o", layout="ir_mul")
+    for norms in (layer(x), functional.norm(x, "2x1o + 1x1o", layout="ir_mul")):
+        torch.testing.assert_close(norms, v.norm(dim=2))
+    assert (str(layer.irreps_in), str(Norm("2x1o + 1x1o").irreps_in)) == ("2x1o+1x1o", "3x1o")
