@@ -54,6 +54,7 @@ potentials are files of save_potential or checkpoints, and these commands have t
   eqlayers relax crystal.cif -m model.pt --cell
   eqlayers md relaxed.xyz -m model.pt --ensemble nvt --temperature 300 --steps 10000
   eqlayers predict structures.xyz -m model.pt -o predicted.xyz
+  eqlayers convert my.model -o my.pt                                                       (from MACE, NequIP, and back)
 
 benchmarks have subcommands, each with its own help:
   eqlayers bench run smoke
@@ -62,7 +63,7 @@ benchmarks have subcommands, each with its own help:
 
 beside mace-torch, with the options of mace_run_train:
   eqlayers mace train --config water.yaml
-  eqlayers mace lammps water.model water-mliap.pt
+  eqlayers mace lammps water.model water-mliap.pt                                          (or: runs/water/potential.pt)
 
 kernels that were compiled for CPUs are kept on disk:
   eqlayers cache info
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if asks_for_general_help(args):
             print(general_help(args[0]), end="")
             return 0
-        if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "mace"}):
+        if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "convert", "mace"}):
             return compute(args)
         parsed = parser().parse_args(args)
         if parsed.version:
@@ -152,6 +153,10 @@ def compute(args: Sequence[str]) -> int:
 
             return mace.run(args[1:])
         with warnings_as_lines():
+            if args[0] == "convert":
+                from .integrations import convert
+
+                return convert.run(args[1:])
             if of_potentials(args):
                 return potentials(args)
             return bench(args[1:]) if args[0] == "bench" else train(args)
@@ -309,6 +314,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="command")
     rest = {
         "bench": BENCH,
+        "convert": "a model of MACE or NequIP as a potential, and back: eqlayers convert my.model -o my.pt",
         "mace": "MACE's own programs with these layers: mace train, as mace_run_train; mace lammps, a file for LAMMPS",
         "info": "versions, devices, and the backends that can run here; info MODEL: what a potential is",
     }

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,11 +16,13 @@ from torch import Tensor, nn
 
 from ..core.checks import check_type, got
 from ..core.errors import ConfigError
+from ..elements import SYMBOLS
+from ..files import atomic_write
 from ..layers.gate.activation import second_moment
 from ..models import NequIP, Potential
 from ..models.properties import even_scalars
 
-__all__ = ["from_nequip", "to_nequip"]
+__all__ = ["from_nequip", "load_nequip", "to_nequip", "write_nequip"]
 
 _FIX = "Run it by nequip, and its layers by eqlayers.accelerate."
 _STAYS = "Others stay here."
@@ -96,6 +102,23 @@ def from_nequip(model: nn.Module) -> Potential:
     return Potential(network, species, shifts, scales).train(model.training)
 
 
+def load_nequip(path: str) -> Potential:
+    """The potential of a checkpoint or of a package of nequip; such a file can run any code when it is read.
+
+    Raises:
+        ConfigError: nequip is not installed or cannot read the file, or a part has no counterpart here.
+    """
+    with _nequip("nequip.model.saved_models.load_saved_model") as load:
+        try:
+            model = load(path)
+        except Exception as error:  # of nequip, Lightning, torch.package and pickle
+            raise ConfigError(
+                f"MODEL must be a checkpoint or a package of nequip, got {path}: {type(error).__name__}: {error}. "
+                "Name the file that nequip wrote."
+            ) from error
+    return from_nequip(model).eval()
+
+
 def to_nequip(potential: Potential) -> nn.Module:
     """A ``GraphModel`` of the package nequip with the weights of a potential; the inverse of :func:`from_nequip`.
 
@@ -119,8 +142,8 @@ def to_nequip(potential: Potential) -> nn.Module:
     _one("embedding", f"{list(types.shape)}", enough, "independent rows, at least as many columns as species")
     widths = list(options["radial_hidden"])
     _one("radial_hidden", widths, len(set(widths)) < 2, "layers of one width")
-    with torch.random.fork_rng(devices=[]):  # weights are drawn and written over
-        model = _built(potential, network, widths).eval()
+    with _nequip("nequip.model.FullNequIPGNNModel") as build, torch.random.fork_rng(devices=[]):
+        model: nn.Module = build(**_settings(potential)).eval()  # weights are drawn and written over
     core = _core(model)
     with torch.no_grad():
         core["type_embed"].embed_module.weight.copy_(types)
@@ -134,45 +157,81 @@ def to_nequip(potential: Potential) -> nn.Module:
     return model
 
 
+def write_nequip(potential: Potential, path: Path) -> None:
+    """Write :func:`to_nequip` of a potential as a checkpoint that nequip loads, compiles and trains further.
+
+    Raises:
+        ConfigError: As of :func:`to_nequip`.
+    """
+    model = to_nequip(potential)
+    network: Any = potential.network
+    means = [float(step.get_buffer("mean_neighbors")) for step in network.steps]
+    _one("mean_neighbors", means, len(set(means)) == 1, "the same in all steps")  # no weights have it
+    with _nequip("nequip.train.NequIPLightningModule") as kind, torch.random.fork_rng(devices=[]):
+        from nequip.utils import get_current_code_versions
+
+        settings = {"_target_": "nequip.model.FullNequIPGNNModel", **_settings(potential)}
+        training = {"_target_": "nequip.train.NequIPLightningModule", "model": settings}
+        facts = {"versions": get_current_code_versions(verbose=False), "training_module": training}
+        module = kind(settings, {"train": 1, "val": 0, "test": 0, "predict": 0}, info_dict=facts)
+    (inner,) = module.model.values()
+    inner.load_state_dict(model.state_dict())
+    checkpoint = {
+        "state_dict": module.state_dict(),
+        "hyper_parameters": dict(module.hparams),
+        "pytorch-lightning_version": version("lightning"),
+    }
+    with atomic_write(path) as file:
+        torch.save(checkpoint, file)
+
+
 def _one(what: str, came: Any, fits: bool, needed: str) -> None:
     if not fits:
         raise ConfigError(f"{what} of the potential must be {needed} for nequip, got {came}. {_STAYS}")
 
 
-def _built(potential: Potential, network: NequIP, widths: list[int]) -> nn.Module:
-    """The model with fresh weights; building by nequip changes torch's default dtype, which is put back."""
-    try:
-        from ase.data import chemical_symbols
-        from nequip.model import FullNequIPGNNModel
-        from nequip.utils.global_state import set_global_state
-    except ImportError as error:
-        raise ConfigError(f"to_nequip must find nequip, got {error}. Install nequip 0.19.") from error
-    options, before = network.options, torch.get_default_dtype()
-    names = [chemical_symbols[z] for z in network.species]
+def _settings(potential: Potential) -> dict[str, Any]:
+    """Arguments of nequip's ``FullNequIPGNNModel`` for the network of a potential."""
+    network: Any = potential.network
+    options, widths = network.options, list(network.options["radial_hidden"])
+    names = [SYMBOLS[z - 1] for z in network.species]
     per_type = {"scales": potential.scales.tolist(), "shifts": potential.shifts.tolist()}
     # irreps that cannot arise are left out by both
     hidden = [options["hidden"]] * (options["layers"] - 1)
     scalars = str(even_scalars(o3.Irreps(options["hidden"])))
+    return {
+        "seed": 0,
+        "model_dtype": str(potential.dtype).removeprefix("torch."),
+        "r_max": network.cutoff,
+        "type_names": names,
+        "irreps_edge_sh": str(network.irreps_sh),
+        "type_embed_num_features": network.embedding.weight.shape[1],
+        "feature_irreps_hidden": [*hidden, scalars],
+        "radial_mlp_depth": [len(widths)] * options["layers"],
+        "radial_mlp_width": [widths[0] if widths else 1] * options["layers"],
+        "num_bessels": options["num_basis"],
+        "polynomial_cutoff_p": options["cutoff_p"],
+        "avg_num_neighbors": float(network.steps[0].get_buffer("mean_neighbors")),
+        **{f"per_type_energy_{name}": dict(zip(names, values, strict=True)) for name, values in per_type.items()},
+    }
+
+
+@contextmanager
+def _nequip(name: str) -> Iterator[Any]:
+    """An object of nequip by its path; building by nequip changes torch's default dtype, which is put back."""
+    before = torch.get_default_dtype()
+    try:
+        from nequip.utils.global_state import set_global_state
+
+        module, _, attribute = name.rpartition(".")
+        loaded = getattr(import_module(module), attribute)
+    except ImportError as error:
+        raise ConfigError(f"nequip must be installed, got {error}. Install nequip 0.19.") from error
     try:
         set_global_state()
-        made: nn.Module = FullNequIPGNNModel(
-            seed=0,
-            model_dtype=str(potential.dtype).removeprefix("torch."),
-            r_max=network.cutoff,
-            type_names=names,
-            irreps_edge_sh=str(network.irreps_sh),
-            type_embed_num_features=network.embedding.weight.shape[1],
-            feature_irreps_hidden=[*hidden, scalars],
-            radial_mlp_depth=[len(widths)] * options["layers"],
-            radial_mlp_width=[widths[0] if widths else 1] * options["layers"],
-            num_bessels=options["num_basis"],
-            polynomial_cutoff_p=options["cutoff_p"],
-            avg_num_neighbors=1.0,  # set below, for each step
-            **{f"per_type_energy_{name}": dict(zip(names, values, strict=True)) for name, values in per_type.items()},
-        )
+        yield loaded
     finally:
         torch.set_default_dtype(before)
-    return made
 
 
 def _refuse(what: str, came: str) -> None:

@@ -24,7 +24,8 @@ from ..arguments import ArgumentParser
 from ..core.checks import got
 from ..core.errors import ConfigError
 from ..files import atomic_write, check_output
-from .from_mace import check_head, heads_of
+from ..models import load_potential
+from .from_mace import check_head, heads_of, to_mace
 from .kinds.harmonics import RebuiltWarning
 from .replace import accelerate, deaccelerate
 from .report import Report
@@ -185,26 +186,34 @@ def write_lammps(
     return report
 
 
+def _lammps_model(path: str) -> nn.Module:
+    """The MACE of a file: of mace-torch, or made of a potential of this package."""
+    if path.endswith((".pt", ".pth", ".ckpt")):
+        return to_mace(load_potential(path))
+    try:
+        model = torch.load(path, map_location="cpu", weights_only=False)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"MODEL must be a .model file of MACE, got {path}: {type(error).__name__}. A _compiled.model has no layers "
+            "to replace."
+        ) from error
+    if isinstance(model, torch.jit.ScriptModule) or not isinstance(model, nn.Module):
+        raise ConfigError(f"MODEL must hold a MACE model, got {got(model)}. Name the .model that training wrote.")
+    return model
+
+
 def _lammps(args: Sequence[str]) -> None:
     parser = ArgumentParser(prog="eqlayers mace lammps", description="Write the file that pair_style mliap reads.")
-    parser.add_argument("model", metavar="MODEL", help="a .model file of MACE, accelerated or not")
+    parser.add_argument("model", metavar="MODEL", help="a .model of MACE, or a potential (.pt, .ckpt) of a MACE")
     parser.add_argument("output", metavar="OUTPUT", help="the file for LAMMPS")
     parser.add_argument("--head", help="name of a head, of a model with several")
     parser.add_argument("--dtype", choices=_DTYPES, help="dtype of the file; the model's by default")
     parser.add_argument("--radial", choices=["table"], help="radial networks by tables")
     options = parser.parse_args(list(args))
     output = check_output(options.output, "OUTPUT")
-    try:
-        model = torch.load(options.model, map_location="cpu", weights_only=False)
-    except OSError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"MODEL must be a .model file of MACE, got {options.model}: {type(error).__name__}. A _compiled.model has "
-            "no layers to replace."
-        ) from error
-    if isinstance(model, torch.jit.ScriptModule) or not isinstance(model, nn.Module):
-        raise ConfigError(f"MODEL must hold a MACE model, got {got(model)}. Name the .model that training wrote.")
+    model = _lammps_model(options.model)
     model = model if options.dtype is None else model.to(_DTYPES[options.dtype])
     print(write_lammps(model, output, options.head, options.radial))
     print(f"wrote {output}; the Python of LAMMPS needs mace-torch and eqlayers to read it")
