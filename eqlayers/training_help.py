@@ -75,6 +75,7 @@ trainer.gradient_clip_val X                  largest norm of the gradient
 trainer.check_val_every_n_epoch N            epochs from validation to validation
 ema.decay X                                  of averaged weights; 0 for none
 early_stopping.patience N                    validations without a better one
+checkpoint.monitor NAME                      value that is lowest in best.ckpt
 """
 
 

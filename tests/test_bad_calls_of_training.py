@@ -206,7 +206,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     **{
         f"PotentialModule, {name}_weight": (
             lambda v, name=name: potential_module(**{f"{name}_weight": v}),
-            (None, "1", -1.0, NAN, True),
+            ("1", -1.0, NAN, True, *(() if name.startswith("second") else (None,))),
         )
         for name in ("energy", "forces", "stress", "second_energy", "second_forces")
     },
@@ -228,7 +228,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "TestReport, page": (lambda v: train.TestReport("x", page=v), (None, "no", 2)),
     "TestReport, facts": (lambda v: train.TestReport("x", v), (3, "x", [1])),
     "best_and_last, folder": (train.best_and_last, (None, 3, "", ["x"])),
-    "best_and_last, monitor": (lambda v: train.best_and_last("x", v), (None, 3, ["x"])),
+    "best_and_last, monitor": (lambda v: train.best_and_last("x", v), (3, ["x"])),
     "checkpoint_path, folder": (train.checkpoint_path, (None, 3, "", ["x"])),
     "checkpoint_path, name": (lambda v: train.checkpoint_path("x", v), (None, 3, "", "../x", "a/b", "..")),
     "read_checkpoint": (train.read_checkpoint, (None, 3, "", ["x"], "no/such.ckpt", Path("."))),

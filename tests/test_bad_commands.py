@@ -120,6 +120,7 @@ OPTIONS = {
     "--ema.decay 1": r"the decay of the average must be in \[0, 1\), got 1\.0\. Set ema\.decay",
     "--ema.decay x": r"ema\.decay must be a number, got 'x'",
     "--early_stopping.monitor loss": r"early_stopping\.monitor must be one of val/mae, .*, got 'loss'",
+    "--checkpoint.monitor loss": r"checkpoint\.monitor must be one of val/mae, .*, got 'loss'",
     "--early_stopping.patience -1": r"early_stopping\.patience must be an integer, at least 0, got -1",
     "--early_stopping.mode up": r"options of trainer must fit together, got: `mode` can be min, max, got up\. Change",
     "--data.dataset qm8": r"data\.dataset must be one of mini, qm9, got 'qm8'",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -109,6 +110,10 @@ class TrainedModule(LightningModule):
     """Base of trained modules: a network in ``model``, AdamW, and a schedule that rises and falls."""
 
     test_values: nn.ModuleDict
+    #: The logged value whose lowest is in `best.ckpt`, unless ``checkpoint.monitor`` names another.
+    best_by = "val/mae"
+    #: Number of the last optimizer step of the training.
+    step = 0
 
     def __init__(
         self,
@@ -123,6 +128,7 @@ class TrainedModule(LightningModule):
         super().__init__()
         self.plan: Plan | None = None
         self.saved_plan: Plan | None = None
+        self._done = (0, 0)  # steps in whole epochs, and these epochs, before this start
         check_module("model", model)
         check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
         check_flag("model.checkpointing", checkpointing)
@@ -147,6 +153,10 @@ class TrainedModule(LightningModule):
     def logged_names(self, data: Any) -> list[str]:
         """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
         raise NotImplementedError
+
+    def loss_weights(self) -> dict[str, float]:
+        """Weights of the labels in the loss; `best.ckpt` begins anew where they change."""
+        return {}
 
     def recomputing(self) -> AbstractContextManager[None]:
         """The context in which the network is called."""
@@ -204,7 +214,7 @@ class TrainedModule(LightningModule):
             betas=tuple(hparams["betas"]),
             fused=True,  # one call for all parameters: small networks have many
         )
-        steps = self.trainer.estimated_stepping_batches
+        steps = self._planned_steps()
         schedule = warmup_cosine(hparams["warmup_steps"], steps, hparams["final_factor"])
         epochs = self.trainer.max_epochs or -1
         self.plan = Plan(epochs, int(steps), hparams["warmup_steps"], float(hparams["final_factor"]))
@@ -213,11 +223,27 @@ class TrainedModule(LightningModule):
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
         }
 
+    def _planned_steps(self) -> float:
+        """Steps of the training: those that are done, and those to come, whose batches may be of another size."""
+        trainer, (steps, epochs) = self.trainer, self._done
+        whole = trainer.estimated_stepping_batches
+        if steps == 0 or trainer.max_epochs in (None, -1):
+            return whole
+        each = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+        steps += max(0, trainer.max_epochs - epochs) * each
+        return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
+
     def on_train_start(self) -> None:
-        """Say what a run that goes on does otherwise than it was begun."""
-        if self.saved_plan is None or self.plan is None or not self.trainer.is_global_zero:
+        """Follow the plan of now where it is not the plan of the checkpoint, and say what changes."""
+        if self.saved_plan is None or self.plan is None:
             return
-        base = float(self.trainer.lr_scheduler_configs[0].scheduler.base_lrs[0])
+        scheduler = self.trainer.lr_scheduler_configs[0].scheduler
+        base = float(scheduler.base_lrs[0])
+        if self.saved_plan != self.plan:  # the optimizer was restored with the rate of the old plan
+            for group in scheduler.optimizer.param_groups:
+                group["lr"] = self.plan.rate(base, self.trainer.global_step)
+        if not self.trainer.is_global_zero:
+            return
         step, asked = self.trainer.global_step, float(self.hparams["learning_rate"])
         if base != asked:
             print(f"learning rate: model.learning_rate stays {base:g}, with which the run was begun, not {asked:g}")
@@ -234,6 +260,7 @@ class TrainedModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare what was saved with what is configured, before tensors of other shapes are met one by one."""
         self.saved_plan = plan_of(checkpoint.get("eqlayers_plan"))
+        self.plan, self.step = self.plan or self.saved_plan, checkpoint.get("global_step", 0) - 1
         saved_data = checkpoint.get("eqlayers_data")
         if saved_data and self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
             check_checkpoint(saved_data, self.trainer.datamodule)  # type: ignore[attr-defined]
@@ -248,6 +275,10 @@ class TrainedModule(LightningModule):
             check_weights(self, checkpoint["state_dict"], self.strict_loading)  # another module's have no state either
             groups = parameter_groups(self.model, self.hparams["weight_decay"])  # type: ignore[arg-type]
             check_training(checkpoint, [p for group in groups for p in group["params"]])
+            batches = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+            ended = bool(batches["is_last_batch"])
+            within = 0 if ended else batches["current"]["ready"] // self.trainer.accumulate_grad_batches
+            self._done = checkpoint["global_step"] - within, checkpoint["epoch"] + ended
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 import traceback
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
@@ -145,23 +147,72 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return read_checkpoint(path, map_location)
 
 
-def best_and_last(folder: str | Path, monitor: str = "val/mae") -> list[ModelCheckpoint]:
+class Best(ModelCheckpoint):
+    """`best.ckpt`: the epoch whose value on the validation part is the lowest; the last epoch is validated as well.
+
+    Losses with other weights are not compared: with the second stage of a training `best.ckpt` begins anew, and the
+    best of the first stage is in `first_stage.ckpt`.
+    """
+
+    weights: dict[str, float] | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take what is monitored from the module, unless it was named."""
+        self.monitor = self.monitor or getattr(pl_module, "best_by", "val/mae")
+        super().setup(trainer, pl_module, stage)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Have the last epoch validated, also if ``trainer.check_val_every_n_epoch`` does not divide it."""
+        plan = getattr(pl_module, "plan", None)
+        to_come = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+        if plan is not None and trainer.check_val_every_n_epoch and trainer.global_step + to_come == plan.steps:
+            trainer.check_val_every_n_epoch = 1
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the best of another loss."""
+        if not trainer.sanity_checking and self.monitor == "val/loss":
+            weights = pl_module.loss_weights()  # type: ignore[operator]
+            if self.weights not in (None, weights):
+                self.best_k_models, self.best_model_score, self.kth_best_model_path = {}, None, ""
+                best = Path(str(self.dirpath)) / "best.ckpt"
+                if trainer.is_global_zero and best.is_file():
+                    best.replace(best.with_name("first_stage.ckpt"))
+            self.weights = weights
+        super().on_validation_end(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Lightning's state, and the weights of the loss that was compared."""
+        return super().state_dict() | {"weights": self.weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the best of an earlier start."""
+        super().load_state_dict(state_dict)
+        self.weights = state_dict.get("weights")
+
+
+def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelCheckpoint]:
     """``best.ckpt`` by the monitored value, and ``last.ckpt`` after every epoch.
 
     Two callbacks, because ``ModelCheckpoint(save_last=True)`` updates its last file only when the best one changes.
+
+    Args:
+        folder: Folder of the files.
+        monitor: Name of a logged value; None for what the module says: ``val/loss`` of a potential, ``val/mae`` of a
+            property.
 
     Example:
         >>> [callback.filename for callback in best_and_last("checkpoints")]
         ['best', 'last']
     """
-    check_type("monitor", monitor, str, "the name of a logged value", "The error of the validation part is val/mae.")
+    if monitor is not None:
+        check_type("monitor", monitor, str, "the name of a logged value, or None", "The error is val/mae.")
     shared: dict[str, Any] = {
         "dirpath": check_path("folder", folder),
         "enable_version_counter": False,
         "auto_insert_metric_name": False,
     }
     return [
-        ModelCheckpoint(filename="best", monitor=monitor, mode="min", save_top_k=1, **shared),
+        Best(filename="best", monitor=monitor, mode="min", save_top_k=1, **shared),
         ModelCheckpoint(filename="last", monitor=None, save_top_k=1, save_on_train_epoch_end=True, **shared),
     ]
 

@@ -81,6 +81,11 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "threads": (int, 1, ""),
     "test_after_fit": (bool, True, ""),
     "report": (bool, True, "Write report.html into the folder after a test."),
+    "checkpoint.monitor": (
+        str | None,
+        None,
+        "Logged value whose lowest is in best.ckpt; null for val/loss of potentials and val/mae of properties.",
+    ),
 }
 OF_POTENTIALS: dict[str, tuple[Any, Any, str]] = {
     "start_from": (str | None, None, ""),
@@ -294,7 +299,8 @@ class TrainingCLI(LightningCLI):
         bar = self.configured.get("enable_progress_bar")
         fitting = self.subcommand == "fit"
         report = partial(self.task.report, page=self.option("report"))
-        options = trainer_options(self.folder, facts, bar, fitting, report) | self.task.trainer
+        monitor = self.option("checkpoint.monitor")
+        options = trainer_options(self.folder, facts, bar, fitting, report, monitor) | self.task.trainer
         for callback in options["callbacks"]:
             if isinstance(callback, LayerSummary):
                 callback.whole = self.flags["verbose"]
@@ -312,11 +318,6 @@ class TrainingCLI(LightningCLI):
                 "trainer.default_root_dir must be left out, as a run's folder is <runs>/<name>, got "
                 f"{str(configured['default_root_dir'])!r}. Set --runs and --name."
             )
-        epochs, every = configured.get("max_epochs"), configured.get("check_val_every_n_epoch")
-        if isinstance(epochs, int) and isinstance(every, int) and 0 < epochs < every:  # none would be kept or tested
-            options["check_val_every_n_epoch"] = epochs
-            if self.subcommand == "fit" and first_process():
-                print(f"validation: after epoch {epochs}, the last one; trainer.check_val_every_n_epoch is {every}")
         for key in ("callbacks", "plugins"):
             more = configured.get(key) or []
             options[key] = [*options[key], *(more if isinstance(more, (list, tuple)) else [more])]
@@ -350,9 +351,11 @@ class TrainingCLI(LightningCLI):
 
     def before_fit(self) -> None:
         """Say where results go, and remove halves of files there."""
+        names = self.model.logged_names(self.datamodule)
+        check_choice("checkpoint.monitor", self.option("checkpoint.monitor") or self.model.best_by, names)
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EarlyStopping):  # which ends nothing, or everything, for what it does not know
-                check_choice("early_stopping.monitor", callback.monitor, self.model.logged_names(self.datamodule))
+                check_choice("early_stopping.monitor", callback.monitor, names)
                 check_integer("early_stopping.patience", callback.patience, 0)
         if self.trainer.is_global_zero:
             print(f"run: {self.folder}", flush=True)

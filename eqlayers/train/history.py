@@ -51,7 +51,9 @@ class Pace:
 
     def start(self, trainer: Trainer) -> None:
         """Start the clock."""
-        self.marks, self.total = [(trainer.global_step, time.perf_counter())], float(trainer.estimated_stepping_batches)
+        plan = getattr(trainer.lightning_module, "plan", None)
+        self.total = math.inf if plan is None else plan.steps
+        self.marks = [(trainer.global_step, time.perf_counter())]
 
     def mark(self, trainer: Trainer) -> None:
         """Note the end of an epoch."""

@@ -32,8 +32,9 @@ class PotentialModule(FineTuned):
     so that weights do not depend on units: lengths are in Angstrom. Dipoles and polarizabilities, of networks that have
     these ``properties``, are divided by the root mean square of a component. Labels that are missing do not count.
     Logged are ``{train,val,test}/{energy,energy_per_atom,forces,stress,dipole,polarizability}_{mae,rmse}_{unit}`` in
-    meV, Angstrom and e, and ``val/mae``, the error of the first that there is of forces, energy per atom, dipole and
-    polarizability, for checkpoints and early stopping.
+    meV, Angstrom and e; ``val/loss``, L of the whole validation part with the weights of now, by which `best.ckpt` is
+    chosen; and ``val/mae``, the error of the first that there is of forces, energy per atom, dipole and polarizability,
+    for early stopping.
 
     Args:
         model: Network as :class:`eqlayers.models.Potential` takes it, e.g. ``eqlayers.models.NequIP``, with an
@@ -45,7 +46,7 @@ class PotentialModule(FineTuned):
         species_weights: :math:`c_Z` by symbol or atomic number; 1 for those left out.
         second_stage: Fraction of the training after which ``second_energy_weight`` and ``second_forces_weight``
             count; None for one stage.
-        second_energy_weight, second_forces_weight: Weights of the second stage.
+        second_energy_weight, second_forces_weight: Weights of the second stage; None for the weight of the first.
         repulsion: A short-range energy, e.g. ``eqlayers.nn.ZBL``; None for none.
 
     Raises:
@@ -57,6 +58,8 @@ class PotentialModule(FineTuned):
         >>> module.hparams["forces_weight"], module.potential.species
         (10.0, (1, 6))
     """
+
+    best_by = "val/loss"
 
     def __init__(
         self,
@@ -74,8 +77,8 @@ class PotentialModule(FineTuned):
         polarizability_weight: float = 1.0,
         species_weights: dict[int | str, float] | None = None,
         second_stage: float | None = None,
-        second_energy_weight: float = 10.0,
-        second_forces_weight: float = 1.0,
+        second_energy_weight: float | None = None,
+        second_forces_weight: float | None = None,
         repulsion: nn.Module | None = None,
         checkpointing: bool = False,
     ) -> None:
@@ -83,6 +86,11 @@ class PotentialModule(FineTuned):
         check_choice("model.loss", loss, LOSSES)
         if second_stage is not None:
             check_number("model.second_stage", second_stage, at_least=0, at_most=1, fix="0.75 is usual.")
+            if second_energy_weight is None and second_forces_weight is None:
+                raise ConfigError(
+                    "model.second_stage must have a weight that differs from the first, got none. Set "
+                    "model.second_energy_weight, e.g. to ten times model.energy_weight."
+                )
         species = check_items(
             "model.model.species",
             getattr(model, "species", None),
@@ -91,7 +99,8 @@ class PotentialModule(FineTuned):
         )
         self.save_hyperparameters(ignore=["model", "repulsion"])
         for name in ("energy", "forces", "stress", "dipole", "polarizability", "second_energy", "second_forces"):
-            check_number(f"model.{name}_weight", self.hparams[f"{name}_weight"], at_least=0)
+            if not name.startswith("second") or self.hparams[f"{name}_weight"] is not None:
+                check_number(f"model.{name}_weight", self.hparams[f"{name}_weight"], at_least=0)
         by_element("model.species_weights", species_weights or {}, "weight")
         self.scale: Tensor
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
@@ -101,6 +110,7 @@ class PotentialModule(FineTuned):
             {f"{label}_{kind}": Values() for label in LABELS for kind in ("true", "error")}
         )
         self.test_values.update({name: Values() for name in ("z", "atoms", "group", "idx", "energies")})
+        self._val_sums: dict[str, Tensor] = {}  # by label: the sum of losses on the validation part, and their number
         self._logged: set[tuple[str, str]] = set()  # metrics that the trainer has in this epoch, by stage and name
         self.labels: tuple[str, ...] = ()
         self.judged: tuple[str, ...] = ()  # without those that replayed structures alone have
@@ -215,6 +225,8 @@ class PotentialModule(FineTuned):
             if name == "forces" and self.hparams["species_weights"]:
                 rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
             mean = rows.mean() if len(rows) else rows.sum()  # 0, of which every parameter has a gradient
+            if stage == "val":
+                self._val_sums[name] += torch.stack([rows.detach().sum().double(), rows.new_tensor(len(rows)).double()])
             total = total + weights[name] * mean * self.share_of_step(batch, name, len(rows))
         if "energy" in predictions and "energy" not in self.labels:  # processes wait for a gradient of all parameters
             total = total + 0.0 * predictions["energy"].sum()
@@ -228,17 +240,13 @@ class PotentialModule(FineTuned):
         return total
 
     def loss_weights(self) -> dict[str, float]:
-        """Weights of the labels at this step of the training."""
-        h, start = self.hparams, self.hparams["second_stage"]
-        second = False
-        if start is not None and self._trainer is not None and self.trainer.training:
-            second = self.global_step >= start * self.trainer.estimated_stepping_batches
-        prefix = "second_" if second else ""
-        return {
-            "energy": h[f"{prefix}energy_weight"],
-            "forces": h[f"{prefix}forces_weight"],
-            **{name: h[f"{name}_weight"] for name in ("stress", "dipole", "polarizability")},
-        }
+        """Weights of the labels in the loss of the last step of the training."""
+        h = self.hparams
+        weights = {name: h[f"{name}_weight"] for name in ("energy", "forces", "stress", "dipole", "polarizability")}
+        if self.plan is not None and h["second_stage"] is not None and self.step >= h["second_stage"] * self.plan.steps:
+            second = {name: h[f"second_{name}_weight"] for name in ("energy", "forces")}
+            weights |= {name: weight for name, weight in second.items() if weight is not None}
+        return weights
 
     def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, batch: Any) -> None:
         unit, factor = LABELS[name].unit, LABELS[name].factor
@@ -258,14 +266,14 @@ class PotentialModule(FineTuned):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch."""
+        self.step = self.global_step
         loss = self._step(batch, "train", batch_idx)
         self.log_loss("train/loss", loss, batch)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the validation part."""
-        loss = self._step(batch, "val", batch_idx)
-        self.log_loss("val/loss", loss, batch)
+        self._step(batch, "val", batch_idx)
         main, _ = self.main_error()
         errors: MetricCollection = self.errors[f"val_{main.split('_mae')[0]}"]  # type: ignore[assignment]
         self.log_error("val/mae", errors["mae"], batch, prog_bar=True, logger=False)
@@ -292,7 +300,18 @@ class PotentialModule(FineTuned):
         """Hand the metrics to the trainer anew."""
         self._logged.clear()
 
-    on_validation_epoch_start = on_train_epoch_start
+    def on_validation_epoch_start(self) -> None:
+        """Begin the sums of the loss."""
+        self._logged.clear()
+        self._val_sums = {name: self.scale.new_zeros(2) for name in self.labels}
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the loss of all structures, whatever the batches were and which of them have a label."""
+        weights, loss = self.loss_weights(), self.scale.new_zeros(())
+        for name, sums in self._val_sums.items():
+            total, count = self.trainer.strategy.reduce(sums, reduce_op="sum")
+            loss += weights[name] * total / count.clamp(min=1)
+        self.log("val/loss", loss, sync_dist=True)
 
     def on_test_epoch_start(self) -> None:
         """Forget the values of an earlier test."""

@@ -75,7 +75,10 @@ def results_of(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     names = ["summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png", "report.html"]
     names.append("potential.pt")
-    paths = [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in names)]
+    paths = [
+        *(checkpoint_path(folder, name) for name in ("best", "last", "first_stage")),
+        *(folder / name for name in names),
+    ]
     present = [path for path in [*paths, *sorted(folder.glob("parity*.png"))] if path.exists()]
     if not (folder / MARK).exists():
         return present
@@ -92,6 +95,7 @@ def run_callbacks(
     facts: dict[str, Any] | None = None,
     progress: bool | None = None,
     report: Callable[..., TestReport] = TestReport,
+    monitor: str | None = None,
 ) -> list[Callback]:
     """Summary of the layers, progress, history, checkpoints, report, predictions, and kernels compiled ahead.
 
@@ -100,13 +104,14 @@ def run_callbacks(
         facts: Recorded in `metrics.json`, e.g. ``{"seed": 2026}``.
         progress: Whether to show a progress bar; by default on a terminal, and a line an epoch elsewhere.
         report: What makes the report of a test.
+        monitor: The value by which `best.ckpt` is chosen; see :func:`best_and_last`.
 
     Returns:
         Callbacks for :class:`lightning.pytorch.Trainer`.
 
     Example:
         >>> [type(callback).__name__ for callback in run_callbacks("runs/x", progress=False)][:3]
-        ['LayerSummary', 'History', 'ModelCheckpoint']
+        ['LayerSummary', 'History', 'Best']
     """
     bar = sys.stdout.isatty() if progress is None else check_flag("progress", progress)
     tested = report(folder, facts)  # which checks the facts
@@ -114,7 +119,13 @@ def run_callbacks(
     callbacks: list[Callback] = [LayerSummary(), history]
     if bar:
         callbacks.append(Bar(history.pace))
-    return [*callbacks, *best_and_last(checkpoint_path(folder).parent), tested, PredictionTable(folder), CompileAhead()]
+    return [
+        *callbacks,
+        *best_and_last(checkpoint_path(folder).parent, monitor),
+        tested,
+        PredictionTable(folder),
+        CompileAhead(),
+    ]
 
 
 def run_loggers(folder: str | Path) -> list[Logger]:
@@ -129,6 +140,7 @@ def trainer_options(
     progress: bool | None = None,
     training: bool = True,
     report: Callable[..., TestReport] = TestReport,
+    monitor: str | None = None,
 ) -> dict[str, Any]:
     """Arguments of :class:`lightning.pytorch.Trainer` that make a run complete.
 
@@ -137,7 +149,7 @@ def trainer_options(
         facts: As in :func:`run_callbacks`.
         progress: As in :func:`run_callbacks`.
         training: False for a run that only validates, tests or predicts; it writes no training logs.
-        report: As in :func:`run_callbacks`.
+        report, monitor: As in :func:`run_callbacks`.
 
     Returns:
         Keyword arguments; add more callbacks to ``callbacks``.
@@ -146,7 +158,7 @@ def trainer_options(
         >>> sorted(trainer_options("runs/x", progress=False, training=False))[:4]
         ['callbacks', 'default_root_dir', 'enable_model_summary', 'enable_progress_bar']
     """
-    callbacks, training = run_callbacks(folder, facts, progress, report), check_flag("training", training)
+    callbacks, training = run_callbacks(folder, facts, progress, report, monitor), check_flag("training", training)
     return {
         "default_root_dir": str(folder),
         "callbacks": [*callbacks, LearningRateMonitor("step")] if training else callbacks,

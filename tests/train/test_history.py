@@ -21,7 +21,8 @@ def paced(
     monkeypatch: pytest.MonkeyPatch, epochs: list[float], now: float, total: float = 100, timers: tuple[Any, ...] = ()
 ) -> tuple[Pace, Any]:
     """The pace of epochs of ten steps that ended at some seconds, and the trainer."""
-    pace, trainer = Pace(), SimpleNamespace(estimated_stepping_batches=total, callbacks=timers)
+    plan = SimpleNamespace(plan=SimpleNamespace(steps=total))
+    pace, trainer = Pace(), SimpleNamespace(lightning_module=plan, callbacks=timers)
     for number, second in enumerate([0.0, *epochs]):
         monkeypatch.setattr(history.time, "perf_counter", lambda second=second: second)
         trainer.global_step = 10 * number

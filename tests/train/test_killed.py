@@ -60,6 +60,7 @@ CONFIG: dict[str, Any] = {
     "data": {"path": "ethanol_md", "split": "time", "train": 14, "val": 4, "test": 5, "cutoff": 3.0, "batch_size": 3},
     "model": {
         "second_stage": 0.5,
+        "second_energy_weight": 10.0,
         "warmup_steps": 3,
         "model": {
             "class_path": "eqlayers.models.NequIP",

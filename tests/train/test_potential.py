@@ -14,6 +14,7 @@ import torch
 from ase import Atoms
 from ase.io import write
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
 
 from eqlayers.cli import main
 from eqlayers.data import StructureDataModule
@@ -22,6 +23,7 @@ from eqlayers.models import NequIP, load_potential
 from eqlayers.train import checkpoint_path, read_checkpoint, trainer_options
 from eqlayers.train.history import read_history
 from eqlayers.train.potential import PotentialModule
+from eqlayers.train.schedule import Plan, learning_rate_factor
 from tests.train.waters import displaced_waters
 
 SMALL = {"species": [1, 8], "hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2, "cutoff": 3.0, "radial_hidden": [8]}
@@ -118,11 +120,16 @@ def test_errors_are_in_the_units_that_their_names_say() -> None:
 
 
 def test_the_second_stage_begins_where_it_is_told() -> None:
-    made = module(second_stage=0.75, second_energy_weight=50.0)
+    made = module(second_stage=0.75, second_energy_weight=50.0, forces_weight=100.0, stress_weight=3.0)
     assert made.loss_weights()["energy"] == 1.0
-    for step, want in ((74, 1.0), (75, 50.0)):
-        made._trainer = SimpleNamespace(training=True, estimated_stepping_batches=100, global_step=step)  # type: ignore[assignment]
-        assert made.loss_weights()["energy"] == want
+    made.plan = Plan(10, 100, 0, 0.0)
+    for step, energy in ((74, 1.0), (75, 50.0)):
+        made.step = step
+        weights = made.loss_weights()
+        assert (weights["energy"], weights["forces"], weights["stress"]) == (energy, 100.0, 3.0), "others are inherited"
+    other = module(second_stage=0.5, second_forces_weight=2.0, energy_weight=7.0)
+    other.plan, other.step = Plan(10, 100, 0, 0.0), 60
+    assert (other.loss_weights()["energy"], other.loss_weights()["forces"]) == (7.0, 2.0)
 
 
 def test_bad_options() -> None:
@@ -130,6 +137,7 @@ def test_bad_options() -> None:
         ({"loss": "l3"}, r"model\.loss must be one of"),
         ({"forces_weight": -1.0}, r"model\.forces_weight must be"),
         ({"second_stage": 2.0}, r"model\.second_stage must be"),
+        ({"second_stage": 0.5}, r"model\.second_stage must have a weight"),
         ({"species_weights": {1: "x"}}, "the weight of H must be"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -211,6 +219,7 @@ def test_what_does_not_fit_is_told(folder: Path, capsys: pytest.CaptureFixture[s
         (["--model.model.init_args.species", "[1]"], "the network must know every species of the data"),
         (["--task", "potentials"], "task must be one of property, potential"),
         (["--early_stopping.monitor", "val/force"], "early_stopping.monitor must be one of"),
+        (["--checkpoint.monitor", "val/force"], "checkpoint.monitor must be one of"),
     ):
         assert main(["fit", "-c", config, "--name", "bad", *options]) == 2
         assert message in capsys.readouterr().err
@@ -242,7 +251,7 @@ def test_only_epochs_with_a_validation_have_its_error(folder: Path) -> None:
     more = ["--trainer.max_epochs", "5", "--trainer.check_val_every_n_epoch", "2", "--test_after_fit", "false"]
     assert main(["fit", "-c", str(folder / "small.yaml"), "--name", "seldom", *more]) == 0
     history = read_history(folder / "seldom")
-    assert [math.isfinite(row["val_mae"]) for row in history] == [False, True, False, True, False]
+    assert [math.isfinite(row["val_mae"]) for row in history] == [False, True, False, True, True]  # and the last
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------
@@ -268,19 +277,57 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(sizes: Path, folder: Path, epochs: int, ckpt_path: str | None = None, **options: Any) -> dict[str, Any]:
-    """The last checkpoint of a fit in float64."""
-    loader = {"batch_size": 8, "max_edges": None, "num_workers": 0}
-    loader |= {name: options.pop(name) for name in list(options) if name in loader}
-    torch.manual_seed(0)
-    made = PotentialModule(NequIP(**SMALL), learning_rate=1e-2, warmup_steps=0, final_factor=1.0)
-    data = StructureDataModule(
-        str(sizes / "train.xyz"), train=21, val=3, cutoff=3.0, dtype="float64", cache_dir=str(sizes / "cache"), **loader
-    )
+LOADER = {"batch_size": 8, "eval_batch_size": 32, "max_edges": None, "num_workers": 0, "val": 3}
+
+
+class Recorder(Callback):
+    """Keeps the learning rate of each step, and loss and error of each validation."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.validations: list[tuple[float, float]] = []
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+        if not trainer.sanity_checking:
+            values = trainer.callback_metrics
+            self.validations.append((float(values["val/loss"]), float(values["val/mae"])))
+
+
+def in_float64(folder: Path, **options: Any) -> Trainer:
+    """A trainer of a run, with a recorder as its last callback."""
     common: dict[str, Any] = {"accelerator": "cpu", "precision": "64-true", "inference_mode": False}
-    trainer = Trainer(**trainer_options(folder, progress=False), **common, max_epochs=epochs, **options)
-    trainer.fit(made, datamodule=data, ckpt_path=ckpt_path)
-    return read_checkpoint(checkpoint_path(folder, "last"))
+    parts = trainer_options(folder, progress=False, monitor=options.pop("monitor", None))
+    parts["callbacks"].append(Recorder())
+    return Trainer(**parts, **common, **options)
+
+
+def structures(sizes: Path, **loader: Any) -> StructureDataModule:
+    """21 structures to train on."""
+    common: dict[str, Any] = {"cutoff": 3.0, "dtype": "float64", "cache_dir": str(sizes / "cache")}
+    return StructureDataModule(str(sizes / "train.xyz"), train=21, **common, **loader)
+
+
+def recorded(
+    sizes: Path, folder: Path, epochs: int, ckpt_path: str | None = None, **options: Any
+) -> tuple[dict[str, Any], Recorder]:
+    """The last checkpoint of a fit in float64, and what was recorded."""
+    loader = {name: options.pop(name, default) for name, default in LOADER.items()}
+    common = {"learning_rate": 1e-2, "warmup_steps": 0, "final_factor": 1.0}
+    common |= options.pop("model", {})
+    torch.manual_seed(0)
+    made = PotentialModule(NequIP(**SMALL), **common)  # type: ignore[arg-type]
+    trainer = in_float64(folder, max_epochs=epochs, **options)
+    trainer.fit(made, datamodule=structures(sizes, **loader), ckpt_path=ckpt_path)
+    (kept,) = (one for one in trainer.callbacks if isinstance(one, Recorder))  # type: ignore[attr-defined]
+    return read_checkpoint(checkpoint_path(folder, "last")), kept
+
+
+def trained(*args: Any, **options: Any) -> dict[str, Any]:
+    """The last checkpoint of a fit."""
+    return recorded(*args, **options)[0]
 
 
 QUIET = pytest.mark.filterwarnings("ignore:the forces of structures", "ignore:.*(workers|logging interval|fork)")
@@ -299,10 +346,68 @@ def test_gradients_that_are_added_up_are_those_of_the_larger_batch(sizes: Path, 
 @QUIET
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_with_batches_of_bounded_edges_goes_on_to_the_same_end(workers: int, sizes: Path, tmp_path: Path) -> None:
-    loader = {"max_edges": 90, "batch_size": 4, "num_workers": workers}
+    loader: dict[str, Any] = {"max_edges": 90, "batch_size": 4, "num_workers": workers}
     whole = trained(sizes, tmp_path / "whole", 3, **loader)
     trained(sizes, tmp_path / "parts", 2, **loader)
     last = str(checkpoint_path(tmp_path / "parts", "last"))
     parts = trained(sizes, tmp_path / "parts", 3, last, **loader)
     assert parts["global_step"] == whole["global_step"] > 4
     assert all(torch.equal(parts["state_dict"][name], value) for name, value in whole["state_dict"].items())
+
+
+@QUIET
+def test_a_run_that_goes_on_with_larger_batches_has_a_rate_to_the_end(
+    sizes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """11 steps in each of 2 epochs and then 3 in each of 5, where 7 epochs of 3 steps would be over."""
+    model = {"final_factor": 0.0, "second_stage": 0.75, "second_energy_weight": 10.0}
+    trained(sizes, tmp_path, 2, batch_size=2, model=model)
+    capsys.readouterr()
+    last = str(checkpoint_path(tmp_path, "last"))
+    end, kept = recorded(sizes, tmp_path, 7, last, model=model)
+    said = capsys.readouterr().out
+    assert "schedule: 37 steps (7 epochs), before 22 steps (2 epochs); the learning rate goes on with 3.54e-03" in said
+    assert "the second stage begins with step 28" in said
+    assert end["global_step"] == 37
+    want = [1e-2 * learning_rate_factor(step, 0, 37) for step in range(22, 37)]
+    assert kept.rates == pytest.approx(want, rel=1e-12)
+    assert min(kept.rates) > 0
+    rates = [row["learning_rate"] for row in read_history(tmp_path)][-2:]
+    assert rates == pytest.approx([1e-2 * learning_rate_factor(step, 0, 37) for step in (34, 37)], rel=1e-12)
+
+
+@QUIET
+def test_the_loss_of_a_validation_does_not_depend_on_its_batches(sizes: Path, tmp_path: Path) -> None:
+    """Labels are missing in some of the structures."""
+    made, losses = module(), []
+    for size in (1, 2, 5):
+        data = structures(sizes, val=5, eval_batch_size=size)
+        (values,) = in_float64(tmp_path).validate(made, datamodule=data, verbose=False)
+        losses.append(values["val/loss"])
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-12)
+    data = structures(sizes, val=5)
+    data.setup()
+    rows: dict[str, Any] = {"energy": [], "forces": []}
+    for one in data.val_dataloader():  # type: ignore[union-attr]
+        for name, value, label, factor in made._rows(one, made(one)):
+            error = ((value - label) * factor).norm(dim=1)
+            rows[name] += error[torch.isfinite(label).all(1)].tolist()
+    assert losses[0] == pytest.approx(float(np.mean(rows["energy"]) + np.mean(rows["forces"])), rel=1e-12)
+
+
+@QUIET
+@pytest.mark.parametrize("monitor", [None, "val/mae"])
+def test_the_best_epoch_is_the_one_of_the_lowest_loss_of_its_stage(
+    monitor: str | None, sizes: Path, tmp_path: Path
+) -> None:
+    model = {"learning_rate": 0.05, "second_stage": 0.5, "second_energy_weight": 30.0}
+    _, kept = recorded(sizes, tmp_path, 8, val=5, monitor=monitor, model=model)
+    losses, errors = (list(values) for values in zip(*kept.validations, strict=True))
+    best = read_checkpoint(checkpoint_path(tmp_path))["epoch"]
+    first = losses.index(min(losses[:4])), 4 + losses[4:].index(min(losses[4:]))
+    assert errors.index(min(errors)) not in first, "the test needs another epoch with the lowest error"
+    assert first[0] == losses.index(min(losses)), "losses with larger weights are larger"
+    if monitor:
+        assert best == errors.index(min(errors))
+    else:
+        assert (read_checkpoint(checkpoint_path(tmp_path, "first_stage"))["epoch"], best) == first

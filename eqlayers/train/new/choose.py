@@ -200,7 +200,7 @@ def _weights(labels: tuple[str, ...]) -> dict[str, Setting]:
             settings[f"model.{name}_weight"] = Setting(1.0, f"weight of the {spoken} in the loss")
     if {"energy", "forces"} <= set(labels):
         settings["model.second_stage"] = Setting(0.75, "from three quarters of the training on ...")
-        settings["model.second_energy_weight"] = Setting(10.0, "... energies weigh more")
+        settings["model.second_energy_weight"] = Setting(10.0, "... energies weigh more; other weights stay")
     return settings
 
 
