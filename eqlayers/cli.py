@@ -23,6 +23,7 @@ POTENTIALS = {
     "check": "measure what every potential must satisfy: eqlayers check MODEL",
     "relax": "move atoms to a minimum of the energy",
     "md": "molecular dynamics",
+    "select": "the structures of a pool that are worth a label: eqlayers select pool.xyz -m committee/",
 }
 
 #: A warning of torch; mace-torch sets the variable to read its models, and its user has nothing to change.
@@ -54,6 +55,7 @@ potentials are files of save_potential or checkpoints, and these commands have t
   eqlayers relax crystal.cif -m model.pt --cell
   eqlayers md relaxed.xyz -m model.pt --ensemble nvt --temperature 300 --steps 10000
   eqlayers predict structures.xyz -m model.pt -o predicted.xyz
+  eqlayers select pool.xyz -m runs/ethanol --most 50                                       (what to label next)
   eqlayers convert my.model -o my.pt                                                       (from MACE, NequIP, and back)
 
 benchmarks have subcommands, each with its own help:

@@ -1,4 +1,4 @@
-"""`eqlayers check|relax|md|predict|info` of potentials."""
+"""`eqlayers check|relax|md|predict|select|info` of potentials."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from .frames import check_different, check_trajectory, frames, one_frame, with_r
 from .options import DTYPES, add_common, compile_for
 from .predict import predict_options, run_predict
 from .relaxation import OPTIMIZERS, relax
+from .select import run_select, select_options
 
 _FAILED, _STOPPED = 1, 130
 
@@ -278,5 +279,6 @@ COMMANDS = {
     "relax": Command("move atoms, and the cell with --cell, to a minimum of the energy", _relax_options, _relax),
     "md": Command("molecular dynamics, which Ctrl-C stops and --restart goes on with", _md_options, _md),
     "predict": Command("energies, forces and stress of many structures", predict_options, run_predict),
+    "select": Command("structures of a pool about which a committee disagrees most", select_options, run_select),
     "info": Command("what a potential is, and which kernels run it where", add_members, _info),
 }

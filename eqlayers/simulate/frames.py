@@ -67,6 +67,11 @@ def _read(place: Path, index: str) -> Iterator[Atoms]:
 def one_frame(path: str | Path) -> Atoms:
     """The last structure of a file, without what was computed of it: results, and labels by any name."""
     (atoms,) = frames(path, "-1")
+    return without_results(atoms)
+
+
+def without_results(atoms: Atoms) -> Atoms:
+    """Remove results, and labels by any name, from a structure, which is returned."""
     atoms.calc = None
     for name in (FREE, *(name for label, names in KEYS.items() if label != "config_type" for name in names)):
         atoms.info.pop(name, None)

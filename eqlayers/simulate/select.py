@@ -1,0 +1,125 @@
+"""`eqlayers select`: the structures of a pool about which the members of a committee disagree most, without copies."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from itertools import islice, tee
+from pathlib import Path
+
+import ase.io
+import numpy as np
+from ase import Atoms
+from numpy.typing import NDArray
+
+from ..core.checks import check_integer, check_number
+from ..core.errors import ConfigError
+from ..files import atomic_write, check_output
+from ..integrations.ase import as_potential, predict
+from ..models import Committee
+from ..models.committee import DEVIATION
+from ..periodic import neighbor_list
+from .committee import chosen
+from .describe import lines
+from .frames import check_different, frames, without_results
+from .options import DTYPES, add_common, compile_for
+from .watch import progress
+
+Lengths = dict[tuple[int, int], NDArray[np.float64]]
+
+
+def select_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("structures", metavar="POOL", help="a file of structures without labels")
+    add_common(parser)
+    parser.add_argument("--most", type=int, default=50, help="number of structures at most; 50 by default")
+    about = "A by which a distance must differ from each structure selected before; 0.05 by default"
+    parser.add_argument("--difference", type=float, default=0.05, help=about)
+    about = "structures that have labels already, of which copies are left out as well"
+    parser.add_argument("--known", action="append", default=[], metavar="FILE", help=about)
+    parser.add_argument("-o", "--output", metavar="FILE", help="a new .xyz; POOL_selected.xyz by default")
+    parser.add_argument("--batch-size", type=int, default=32, help="structures at once; 32 by default")
+
+
+def run_select(options: argparse.Namespace) -> int:
+    """Write the selected structures, the largest deviation first, with their row in the pool."""
+    source = Path(options.structures)
+    name = options.output or str(source.with_name(f"{source.stem}_selected.xyz"))
+    output = check_output(name, "--output", (".xyz", ".extxyz"), new="Name another.")
+    check_different(("POOL", source), ("--output", output), *(("--known", path) for path in options.known))
+    most = check_integer("--most", options.most, 1)
+    least = check_number("--difference", options.difference, at_least=0)
+    committee = as_potential(chosen(options.model), DTYPES.get(options.dtype), options.device)
+    if not isinstance(committee, Committee):
+        raise ConfigError("-m must be a committee, whose members can disagree, got one potential. Name several.")
+    for atoms in islice(frames(source), 1):
+        compile_for(committee, atoms)
+    pool, again = tee(frames(source))
+    kept, deviations = [], []
+    with progress("predict", 0) as say:
+        for atoms, result in zip(pool, predict(committee, again, options.batch_size), strict=True):
+            kept.append(without_results(atoms))
+            deviations.append(float(result[DEVIATION.format("forces")].max(initial=0.0)))
+            say(len(kept), f"{len(kept)} structures")
+    order = np.argsort(-np.array(deviations), kind="stable")
+    taken, copies = _differing(kept, order, options.known, most, least, committee.cutoff)
+    with atomic_write(output) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+        for row in taken:
+            kept[row].info.update(pool_row=int(row), max_forces_deviation=deviations[row])
+            ase.io.write(text, kept[row], format="extxyz")
+        text.detach()
+    ends = [f"{deviations[row]:.4g}" for row in (taken[0], taken[-1])] if taken else []
+    rows = [
+        ("pool", f"{len(kept)} structures of {source}, deviation of forces {max(deviations):.4g} eV/A at most"),
+        ("selected", f"{len(taken)} structures, {' to '.join(ends)} eV/A" if taken else "none"),
+        ("copies", f"{copies} left out, whose distances differ by less than {least:g} A"),
+        ("output", f"{output}: label it, and train with the earlier file and this one"),
+    ]
+    print(lines(rows))
+    return 0
+
+
+def _differing(
+    pool: list[Atoms], order: NDArray[np.int64], known: list[str], most: int, least: float, cutoff: float
+) -> tuple[list[int], int]:
+    """The first rows, in this order, that differ from known structures and from each other; the number of copies."""
+    earlier = [lengths_within(atoms, cutoff) for path in known for atoms in frames(path)]
+    taken: list[int] = []
+    for seen, row in enumerate(order):
+        if len(taken) == most:
+            return taken, seen - len(taken)
+        lengths = lengths_within(pool[row], cutoff)
+        if all(difference(lengths, other) >= least for other in earlier):
+            taken.append(int(row))
+            earlier.append(lengths)
+    return taken, len(order) - len(taken)
+
+
+def lengths_within(atoms: Atoms, cutoff: float) -> Lengths:
+    """Cutoff minus distance of all pairs of atoms in Angstrom, sorted, by pair of species.
+
+    The numbers do not change when the structure is rotated, reflected, moved or its atoms are listed in another order,
+    and they go to zero at the cutoff. The key (z, 0) has one zero for each atom of a species.
+    """
+    (senders, receivers), shifts = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, cutoff)
+    vectors = atoms.positions[receivers] - atoms.positions[senders] + shifts @ atoms.cell.array
+    shorter, z = cutoff - np.linalg.norm(vectors, axis=1), atoms.numbers
+    pairs = np.sort(np.stack([z[senders], z[receivers]]), axis=0)
+    lengths: Lengths = {(int(one), 0): np.zeros((z == one).sum()) for one in np.unique(z)}
+    for pair in np.unique(pairs, axis=1).T:
+        lengths[int(pair[0]), int(pair[1])] = np.sort(shorter[(pairs == pair[:, None]).all(0)])[::-1]
+    return lengths
+
+
+def difference(one: Lengths, other: Lengths) -> float:
+    """The largest difference of sorted distances in Angstrom; infinite for other numbers of atoms."""
+    if any(len(one.get(key, ())) != len(other.get(key, ())) for key in one.keys() | other.keys() if key[1] == 0):
+        return np.inf
+    largest = 0.0
+    for key in one.keys() | other.keys():
+        a, b = (lengths.get(key, np.empty(0)) for lengths in (one, other))
+        size = max(len(a), len(b))
+        if size:
+            largest = max(largest, float(np.abs(np.pad(a, (0, size - len(a))) - np.pad(b, (0, size - len(b)))).max()))
+    return largest
