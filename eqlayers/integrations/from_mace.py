@@ -68,7 +68,7 @@ def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None
     alone = theirs.atomic_energies_fn.atomic_energies.detach().cpu().double().reshape(-1, len(species))[number]
     shifts = dict(zip(species, (alone + shift).tolist(), strict=True))
     repulsion = _repulsion(theirs, scale) if hasattr(theirs, "pair_repulsion_fn") else None
-    potential = Potential(network, species, shifts, scale, repulsion)
+    potential = Potential(network, species, shifts, scale, repulsion, subtract_isolated=False)
     like = theirs.node_embedding.linear.weight
     potential.to(like.device, like.dtype).eval()
     read = set()
@@ -96,8 +96,8 @@ def to_mace(potential: Potential) -> nn.Module:
         potential: With one scale for all species, and a repulsion that is :class:`eqlayers.nn.ZBL` or none.
 
     Returns:
-        The module, in evaluation mode, with the dtype and on the device of the potential. Shifts are its atomic
-        energies.
+        The module, in evaluation mode, with the dtype and on the device of the potential. Its atomic energies are the
+        shifts, less what the network gives lone atoms where the potential subtracts that.
 
     Raises:
         ConfigError: MACE cannot compute it, or mace-torch is not installed.
@@ -128,7 +128,7 @@ def to_mace(potential: Potential) -> nn.Module:
         num_elements=len(network.species),
         hidden_irreps=network.hidden,
         MLP_irreps=network.readout_hidden,
-        atomic_energies=potential.shifts.cpu().numpy(),
+        atomic_energies=potential.shifts_of_network().cpu().numpy(),
         avg_num_neighbors=1.0,  # set below, for each layer
         atomic_numbers=list(network.species),
         correlation=list(network.correlation),

@@ -167,14 +167,15 @@ class Committee(nn.Module):
 
     def _predicted(self, structures: Structures) -> Iterator[dict[str, Tensor]]:
         """Energies and tensors of each member; edges are made once for members that need the same."""
-        near: dict[float, tuple[Structures, Graph]] = {}
+        near: dict[tuple[Any, ...], tuple[Structures, Graph]] = {}
         shared: dict[tuple[Any, ...], EdgeVectors] = {}
         for member in self.potentials:
-            if member.cutoff not in near:
+            reach = member.cutoff, member.added
+            if reach not in near:
                 near_ones = structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
-                near[member.cutoff] = near_ones, Graph(near_ones.edge_index, near_ones.z.shape[0], copy=False)
-            near_ones, graph = near[member.cutoff]
-            key = member.cutoff, str(member.irreps_sh), member.geometry.backend
+                near[reach] = near_ones, member._graph_of(near_ones)
+            near_ones, graph = near[reach]
+            key = reach, str(member.irreps_sh), member.geometry.backend
             if key not in shared:
                 shared[key] = member._edges_of(near_ones, graph)
             yield member._from_edges(near_ones, graph, shared[key])

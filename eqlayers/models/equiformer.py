@@ -48,8 +48,7 @@ class Equiformer(torch.nn.Module):
     where q and k are linear in scalars, t and R are columns of one radial network, and :math:`\phi` is a smooth leaky
     ReLU. Head h(u) owns channel u: each has a share of the copies of every irrep. W acts in the frame of the edge, see
     :class:`eqlayers.nn.SO2Convolution`, and mixes heads. It respects inversion, at half the weights of the source. The
-    energy is :math:`e_i = w \cdot (x^T_i - x^T_{Z_i})`, where the last are the features of an atom of this species
-    without neighbours; so an atom alone has no energy but its shift.
+    energy is :math:`e_i = w \cdot x^T_i`.
 
     The envelope f ends with all its derivatives at the cutoff and is part of the softmax, so an atom that leaves adds
     no kink to any derivative of the energy. One root mean square for all degrees norms the features: the features of
@@ -139,21 +138,12 @@ class Equiformer(torch.nn.Module):
 
     def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
-        atoms = kind.shape[0]
-        if "energy" in self.properties:  # an atom of each species without neighbours, behind the others
-            alone = torch.arange(len(self.species), dtype=kind.dtype, device=kind.device)
-            x = self.embedding(torch.cat([kind, alone]))
-            graph = Graph(graph.edge_index, atoms + len(self.species), copy=False)
-        else:
-            x = self.embedding(kind)
+        x = self.embedding(kind)
         frames, basis, envelope = self.frame(edges.vectors), self.basis(edges.lengths), self.envelope(edges.lengths)
         for step in self.steps:
             x = step(x, frames, basis, envelope, graph)
         columns: Tensor = self.read(x)
-        if "energy" not in self.properties:
-            return columns
-        energies = columns[:atoms, :1] - taken(columns[atoms:, :1], kind)
-        return torch.cat([energies, columns[:atoms, 1:]], 1)
+        return columns
 
 
 class EquiformerStep(torch.nn.Module):

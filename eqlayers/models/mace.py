@@ -48,8 +48,7 @@ class MACE(EquivariantModule):
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours, by which messages are divided; ``set_mean_neighbors`` sets it later.
         interactions: One of MACE's names in :data:`INTERACTIONS`, or one for each layer. Those without 'Residual'
-            leave out the map past the products, so that a lone atom has no energy but its shift where the first is
-            such; those with 'Density' learn the number of neighbours.
+            leave out the map past the products; those with 'Density' learn the number of neighbours.
         readout_hidden: Scalars of the last read-out's hidden layer.
         activation: Of that layer, 'silu', 'sigmoid' or 'tanh'.
         distance_transform: 'agnesi' for Bessel functions of :class:`eqlayers.nn.AgnesiTransform`, or None.
@@ -144,6 +143,7 @@ class MACE(EquivariantModule):
         read = {"lmax": self.irreps_sh.lmax, "layers": count, "num_basis": bessel.num_basis}
         read |= {"cutoff_p": bessel.envelope.p, "mean_neighbors": float(mean_neighbors)}
         self.options = plain_options(self, arguments, **{name: getattr(self, name) for name in same}, **read)
+        self.lone_atoms_are_zero = not INTERACTIONS[self.interactions[0]].residual and activation != "sigmoid"
 
     def set_mean_neighbors(self, number: float) -> None:
         """Set the number by which messages are divided, except the messages of a learned density.

@@ -26,8 +26,7 @@ class NequIP(torch.nn.Module):
     .. math:: x^0_i = a_{Z_i}, \qquad x^{t+1}_i = \mathrm{gate}\Big(W_2 \frac{1}{\sqrt{\bar n}} \sum_{j \in N(i)}
               (W_1 x^t_j) \otimes_{R(r_{ij})} Y(\hat r_{ij}) + W^{Z_i}_0 x^t_i\Big), \qquad e_i = w \cdot x^T_i
 
-    The first step has no self-connection and the last one makes scalars only, so an atom alone has no energy but its
-    shift.
+    The first step has no self-connection and the last one makes scalars only, so :math:`e_i` of a lone atom is 0.
 
     Args:
         species: Symbols or atomic numbers that occur.
@@ -58,6 +57,8 @@ class NequIP(torch.nn.Module):
         >>> potential(Structures(torch.tensor([1, 8]), torch.randn(2, 3), pair))["forces"].shape
         torch.Size([2, 3])
     """
+
+    lone_atoms_are_zero = True
 
     def __init__(
         self,

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from e3nn import o3
 from torch import Tensor
+from torch.nn.functional import pad
 
+from ..core.backends.rows import taken
 from ..core.checks import (
     check_choice,
     check_flag,
@@ -21,7 +23,7 @@ from ..core.checks import (
     check_type,
 )
 from ..core.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
-from ..core.graph import Graph
+from ..core.graph import Graph, check_range
 from ..core.torch_internals import assert_later, being_traced, is_plain, unwrapped
 from ..elements import SYMBOLS, by_element, read_species, symbols_of
 from ..irreps.algebra import as_irreps
@@ -34,12 +36,14 @@ from .structures import Structures
 class Potential(KeepsFloat64):
     r"""The energy of atoms from a network, with forces, stress and Hessian.
 
-    .. math:: E = \sum_i (\sigma_{Z_i}\, e_i + s_{Z_i}) + E_{rep}, \qquad F = -\partial E / \partial r, \qquad
+    .. math:: E = \sum_i \big(\sigma_{Z_i} (e_i - e_{Z_i}) + s_{Z_i}\big) + E_{rep}, \qquad
+              F = -\partial E / \partial r, \qquad
               \sigma_{ab} = \frac{1}{V} \frac{\partial E}{\partial \epsilon_{ab}}
 
-    with the strain :math:`\epsilon` applied to positions and cells, so the sign of the stress is ASE's: positive where
-    the structure pulls inwards. Virials are :math:`-V \sigma`. Scales, shifts and sums over atoms are in float64, all
-    else in the dtype of the network.
+    with :math:`e_Z`, what the network gives an atom of the species without neighbours, so that the energy of a lone
+    atom is its shift. The strain :math:`\epsilon` is applied to positions and cells, so the sign of the stress is
+    ASE's: positive where the structure pulls inwards. Virials are :math:`-V \sigma`. Scales, shifts and sums over atoms
+    are in float64, all else in the dtype of the network.
 
     Args:
         network: ``forward(kind, edges, graph) -> [A]``, the number :math:`e_i` of every atom: ``kind`` ``[A]`` int64 is
@@ -47,11 +51,15 @@ class Potential(KeepsFloat64):
             senders to receivers, ``graph`` an :class:`eqlayers.Graph`. Its attribute ``cutoff`` is the longest edge, in
             Angstrom, ``irreps_sh`` the harmonics that it wants. One with an attribute ``properties``, names among
             'energy', 'dipole' and 'polarizability', returns ``[A, columns]``: the scalars of energy and polarizability,
-            then the vector of the dipole, then degree 2 of the polarizability.
+            then the vector of the dipole, then degree 2 of the polarizability. ``lone_atoms_are_zero = True`` says
+            that :math:`e_Z` is 0 for all weights, and saves its computation.
         species: Symbols or atomic numbers that occur.
         shifts: :math:`s_Z` in eV, by symbol or atomic number; 0 for those that are left out.
         scale: :math:`\sigma` in eV, one number or one for each species.
         repulsion: ``forward(z, edges, graph) -> [A]`` in eV, a short-range energy such as :class:`ZBL`; or None.
+        subtract_isolated: Whether :math:`e_Z` is subtracted: the network is called with one more atom of each species,
+            which has no edges. Without, a lone atom has the energy :math:`\sigma_Z e_Z + s_Z`, as in models of
+            mace-torch.
         backend: Of the harmonics; see :class:`eqlayers.nn.EdgeGeometry`.
 
     Raises:
@@ -76,6 +84,7 @@ class Potential(KeepsFloat64):
     species_index: Tensor
     shifts: Tensor
     scales: Tensor
+    lone_kinds: Tensor
     moved_to: Tensor
     kept_in_float64 = ("shifts", "scales")
 
@@ -86,9 +95,11 @@ class Potential(KeepsFloat64):
         shifts: Mapping[Any, float] | None = None,
         scale: float | Mapping[Any, float] = 1.0,
         repulsion: torch.nn.Module | None = None,
+        subtract_isolated: bool = True,
         backend: str | None = None,
     ) -> None:
         super().__init__()
+        self.subtract_isolated = check_flag("subtract_isolated", subtract_isolated)
         self.network = check_module("network", network)
         self.repulsion = check_optional(check_module, "repulsion", repulsion)
         self.species = read_species(species)
@@ -105,6 +116,7 @@ class Potential(KeepsFloat64):
         self.geometry = EdgeGeometry(o3.Irreps(self.irreps_sh), backend=backend)
         self.split = AtomicProperties(getattr(network, "properties", ("energy",)))
         self.register_buffer("species_index", places_of(self.species))
+        self.register_buffer("lone_kinds", torch.arange(len(self.species)), persistent=False)
         self.register_buffer("moved_to", torch.zeros((), dtype=torch.float32), persistent=False)
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scales", torch.ones(len(self.species), dtype=torch.float64))
@@ -146,6 +158,23 @@ class Potential(KeepsFloat64):
         setter = getattr(self.network, "set_mean_neighbors", None)
         if mean_neighbors is not None and setter is not None:
             setter(check_number("mean_neighbors", mean_neighbors, above=0))
+
+    @property
+    def added(self) -> int:
+        """Number of lone atoms behind the others, whose energies are subtracted: one of each species, or 0."""
+        needed = self.subtract_isolated and "energy" in self.properties
+        return 0 if not needed or getattr(self.network, "lone_atoms_are_zero", False) else len(self.species)
+
+    @torch.no_grad()
+    def shifts_of_network(self) -> Tensor:
+        """``[S]`` float64 in eV: shifts with which nothing needs to be subtracted, for programs that do not."""
+        if not self.added:
+            return self.shifts
+        kind, graph = self.lone_kinds, Graph(self.lone_kinds.new_empty(2, 0), len(self.species))
+        pos = torch.zeros(len(kind), 3, dtype=self.dtype, device=self.device)
+        numbers, _ = self.split(self.network(kind, self.geometry(pos, graph), graph), kind, len(kind))
+        assert numbers is not None
+        return self.shifts - self.scales * numbers.double()
 
     @property
     def device(self) -> torch.device:
@@ -216,24 +245,50 @@ class Potential(KeepsFloat64):
 
     def _predicted(self, structures: Structures) -> dict[str, Tensor]:
         """Energies of atoms and structures, and tensors, differentiable by positions and cells."""
-        graph = Graph(structures.edge_index, structures.z.shape[0])
+        graph = self._graph_of(structures)
         return self._from_edges(structures, graph, self._edges_of(structures, graph))
 
+    def _graph_of(self, structures: Structures) -> Graph:
+        """The edges; behind the atoms is a lone one of each species, if their energies are subtracted."""
+        atoms, added = structures.z.shape[0], self.added
+        if added:
+            check_range("edge_index", structures.edge_index, atoms, "atoms")  # none is of a lone atom
+        return Graph(structures.edge_index, atoms + added)
+
     def _edges_of(self, structures: Structures, graph: Graph) -> EdgeVectors:
-        """Vectors, lengths and harmonics of the edges; ``graph`` holds the edges of ``structures``."""
-        return self.geometry(structures.pos, graph, structures.shifts, structures.cell, structures.batch)
+        """Vectors, lengths and harmonics of the edges, which ``graph`` holds."""
+        pos, shifts, cell, batch = structures.pos, structures.shifts, structures.cell, structures.batch
+        added = self.added
+        if added:
+            pos = pad(pos, (0, 0, 0, added))
+            if cell is not None and not cell.shape[0]:  # no structures, so lone atoms have no cell to be in
+                cell = shifts = None
+            batch = None if cell is None or batch is None else pad(batch, (0, added))
+        return self.geometry(pos, graph, shifts, cell, batch)
 
     def _from_edges(self, structures: Structures, graph: Graph, edges: EdgeVectors) -> dict[str, Tensor]:
-        """Energies of atoms and structures, and tensors, from edges that several potentials may share."""
-        kind = self.kind_of(structures.z)
-        assert structures.batch is not None
-        numbers, results = self.split(self.network(kind, edges, graph), structures.batch, structures.num_graphs)
+        """Energies of atoms and structures, and tensors, from edges that several potentials may share.
+
+        'varying' are energies of atoms without what no position changes, which derivatives need not go through.
+        """
+        z, batch, count, added = structures.z, structures.batch, structures.num_graphs, self.added
+        kind = species = self.kind_of(z)
+        assert batch is not None
+        if added:
+            kind = torch.cat([kind, self.lone_kinds])
+        numbers, results = self.split(self.network(kind, edges, graph), batch, count, added)
         if numbers is not None:
-            energies = numbers.double() * self.scales[kind] + self.shifts[kind]
+            numbers, constant = numbers.double(), self.shifts
+            if added:
+                constant = torch.addcmul(constant, self.scales, numbers[-added:], value=-1)
+                numbers = numbers[:-added]
+            energies = numbers * self.scales[species]
             if self.repulsion is not None:
-                energies = energies + self.repulsion(structures.z, edges, graph).double()
-            results["energies"] = energies
-            results["energy"] = pooled(energies, structures.batch, structures.num_graphs)
+                z = pad(z, (0, added), value=self.species[0]) if added else z  # of which none has a neighbour
+                energies = energies + self.repulsion(z, edges, graph)[: species.shape[0]].double()
+            results["varying"] = energies
+            results["energies"] = energies + taken(constant, species)
+            results["energy"] = pooled(results["energies"], batch, count)
         return results
 
     def kind_of(self, z: Tensor) -> Tensor:
@@ -265,7 +320,7 @@ class Potential(KeepsFloat64):
             raise ShapeError(f"structures must be one for a Hessian, got {structures.num_graphs}. Take one at a time.")
 
         def energy(pos: Tensor) -> Tensor:
-            return self._predicted(structures._replace(pos=pos))["energy"].sum()
+            return self._predicted(structures._replace(pos=pos))["varying"].sum()
 
         rows = torch.func.jacrev(torch.func.grad(energy), chunk_size=chunk_size)
         hessian: Tensor = rows(structures.pos.detach())
@@ -314,7 +369,7 @@ def differentiated(
                 predicted["born_charges"] = torch.stack(rows, 1)
             if by:
                 again = True if number < count else None  # the edges, which the next one shares
-                slopes = list(torch.autograd.grad(predicted["energy"].sum(), by, retain_graph=again, **rules))
+                slopes = list(torch.autograd.grad(predicted["varying"].sum(), by, retain_graph=again, **rules))
             if strained:
                 virials = -slopes.pop(0)
                 predicted["virials"] = 0.5 * (virials + virials.mT)

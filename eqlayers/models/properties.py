@@ -120,12 +120,15 @@ class AtomicProperties(KeepsFloat64):
         for name, scale in scales.items():
             self.get_buffer(f"{name}_scale").fill_(check_number(f"the scale of {name}", scale, above=0))
 
-    def forward(self, values: Tensor, batch: Tensor, num_graphs: int) -> tuple[Tensor | None, dict[str, Tensor]]:
+    def forward(
+        self, values: Tensor, batch: Tensor, num_graphs: int, added: int = 0
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Energies of atoms ``[A]`` as the network gave them, or None, and tensors of structures in float64.
 
         Values are ``[A, irreps.dim]``, or ``[A]`` if that is 1; 'dipole' is ``[G, 3]``, 'polarizability' ``[G, 3, 3]``.
+        Behind them are values of ``added`` atoms of no structure.
         """
-        atoms, columns = batch.shape[0], sum(self._columns.values())
+        atoms, columns = batch.shape[0] + added, sum(self._columns.values())
         expected = [atoms] if columns == 1 else [atoms, columns]
         if list(values.shape) not in (expected, [atoms, columns]):
             numbers = "one number an atom" if columns == 1 else f"{self.irreps} of {', '.join(self.properties)}"
@@ -134,6 +137,11 @@ class AtomicProperties(KeepsFloat64):
                 f"{list(values.shape)}. Reshape its result."
             )
         values = values.reshape(atoms, columns)
+        energies = values[:, 0] if "energy" in self.properties else None  # the first of the scalars
+        if not self.tensors:
+            return energies, {}
+        if added:
+            values = values[:-added]
         parts = dict(zip(self._columns, values.split(list(self._columns.values()), 1), strict=True))
         single = dict(zip(self._scalars, parts["0e"].unbind(1), strict=True)) if self._scalars else {}
         tensors = {}
@@ -144,7 +152,7 @@ class AtomicProperties(KeepsFloat64):
             bent = pooled(parts["2e"].double(), batch, num_graphs) @ self.get_buffer("cartesian").flatten(1)
             eye = torch.eye(3, dtype=torch.float64, device=values.device)
             tensors["polarizability"] = (whole * eye + bent.view(-1, 3, 3)) * self.get_buffer("polarizability_scale")
-        return single.get("energy"), tensors
+        return energies, tensors
 
     def extra_repr(self) -> str:
         """Names and irreps."""

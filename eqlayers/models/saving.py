@@ -51,7 +51,8 @@ def describe_potential(potential: Potential) -> dict[str, Any]:
         potential: Its network, and its repulsion if there is one, keep their arguments in an attribute ``options``.
 
     Returns:
-        ``{"network": {"class_path", "init_args"}, "species": [...], "repulsion": the same or None}``.
+        ``{"network": {"class_path", "init_args"}, "species": [...], "repulsion": the same or None,
+        "subtract_isolated": True or False}``.
 
     Raises:
         ConfigError: The network does not keep its arguments, one of them is no plain value, or its class is not
@@ -68,6 +69,7 @@ def describe_potential(potential: Potential) -> dict[str, Any]:
         "network": _describe("the network", potential.network),
         "species": list(potential.species),
         "repulsion": None if potential.repulsion is None else _describe("the repulsion", potential.repulsion),
+        "subtract_isolated": potential.subtract_isolated,
     }
 
 
@@ -83,10 +85,10 @@ def build_potential(description: Mapping[str, Any]) -> Potential:
 
     Example:
         >>> toy = {"class_path": "eqlayers.testing.ToyNetwork", "init_args": {"num_species": 2}}
-        >>> build_potential({"network": toy, "species": [1, 8], "repulsion": None}).species
+        >>> build_potential({"network": toy, "species": [1, 8], "repulsion": None, "subtract_isolated": True}).species
         (1, 8)
     """
-    known = {"network", "species", "repulsion"}
+    known = {"network", "species", "repulsion", "subtract_isolated"}
     check_type("the description", description, Mapping, "a mapping", "Use describe_potential(potential).")
     if description.keys() != known:
         keys = ", ".join(sorted(map(str, description)))
@@ -97,7 +99,10 @@ def build_potential(description: Mapping[str, Any]) -> Potential:
     network = _build("the network", description["network"])
     repulsion = description["repulsion"]
     return Potential(
-        network, description["species"], repulsion=None if repulsion is None else _build("the repulsion", repulsion)
+        network,
+        description["species"],
+        repulsion=None if repulsion is None else _build("the repulsion", repulsion),
+        subtract_isolated=description["subtract_isolated"],
     )
 
 

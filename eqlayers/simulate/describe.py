@@ -29,6 +29,8 @@ def describe(path: str | Path) -> list[tuple[str, str]]:
     for name, values in (("shifts", potential.shifts), ("scales", potential.scales)):
         listed = zip(potential.species, values.tolist(), strict=True)
         rows.append((name, ", ".join(f"{SYMBOLS[z - 1]} {value:.6g}" for z, value in listed) + " eV"))
+    lone = "their shifts" if potential.subtract_isolated else "their shifts and what the network gives them"
+    rows.append(("energies of lone atoms", lone))
     facts = {name: value for name, value in flattened(saved.facts).items() if value != {}}
     rows += [(name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in facts.items()]
     for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):

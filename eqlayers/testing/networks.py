@@ -39,6 +39,7 @@ class ToyNetwork(torch.nn.Module):
     """
 
     irreps_sh = "0e + 1o"
+    lone_atoms_are_zero = True
 
     def __init__(self, num_species: int, cutoff: float = 4.0, channels: int = 4, seed: int = 0) -> None:
         super().__init__()

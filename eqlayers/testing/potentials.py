@@ -76,9 +76,10 @@ def check_potential(
 
     Forces, virials and Hessian are compared with central differences; sums of forces and of torques, the symmetry of
     the Hessian, rotation, inversion, translation, permutation, and copies with their laws. At the cutoff an atom that
-    leaves must change neither energy nor slope nor curvature. Dipoles and polarizabilities turn with the structure and
-    fade at the cutoff as well, and Born charges are slopes of the one. Errors of differences are bounded by comparing
-    steps.
+    leaves must change neither energy nor slope nor curvature. A lone atom has its shift; the row has no bound where the
+    potential does not subtract what its network gives lone atoms, as models of mace-torch. Dipoles and polarizabilities
+    turn with the structure and fade at the cutoff as well, and Born charges are slopes of the one. Errors of
+    differences are bounded by comparing steps.
 
     Args:
         potential: Copied and converted to float64.
@@ -127,7 +128,8 @@ def check_potential(
             if before is None or not row.measured * before.bound <= before.measured * row.bound:
                 worst[row.name] = row
     fading = cutoff_rows(exact, generator, EPS * ROUNDINGS)
-    return PotentialReport((*worst.values(), *(PotentialRow(name, *pair, unit) for name, pair, unit in fading)))
+    lone = _lone_atoms(exact) if "energy" in exact.properties else []
+    return PotentialReport((*worst.values(), *(PotentialRow(name, *pair, unit) for name, pair, unit in lone + fading)))
 
 
 # ---- what is checked of every structure ----------------------------------------------------------------------------
@@ -270,6 +272,18 @@ def _born_charges(case: Case, step: float) -> Deviations:
         ("Born charges are slopes of the dipole", worst_of(pairs), "e"),
         ("Born charges sum to zero", (float(charges.sum(0).abs().max()), total), "e"),
     ]
+
+
+def _lone_atoms(potential: Potential) -> Deviations:
+    """An atom of each species without neighbours has its shift, unless the potential keeps what its network gives."""
+    z = torch.tensor(potential.species, device=potential.device)
+    edges = z.new_empty(2, 0)
+    pos, batch = potential.shifts.new_zeros(len(z), 3), torch.arange(len(z), device=z.device)
+    energies = potential(Structures(z, pos, edges, batch, len(z)), ("energy",), create_graph=False)["energy"].detach()
+    size = EPS * (ROUNDINGS * potential.scales + 4 * potential.shifts.abs())
+    worst = int(((energies - potential.shifts).abs() / size).nan_to_num(nan=torch.inf).argmax())
+    bound = float(size[worst]) if potential.subtract_isolated else float("inf")
+    return [("energies of lone atoms are shifts", (float((energies - potential.shifts)[worst].abs()), bound), "eV")]
 
 
 #: Checks by the property that they need; None for checks of all properties.

@@ -118,7 +118,8 @@ def begun(configured: Potential, start: Potential, species: Sequence[int | str])
             f"{', '.join(changes)}. Leave out model.model and data.cutoff, which are taken from it."
         )
     every = list(dict.fromkeys([*start.species, *configured.species, *(element("species", z) for z in species)]))
-    potential = build_potential(with_species(mine, every))
+    same = {"subtract_isolated": start.subtract_isolated}
+    potential = build_potential({**with_species(mine, every), **same})
     take_weights(potential, start)
     return potential.to(configured.dtype).train(configured.training)
 

@@ -189,6 +189,13 @@ class PotentialModule(FineTuned):
         if hasattr(self.model, "options"):  # other networks are loaded by load_from_checkpoint(path, model=...)
             checkpoint.setdefault("hyper_parameters", {})["potential"] = describe_potential(self.potential)
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Subtract energies of lone atoms as the saved potential did."""
+        super().on_load_checkpoint(checkpoint)
+        described = checkpoint.get("hyper_parameters", {}).get("potential")
+        if isinstance(described, dict):
+            self.potential.subtract_isolated = bool(described.get("subtract_isolated", True))
+
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def forward(self, batch: Any, more: tuple[str, ...] = ()) -> dict[str, Tensor]:

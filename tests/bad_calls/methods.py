@@ -186,7 +186,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "TFN.set_mean_neighbors": (models.TFN([1], "2x0e", 1).set_mean_neighbors, {"number": 2.0}, {"number": "positive"}),
     "Potential": (models.Potential, {"network": POTENTIAL.network, "species": [1, 8]}, {
         "network": "network", "species": "elements", "shifts": "shifts", "scale": "scales", "repulsion": "repulsion",
-        "backend": "backend"}),
+        "subtract_isolated": "option flag", "backend": "backend"}),
     "Potential.forward": (POTENTIAL.forward, {"structures": molecule()}, {
         "structures": "structures", "outputs": "outputs", "create_graph": "option flag"}),
     "Potential.atomic_energies": (POTENTIAL.atomic_energies, {"structures": molecule()}, {"structures": "structures"}),

@@ -90,7 +90,7 @@ def test_a_file_is_plain_and_facts_come_with_it(tmp_path: Path) -> None:
     assert (content["format"], content["version"]) == ("eqlayers.potential", 1)
     network = {"class_path": "eqlayers.testing.ToyNetwork"}
     network |= {"init_args": {"num_species": 2, "cutoff": 3.5, "channels": 4, "seed": 3}}  # type: ignore[dict-item]
-    assert content["potential"] == {"network": network, "species": [1, 8], "repulsion": None}
+    assert content["potential"] == {"network": network, "species": [1, 8], "repulsion": None, "subtract_isolated": True}
     facts = read_potential(tmp_path / "a.pt").facts
     assert (facts["units"], facts["errors"]) == ("eV", {"energy": 0.5})
     assert facts["versions"]["torch"] == torch.__version__
@@ -155,7 +155,7 @@ FOREIGN = [
     (change(state_dict=STATE | {"more": torch.ones(1)}), DataError, r"1 unknown \(more\)"),
     (change(state_dict=STATE | {"shifts": torch.ones(3)}), DataError, r"1 of another shape \(shifts\)"),
     (change(state_dict=STATE | {"shifts": torch.tensor([0.0, torch.nan])}), DataError, r"1 not finite \(shifts\)"),
-    (change(potential={"network": TOY}), ConfigError, "must have network, repulsion, species, got"),
+    (change(potential={"network": TOY}), ConfigError, "must have network, repulsion, species, subtract_isolated, got"),
 ]
 
 
@@ -190,7 +190,7 @@ def test_weights_that_a_layer_refuses(tmp_path: Path) -> None:
 def test_classes_that_cannot_be_used(path: str | None, options: dict[str, Any], message: str) -> None:
     network = {"class_path": path, "init_args": options}
     with pytest.raises(ConfigError, match=message):
-        build_potential({"network": network, "species": [1], "repulsion": None})
+        build_potential({"network": network, "species": [1], "repulsion": None, "subtract_isolated": True})
 
 
 def test_networks_that_cannot_be_described() -> None:

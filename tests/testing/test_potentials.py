@@ -13,7 +13,7 @@ pytest.importorskip("vesin")
 from ase.build import bulk, molecule
 
 from eqlayers.errors import ConfigError, IndexRangeError
-from eqlayers.models import Potential, Structures
+from eqlayers.models import MACE, Potential, Structures
 from eqlayers.testing import PotentialReport, PotentialRow, ToyNetwork, check_potential
 
 
@@ -104,6 +104,10 @@ def kink(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
     return pooled((self.cutoff - edges.lengths).clamp(min=0), kind, graph)
 
 
+def bias(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return 0 * smooth(self, kind, edges, graph) + 1.0 + kind
+
+
 def bend(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
     return pooled((self.cutoff - edges.lengths).clamp(min=0) ** 2, kind, graph)
 
@@ -137,6 +141,7 @@ LAWS = [
     (by_size, COPIES, SLOPES | HESSIAN),
     (jump, set(CUTOFF), SLOPES | HESSIAN),
     (kink, {CUTOFF[1]}, SLOPES | HESSIAN),
+    (bias, {"energies of lone atoms are shifts"}, set()),  # in a network that says that there is none
     (bend, {CUTOFF[2]}, SLOPES | HESSIAN),
     (endless, BEYOND | set(CUTOFF), set()),
     (rounded, {"rotation: energy", "rotation: forces"}, {"torques sum to zero"}),
@@ -148,6 +153,15 @@ def test_a_broken_law_is_named(term: Any, must: set[str], may: set[str]) -> None
     failed = {row.name for row in check_potential(potential(Broken(term))).failures}
     assert must <= failed
     assert failed <= must | may
+
+
+def test_energies_of_lone_atoms_that_a_converted_model_keeps_are_shown() -> None:
+    network = MACE([1, 8], "2x0e", correlation=1, lmax=1, layers=1, cutoff=3.5, radial_hidden=[4])
+    for subtract in (True, False):
+        report = check_potential(Potential(network, [1, 8], {8: -5.0}, subtract_isolated=subtract))
+        (row,) = [row for row in report.rows if "lone" in row.name]
+        assert report.ok
+        assert (row.measured > 1e-3) is not subtract
 
 
 def test_an_asymmetric_hessian_is_named() -> None:
@@ -180,10 +194,10 @@ def test_what_must_hold_is_within_a_fraction_of_its_bound() -> None:
     report, *others = (check_potential(potential(), seed=seed) for seed in range(4))
     assert report.ok
     assert [row.name for other in others for row in other.failures] == []
-    assert len(report.rows) == 22
+    assert len(report.rows) == 23
     assert {row.unit for row in report.rows} == {"eV", "eV/A", "eV/A^2", "eV/A^3"}
     assert all(row.bound < (1e-2 if "Hessian" in row.name else 1e-5) for row in report.rows)
-    assert len(str(report).splitlines()) == 22
+    assert len(str(report).splitlines()) == 23
 
 
 def test_the_users_structures_and_potential_stay() -> None:

@@ -130,6 +130,19 @@ def test_a_module_begins_with_a_potential() -> None:
     assert float(made.model.steps[0].mean_neighbors) == 5.0
 
 
+def test_a_converted_potential_keeps_its_energies_of_lone_atoms() -> None:
+    """In the training that it begins, and in one that goes on from a checkpoint of that."""
+    start = Potential(network([1, 8]), [1, 8], subtract_isolated=False)
+    made, resumed = PotentialModule(network([1, 8])), PotentialModule(network([1, 8]))
+    assert made.potential.subtract_isolated
+    made.begin_with(start, [16])
+    assert not made.potential.subtract_isolated
+    checkpoint: dict[str, Any] = {"state_dict": made.state_dict()}
+    made.on_save_checkpoint(checkpoint)
+    resumed.on_load_checkpoint(checkpoint)
+    assert not resumed.potential.subtract_isolated
+
+
 def test_another_architecture_is_told() -> None:
     start = Potential(network([1, 8]), [1, 8])
     for made, message in (
