@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from ..pages import COLOURS, GREY, Facts, Picture, Section, Text, new_figure, number, save_figure, write_page
 from .dynamics import ENSEMBLES, DynamicsSettings
 from .frames import frames
+from .motion import mean_square_displacement, radial_distribution
 from .watch import progress
 
 Array = NDArray[np.float64]
 FEWEST = 3  # frames, for a line through them and its error
+MOST_FRAMES, MOST_ATOMS = 200, 50_000  # for distances: frames, and atoms of all frames together
 
 
 #: Numbers or one number, a label, and how the line looks.
@@ -29,11 +31,12 @@ DOTTED = {"color": GREY, "linewidth": 1.0, "linestyle": ":"}
 
 
 class Panel(NamedTuple):
-    """A drawing: the text below it, the label of its axis, and its curves."""
+    """A drawing: the text below it, the label of its axis, its curves, and their horizontal axis if it is not time."""
 
     caption: str
     label: str
     curves: list[Curve]
+    across: tuple[str, Array] | None = None
 
 
 class Course(NamedTuple):
@@ -141,13 +144,34 @@ def _panels(course: Course, settings: DynamicsSettings) -> list[Panel]:
     return panels
 
 
+def _of_atoms(trajectory: Path, course: Course, periodic: bool) -> list[Panel]:
+    """Pictures of distances and displacements, from evenly spaced frames; displacements in cells that stay alone."""
+    most = max(FEWEST, min(MOST_FRAMES, MOST_ATOMS // course.atoms))
+    step = -(-len(course.time) // most)
+    images = list(frames(trajectory, f"::{step}"))
+    looks = [THIN | {"color": colour} for colour in COLOURS]
+    panels = []
+    distances, functions = radial_distribution(images)
+    if functions:
+        curves: list[Curve] = [(g, name, looks[n % len(looks)]) for n, (name, g) in enumerate(functions.items())]
+        caption = f"Radial distribution function, mean of {len(images)} frames."
+        panels.append(Panel(caption, "g(r)", curves, ("distance (A)", distances)))
+    if not periodic:
+        squares = mean_square_displacement(images)
+        curves = [(values, name, looks[n % len(looks)]) for n, (name, values) in enumerate(squares.items())]
+        caption = "Mean square displacement from the first frame, relative to the centre of mass."
+        panels.append(Panel(caption, "displacement (A^2)", curves, ("time (ps)", course.time[::step])))
+    return panels
+
+
 def _drawn(panels: Sequence[Panel], time: Array, width: float, height: float) -> Figure:
     """Panels below each other, of one height each."""
     figure = new_figure(width, height * len(panels))
     for axis, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+        name, across = panel.across or ("time (ps)", time)
         for values, label, look in panel.curves:
-            axis.plot(time, np.broadcast_to(values, time.shape), label=label, **look)
-        axis.set(xlabel="time (ps)", ylabel=panel.label)
+            axis.plot(across, np.broadcast_to(values, across.shape), label=label, **look)
+        axis.set(xlabel=name, ylabel=panel.label)
         axis.legend(fontsize=8)
         axis.grid(alpha=0.25)
         axis.ticklabel_format(useOffset=False)
@@ -164,7 +188,7 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
     course = course_of(place)
     if len(course.time) < FEWEST:
         return []
-    panels = _panels(course, settings)
+    panels = _panels(course, settings) + _of_atoms(place, course, ENSEMBLES[settings.ensemble].periodic)
     measured = {"frames": f"{len(course.time):,}", "temperature": _mean(course.temperature, "K")}
     about: Any = f"{settings.ensemble} dynamics of {course.atoms} atoms for {number(course.time[-1])} ps."
     notes = []

@@ -109,3 +109,13 @@ def test_pictures_and_pages_of_the_user_stay(place: Path, capsys: pytest.Capture
     assert not (place / "run.traj").exists(), "said before the first step"
     assert main([*command, "--report", "false"]) == 0
     assert mine.read_text() == "mine"
+
+
+def test_the_page_has_distances_and_displacements(tmp_path: Path) -> None:
+    atoms = Atoms("Ar4", 1.2 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]]), cell=[9, 9, 9], pbc=True)
+    for ensemble, displaced in (("nve", True), ("npt-berendsen", False)):
+        settings = DynamicsSettings(steps=6, interval=2, timestep=0.5, temperature=30.0, ensemble=ensemble)
+        run_dynamics(atoms.copy(), LennardJones(rc=4.0), settings, tmp_path / f"{ensemble}.traj")
+        text = write_course(tmp_path / f"{ensemble}.traj", settings, {})[1].read_text()
+        assert "Radial distribution function, mean of 4 frames" in text
+        assert ("Mean square displacement" in text) == displaced
