@@ -1,8 +1,8 @@
 """Radial networks of other packages by interpolation: tables in place of a network that runs at every edge.
 
 The module that makes functions of lengths hands on the lengths, each radial network behind it reads its table at them,
-and the fused convolution combines the rows of the table inside its kernel. Tables are made in every call in which a
-gradient of weights may be asked for; otherwise once, and again after the weights have changed.
+and the fused convolution combines the rows of the table inside its kernel. In training, tables are made in every call;
+otherwise once, and again after the weights have changed, or where a gradient of the weights is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.errors import EqlayersError
 from ..core.torch_internals import is_plain
-from ..layers.radial.knots import Kept, gradients, spline
+from ..layers.radial.knots import Kept, may_be_kept, spline
 from ..layers.radial.lower import INTERPOLATIONS
 from ..layers.radial.tabled_basis import Knots, by_coefficients, check_end, in_a_row, keeps_coefficients
 from ..layers.radial_table.module import (
@@ -27,6 +27,7 @@ from ..layers.radial_table.module import (
     fewest_knots,
     in_float64,
     through_float64,
+    with_tensors,
     worst_of,
 )
 from ..layers.tensor_product.tabled_weights import TabledWeights
@@ -75,17 +76,11 @@ class _Composite(nn.Module):
         weights: Tensor = self.network(self.factor * functions.to(like.dtype))
         return weights
 
-    def of_pair(self, code: int) -> Callable[[Tensor], Tensor]:
-        """The function of lengths between two species."""
-        assert self.species is not None
-        first, second = divmod(code, len(self.species))
 
-        def run(lengths: Tensor) -> Tensor:
-            ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in (first, second))
-            weights: Tensor = self(lengths, *ends)
-            return weights
-
-        return run
+def _of_pair(network: Callable[..., Tensor], code: int, species: int) -> Callable[[Tensor], Tensor]:
+    """The function of lengths between two of so many species."""
+    ends = divmod(code, species)
+    return lambda lengths: network(lengths, *(torch.full_like(lengths, one, dtype=torch.int64) for one in ends))
 
 
 class PairTable(nn.Module):
@@ -100,12 +95,16 @@ class PairTable(nn.Module):
         self.network = network
         self.tried = _some_pairs(network.species, bool(network.joined))
         like = next(network.network.parameters())
-        self.dtype = like.dtype
         self.knots = Knots(16, cutoff, end="open" if open_end else "level").to(like.device)
         ends = self.exact()[0](self.knots.ends()).detach()
         if not open_end:
             check_end(ends, cutoff)
         self.width = ends.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tables, as of the weights of now."""
+        return next(self.network.network.parameters()).dtype
 
     @property
     def bytes_of_pair(self) -> int:
@@ -114,8 +113,12 @@ class PairTable(nn.Module):
 
     def exact(self) -> list[Callable[[Tensor], Tensor]]:
         """Compute exactly, in float64, for some pairs: the lightest and the heaviest atoms, and one between."""
-        network = in_float64(self.network)
-        return [network.of_pair(code) for code in self.tried]
+        return self.of_pairs(in_float64(self.network), self.tried)
+
+    def of_pairs(self, network: Callable[..., Tensor], codes: Iterable[int]) -> list[Callable[[Tensor], Tensor]]:
+        """The functions of lengths, from one of lengths and species."""
+        assert self.network.species is not None
+        return [_of_pair(network, code, len(self.network.species)) for code in codes]
 
     def at_edges(self, handed: Tensor) -> Tensor:
         """``[E, 2]`` lengths and pairs of species to the weights that the network gives."""
@@ -125,12 +128,12 @@ class PairTable(nn.Module):
         weights: Tensor = self.network(handed[:, 0], codes // len(species), codes % len(species))
         return weights
 
-    def made_once(self, codes: Tensor) -> Tensor:
-        """The tables of pairs, one after the other, without the graph of weights."""
-        network = in_float64(self.network)
-        with gradients(), torch.no_grad():
-            parts = (self.knots.table(self.knots.at, network.of_pair(code)) for code in codes.tolist())
-            return in_a_row(parts, len(codes), self.knots.count, self.dtype)
+    def made_of(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The tables of pairs, one after the other, from parameters and buffers of the network, and the pairs."""
+        *weights, codes = tensors
+        functions = self.of_pairs(with_tensors(self.network, weights), codes.tolist())
+        parts = (self.knots.table(self.knots.at, function) for function in functions)
+        return in_a_row(parts, len(codes), self.knots.count, self.dtype)
 
 
 def _some_pairs(species: Tensor | None, ordered: bool) -> list[int]:
@@ -249,15 +252,15 @@ class TabledRadial(Replacement):
         return made.weights() if kind == "numbers" else made
 
     def _of_lengths(self, table: RadialTable, shared: _Shared, lengths: Tensor) -> TabledWeights:
-        """Read a table, which is made anew if gradients may be needed or the weights have changed.
+        """Read a table, which is made anew in training, in a transform, or if the weights have changed.
 
         Weights are compared by value: averages of weights are put in and out without a trace.
         """
-        knots, weights = table.knots, list(table.parameters())
+        knots, of = table.knots, _tensors(table)
         interval, coefficients, _ = shared.of(table, lengths)
-        if not _trained(weights):
-            return _by_rows(self._kept([*weights, *table.buffers()], table.made_once), interval, coefficients)
-        network, dtype = through_float64(table.network), weights[0].dtype
+        if may_be_kept(of, self.training):
+            return _by_rows(self._kept(of, table.made_of), interval, coefficients)
+        network, dtype = through_float64(table.network), of[0].dtype
         fine = vars(self).get("_fine", False) and dtype is not torch.float64
         if knots.kink is not None or fine or not keeps_coefficients(knots.count, dtype):
             return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
@@ -265,14 +268,13 @@ class TabledRadial(Replacement):
 
     def _of_pairs(self, table: PairTable, shared: _Shared, lengths: Tensor) -> TabledWeights | Tensor:
         """Read tables of the pairs that have occurred; run the network if weights are trained or tables too large."""
-        handed, weights = lengths[:, :2], list(table.parameters())
-        if _trained(weights) or not is_plain([handed, *weights]):
+        handed, of = lengths[:, :2], _tensors(table)
+        if not (may_be_kept(of, self.training) and is_plain([handed])):
             return table.at_edges(handed)
         interval, coefficients, pairs = shared.of(table, handed if lengths.shape[1] > 2 else lengths)
         if len(pairs) * table.bytes_of_pair > MOST_BYTES:
             return table.at_edges(handed)
-        rows = self._kept([*weights, *table.buffers(), pairs], lambda: table.made_once(pairs))
-        return _by_rows(rows, interval, coefficients)
+        return _by_rows(self._kept([*of, pairs], table.made_of), interval, coefficients)
 
     @property
     def _kept(self) -> Kept:
@@ -283,7 +285,7 @@ class TabledRadial(Replacement):
     def extra_repr(self) -> str:
         """Knots, and when the table is made."""
         table = vars(self)["_table"]
-        live = any(weight.requires_grad for weight in table.parameters())
+        live = self.training and any(weight.requires_grad for weight in table.parameters())
         when = {
             (False, False): "kept while its weights stay",
             (False, True): "live",
@@ -293,13 +295,12 @@ class TabledRadial(Replacement):
         return f"{table.knots.extra_repr()}, {when[isinstance(table, PairTable), live]}"
 
 
+def _tensors(table: Any) -> list[Tensor]:
+    return [*table.network.parameters(), *table.network.buffers()]
+
+
 def _by_rows(rows: Tensor, interval: Tensor, coefficients: Tensor) -> TabledWeights:
     return TabledWeights(rows, interval, coefficients.to(rows.dtype), INTERPOLATIONS["spline"].orders)
-
-
-def _trained(weights: Iterable[Tensor]) -> bool:
-    """Whether gradients of weights may be asked for."""
-    return torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
 
 
 def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:

@@ -40,6 +40,12 @@ def force_loss(forces: Tensor) -> Tensor:
     return (forces - labels.to(forces)).square().mean()
 
 
+def kept_in_evaluation(network: nn.Module) -> nn.Module:
+    """A network in evaluation mode that stays so where `Guest.evaluate` keeps the graph for gradients of weights."""
+    network.eval().__dict__["train"] = lambda mode=True: network
+    return network
+
+
 def outcome(guest: Guest, network: nn.Module) -> dict[str, Tensor]:
     """Energies, forces, and the gradient of a force loss by all parameters, in float64."""
     energy, forces = guest.evaluate(network, True)

@@ -125,13 +125,55 @@ def test_weights_that_change_without_a_trace(subject: Guest, tabled: nn.Module, 
 def test_gradients_of_weights_in_evaluation_mode(subject: Guest, tabled: nn.Module) -> None:
     def gradients(model: nn.Module) -> tuple[Tensor | None, ...]:
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return torch.autograd.grad(subject.evaluate(model.eval(), True)[0].sum(), weights, allow_unused=True)
+        energy = subject.evaluate(guests.kept_in_evaluation(model), True)[0]
+        assert not any(module.training for module in model.modules())
+        return torch.autograd.grad(energy.sum(), weights, allow_unused=True)
 
     for mine, theirs in zip(gradients(tabled), gradients(subject.make(torch.float64)), strict=True):
         assert (mine is None) is (theirs is None)
         if theirs is not None:
             assert mine is not None
             assert float((mine - theirs).abs().max()) <= 100 * TOLERANCE * (float(theirs.abs().max()) + 1)
+
+
+def test_forces_in_evaluation_mode_read_the_tables_that_are_there(subject: Guest, tabled: nn.Module) -> None:
+    """Also where weights require gradients: no network runs again until a weight has another value."""
+    assert all(parameter.requires_grad for parameter in tabled.parameters())
+    networks = [vars(module)["_table"].network for module in tabled.modules() if isinstance(module, TabledRadial)]
+    calls: list[int] = []
+    forward = type(networks[0]).forward
+    subject.evaluate(tabled, False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(networks[0]), "forward", lambda *of: (calls.append(0), forward(*of))[1])
+        subject.evaluate(tabled, False)
+        assert not calls
+        with torch.no_grad():
+            next(networks[0].network.parameters()).mul_(1.01)
+        subject.evaluate(tabled, False)
+        assert len(calls) == 1
+
+
+def test_forward_mode_and_transforms_go_over_weights_that_are_not_trained(subject: Guest, tabled: nn.Module) -> None:
+    """A table without the tangents of its weights would give the tangent 0."""
+    network = next(module for module in tabled.requires_grad_(False).modules() if isinstance(module, TabledRadial))
+    lengths = torch.tensor([[0.3], [0.9]], dtype=torch.float64)
+    state = {name: weight.detach() for name, weight in network.named_parameters()}
+    steps = {name: 1e-6 * torch.sin(torch.arange(w.numel()).double()).view_as(w) for name, w in state.items()}
+
+    def weights(state: dict[str, Tensor]) -> Tensor:
+        read: Tensor = torch.func.functional_call(network, state, (lengths,)).weights()
+        return read
+
+    ahead, behind = (weights({name: w + sign * steps[name] for name, w in state.items()}) for sign in (1, -1))
+    tangent = torch.func.jvp(weights, (state,), (steps,))[1]
+    size = float((ahead - behind).abs().max())
+    assert size > 0
+    torch.testing.assert_close(2 * tangent, ahead - behind, rtol=1e-6, atol=1e-6 * size)
+    several = torch.func.vmap(weights)({name: torch.stack([w, 1.1 * w]) for name, w in state.items()})
+    both = torch.stack([weights(state), weights({name: 1.1 * w for name, w in state.items()})])
+    torch.testing.assert_close(several, both, rtol=1e-9, atol=1e-12)
+    by_lengths = torch.func.jacfwd(lambda r: network(r).weights().sum(0))(lengths)
+    torch.testing.assert_close(by_lengths, torch.func.jacrev(lambda r: network(r).weights().sum(0))(lengths))
 
 
 def test_a_second_call_makes_them_and_a_third_says_so(subject: Guest) -> None:

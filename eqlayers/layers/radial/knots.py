@@ -106,27 +106,28 @@ class Kept:
     """A table that is made again only if the tensors that it depends on have other values.
 
     Values are compared, not versions: averages of weights are swapped in and out without a new version. Copies keep no
-    table.
+    table. Gradients reach the tensors: a backward pass that asks for them makes the table once more, with its graph.
 
     Example:
         >>> kept, weight, made = Kept(), torch.ones(2), []
         >>> for factor in (1.0, 1.0, 2.0):
-        ...     rows = kept([factor * weight], lambda: made.append(0) or factor * weight)
+        ...     rows = kept([factor * weight], lambda tensors: made.append(0) or 3 * tensors[0])
         >>> len(made), rows.tolist()
-        (2, [2.0, 2.0])
+        (2, [6.0, 6.0])
     """
 
     def __init__(self) -> None:
         self._last: tuple[list[Tensor], Tensor] | None = None  # set at once, as threads may share a model
 
-    def __call__(self, tensors: Sequence[Tensor], make: Callable[[], Tensor]) -> Tensor:
-        """The table of ``make``, which depends on ``tensors`` alone, without a graph."""
+    def __call__(self, tensors: Sequence[Tensor], make: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
+        """The table that ``make`` gives for ``tensors``, on which alone it depends."""
         now = [t.detach() for t in tensors]
         last = self._last
         if last is None or not _same(last[0], now):
             with torch.inference_mode(False), torch.no_grad():
-                last = self._last = [t.clone() for t in now], make()
-        return last[1]
+                last = self._last = [t.clone() for t in now], make(now)
+        graph = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        return _Connected.apply(last[1], make, *tensors) if graph else last[1]
 
     def __deepcopy__(self, memo: Any) -> Kept:
         return Kept()
@@ -135,11 +136,31 @@ class Kept:
         return Kept, ()
 
 
-def untrained(tensors: Sequence[Tensor]) -> bool:
-    """Whether no gradient of these can be asked for, and their numbers can be read: on a CPU, in no trace."""
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return False
-    return all(t.is_cpu for t in tensors) and is_plain(tensors)
+class _Connected(torch.autograd.Function):
+    """A table without a graph as a function of the tensors that it was made of."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, make: Callable[[Sequence[Tensor]], Tensor], *tensors: Tensor) -> Tensor:
+        ctx.make = make
+        ctx.save_for_backward(*tensors)
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[2:]
+        with torch.enable_grad():
+            tensors = [t.view_as(t) for t in ctx.saved_tensors]  # hooks of the tensors themselves run once, behind this
+            rows = ctx.make(tensors)
+        inputs = [t for t, need in zip(tensors, needed, strict=True) if need]
+        live = torch.is_grad_enabled()
+        found = iter(torch.autograd.grad(rows, inputs, gradient, create_graph=live, allow_unused=True))
+        return None, None, *(next(found) if need else None for need in needed)
+
+
+def may_be_kept(tensors: Sequence[Tensor], training: bool) -> bool:
+    """Whether a table of these may be kept: they are not trained, and no trace or transform goes over them."""
+    trained = training and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return not trained and is_plain(tensors)
 
 
 def _same(known: list[Tensor], now: list[Tensor]) -> bool:

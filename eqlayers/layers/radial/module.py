@@ -18,7 +18,7 @@ from ..gate.activation import NormalizedActivation
 from ..tensor_product.tabled_weights import TabledWeights
 from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
-from .knots import Kept, untrained
+from .knots import Kept, may_be_kept
 from .tabled_basis import KnotBasis, keeps_coefficients, read_table
 
 
@@ -158,7 +158,7 @@ class KeepsTable(torch.nn.Module):
 
     @property
     def _kept(self) -> Kept:
-        """The table of weights that are not trained; modules that were pickled whole may lack it."""
+        """The table of the weights of now; modules that were pickled whole may lack it."""
         kept: Kept = vars(self).setdefault("_table_of_now", Kept())
         return kept
 
@@ -202,11 +202,11 @@ class ScalarNetwork(KeepsTable):
         if isinstance(x, KnotBasis):
             if self.table is None:
                 of = [x.functions, *self.weights]
-                if untrained(of):
-                    return x.weights(self._kept(of, lambda: self._last_of(x.table(self._hidden_of(x)))))
+                if all(t.is_cpu for t in of) and may_be_kept(of, self.training):
+                    return x.weights(self._kept(of, lambda tensors: self._rows(x.table, *tensors)))
                 if keeps_coefficients(x.knots, self.weights[-1].dtype):
-                    return x.live_weights(self._last_of(x.live_table(self._hidden_of(x))))
-                return x.weights(self._last_of(x.table(self._hidden_of(x))))
+                    return x.live_weights(self._rows(x.live_table, *of))
+                return x.weights(self._rows(x.table, *of))
             if self.training and torch.is_grad_enabled() and any(weight.requires_grad for weight in self.weights):
                 raise ConfigError(
                     "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
@@ -221,28 +221,28 @@ class ScalarNetwork(KeepsTable):
             )
         if not under_autocast(x.device.type):
             check_same_kind(basis=x, weights=self.weights[0])
-        return self._last(self._hidden(x))
+        return _last(self._hidden(x, list(self.weights)), self.weights[-1])
 
-    def _hidden_of(self, x: KnotBasis) -> Callable[[Tensor], Tensor]:
-        """Hidden features at the knots in float64, whose roundings become no slopes."""
-        return lambda basis: self._hidden(x.functions)
+    def _rows(self, table: Callable[..., Tensor], functions: Tensor, *weights: Tensor) -> Tensor:
+        """Rows of functions at the knots: hidden features in float64, as roundings between knots would be slopes.
 
-    def _last_of(self, rows: Tensor) -> Tensor:
-        """The last layer is linear, so it follows the interpolation, which has less to do then."""
-        return self._last(rows.to(self.weights[-1].dtype))
+        The last layer is linear, so it follows the interpolation, which has less to do then.
+        """
+        rows = table(lambda basis: self._hidden(functions, weights))
+        return _last(rows.to(weights[-1].dtype), weights[-1])
 
-    def _hidden(self, x: Tensor) -> Tensor:
-        for weight in list(self.weights)[:-1]:
+    def _hidden(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        for weight in weights[:-1]:
             x = self.activation(x @ (weight.to(x.dtype) * weight.shape[0] ** -0.5))
         return x
-
-    def _last(self, x: Tensor) -> Tensor:
-        weight = self.weights[-1]
-        return x @ (weight * weight.shape[0] ** -0.5)
 
     def extra_repr(self) -> str:
         """Widths of the layers."""
         return " -> ".join(str(w.shape[0]) for w in self.weights) + f" -> {self.weights[-1].shape[1]}"
+
+
+def _last(x: Tensor, weight: Tensor) -> Tensor:
+    return x @ (weight * weight.shape[0] ** -0.5)
 
 
 def hidden_widths(name: str, hidden: Any) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from ...core.checks import check_flag, check_floating, check_function, check_integer, check_number
 from ...core.errors import ConfigError, ShapeError
 from ...core.torch_internals import outside_of_func, wrapped_by_func
-from ..radial.knots import check_slopes, gradients, slope, untrained
+from ..radial.knots import check_slopes, gradients, may_be_kept, slope
 from ..radial.lower import INTERPOLATIONS
 from ..radial.module import KeepsTable
 from ..radial.tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of, end_of
@@ -133,13 +133,14 @@ class RadialTable(KeepsTable):
         return TabledWeights(table, interval, coefficients.to(table.dtype), INTERPOLATIONS[knots.interpolation].orders)
 
     def _rows(self) -> Tensor:
-        """The table of the weights of now; kept, as `freeze` would make it, where none of them is trained.
+        """The table of the weights of now; kept, as `freeze` would make it, except in training.
 
         A function that is no module may hold weights that nothing here knows of: its table is made in every call.
         """
         network = self.network
         of = [*network.parameters(), *network.buffers()] if isinstance(network, torch.nn.Module) else []
-        return self._kept(of, self.made_once) if of and untrained(of) else self._made()
+        kept = of and all(t.is_cpu for t in of) and may_be_kept(of, self.training)
+        return self._kept(of, self.made_of) if kept else self._made()
 
     def _made(self) -> Tensor:
         network = through_float64(self.network)
@@ -161,14 +162,13 @@ class RadialTable(KeepsTable):
     def freeze(self) -> RadialTable:
         """Make the table once, also for state dicts; ConfigError if the network is not finite, or 0 at the end."""
         self._check_ends()  # training may have moved them
-        self.table = self.made_once()
+        with gradients(), torch.no_grad():
+            self.table = self._made().detach()
         return self
 
-    def made_once(self) -> Tensor:
-        """The table ``[R, W]`` of the weights of now, without their graph."""
-        with gradients(), torch.no_grad():
-            made = self.knots.table(self.knots.at, in_float64(self.network))
-        return made.detach().to(self._dtype)
+    def made_of(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The table ``[R, W]`` of these parameters and buffers in place of the network's."""
+        return self.knots.table(self.knots.at, with_tensors(self.network, tensors)).to(self._dtype)
 
     def thaw(self) -> RadialTable:
         """Make the table in every call again."""
@@ -216,17 +216,25 @@ class RadialTable(KeepsTable):
     def extra_repr(self) -> str:
         """Whether the table is made in every call, or once."""
         weights = [*self.network.parameters()] if isinstance(self.network, torch.nn.Module) else []
-        if self.table is None and weights and not any(weight.requires_grad for weight in weights):
+        if self.table is None and weights and not (self.training and any(weight.requires_grad for weight in weights)):
             return "live, kept while its weights stay"
         return "live" if self.table is None else f"frozen, {list(self.table.shape)}"
 
 
 def in_float64(network: Any) -> Any:
     """A copy of a module in float64, without the graph of its weights, or ConfigError; a function as it is."""
-    if not isinstance(network, torch.nn.Module):
-        return network
+    return _copied(network, {}).double() if isinstance(network, torch.nn.Module) else network
+
+
+def with_tensors(network: Any, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
+    """A module as a function in float64 with these parameters and buffers; the module is left alone, for threads."""
+    own = [*network.parameters(), *network.buffers()]
+    return through_float64(_copied(network, {id(t): t for t in own}), tensors)
+
+
+def _copied(network: Any, memo: dict[int, Any]) -> Any:
     try:
-        return copy.deepcopy(network).double()
+        return copy.deepcopy(network, memo)
     except (TypeError, RuntimeError) as error:  # objects that cannot be pickled, or tensors with a graph
         raise ConfigError(
             f"network must be a module that can be copied, got {type(network).__name__}: {error}. Keep generators, "
@@ -234,13 +242,19 @@ def in_float64(network: Any) -> Any:
         ) from error
 
 
-def through_float64(network: Any) -> Callable[[Tensor], Tensor]:
-    """A module as a function in float64, whose gradients reach the weights of the module; a function as it is."""
+def through_float64(network: Any, tensors: Sequence[Tensor] = ()) -> Callable[..., Tensor]:
+    """A module as a function in float64, whose gradients reach its parameters and buffers, or others in their order.
+
+    A function as it is.
+    """
     if not isinstance(network, torch.nn.Module):
         return network
-    tensors = [*network.named_parameters(), *network.named_buffers()]
-    state = {name: t.double() if t.is_floating_point() else t for name, t in tensors}
-    return lambda lengths: torch.func.functional_call(network, state, (lengths,))
+    named = dict([*network.named_parameters(), *network.named_buffers()])
+    state = {
+        name: t.double() if t.is_floating_point() else t
+        for name, t in zip(named, tensors or named.values(), strict=True)
+    }
+    return lambda *lengths: torch.func.functional_call(network, state, lengths)
 
 
 def table_error(

@@ -110,9 +110,37 @@ def test_every_pair_keeps_the_tolerance() -> None:
     for options in ({"distance_transform": "Agnesi"}, {"interaction": NONLINEAR, "apply_cutoff": False}):
         model = accelerate(subject_of(options).make(torch.float32), radial="table", tolerance=1e-4).model
         table = vars(radials(model)[0])["_table"]
-        exact = tables.in_float64(table.network)
-        for code in range(len(table.network.species) ** 2):
-            assert max(table_error(table.knots, exact.of_pair(code), torch.float32).error) <= 1e-4
+        every = range(len(table.network.species) ** 2)
+        for exact in table.of_pairs(tables.in_float64(table.network), every):
+            assert max(table_error(table.knots, exact, torch.float32).error) <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["agnesi", "nonlinear"])
+def test_tables_of_pairs_follow_the_dtype_and_the_weights(name: str) -> None:
+    """A model that is moved after `accelerate`, and derivatives of kept tables in evaluation mode."""
+    options, _ = VARIANTS[name]
+    subject = subject_of(options)
+    model = accelerate(subject.make(torch.float64), radial="table", tolerance=1e-6).model
+    plain = subject.make(torch.float64)
+    parameters = ([p for n, p in sorted(m.named_parameters()) if p.requires_grad] for m in (model, plain))
+    mine, theirs = (
+        torch.autograd.grad(
+            guests.force_loss(subject.evaluate(guests.kept_in_evaluation(m), True)[1]),
+            ps,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        for m, ps in zip((model, plain), parameters, strict=True)
+    )
+    assert all(radial._kept._last is not None for radial in radials(model))
+    for a, b in zip(mine, theirs, strict=True):
+        assert float((a - b).abs().max()) <= 100 * TOLERANCE * (float(b.abs().max()) + 1)
+    del vars(model)["train"]
+    model.requires_grad_(False)
+    wanted = subject.evaluate(model, False)[1]
+    forces = subject.evaluate(copy.deepcopy(model).float(), False)[1]
+    assert forces.dtype == torch.float32
+    assert float((forces - wanted).abs().max()) <= 1e-4 * float(wanted.abs().max())
 
 
 class Louder(modules.interaction_classes["RealAgnosticResidualInteractionBlock"]):  # type: ignore[misc]

@@ -384,7 +384,7 @@ def test_a_live_table_of_weights_that_are_not_trained_is_made_once(
     radial = RadialNetwork(3, hidden=(4,), basis=None if knots is None else TabledBasis(BesselBasis(8, 5.0), knots))
     table = RadialTable(radial, knots=32) if knots is None else radial
     hidden = RadialNetwork._hidden
-    monkeypatch.setattr(RadialNetwork, "_hidden", lambda self, x: (calls.append(0), hidden(self, x))[1])
+    monkeypatch.setattr(RadialNetwork, "_hidden", lambda self, *of: (calls.append(0), hidden(self, *of))[1])
     lengths = torch.tensor([1.0, 2.0])
 
     def weights() -> torch.Tensor:
@@ -408,6 +408,45 @@ def test_a_live_table_of_weights_that_are_not_trained_is_made_once(
         weights()
         weights()
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("kind", ["network at knots", *INTERPOLATIONS])
+def test_in_evaluation_mode_gradients_of_weights_are_made_where_they_are_asked_for(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is kept has the derivatives of one that is made in every call; forces alone make none."""
+    calls = []
+    hidden = RadialNetwork._hidden
+    monkeypatch.setattr(RadialNetwork, "_hidden", lambda self, *of: (calls.append(0), hidden(self, *of))[1])
+    at_knots = kind == "network at knots"
+    radial = RadialNetwork(3, hidden=(4,), basis=TabledBasis(BesselBasis(8, 5.0), 32) if at_knots else None).double()
+    table = radial if at_knots else RadialTable(radial, knots=32, interpolation=kind)
+    lengths = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
+
+    def energy() -> Tensor:
+        weights: Tensor = table(lengths).weights()
+        return weights.square().sum()
+
+    def derivatives() -> list[Tensor]:
+        parameters = list(table.parameters())
+        first = torch.autograd.grad(energy(), parameters, create_graph=True)
+        assert all(one.requires_grad for one in first)
+        (forces,) = torch.autograd.grad(energy(), lengths, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(one.square().sum() for one in (*first, forces)), parameters)]
+
+    wanted = derivatives()
+    table.eval()
+    torch.testing.assert_close(derivatives(), wanted, rtol=1e-9, atol=1e-12)
+    calls.clear()
+    for _ in range(3):
+        torch.autograd.grad(energy(), lengths)
+    assert not calls, "the table was made again"
+    seen: list[Tensor] = []
+    handle = radial.weights[0].register_hook(seen.append)
+    energy().backward()
+    handle.remove()
+    assert len(seen) == 1
+    torch.testing.assert_close(radial.weights[0].grad, wanted[0].detach(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
