@@ -463,7 +463,7 @@ def test_weights_by_interpolation_are_read_before_arithmetic(arithmetic: Callabl
         arithmetic(weights)
 
 
-def test_a_frozen_table_is_rounded_once() -> None:
+def test_a_frozen_or_kept_table_is_rounded_once() -> None:
     """From float64: roundings of a network in float32 between knots would be slopes."""
     network = RadialNetwork(5, hidden=(16,))
     frozen = RadialTable(network, knots=64).freeze()
@@ -471,6 +471,8 @@ def test_a_frozen_table_is_rounded_once() -> None:
     assert frozen.table is not None
     assert exact.table is not None
     assert torch.equal(frozen.table, exact.table.float())
+    kept = RadialTable(network, knots=64).eval()(torch.tensor([1.0])).table
+    assert torch.equal(kept, frozen.table)
 
 
 @pytest.mark.parametrize(
