@@ -103,7 +103,7 @@ class PairTable(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the tables: that of the weights of now."""
+        """Dtype of the tables, equal to the dtype of the weights."""
         return next(self.network.network.parameters()).dtype
 
     @property
