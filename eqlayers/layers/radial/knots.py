@@ -153,8 +153,8 @@ class _Connected(torch.autograd.Function):
             rows = ctx.make(tensors)
         inputs = [t for t, need in zip(tensors, needed, strict=True) if need]
         live = torch.is_grad_enabled()
-        found = iter(torch.autograd.grad(rows, inputs, gradient, create_graph=live, allow_unused=True))
-        return None, None, *(next(found) if need else None for need in needed)
+        results = iter(torch.autograd.grad(rows, inputs, gradient, create_graph=live, allow_unused=True))
+        return None, None, *(next(results) if need else None for need in needed)
 
 
 def may_be_kept(tensors: Sequence[Tensor], training: bool) -> bool:

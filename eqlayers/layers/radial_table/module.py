@@ -228,8 +228,8 @@ def in_float64(network: Any) -> Any:
 
 def with_tensors(network: Any, tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
     """A module as a function in float64 with these parameters and buffers; the module is left alone, for threads."""
-    own = [*network.parameters(), *network.buffers()]
-    return through_float64(_copied(network, {id(t): t for t in own}), tensors)
+    shared = {id(t): t for t in (*network.parameters(), *network.buffers())}
+    return through_float64(_copied(network, shared), tensors)
 
 
 def _copied(network: Any, memo: dict[int, Any]) -> Any:
