@@ -32,6 +32,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "virial": ("virial", "virials", "REF_virial", "REF_virials", "dft_virial", "dft_virials", "DFT_virial"),
     "dipole": ("dipole", "REF_dipole", "dft_dipole", "DFT_dipole"),
     "polarizability": ("polarizability", "REF_polarizability", "dft_polarizability", "DFT_polarizability"),
+    "y": (),  # the property that the user names
     "config_type": ("config_type",),
 }
 #: Facts of a saved potential: names of labels in the files that it was trained on, and the sizes of their units in eV

@@ -242,7 +242,7 @@ def _kept_parser(self: Any, *options: Any) -> None:
     from lightning.pytorch.cli import LightningCLI
 
     names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
-    key = type(self), self.given[0], self.task_name
+    key = type(self), self.given[0], self.task.data
     asked = any(word.startswith(("-h", "--help")) for word in self.given)
     if asked or key not in _PARSERS:
         LightningCLI.setup_parser(self, *options)

@@ -141,6 +141,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda v: getattr(MoleculeDataModule(), f"{v}_dataloader")(),
         ("train", "val", "test", "predict"),
     ),
+    "PropertyDataModule, path": (lambda v: data.PropertyDataModule(v, "gap"), (None, 3, "", ["x"])),
+    "PropertyDataModule, target": (lambda v: data.PropertyDataModule("x", v), (None, 3, "", ["gap", "mu"])),
+    "PropertyDataModule, unit": (lambda v: data.PropertyDataModule("x", "gap", unit=v), (None, 3, ["eV"])),
+    "PropertyDataModule, extensive": (lambda v: data.PropertyDataModule("x", "gap", extensive=v), (None, "no", 2)),
     "baselines before setup": (lambda v: MoleculeDataModule().baselines(v), ("test", None, [])),
     # ---- models
     "MoleculeNetwork, species": (

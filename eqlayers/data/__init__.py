@@ -20,6 +20,7 @@ from eqlayers.data.batches import EdgeBatchSampler, EpochSampler
 from eqlayers.data.datamodule import MoleculeDataModule
 from eqlayers.data.embedded import default_mini_root, load_mini
 from eqlayers.data.neighbors import Edges, StructureEdges, neighbor_edges, radius_graph, structure_edges
+from eqlayers.data.propertymodule import PropertyDataModule
 from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
 from eqlayers.data.readers import read_structures
 from eqlayers.data.splits import SPLITS, STRUCTURE_SPLITS, make_split, split_structures
@@ -46,6 +47,7 @@ __all__ = [
     "MoleculeArrays",
     "MoleculeDataModule",
     "MoleculeDataset",
+    "PropertyDataModule",
     "Statistics",
     "StructureArrays",
     "StructureDataModule",

@@ -24,6 +24,7 @@ _SHAPES: dict[str, tuple[int | str, ...]] = {
     "virial": (3, 3),
     "dipole": (3,),
     "polarizability": (3, 3),
+    "y": (),
 }
 
 
@@ -44,9 +45,10 @@ def columns_of(
     for label, usual in KEYS.items():
         asked = keys.get(label, "")
         if asked and asked not in present:
+            what, fix = (f"keys of {label}", "") if label != "y" else ("target", ", and learn one property a run")
             raise DataError(
-                f"keys of {label} must be a name in {source}, got {asked!r}; it has {', '.join(sorted(present))}. "
-                "Correct the name."
+                f"{what} must be a name in {source}, got {asked!r}; it has {', '.join(sorted(present))}. "
+                f"Correct the name{fix}."
             )
         names = tuple(name for name in ((asked,) if asked else usual) if name in present) if asked is not None else ()
         if label == "energy" and asked == "" and not names and FREE in present:
@@ -101,8 +103,10 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
         number += 1
     if wrong:
         name = next(name for name in names if name in frames[wrong[0]][1])
-        fix = f"leave {name!r} out of these structures, which are trained on their other labels"
-        if len(wrong) == number:
+        fix = f"leave {name!r} out of these structures"
+        if label != "y":
+            fix += ", which are trained on their other labels"
+        if len(wrong) == number and label != "y":
             fix = f"train without {label} with keys={{{label!r}: None}}"
         rows, fix = np.array(wrong, dtype=np.int64), f"repair the values, or {fix}"
         refuse(source, np.arange(len(frames)), f"finite {label}", rows, "structures", fix)
@@ -129,9 +133,10 @@ def _value(source: str, row: int, name: str, value: Any, label: str, shape: tupl
                 )
             array = 0.5 * (array + array.T)
     if array.shape != shape:
+        other = "learn another property" if label == "y" else "name another with keys"
+        what = f"numbers {list(shape)}" if shape else "one number"
         raise DataError(
-            f"{name!r} in row {row} of {source} must be numbers {list(shape)}, got {value!r:.60}. Repair the file, or "
-            "name another with keys."
+            f"{name!r} in row {row} of {source} must be {what}, got {value!r:.60}. Repair the file, or {other}."
         )
     return array
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from eqlayers.data.neighbors import Edges, StructureEdges, check_edges
 from eqlayers.data.splits import check_rows
-from eqlayers.data.structures import FlatArrays, MoleculeArrays, StructureArrays, check_molecules, check_structures
+from eqlayers.data.structures import FlatArrays, MoleculeArrays, StructureArrays, check_structures
 from eqlayers.data.targets import Target, check_target
 from eqlayers.elements import by_element, symbols_of
 
@@ -26,6 +26,8 @@ FloatArray = NDArray[np.float64]
 _FREE = 8.0  # Angstrom
 _ONE_ATOM = 1e-3  # eV, by which two calculations of one atom may differ
 E0S = ("fit", "isolated", "none")
+#: Data sets with a label ``y``.
+Labelled = MoleculeArrays | StructureArrays
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,13 @@ def _shared(data: FlatArrays, edges: Edges, train: IntArray, shifts: FloatArray,
     }
 
 
+def _check_labelled(data: Any) -> Labelled:
+    what, fix = "a data set (MoleculeArrays or StructureArrays)", "Take what load_mini or read_structures returns."
+    return check_type("molecules", data, (MoleculeArrays, StructureArrays), what, fix)
+
+
 def compute_statistics(
-    molecules: MoleculeArrays, edges: Edges, train: IntArray, target: Target, atomref: Mapping[int, float] | None = None
+    molecules: Labelled, edges: Edges, train: IntArray, target: Target, atomref: Mapping[int, float] | None = None
 ) -> Statistics:
     """Statistics of the training part.
 
@@ -124,7 +131,7 @@ def compute_statistics(
     Raises:
         DataError: If `atomref` lacks a species of the data set.
     """
-    check_edges(edges, check_molecules(molecules))
+    check_edges(edges, _check_labelled(molecules))
     train, target = check_rows("train", train, len(molecules.y)), check_target(target)
     if atomref is not None:
         check_type("atomref", atomref, Mapping, "a mapping from atomic number to energy, or None", "Pass a dict.")
@@ -159,7 +166,7 @@ def _warn_unseen(species: tuple[int, ...], counts: IntArray, train: IntArray) ->
             )
 
 
-def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray, target: Target) -> dict[str, float]:
+def compute_baselines(molecules: Labelled, train: IntArray, rows: IntArray, target: Target) -> dict[str, float]:
     """Errors of two predictors that see no geometry.
 
     Args:
@@ -173,7 +180,7 @@ def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray
         numbers of atoms of each species, with an intercept for an intensive target; `"mean_rmse"` and
         `"composition_rmse"`: their root mean squared errors. All in the target's unit.
     """
-    check_molecules(molecules)
+    _check_labelled(molecules)
     train, rows = check_rows("train", train, len(molecules.y)), check_rows("rows", rows, len(molecules.y))
     check_target(target)
     counts = molecules.counts(molecules.species)

@@ -100,9 +100,9 @@ class StructureDataset(SlicedDataset):
     A sample is a `torch_geometric.data.Data` with `z` `[A]` int64, `pos` `[A, 3]` (Angstrom; images of the atoms around
     their centre, where float32 is finest), `edge_index` `[2, E]` int64 (src, dst; dst receives), `energy` `[1]` float64
     (eV), `forces` `[A, 3]` (eV/Angstrom), `stress` `[1, 3, 3]` (eV/Angstrom^3), `dipole` `[1, 3]` (e Angstrom),
-    `polarizability` `[1, 3, 3]` (Angstrom^3), `idx` and `group` `[1]` int64 (a place in `groups`); if a structure of
-    the set is periodic, all have `cell` `[1, 3, 3]` and `shifts` `[E, 3]`. Missing labels are NaN. Batches of a loader
-    have what ``eqlayers.models.Structures.of`` reads.
+    `polarizability` `[1, 3, 3]` (Angstrom^3), `y` `[1]` float64 (a property in its own unit), `idx` and `group` `[1]`
+    int64 (a place in `groups`); if a structure of the set is periodic, all have `cell` `[1, 3, 3]` and `shifts` `[E,
+    3]`. Missing labels are NaN. Batches of a loader have what ``eqlayers.models.Structures.of`` reads.
 
     Args:
         structures: The data set.
@@ -152,7 +152,7 @@ class StructureDataset(SlicedDataset):
         self._moved, self._shifts = torch.from_numpy(moved), torch.from_numpy(edges.shifts)
 
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
-        kept = array.dtype.kind != "f" or name == "energy"
+        kept = array.dtype.kind != "f" or name in ("energy", "y")
         return torch.from_numpy(array) if kept else torch.from_numpy(array).to(self.dtype)
 
     def add(self, sample: Data, index: int, atoms: slice, pairs: slice) -> None:

@@ -176,25 +176,28 @@ class StructureDataModule(FlatDataModule):
         structures, rows = self._load()
         edges = self._edges(structures)
         self.findings = [*self._said, *check_reach(structures, edges), *check_parts(structures, rows)]
-        self.statistics = compute_structure_statistics(structures, edges, rows["train"], self.e0s)
+        described = self._describe(structures, edges, rows["train"])
         self.labels = structures.take(rows["train"][: self._num_new]).labels
         self.train_set, self.val_set, self.test_set = (
             StructureDataset(structures, edges, rows[name], self.dtype) for name in PARTS
         )
-        statistics = self.statistics
-        self.report += [
-            "parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in PARTS),
+        self.report += ["parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in PARTS), *described]
+        for line in self.report:
+            rank_zero_info(line)
+        for sentence in self.findings:
+            warnings.warn(sentence, EqlayersWarning, stacklevel=3)
+        return rows
+
+    def _describe(self, structures: StructureArrays, edges: StructureEdges, train: NDArray[np.int64]) -> list[str]:
+        """Set the statistics of the training part, and say them in lines."""
+        statistics = self.statistics = compute_structure_statistics(structures, edges, train, self.e0s)
+        return [
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
             + ", ".join(f"{symbols_of([number])}: {shift:.6g} eV" for number, shift in statistics.shifts.items())
             + ("" if statistics.unique else "; not energies of free atoms: the data have too few compositions to tell"),
             f"scale {statistics.scale:.4g}, energies less shifts deviate by {statistics.energy_std:.4g} eV, "
             f"{statistics.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
         ]
-        for line in self.report:
-            rank_zero_info(line)
-        for sentence in self.findings:
-            warnings.warn(sentence, EqlayersWarning, stacklevel=3)
-        return rows
 
     def _load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
         """All structures that are used, one source after the other, and their rows by part."""
@@ -234,12 +237,16 @@ class StructureDataModule(FlatDataModule):
     def _edges(self, structures: StructureArrays) -> StructureEdges:
         return structure_edges(structures, self.cutoff, self.cache_dir)
 
+    def _usable(self, source: StructureArrays) -> NDArray[np.bool_]:
+        """Whether a structure may be in a part, `[N]`."""
+        return ~lone_atoms(source) if self.e0s == "isolated" else np.ones(len(source), dtype=bool)
+
     def _split(self, sources: Mapping[str, StructureArrays]) -> dict[str, NDArray[np.int64]]:
         """Rows of the joined sources by part."""
         start, rows_of, usable = 0, {}, {}
         for name, source in sources.items():
             rows_of[name] = start + np.arange(len(source))
-            usable[name] = ~lone_atoms(source) if self.e0s == "isolated" else np.ones(len(source), dtype=bool)
+            usable[name] = self._usable(source)
             start += len(source)
         asked = self.asked | {name: 0 for name in ("val", "test") if name in rows_of}
         if "val" in rows_of and asked["train"] is None and asked["test"] is None:

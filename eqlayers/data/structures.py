@@ -19,7 +19,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 #: Labels that structures can have.
-LABELS = ("energy", "forces", "stress", "dipole", "polarizability")
+LABELS = ("energy", "forces", "stress", "dipole", "polarizability", "y")
 _VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period, beyond any structure
 _KINDS = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}
 
@@ -122,6 +122,11 @@ class FlatArrays:
         """Number of marked atoms of every structure, `[N]`."""
         return np.bincount(self.row_of_atom[mask], minlength=len(self)).astype(np.int64)
 
+    @property
+    def heavy(self) -> IntArray:
+        """Number of non-hydrogen atoms of every structure, `[N]`."""
+        return self.count(self.z > 1)
+
     def label_rows(self) -> dict[str, IntArray]:
         """Rows of each label in every structure, `[N]`: its atoms for a label of atoms, 0 where it is missing."""
         raise NotImplementedError
@@ -169,11 +174,6 @@ class MoleculeArrays(FlatArrays):
         """1 for every molecule, `[N]`."""
         return {"y": np.ones(len(self), dtype=np.int64)}
 
-    @property
-    def heavy(self) -> NDArray[np.int64]:
-        """Number of non-hydrogen atoms of every molecule, `[N]`."""
-        return self.count(self.z > 1)
-
 
 @dataclass(frozen=True)
 class StructureArrays(FlatArrays):
@@ -191,6 +191,7 @@ class StructureArrays(FlatArrays):
         stress: eV/Angstrom^3, `[N, 3, 3]` float64, positive where the structure pulls inwards, as ASE has it.
         dipole: e Angstrom, `[N, 3]` float64.
         polarizability: Angstrom^3, `[N, 3, 3]` float64.
+        y: Property that the user chose, in its own unit, `[N]` float64.
         config_type: Name of the group of every structure, `[N]`; empty without one.
         idx: Row of every structure in its source, `[N]` int64.
 
@@ -216,6 +217,7 @@ class StructureArrays(FlatArrays):
     stress: FloatArray = field(metadata=_of("f", "N", 3, 3))
     dipole: FloatArray = field(metadata=_of("f", "N", 3))
     polarizability: FloatArray = field(metadata=_of("f", "N", 3, 3))
+    y: FloatArray = field(metadata=_of("f", "N"))
     config_type: NDArray[Any] = field(metadata=_of("U", "N"))
     idx: IntArray = field(metadata=_of("iu", "N"))
 

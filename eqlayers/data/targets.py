@@ -95,6 +95,21 @@ def _row(index: int, name: str, raw_unit: str, extensive: bool, in_mini: bool, a
 TARGETS: dict[str, Target] = {row[0]: _row(index, *row) for index, row in enumerate(_ROWS)}
 
 
+#: Unit of a property without a unit in the configuration.
+NO_UNIT = "unit of the file"
+
+
+def own_target(name: str, unit: str, extensive: bool) -> Target:
+    """A property of own molecules, whose numbers and unit stay as they are.
+
+    Example:
+        >>> own_target("gap", "eV", extensive=False).report_unit
+        'eV'
+    """
+    about = "label of the molecules"
+    return Target(name, unit, unit, 1.0, extensive, -1, unit, 1.0, None, about)
+
+
 def get_target(name: str) -> Target:
     """Look up a target by name.
 

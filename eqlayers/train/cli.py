@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from ..arguments import check_threads
 from ..core.checks import check_choice, check_integer, check_number
 from ..core.errors import ConfigError, DataError, EqlayersError
-from ..data import MoleculeDataModule, StructureDataModule
+from ..data import MoleculeDataModule, PropertyDataModule, StructureDataModule
 from ..elements import symbols_of
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
@@ -144,6 +144,8 @@ class TrainingCLI(LightningCLI):
             self.given = with_flag(words)
             self.task_name = task_of(self.given)
             self.task = TASKS[self.task_name]
+            if self.task_name == "property" and names_files(self.given):
+                self.task = self.task._replace(data=PropertyDataModule)
             super().__init__(
                 self.task.module,
                 self.task.data,
@@ -431,6 +433,15 @@ def task_of(args: Sequence[str]) -> str:
             named, told = content.get("task", named), _task_of_data(content.get("data")) or told
     named = ([value for name, value in typed_options(args) if name == "--task"] or [named])[-1]
     return check_choice("task", named if named is not None else told or "property", TASKS)
+
+
+def names_files(args: Sequence[str]) -> bool:
+    """Whether a command line or its configuration names files of molecules, as `data.path`."""
+    contents = [read_yaml(path) for path, section in config_files(args) if not section]
+    sections = [content.get("data") for content in contents if isinstance(content, dict)]
+    return any(isinstance(data, dict) and "path" in data for data in sections) or any(
+        name == "--data.path" for name, _ in typed_options(args)
+    )
 
 
 def run(

@@ -36,7 +36,8 @@ def metric_name(target: Target, kind: str = "mae") -> str:
     """
     check_target(target)
     check_choice("kind", kind, ("mae", "rmse"))
-    return f"{target.name}_{kind}_{re.sub('[^A-Za-z0-9]+', '_', target.report_unit).strip('_')}"
+    name, unit = (re.sub("[^A-Za-z0-9]+", "_", text).strip("_") for text in (target.name, target.report_unit))
+    return f"{name}_{kind}_{unit}"
 
 
 def target_of(module: LightningModule) -> Target:

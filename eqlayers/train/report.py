@@ -241,9 +241,12 @@ class PredictionTable(BasePredictionWriter):
 
 def _rows_of(dataset: Any, idx: Array) -> Array:
     """Rows of molecules in the arrays, by their numbers in the source."""
-    known = dataset.data.idx
+    rows = np.asarray(dataset.rows)
+    known = dataset.data.idx[rows]
+    if np.array_equal(known, idx):  # several files have the same numbers
+        return rows
     order = np.argsort(known)
-    return order[np.searchsorted(known, idx.astype(int), sorter=order)]
+    return rows[order[np.searchsorted(known, idx.astype(int), sorter=order)]]
 
 
 def molecules_section(module: Any, target: Target) -> Section:
@@ -270,7 +273,7 @@ def largest_errors(dataset: Any, values: Mapping[str, Array], target: Target) ->
     errors = (values["predicted"] - values["true"]) * target.report_factor
     order = np.argsort(-np.abs(errors), kind="stable")[:WORST]
     rows = []
-    for place, row in zip(order, _rows_of(dataset, values["idx"][order]), strict=True):
+    for place, row in zip(order, _rows_of(dataset, values["idx"])[order], strict=True):
         made_of = page.formula(dataset.data.take(np.array([row])).z)
         numbers = (values["true"][place], values["predicted"][place])
         shown = [f"{float(one):.6g}" for one in numbers]

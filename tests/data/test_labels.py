@@ -136,7 +136,7 @@ def test_what_labels_must_be(tmp_path):
     file = saved(tmp_path, frames(REF_stress=lambda row: symmetric(row) + (np.nan if row == 2 else 0.0)))
     with pytest.raises(DataError, match=r"finite stress; 1 of 3 .* rows 2; repair .* leave 'REF_stress' out"):
         read_structures(file)
-    with pytest.raises(DataError, match=r"'REF_energy' in row 0 of .* must be numbers \[\], got 'abc'. Repair"):
+    with pytest.raises(DataError, match=r"'REF_energy' in row 0 of .* must be one number, got 'abc'. Repair"):
         read_structures(saved(tmp_path, frames(REF_energy=lambda row: "abc")))
     with pytest.raises(DataError, match=r"'dipole' in row 0 of .* must be numbers \[3\]"):
         read_structures(saved(tmp_path, frames(tag=float, dipole=lambda row: np.zeros(4))), {"dipole": "dipole"})

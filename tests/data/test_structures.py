@@ -107,6 +107,10 @@ def test_a_periodic_direction_without_vector_is_refused():
 
 def test_labels_have_their_order():
     full = some(
-        forces=np.zeros((6, 3)), stress=np.zeros((3, 3, 3)), dipole=np.zeros((3, 3)), polarizability=np.zeros((3, 3, 3))
+        forces=np.zeros((6, 3)),
+        stress=np.zeros((3, 3, 3)),
+        dipole=np.zeros((3, 3)),
+        polarizability=np.zeros((3, 3, 3)),
+        y=np.zeros(3),
     )
     assert full.labels == LABELS

@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> list[str]:
     """Search the parts of a split for copies, unknown species and labels that are not there."""
     train = check_structures(structures).take(rows["train"])
-    if not {"energy", "forces", "dipole", "polarizability"} & set(train.labels):
+    if not {"energy", "forces", "dipole", "polarizability", "y"} & set(train.labels):
         raise DataError(
             f"the training part of {structures.source} must have energies, forces, dipoles or polarizabilities, got "
             f"labels {list(train.labels)}. Name them with keys={{'energy': 'my_energy'}}."

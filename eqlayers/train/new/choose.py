@@ -16,8 +16,10 @@ from ...core.errors import DataError
 from ...data.plausible import check_parts
 from ...data.splits import split_structures
 from ...data.statistics import lone_atoms
+from ...data.targets import NO_UNIT
 from ...elements import SYMBOLS, symbols_of
 from .look import Look, described
+from .property import Setting, choose_property
 
 #: Angstrom: the cutoff that nothing speaks against.
 USUAL = 5.0
@@ -25,19 +27,13 @@ _SHORTEST, _LONGEST = 4.0, 7.0
 _MANY = 80  # neighbours of an atom; more cost time and say little
 _FEWEST = 3  # structures that can be split
 _STEPS = 12_000  # optimizer steps that a training is made to have
-_ATOMS = 200  # in a batch, about
+_ATOMS, _ATOMS_OF_MOLECULES = 200, 800  # in a batch, about; of molecules, which have one label each
+_LOSS = "lengths of force errors, sizes of energy errors per atom, over the forces' scale"
 #: Atoms of the training part from which on a network has so many channels.
 _CHANNELS = ((0, 32), (5_000, 64), (150_000, 128))
 _COLUMN, _WIDTH = 32, 119  # of comments, and of lines
 #: Comments of sections that have none of their own.
 _SECTIONS = {"data.keys": "names of labels in the file", "data.units": "units of these labels in the file"}
-
-
-class Setting(NamedTuple):
-    """A value of the configuration and the comment beside it."""
-
-    value: Any
-    about: str
 
 
 class Choices(NamedTuple):
@@ -49,8 +45,8 @@ class Choices(NamedTuple):
     epochs: int
 
 
-def choose(facts: Look) -> Choices:
-    """Settings of a training."""
+def choose(facts: Look, unit: str = NO_UNIT) -> Choices:
+    """Settings of a training; ``unit`` is of a property."""
     free, shifts = _shifts(facts)
     alone = lone_atoms(facts.structures) if free else np.zeros(len(facts.structures), dtype=bool)
     rows = np.flatnonzero(~alone)
@@ -65,17 +61,17 @@ def choose(facts: Look) -> Choices:
     noticed += check_parts(facts.structures, taken)
     cutoff = _cutoff(facts)
     train = facts.structures.take(taken["train"])
-    batch, edges = _batches(facts, train, cutoff.value)
+    batch, edges = _batches(facts, train, cutoff.value, _ATOMS if facts.target is None else _ATOMS_OF_MOLECULES)
     steps = math.ceil(len(train) / batch.value)
     epochs = max(20, min(500, math.ceil(_STEPS / steps)))
     every = max(1, epochs // 40)
     epochs = every * math.ceil(epochs / every)
-    labels = facts.structures.labels
+    labels, learned = facts.structures.labels, None if facts.target is None else choose_property(facts, unit)
     about = f"{facts.sizes} atoms, {facts.periodic} periodic" + (f", and {facts.free} free atoms" if facts.free else "")
     settings: dict[str, Setting] = {"data.path": Setting(facts.path, about)}
-    settings |= _labels(facts)
+    settings |= _labels(facts) if learned is None else learned
     settings |= {"data.split": split, **{f"data.{name}": setting for name, setting in sizes.items()}}
-    settings |= {"data.cutoff": cutoff, "data.e0s": shifts, "data.batch_size": batch}
+    settings |= {"data.cutoff": cutoff} | ({"data.e0s": shifts} if learned is None else {}) | {"data.batch_size": batch}
     if edges is not None:
         settings["data.max_edges"] = edges
     settings |= {
@@ -86,10 +82,10 @@ def choose(facts: Look) -> Choices:
         "model.warmup_steps": Setting(
             min(100, steps * epochs // 10), "optimizer steps of linear rise, then a half cosine over the rest"
         ),
-        "model.loss": Setting("l1", "lengths of force errors, sizes of energy errors per atom, over the forces' scale"),
+        "model.loss": Setting("l1", _LOSS if learned is None else "sizes of errors over the deviation of the labels"),
     }
     settings |= _weights(labels)
-    settings |= _network(facts, int(train.n_atoms.sum()))
+    settings |= _network(facts, int(train.n_atoms.sum()), learned)
     settings |= {
         "trainer.accelerator": Setting("auto", "a GPU if there is one, else the CPU"),
         "trainer.devices": Setting(1, "of them"),
@@ -178,10 +174,10 @@ def _shifts(facts: Look) -> tuple[bool, Setting]:
     return False, Setting("fit", about)
 
 
-def _batches(facts: Look, train: Any, cutoff: float) -> tuple[Setting, Setting | None]:
+def _batches(facts: Look, train: Any, cutoff: float, atoms: int) -> tuple[Setting, Setting | None]:
     """Structures in a batch, and edges where structures differ in size."""
     mean, largest = float(train.n_atoms.mean()), int(train.n_atoms.max())
-    number = 2 ** max(0, min(3, int(math.log2(max(1.0, _ATOMS / mean)))))
+    number = 2 ** max(0, min(int(math.log2(atoms / 25)), int(math.log2(max(1.0, atoms / mean)))))
     if len(train) > 20_000:
         number *= 4
     batch = Setting(number, f"structures per optimizer step, {round(number * mean):,} atoms on average")
@@ -204,8 +200,8 @@ def _weights(labels: tuple[str, ...]) -> dict[str, Setting]:
     return settings
 
 
-def _network(facts: Look, atoms: int) -> dict[str, Setting]:
-    """MACE, as large as the data allow."""
+def _network(facts: Look, atoms: int, learned: dict[str, Setting] | None) -> dict[str, Setting]:
+    """MACE, or a network of molecules for a property, as large as the data allow."""
     channels = next(number for least, number in reversed(_CHANNELS) if atoms >= least)
     size = {32: "32 channels: few data", 64: "64 channels", 128: "128 channels: many data"}[channels]
     labels, prefix = facts.structures.labels, "model.model.init_args."
@@ -225,7 +221,15 @@ def _network(facts: Look, atoms: int) -> dict[str, Setting]:
             [32] if channels < 128 else [64, 64], "widths of the network from these functions to weights"
         ),
     }
-    if not {"energy", "forces"} & set(labels):
+    if learned is not None:
+        pooling = ("sum", "... added over") if learned["data.extensive"].value else ("mean", "... averaged over")
+        del settings[f"{prefix}correlation"]
+        settings[f"{prefix}species"] = Setting(settings[f"{prefix}species"].value, "chemical symbols")
+        settings["model.model.class_path"] = Setting("eqlayers.models.MoleculeNetwork", "one number for each molecule")
+        settings[f"{prefix}layers"] = Setting(3, "interactions; an atom depends on atoms within this many cutoffs")
+        settings[f"{prefix}readout"] = Setting("scalar", "invariant numbers of the atoms ...")
+        settings[f"{prefix}pooling"] = Setting(pooling[0], f"{pooling[1]} the molecule")
+    elif not {"energy", "forces"} & set(labels):
         others = [name for name in ("dipole", "polarizability") if name in labels]
         settings[f"{prefix}properties"] = Setting(others, "what is predicted; the file has no energies or forces")
     return settings
@@ -237,19 +241,25 @@ def _network(facts: Look, atoms: int) -> dict[str, Setting]:
 def as_yaml(facts: Look, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
     """The text of a configuration."""
     general = {
-        "task": Setting("potential", "energies, forces and stress of structures"),
+        "task": Setting("potential", "energies, forces and stress of structures")
+        if facts.target is None
+        else Setting("property", "one number for each molecule"),
         "name": Setting(name, "the run's folder under `runs`"),
         "runs": Setting("runs", "folder of all runs"),
         "seed_everything": Setting(2026, "seed of weights; the same seed and thread count give the same result"),
         "threads": Setting(1, "CPU threads of torch; 0 for torch's choice, faster where structures are large"),
         "test_after_fit": Setting(True, "test the best weights at the end and write the report"),
     }
-    heading = [f"A potential for {described(facts)}.", f"Written by `{typed}`."]
+    heading = [
+        f"{f'The property {facts.target} of' if facts.target else 'A potential for'} {described(facts)}.",
+        f"Written by `{typed}`.",
+    ]
     if file is not None:
         heading.append(f"  eqlayers fit {file}")
     heading.append(
-        "Every key is also an option, e.g. --trainer.max_epochs 10. Units: eV and Angstrom; errors are reported in "
-        "meV and meV/A. Paths begin at the folder in which the command is typed."
+        "Every key is also an option, e.g. --trainer.max_epochs 10. "
+        + ("Units: eV and Angstrom; errors are reported in meV and meV/A. " if facts.target is None else "")
+        + "Paths begin at the folder in which the command is typed."
     )
     notes = list(facts.file.notes)
     if facts.guess is not None:

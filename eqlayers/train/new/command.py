@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from ...arguments import ArgumentParser
 from ...core.errors import ConfigError
 from ...data.embedded import TRAJECTORIES
 from ...data.readers import read_keys
+from ...data.targets import NO_UNIT
 from ...files import atomic_write, check_output, plain_name, read_yaml
 from ...units import read_units
 from ..configuration import last_value, near_files, typed_value
@@ -25,6 +27,7 @@ _YAML = (".yaml", ".yml")
 OPTIONS = {
     "cutoff": "--data.cutoff",
     "atoms": "--data.e0s",
+    "pooling": "--data.extensive, --model.model.init_args.pooling",
     "split": "--data.split, --data.val, --data.test",
     "network": "--model.model, --model.model.init_args.hidden, .lmax, .layers",
     "training": "--trainer.max_epochs, --data.batch_size",
@@ -41,18 +44,21 @@ def run(args: Sequence[str]) -> None:
         epilog=_EPILOG,
     )
     parser.add_argument("structures", metavar="STRUCTURES", help="a file that ASE reads, with energies or forces")
+    about = "learn this property of molecules in place of a potential: a name in the file, such as gap"
+    parser.add_argument("--target", metavar="NAME", help=about)
+    parser.add_argument("--unit", default=NO_UNIT, help="its unit, which reports name; numbers stay as they are")
     parser.add_argument("-o", "--output", metavar="FILE", help="a .yaml; STRUCTURES.yaml in this folder by default")
     parser.add_argument("--overwrite", action="store_true", help="write over a file that is there")
     parser.add_argument("--keys", metavar="NAMES", help="names of labels in the file: '{energy: my_energy}'")
     parser.add_argument("--units", metavar="UNITS", help="their units: '{energy: Hartree, forces: Hartree/Bohr}'")
     options = parser.parse_args(list(args))
-    name = _name_of(options.structures)
+    name = _name_of(options.structures, options.target)
     output = Path(options.output or f"{name}.yaml")
     there = None if options.overwrite else "Write over it with --overwrite, or name another with --output."
     check_output(output, "--output", _YAML, new=there)
     keys, units = read_keys(_mapping("--keys", options.keys)), read_units(_mapping("--units", options.units))
-    facts = look(options.structures, keys, units)
-    choices = choose(facts)
+    facts = look(options.structures, keys, units, options.target)
+    choices = choose(facts, options.unit)
     typed = f"eqlayers new {shlex.join(args)}"
     with atomic_write(output) as file:
         file.write(as_yaml(facts, choices, name, typed, shlex.quote(str(output))).encode())
@@ -67,9 +73,11 @@ def _mapping(option: str, text: str | None) -> Any:
     return mapping
 
 
-def _name_of(structures: str) -> str:
-    """The name of a run, which is the name of the file; the run of a hidden file is not hidden."""
+def _name_of(structures: str, target: str | None = None) -> str:
+    """The name of a run, of the file and the property if there is one; the run of a hidden file is not hidden."""
     name = Path(structures).stem.lstrip(".") or "structures"
+    if target is not None:
+        name += "_" + re.sub(r"\W+", "_", target)
     return plain_name(name, "the name of STRUCTURES", "Rename the file.", "file")
 
 
@@ -77,10 +85,11 @@ def summary(facts: Look, choices: Choices, options: Mapping[str, str]) -> list[s
     """The findings and choices in a few lines, each above the options that replace it."""
     of = {name: setting.value for name, setting in choices.settings.items()}
     about = {name: setting.about for name, setting in choices.settings.items()}
-    network = "MACE " + of["model.model.init_args.hidden"]
+    network = f"{of['model.model.class_path'].rpartition('.')[2]} {of['model.model.init_args.hidden']}"
+    atoms, setting = ("atoms", "data.e0s") if facts.target is None else ("pooling", "data.extensive")
     said = {
         "cutoff": f"{of['data.cutoff']:g} {about['data.cutoff'].rpartition(';')[0]}",
-        "atoms": f"{of['data.e0s']}: {about['data.e0s']}",
+        atoms: f"{of[setting]}: {about[setting]}",
         "split": f"{of['data.split']}: {about['data.split']}",
         "network": f"{network}, lmax {of['model.model.init_args.lmax']}, {of['model.model.init_args.layers']} layers",
         "training": f"{choices.epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
@@ -125,7 +134,8 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
             "structures in the configuration, as data.path."
         )
     options = ["fit", *rest]
-    name = str(last_value(options, "name") or _name_of(first))
+    target = last_value(options, "data.target")
+    name = str(last_value(options, "name") or _name_of(first, target))
     folder = run_folder(str(last_value(options, "runs", "runs")), name)
     kept = folder / "config.yaml"
     if args[0] != "fit" or ("--resume" in rest and kept.is_file()):
@@ -137,14 +147,15 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
         _check_same(first, kept, args[0])
         yield [args[0], "-c", str(kept), *rest]
         return
-    names = (_mapping(f"--{key}", last_value(options, key)) for key in ("data.keys", "data.units"))
-    facts = look(first, *names)
+    keys, units = (_mapping(f"--{key}", last_value(options, key)) for key in ("data.keys", "data.units"))
+    facts = look(first, keys, units, target)
     choices = choose(facts)
     of_potential = ("model.model", "data.cutoff") if last_value(options, "start_from") is not None else ()
     kept_settings = {key: one for key, one in choices.settings.items() if not key.startswith(of_potential)}
     print("defaults, each above the options that replace it:")
     print("\n".join(summary(facts, choices, OPTIONS)))
-    print(f"configuration: {kept}; `eqlayers new {shlex.quote(first)}` writes one with comments, to edit", flush=True)
+    again = shlex.join([first, *(() if target is None else ("--target", str(target)))])
+    print(f"configuration: {kept}; `eqlayers new {again}` writes one with comments, to edit", flush=True)
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as place:
         path = Path(place) / f"{name}.yaml"
         taken = choices._replace(settings=kept_settings)

@@ -17,6 +17,7 @@ from ...core.errors import ConfigError, DataError, EqlayersWarning
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.neighbors import StructureEdges, structure_edges
 from ...data.plausible import check_physics, check_reach
+from ...data.propertymodule import keys_of
 from ...data.readers import StructureFile, read_file
 from ...data.statistics import lone_atoms, regression
 from ...data.structures import StructureArrays
@@ -135,6 +136,7 @@ class Look:
         isolated: Atomic numbers of which there is an atom alone, with its energy.
         unique: Whether the energies determine the energies of atoms, by composition.
         noticed: Sentences on what looks wrong.
+        target: The property that is learned, a name in the file; None for a potential.
     """
 
     path: str
@@ -147,6 +149,7 @@ class Look:
     unique: bool
     near: Near
     noticed: list[str]
+    target: str | None = None
 
     @property
     def structures(self) -> StructureArrays:
@@ -171,13 +174,20 @@ class Look:
         return self.successive < _ALIKE
 
 
-def look(path: str, keys: Mapping[str, str | None] | None = None, units: Mapping[str, str] | None = None) -> Look:
+def look(
+    path: str,
+    keys: Mapping[str, str | None] | None = None,
+    units: Mapping[str, str] | None = None,
+    target: str | None = None,
+) -> Look:
     """Look at a file of structures.
 
     Args:
         path: A file, or the name of an embedded set.
         keys, units: As of :func:`eqlayers.data.readers.read_structures`.
+        target: The property that is learned, in place of a potential.
     """
+    keys = keys if target is None else keys_of(target)
     embedded = path in TRAJECTORIES and not Path(path).exists()
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -185,11 +195,11 @@ def look(path: str, keys: Mapping[str, str | None] | None = None, units: Mapping
         file, guess = _read(path, embedded, keys, units)
         said += [str(one.message) for one in caught if one.category is EqlayersWarning]
     structures = file.structures
-    if not set(structures.labels) & {"energy", "forces", "dipole", "polarizability"}:
+    if not set(structures.labels) & {"energy", "forces", "dipole", "polarizability", "y"}:
         raise DataError(
             f"{path} must have energies, forces, dipoles or polarizabilities of its structures, got labels "
             f"{', '.join(structures.labels) or 'none'}; it has no other name that is known. Name them: --keys "
-            "'{energy: my_energy, forces: my_forces}'."
+            "'{energy: my_energy, forces: my_forces}', or learn one property: --target my_gap."
         )
     alone = lone_atoms(structures)
     some = np.flatnonzero(structures.n_atoms > 1)
@@ -212,6 +222,7 @@ def look(path: str, keys: Mapping[str, str | None] | None = None, units: Mapping
         unique=rank == len(structures.species),
         near=_near(structures.take(rows), edges),
         noticed=[*said, *check_physics(structures), *_outliers(structures, counts, known & ~alone)],
+        target=target,
     )
 
 
@@ -325,7 +336,7 @@ def described(facts: Look) -> str:
     """Number, size, species, periodicity and labels in one line."""
     structures = facts.structures
     cell = {"none": "not periodic", "all": "periodic", "some": "some of them periodic"}[facts.periodic]
-    labels = ", ".join(structures.labels)
+    labels = facts.target or ", ".join(structures.labels)
     species = symbols_of(structures.species)
     free = f", and {facts.free} free atoms" if facts.free else ""
     return f"{facts.path}: {facts.sizes} atoms of {species}, {cell}{free}; {labels}"
