@@ -30,7 +30,7 @@ BELOW = {
     "elements": ("core",),  # symbols, atomic numbers and radii
     "database": ("files", "units"),  # labels in databases of ASE
     "arguments": ("core",),
-    "irreps": ("core",),
+    "irreps": ("keywords",),
     "sparse": ("core",),  # sparse products and their infos, complete
     "e3nn_compat": ("irreps",),  # state dicts and TorchScript
     "layers.base": ("e3nn_compat", "keywords", "elements", "sparse"),
@@ -65,7 +65,7 @@ BELOW = {
     "errors": ("core",),
     "graph": ("core",),
     "memory": ("core",),
-    "backends": ("core",),
+    "backends": ("names",),
     "algebra": ("irreps",),
     "autograd": ("sparse",),
     "ops": ("sparse",),
