@@ -67,7 +67,8 @@ class StructureStatistics:
         num_train: Number of training structures.
         energy_std: Standard deviation of the energies less the shifts, in eV; NaN without energies.
         labels: Names of the labels that the training part has.
-        unique: Whether the energies determine the shifts; a fit to fewer compositions than species does not.
+        unique: Whether the energies determine the fitted shifts; fewer compositions than species do not.
+        fitted: Species whose shifts are fitted, as no energy of a free atom is known.
         tensor_scales: Root mean square of the components of dipoles (e Angstrom) and polarizabilities (Angstrom^3) over
             the root of the number of atoms; of those that occur and are not 0.
     """
@@ -80,6 +81,7 @@ class StructureStatistics:
     energy_std: float
     labels: tuple[str, ...]
     unique: bool = True
+    fitted: tuple[int, ...] = ()
     tensor_scales: dict[str, float] = field(default_factory=dict)
 
 
@@ -220,6 +222,15 @@ def lone_atoms(structures: StructureArrays) -> NDArray[np.bool_]:
     return alone
 
 
+def without_training(structures: StructureArrays) -> NDArray[np.bool_]:
+    """Whether a structure is a lone atom whose labels no training changes, `[N]`: its energy is the shift.
+
+    A polarizability of a free atom can be learned; a structure that has it and no energy is another one.
+    """
+    learned = np.isnan(structures.energy) & ~np.isnan(structures.polarizability[:, 0, 0])
+    return lone_atoms(structures) & ~learned
+
+
 def compute_structure_statistics(
     structures: StructureArrays, edges: StructureEdges, train: NDArray[np.int64], e0s: str | Mapping[Any, float] = "fit"
 ) -> StructureStatistics:
@@ -232,12 +243,14 @@ def compute_structure_statistics(
         e0s: Energies of free atoms, which are the shifts: "fit", the least-squares fit of the energies by the numbers
             of atoms of each species, the shortest one where it is not unique; "isolated", the energies of the
             structures with one atom, wherever they are in the data set; "none", zeros; or a mapping from element to eV.
+            Species that have no such structure, or are not in the mapping, are fitted to what is left of the energies.
 
     Returns:
         The statistics.
 
     Raises:
-        DataError: A species has no energy in ``e0s``, or none of its lone atoms has one; no atom has a neighbour.
+        DataError: No species has an energy in ``e0s`` or a lone atom with one, or some have none and the training part
+            has no energies to fit them to; no atom has a neighbour.
     """
     check_edges(edges, check_structures(structures))
     train, energies = check_rows("train", train, len(structures)), read_e0s(e0s)
@@ -248,20 +261,20 @@ def compute_structure_statistics(
         )
     part, species = structures.take(train), structures.species
     counts, known = part.counts(species), ~np.isnan(part.energy)
-    shifts, unique = np.zeros(len(species)), True
-    if energies == "isolated":
-        energies = _isolated(structures)
-    if isinstance(energies, dict):
-        missing = [number for number in species if number not in energies]
-        if missing:
-            raise DataError(
-                f"e0s must give an energy to every species of {structures.source}, got none for "
-                f'{symbols_of(missing)}. Add them, or use e0s="fit".'
-            )
-        shifts = np.array([energies[number] for number in species])
-    elif energies == "fit" and known.any():
-        shifts = regression(counts[known], part.energy[known], intercept=False)
-        unique = bool(np.linalg.matrix_rank(counts[known]) == len(species))
+    free = {"fit": {}, "none": dict.fromkeys(species, 0.0)}.get(energies) if isinstance(energies, str) else energies
+    free = _isolated(structures) if free is None else free
+    lacking = np.array([number not in free for number in species])
+    fitted = tuple(number for number in species if number not in free)
+    if energies != "fit" and fitted and not (set(free) & set(species) and known.any()):
+        raise DataError(
+            f"e0s must give an energy to every species of {structures.source}, or to some of them where the training "
+            f'part has energies to fit the others to, got none for {symbols_of(fitted)}. Add them, or use e0s="fit".'
+        )
+    shifts = np.array([free.get(number, 0.0) for number in species])
+    rest = (part.energy - counts @ shifts)[known]
+    if fitted and known.any():
+        shifts[lacking] = regression(counts[known][:, lacking], rest, intercept=False)
+    unique = not known.any() or bool(np.linalg.matrix_rank(counts[known][:, lacking]) == len(fitted))
     residual = (part.energy - counts @ shifts)[known]
     energy_std = float(residual.std()) if known.any() else float("nan")
     forces = part.forces[~np.isnan(part.forces[:, 0])]
@@ -269,7 +282,12 @@ def compute_structure_statistics(
     shared = _shared(structures, edges, train, shifts, scale, part.energy[known])
     tensor_scales = _tensor_scales(part)
     return StructureStatistics(
-        energy_std=energy_std, labels=part.labels, unique=unique, tensor_scales=tensor_scales, **shared
+        energy_std=energy_std,
+        labels=part.labels,
+        unique=unique,
+        fitted=fitted,
+        tensor_scales=tensor_scales,
+        **shared,
     )
 
 

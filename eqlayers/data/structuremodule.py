@@ -22,7 +22,7 @@ from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_keys, read_structures
 from eqlayers.data.replay import only_labels, read_replay, replayed
 from eqlayers.data.splits import SPLIT_SEED, STRUCTURE_SPLITS, limited, split_structures
-from eqlayers.data.statistics import StructureStatistics, compute_structure_statistics, lone_atoms, read_e0s
+from eqlayers.data.statistics import StructureStatistics, compute_structure_statistics, read_e0s, without_training
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
 from eqlayers.elements import symbols_of
@@ -42,7 +42,7 @@ class StructureDataModule(FlatDataModule):
 
     After `setup`: `train_set`, `val_set`, `test_set`, `statistics`, `labels` of the new structures of the training
     part, `report`, the lines that say what was read, which are logged as well, and `findings`, the warnings about
-    mistakes that may be none.
+    mistakes that may be none; `lone_set`, free atoms with an energy, which are in no part.
 
     Args:
         path: A file that ASE reads, an npz archive as of rMD17, or an embedded set of GFN2-xTB frames: "ethanol_md",
@@ -61,7 +61,7 @@ class StructureDataModule(FlatDataModule):
         keys: Name in the file by label, where it is not one that is recognised; see `read_structures`.
         units: Unit by quantity; see `read_structures`.
         e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_structure_statistics`.
-            Structures with one atom are in no part with "isolated".
+            Structures with one atom are in no part, as no training changes their energy, which is the shift.
         replay: Structures of an earlier training in every epoch of this one, as a mapping: ``path``, and perhaps
             ``number``, how many of them, drawn by ``split_seed``, or which fraction of each epoch (0.5); ``labels``,
             those that count (all); ``keys`` and ``units`` of that file. They are in the training part alone, for its
@@ -97,6 +97,7 @@ class StructureDataModule(FlatDataModule):
     train_set: StructureDataset
     val_set: StructureDataset
     test_set: StructureDataset
+    lone_set: StructureDataset
 
     def __init__(
         self,
@@ -191,9 +192,15 @@ class StructureDataModule(FlatDataModule):
     def _describe(self, structures: StructureArrays, edges: StructureEdges, train: NDArray[np.int64]) -> list[str]:
         """Set the statistics of the training part, and say them in lines."""
         statistics = self.statistics = compute_structure_statistics(structures, edges, train, self.e0s)
-        return [
+        lone = np.flatnonzero(without_training(structures) & ~np.isnan(structures.energy))
+        self.lone_set = StructureDataset(structures, edges, lone, self.dtype)
+        mixed = ", fitted" if 0 < len(statistics.fitted) < len(statistics.species) else ""
+        named = {z: f"{symbols_of([z])}: {shift:.6g} eV" for z, shift in statistics.shifts.items()}
+        taken = "these are taken from them" if self.e0s == "isolated" else "e0s: isolated takes these from them"
+        about = f"lone atoms: {len(lone):,} structures, in no part, as their energies are the shifts; {taken}"
+        return [about] * bool(len(lone)) + [
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
-            + ", ".join(f"{symbols_of([number])}: {shift:.6g} eV" for number, shift in statistics.shifts.items())
+            + ", ".join(text + mixed * (z in statistics.fitted) for z, text in named.items())
             + ("" if statistics.unique else "; not energies of free atoms: the data have too few compositions to tell"),
             f"scale {statistics.scale:.4g}, energies less shifts deviate by {statistics.energy_std:.4g} eV, "
             f"{statistics.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
@@ -209,7 +216,7 @@ class StructureDataModule(FlatDataModule):
             structures, rows = StructureArrays.joined(list(sources.values())), self._split(sources)
             self._said = check_physics(structures)
             # the neighbours of the 100,000 structures of a file of which 2,000 are used would take gigabytes
-            references = np.flatnonzero(lone_atoms(structures)) if self.e0s == "isolated" else np.empty(0, np.int64)
+            references = np.flatnonzero(without_training(structures))
             used = np.unique(np.concatenate([*rows.values(), references]))
             self._loaded = structures.take(used), {name: np.searchsorted(used, part) for name, part in rows.items()}
         return self._loaded
@@ -239,7 +246,7 @@ class StructureDataModule(FlatDataModule):
 
     def _usable(self, source: StructureArrays) -> NDArray[np.bool_]:
         """Whether a structure may be in a part, `[N]`."""
-        return ~lone_atoms(source) if self.e0s == "isolated" else np.ones(len(source), dtype=bool)
+        return ~without_training(source)
 
     def _split(self, sources: Mapping[str, StructureArrays]) -> dict[str, NDArray[np.int64]]:
         """Rows of the joined sources by part."""

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 from torch_geometric.loader import DataLoader
 
 from ..core.checks import check_flag, check_number, check_type
@@ -20,7 +20,7 @@ from ..core.errors import ConfigError
 from ..data.statistics import regression
 from ..data.structures import StructureArrays
 from ..elements import by_element, element, symbols_of
-from ..models import Potential, Structures, build_potential, describe_potential, read_potential
+from ..models import Committee, Potential, Structures, build_potential, describe_potential, read_potential
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
 from .agreement import SAME_WEIGHTS, differences
@@ -142,18 +142,20 @@ def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: boo
     before = dict(zip(potential.species, potential.shifts.tolist(), strict=True))
     if "energy" not in potential.properties:
         return
-    if data.e0s != "fit":
-        after, how = dict(data.statistics.shifts), "as given by data.e0s"
-    else:
+    after = {z: shift for z, shift in data.statistics.shifts.items() if z not in data.statistics.fitted}
+    how = "as given by data.e0s"
+    potential.shifts.copy_(torch.tensor(list((before | after).values()), dtype=torch.float64))
+    if data.statistics.fitted:
         rows = _with_energies(data.train_set.structures, data.train_set.rows)
         part = data.train_set.structures.take(np.array(data.train_set.rows, np.int64)[rows]) if len(rows) else None
-        free = [z for z in (part.species if part is not None else ()) if refit or z not in known]
-        after, how = {}, f"fitted to {len(rows)} energies"
+        free = [z for z in (part.species if part is not None else ()) if z not in after and (refit or z not in known)]
+        how = f"{how}, others " * bool(after) + f"fitted to {len(rows)} energies"
         if part is not None and free:
             atoms = part.n_atoms[:, None]
-            lacking = (part.energy - _energies(potential, data, rows))[:, None] / atoms
+            part_set = Subset(data.train_set, rows.tolist())
+            lacking = (part.energy - energies_of(potential, part_set, data.eval_size(data.train_set)))[:, None] / atoms
             corrections = regression(part.counts(tuple(free)) / atoms, lacking[:, 0], intercept=False)
-            after = {z: before[z] + float(change) for z, change in zip(free, corrections, strict=True)}
+            after |= {z: before[z] + float(change) for z, change in zip(free, corrections, strict=True)}
     potential.shifts.copy_(torch.tensor(list((before | after).values()), dtype=torch.float64))
     told = [f"{symbols_of([z])}: {before[z]:.6g} -> {value:.6g} eV" for z, value in after.items()]
     rank_zero_info(f"shifts {how}: {', '.join(told)}" if told else "shifts: as in the starting potential")
@@ -171,14 +173,13 @@ def _with_energies(structures: StructureArrays, rows: Sequence[int]) -> NDArray[
 
 
 @torch.no_grad()
-def _energies(potential: Potential, data: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """``[len(rows)]`` eV."""
+def energies_of(potential: Potential | Committee, part: Dataset[Any], size: int) -> NDArray[np.float64]:
+    """``[N]`` eV: predictions for the structures of a dataset, ``size`` at once."""
     training, energies = potential.training, []
     potential.eval()
-    part, size = Subset(data.train_set, rows.tolist()), data.eval_size(data.train_set)
     for batch in DataLoader(part, size, generator=torch.Generator()):  # no number of the global state
-        known = Structures.of(batch)
+        known = Structures.of(batch.to(potential.device))
         cell = None if known.cell is None else known.cell.to(potential.dtype)
         energies.append(potential(known._replace(pos=known.pos.to(potential.dtype), cell=cell), ("energy",))["energy"])
     potential.train(training)
-    return torch.cat(energies).numpy()
+    return torch.cat(energies).cpu().numpy()

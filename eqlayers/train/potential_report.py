@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from ..core.errors import EqlayersError
+from ..data.statistics import regression
+from ..data.structure_dataset import StructureDataset
 from ..files import LABEL_NAMES, LABEL_SIZES
-from ..models import Potential, save_potential
+from ..models import Committee, Potential, save_potential
 from ..models.committee import DEVIATION
 from ..pages import Block, Picture, Section, Table, Text, number
 from ..testing import check_potential
 from ..units import unit_size
 from . import page
+from .fine_tuning import energies_of
 from .labels import LABELS, SHOWN
 from .plots import histogram, parity_plot
 from .potential import PotentialModule
@@ -57,9 +60,14 @@ class PotentialTestReport(TestReport):
 
     def measured(self, module: Any, data: Any, values: dict[str, Array]) -> list[Row]:
         """Errors of each quantity, then of each group of structures, printed as a table."""
-        rows, groups = _rows(module, values), data.test_set.groups
+        fit = Composition.of(data.train_set)
+        rows, groups = _rows(module, values, fit), data.test_set.groups
         named = enumerate(groups) if len(groups) > 1 else ()
-        of_groups = [row for place, group in named for row in _rows(module, values, place, f" of {group or 'others'}")]
+        of_groups = [
+            row for place, group in named for row in _rows(module, values, fit, place, f" of {group or 'others'}")
+        ]
+        if "energy" in module.judged and len(data.lone_set):
+            rows += _lone_rows(module.potential, data, fit)
         few = len(groups) <= MOST_GROUPS
         Console().print(_table([*rows, *of_groups] if few else rows).rich("test errors"))
         if not few:
@@ -105,8 +113,9 @@ class PotentialTestReport(TestReport):
         potential, tested = module.potential, Tested(values, data.test_set.groups)
         single = isinstance(potential, Potential)  # and no committee, whose members have reports of their own
         about = (
-            "The last column is the error of a prediction that sees no geometry: the mean energy of an atom, and 0 for "
-            "forces, stress and dipoles. A potential that has learned something is far below it."
+            "The last column is the error of a prediction that sees no geometry: a least-squares fit of the energies "
+            "of the training part by the numbers of atoms of each element, and 0 for forces, stress and dipoles. A "
+            "potential that has learned something is far below it. Energies of lone atoms are shifts, not trained."
         )
         facts = {"cutoff": f"{potential.cutoff:g} A", "dtype": str(potential.dtype).removeprefix("torch.")}
         several = len(tested.groups) > 1
@@ -130,18 +139,48 @@ class PotentialTestReport(TestReport):
         return {}
 
 
-def _rows(module: PotentialModule, values: dict[str, Array], place: int | None = None, of: str = "") -> list[Row]:
+class Composition(NamedTuple):
+    """Energies by the numbers of atoms of each species, fitted to a training part, in eV."""
+
+    species: tuple[int, ...]
+    energies: Array
+
+    @classmethod
+    def of(cls, part: StructureDataset) -> Composition:
+        """The least-squares fit to a part."""
+        structures = part.structures.take(np.asarray(part.rows))
+        counts, known = structures.counts(structures.species), ~np.isnan(structures.energy)
+        return cls(structures.species, regression(counts[known], structures.energy[known], intercept=False))
+
+    def __call__(self, z: Array, atoms: Array) -> Array:
+        """Energies of structures `[N]` of ``atoms`` atoms each."""
+        by_number = np.zeros(len(chemical_symbols))
+        by_number[list(self.species)] = self.energies
+        return np.asarray(np.add.reduceat(by_number[z.astype(int)], np.cumsum(atoms.astype(int)) - atoms.astype(int)))
+
+
+def _lone_rows(potential: Potential | Committee, data: Any, fit: Composition) -> list[Row]:
+    """Errors of free atoms, which are in no part."""
+    part = data.lone_set.structures.take(np.asarray(data.lone_set.rows))
+    unit, factor = LABELS["energy"].unit, LABELS["energy"].factor
+    error = energies_of(potential, data.lone_set, data.eval_size(data.lone_set)) - part.energy
+    plain = fit(part.z, part.n_atoms) - part.energy
+    return [_row("energy of lone atoms", unit, factor * error, factor * plain)]
+
+
+def _rows(
+    module: PotentialModule, values: dict[str, Array], fit: Composition, place: int | None = None, of: str = ""
+) -> list[Row]:
     """Errors of each label; on the whole test part, and not on one group of it, per atom and by element as well."""
     rows, z, atoms = [], values["z"], values["atoms"]
     members = np.ones(len(atoms), dtype=bool) if place is None else values["group"] == place
-    sizes = atoms[members]
     for label in module.judged:
         unit, factor = LABELS[label].unit, LABELS[label].factor
         mine = np.repeat(members, atoms.astype(int)) if label == "forces" else members
         true, error = (values[f"{label}_{kind}"][mine] * factor for kind in ("true", "error"))
         if not np.isfinite(error).any():
             continue
-        plain = true - np.nanmean(true / sizes) * sizes if label == "energy" else true
+        plain = true - factor * fit(z, atoms)[members] if label == "energy" else true
         rows.append(_row(f"{label}{of}", unit, error, plain))
         if label == "energy" and place is None:
             rows.append(_row("energy per atom", unit, error / atoms, plain / atoms))

@@ -64,7 +64,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     ),
     "compute_structure_statistics, e0s": (
         lambda v: data.compute_structure_statistics(PAIRS, LISTS, np.arange(2), v),
-        (None, 3, "x", {}, {"H": 0.0}, {"Xx": 0.0}, {1.5: 0.0}, {"H": NAN}, ["fit"]),
+        (None, 3, "x", {}, {"Cu": 0.0}, {"Xx": 0.0}, {1.5: 0.0}, {"H": NAN}, ["fit"]),
     ),
     "split_structures, name": (lambda v: data.split_structures(v, np.full(20, "")), (None, 3, [], "size")),
     "split_structures, groups": (lambda v: data.split_structures("random", v), (None, 3, "x", [], ["a"])),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eqlayers.data.neighbors import structure_edges
-from eqlayers.data.statistics import compute_structure_statistics, lone_atoms, read_e0s
+from eqlayers.data.statistics import compute_structure_statistics, lone_atoms, read_e0s, without_training
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import ConfigError, DataError
 
@@ -89,8 +89,8 @@ def test_other_energies_of_free_atoms():
     isolated = statistics(structures, np.arange(10), "isolated").shifts  # wherever the lone atoms are
     assert isolated == dict(zip(TRUE, structures.energy[-3:].tolist(), strict=True))
     assert np.flatnonzero(lone_atoms(structures)).tolist() == [37, 38, 39]
-    with pytest.raises(DataError, match=r"e0s must give an energy to every species of some, got none for C, O"):
-        statistics(structures, e0s={"H": -13.0})
+    with pytest.raises(DataError, match=r"e0s must give an energy to every species of some, .* got none for H, C, O"):
+        statistics(structures, e0s={"Cu": -13.0})
     with pytest.raises(DataError, match=r"got none for H, C, O. Add them, or use e0s=\"fit\""):
         statistics(structures.take(np.arange(37)), e0s="isolated")
 
@@ -102,8 +102,37 @@ def test_lone_atoms_of_different_energies_are_named():
     with pytest.raises(DataError, match=r"lone atoms of a species must have one energy, got .* for 2 of C in some"):
         statistics(structures, e0s="isolated")
     structures.energy[-1] = structures.energy[-2] + 5e-4
-    with pytest.raises(DataError, match=r"got none for O"):
-        statistics(structures, e0s="isolated")
+    assert statistics(structures, e0s="isolated").fitted == (8,)
+
+
+def test_energies_of_some_free_atoms_stay_and_the_rest_is_fitted():
+    """The fit is to the rest of the energies; without energies there is nothing to fit."""
+    structures, train = some(noise=0.5), np.arange(30)
+    energies = {1: TRUE[1] + 0.3, 6: TRUE[6]}
+    result = statistics(structures, train, energies)
+    counts = structures.take(train).counts((1, 6, 8))
+    rest = structures.energy[:30] - counts[:, :2] @ list(energies.values())
+    assert result.shifts == pytest.approx(
+        energies | {8: (counts[:, 2] @ rest) / (counts[:, 2] @ counts[:, 2])}, rel=1e-12
+    )
+    assert (result.fitted, result.unique) == ((8,), True)
+    assert statistics(structures).fitted == (1, 6, 8)
+    assert statistics(structures, e0s="none").fitted == statistics(structures, e0s="isolated").fitted == ()
+    part = structures.take(np.arange(39))  # without the free oxygen
+    isolated = statistics(part, train, "isolated")
+    assert {z: isolated.shifts[z] for z in (1, 6)} == dict(zip((1, 6), structures.energy[37:39].tolist(), strict=True))
+    assert isolated.fitted == (8,)
+    structures.energy[:30] = np.nan
+    with pytest.raises(DataError, match=r"to some of them where the training part has energies .* got none for O"):
+        statistics(structures, train, energies)
+
+
+def test_lone_atoms_are_trained_on_where_something_can_be_learned():
+    polarizability = np.full((40, 3, 3), np.nan)
+    polarizability[[5, 38, 39]] = np.eye(3)
+    structures = some(polarizability=polarizability)
+    structures.energy[38] = np.nan
+    assert np.flatnonzero(without_training(structures)).tolist() == [37, 39]
 
 
 def test_one_composition_does_not_determine_shifts():

@@ -155,7 +155,18 @@ def test_lone_atoms_are_references(module, tmp_path):
     data = module(path, e0s="isolated", test=0)
     assert data.statistics.shifts == {1: -13.0, 8: -400.0}
     assert lengths(data) == [18, 2, 0]
-    assert sum(lengths(module(path, e0s="none"))) == 22
+    assert [float(sample.energy) for sample in data.lone_set] == [-13.0, -400.0]
+    fitted = module(path, test=0)
+    assert lengths(fitted) == [18, 2, 0], "no training changes their energy"
+    assert any("2 structures, in no part" in line and "e0s: isolated takes" in line for line in fitted.report)
+
+
+def test_the_report_names_shifts_that_are_fitted(module, tmp_path):
+    path = trimers(tmp_path, "a.xyz", 20, 0)
+    data = module(path, e0s={"O": -400.0})
+    (line,) = [line for line in data.report if line.startswith("shifts (given)")]
+    assert "O: -400 eV" in line
+    assert ", fitted" in line.split("H: ")[1].split("O: ")[0]
 
 
 def test_batches_of_bounded_size(module):

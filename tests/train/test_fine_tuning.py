@@ -54,7 +54,7 @@ def shifted(potential: Potential, molecules: list[list[int]], unlabelled: int = 
     energy[:unlabelled] = [np.nan] * unlabelled
     labelled = replace(bare, energy=np.array(energy))
     rows = np.arange(len(molecules))[::-1].copy()  # in another order than the file
-    statistics = SimpleNamespace(shifts={1: -13.6, 8: -2041.0})
+    statistics = SimpleNamespace(shifts={1: -13.6, 8: -2041.0}, fitted=(1, 8, 16))
     return SimpleNamespace(
         train_set=StructureDataset(labelled, edges, rows), e0s="fit", eval_size=lambda part: 2, statistics=statistics
     )
@@ -97,12 +97,20 @@ def test_of_one_composition_the_change_is_the_shortest(potential: Potential) -> 
 
 def test_energies_of_free_atoms_that_are_given_are_the_shifts(potential: Potential) -> None:
     data = shifted(potential, MOLECULES)
-    data.e0s = {1: -13.6, 8: -2041.0}
+    data.statistics.fitted = ()
     fit_shifts(potential, data, known=(1, 8), refit=False)
     assert potential.shifts.tolist() == [-13.6, -2041.0, -3.0, -4.0]
-    data.e0s = "fit"
     fit_shifts(potential, shifted(potential, MOLECULES, unlabelled=6), known=(1, 8), refit=True)
     assert potential.shifts.tolist() == [-13.6, -2041.0, -3.0, -4.0]
+
+
+def test_of_some_energies_that_are_given_the_rest_is_fitted(potential: Potential) -> None:
+    """The fit is of errors with the shifts that are given."""
+    data = shifted(potential, MOLECULES)
+    data.statistics = SimpleNamespace(shifts={1: -1.0 + CHANGE[1], 8: -2.0 + CHANGE[8], 16: 9.0}, fitted=(16,))
+    fit_shifts(potential, data, known=(1, 8), refit=False)
+    want = [-1.0 + CHANGE[1], -2.0 + CHANGE[8], -3.0 + CHANGE[16], -4.0]
+    assert potential.shifts.tolist() == pytest.approx(want, rel=1e-5)
 
 
 def test_rare_species_are_among_the_many_energies_that_are_looked_at(

@@ -88,6 +88,12 @@ def test_a_trajectory_of_a_molecule(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_free_atoms_of_some_elements_are_used() -> None:
+    settings, text = written([atoms for atoms in crystals() if set(atoms.symbols) != {"Au"} or len(atoms) > 1])
+    assert settings["data"]["e0s"] == "isolated"
+    assert "no free atom of Au is in the file, so a fit gives the rest" in " ".join(text.replace("#", "").split())
+
+
 def test_crystals_with_stress_and_free_atoms() -> None:
     settings, text = written(crystals())
     assert settings["data"]["e0s"] == "isolated"

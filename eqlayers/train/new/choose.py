@@ -15,7 +15,7 @@ import yaml
 from ...core.errors import DataError
 from ...data.plausible import check_parts
 from ...data.splits import split_structures
-from ...data.statistics import lone_atoms
+from ...data.statistics import without_training
 from ...data.targets import NO_UNIT
 from ...elements import SYMBOLS, symbols_of
 from .look import Look, described
@@ -47,9 +47,8 @@ class Choices(NamedTuple):
 
 def choose(facts: Look, unit: str = NO_UNIT) -> Choices:
     """Settings of a training; ``unit`` is of a property."""
-    free, shifts = _shifts(facts)
-    alone = lone_atoms(facts.structures) if free else np.zeros(len(facts.structures), dtype=bool)
-    rows = np.flatnonzero(~alone)
+    shifts, whole = _shifts(facts), np.arange(len(facts.structures))
+    rows = whole if facts.target is not None else np.flatnonzero(~without_training(facts.structures))
     if len(rows) < _FEWEST:
         raise DataError(
             f"{facts.path} must have at least {_FEWEST} structures of more than one atom, one for each of training, "
@@ -156,22 +155,22 @@ def _cutoff(facts: Look) -> Setting:
     return Setting(cutoff, f"Angstrom; {why}; {mean:.0f} neighbours on average; the model takes it from here")
 
 
-def _shifts(facts: Look) -> tuple[bool, Setting]:
-    """Whether free atoms are used, and the setting."""
+def _shifts(facts: Look) -> Setting:
+    """The energies of free atoms."""
     species = facts.structures.species
     if "energy" not in facts.structures.labels:
-        return False, Setting("none", "no energies to fit energies of atoms to")
-    if set(species) <= set(facts.isolated):
-        return True, Setting("isolated", "energies of atoms from the structures with one atom, which are in no part")
-    missing = [z for z in species if z not in facts.isolated]
-    about = "energies of atoms by least squares"
+        return Setting("none", "no energies to fit energies of atoms to")
     if facts.isolated:
-        about += f"; no free atom of {symbols_of(missing)} is in the file"
-    elif not facts.unique:
+        about = "energies of atoms from the structures with one atom, which are in no part"
+        missing = [z for z in species if z not in facts.isolated]
+        about += f"; no free atom of {symbols_of(missing)} is in the file, so a fit gives the rest" if missing else ""
+        return Setting("isolated", about)
+    about = "energies of atoms by least squares"
+    if not facts.unique:
         about += ", not energies of free atoms: too few compositions; or {H: ..., O: ...} in eV"
     else:
         about += "; no free atoms are in the file; or {H: ..., O: ...} in eV"
-    return False, Setting("fit", about)
+    return Setting("fit", about)
 
 
 def _batches(facts: Look, train: Any, cutoff: float, atoms: int) -> tuple[Setting, Setting | None]:
