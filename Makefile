@@ -102,6 +102,7 @@ wheel-check: about-wheel-check $(VENV)/.installed-test
 # a tutorial accelerates a model of mace-torch
 docs: about-docs $(VENV)/.installed-docs $(VENV)/mace/.installed
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/extensions/check_links.py docs/_build/html
 
 lint: about-lint $(VENV)/.installed-test
 	$(BIN)/ruff check .

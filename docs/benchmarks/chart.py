@@ -2,6 +2,9 @@
 
     python docs/benchmarks/chart.py            # docs/images/chart_*.svg, and the numbers of benchmarks/README.md
 
+The chart of the page about GPUs has the convolution of `docs/benchmarks/gpu/target` and the energies and forces of
+`docs/benchmarks/gpu/networks.csv`.
+
 Each network of `docs/benchmarks/networks` is one group of bars: the package that the network comes from, every other
 package that ran the same weights, and this package. `eqlayers bench networks NAME --json FILE` makes a result.
 """
@@ -9,6 +12,7 @@ package that ran the same weights, and this package. `eqlayers bench networks NA
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,6 +106,51 @@ def draw(bars: list[Bar], path: Path, field: str, title: str) -> None:
         plt.close(figure)
 
 
+def draw_gpu(docs: Path, path: Path) -> None:
+    """Times on a GPU: one convolution in three directions, and energies and forces of MACE by the number of atoms."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    gpu = docs / "benchmarks" / "gpu"
+    case = json.loads((gpu / "target" / "gpu-target.json").read_text())["cases"][0]
+    directions = {"fwd": "forward", "bwd": "backward", "double_bwd": "second derivatives"}
+    packages = {"openequivariance": "#c9ccd1", "cuequivariance": COLOURS["peer"], "eqlayers": COLOURS["exact"]}
+    times = {
+        (row["implementation"], row["direction"]): row["seconds_flushed"]["median"] * 1e3
+        for row in case["results"]
+        if row["implementation"] != "eqlayers" or row["layout"] == "ir_mul"
+    }
+    with (gpu / "networks.csv").open() as file:
+        calls = [row for row in csv.DictReader(file) if (row["mode"], row["network"]) == ("forces", "mace")]
+    lines = {
+        "mace-torch": packages["openequivariance"],
+        "mace-torch, cuequivariance": packages["cuequivariance"],
+        "eqlayers, recorded": COLOURS["exact"],
+        "eqlayers, tables, recorded": COLOURS["tables"],
+    }
+    style = {"svg.hashsalt": "eqlayers", "svg.fonttype": "path", "font.size": 8}
+    with plt.rc_context(style):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 2.9), layout="constrained")
+        for number, (name, colour) in enumerate(packages.items()):
+            heights = [times[name, direction] for direction in directions]
+            bars = left.bar([n + 0.27 * (number - 1) for n in range(3)], heights, 0.25, color=colour, label=name)
+            left.bar_label(bars, [f"{height:.2g}" for height in heights], size=7)
+        left.set_xticks(range(3), list(directions.values()))
+        left.set(ylabel="ms, logarithmic", yscale="log", title="convolution, 160,000 edges")
+        for name, colour in lines.items():
+            rows = [row for row in calls if row["row"] == name]
+            atoms = [int(row["atoms"]) for row in rows]
+            right.plot(atoms, [float(row["ms"]) for row in rows], "o-", color=colour, label=name, markersize=3)
+        right.set(xscale="log", yscale="log", xlabel="atoms", ylabel="ms", title="MACE, energy and forces")
+        for axis in (left, right):
+            axis.legend(frameon=False, fontsize=7)
+            axis.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+        plt.close(figure)
+
+
 def numbers(bars: list[Bar], docs: Path = DOCS) -> str:
     """Five numbers in Markdown: MACE and NequIP beside the fastest other package, the least gain, and training."""
 
@@ -151,9 +200,10 @@ def main() -> None:
     bars = measured(docs)
     draw(bars, docs / "images" / "chart_time.svg", "time", "energy and forces, microseconds per atom")
     draw(bars, docs / "images" / "chart_memory.svg", "memory", "peak memory of it, MiB")
+    draw_gpu(docs, docs / "images" / "chart_gpu.svg")
     page = docs / PAGE
     page.write_text(written(page.read_text(), numbers(bars, docs)))
-    print(f"written: chart_time.svg, chart_memory.svg in {docs / 'images'}; the numbers in {page}")
+    print(f"written: chart_time.svg, chart_memory.svg, chart_gpu.svg in {docs / 'images'}; the numbers in {page}")
 
 
 if __name__ == "__main__":

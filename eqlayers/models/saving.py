@@ -51,8 +51,8 @@ def describe_potential(potential: Potential) -> dict[str, Any]:
         potential: Its network, and its repulsion if there is one, keep their arguments in an attribute ``options``.
 
     Returns:
-        ``{"network": {"class_path", "init_args"}, "species": [...], "repulsion": the same or None,
-        "subtract_isolated": True or False}``.
+        A mapping with ``network`` and ``repulsion`` (each ``class_path`` and ``init_args``, or None), ``species`` and
+        ``subtract_isolated``.
 
     Raises:
         ConfigError: The network does not keep its arguments, one of them is no plain value, or its class is not
