@@ -18,7 +18,6 @@ from .layers.rotation.functions import (
 from .layers.so2.functions import so2_linear
 from .layers.tensor_product.run import tensor_product, tensor_product_conv
 from .layers.tensor_product.tabled_weights import TabledWeights
-from .moved import answer_for_former_names
 from .names import answer_names
 from .sparse import (
     sparse_inner,
@@ -68,5 +67,3 @@ __all__ = [
 ]
 
 answer_names(__name__)
-
-answer_for_former_names(__name__)  # of pickles

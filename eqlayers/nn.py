@@ -1,7 +1,5 @@
 """Equivariant layers."""
 
-from .moved import answer_for_former_names
-
 from .core.torch_internals import is_plain as is_plain  # isort: skip  # first, as it says which torch is needed
 from .keywords import name_arguments
 from .layers.attention.module import AttentionAggregate, EquivariantAttention
@@ -123,5 +121,3 @@ __all__ = [
 name_arguments(globals(), __all__)
 
 answer_names(__name__)
-
-answer_for_former_names(__name__)  # of pickles

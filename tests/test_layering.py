@@ -19,7 +19,6 @@ KERNELS = "eqlayers_kernels"
 # what each part may import directly; everything below those is allowed as well
 BELOW = {
     KERNELS: (),
-    "moved": (),  # former names, of pickles
     "training_help": (),  # pages of help that need no import
     "notices": (KERNELS,),  # what commands show: warnings, and kernels that are compiled
     "core": (KERNELS,),  # descriptions, the operator, backends, graphs, checks and errors
@@ -69,9 +68,9 @@ BELOW = {
     "algebra": ("irreps",),
     "autograd": ("sparse",),
     "ops": ("sparse",),
-    "info": ("sparse", "moved"),
-    "forms": ("core", "moved"),
-    "lowering": ("layers.tensor_product", "moved"),
+    "info": ("sparse",),
+    "forms": ("core",),
+    "lowering": ("layers.tensor_product",),
     "functional": (
         "layers.radial_table",
         "layers.attention",
@@ -82,7 +81,6 @@ BELOW = {
         "layers.reshape",
         "layers.dropout",
         "names",
-        "moved",
     ),
     "nn": ("functional", "tools"),
     "o3": ("nn",),

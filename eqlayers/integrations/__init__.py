@@ -1,6 +1,5 @@
 """Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
 
-from ..moved import answer_for_former_names
 from ..names import answer_names
 from .forces import ForceCheck, check_forces
 from .from_mace import from_mace, to_mace
@@ -22,6 +21,5 @@ __all__ = [
     "to_nequip",
 ]
 
-answer_for_former_names(__name__)  # of pickles
 
 answer_names(__name__)

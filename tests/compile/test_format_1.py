@@ -1,6 +1,6 @@
-"""Exported graphs, pickled layers and texts of forms of format 1 of the keys are read, and give equal numbers.
+"""Exported graphs and texts of forms of format 1 of the keys are read, and give equal numbers.
 
-The files were written at commit f093e6e by ``torch.export.save``, ``torch.save`` and ``text_of``, of a TensorProduct, a
+The files were written at commit f093e6e by ``torch.export.save`` and ``text_of``, of a TensorProduct, a
 TensorProductConv and SphericalHarmonics.
 """
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from eqlayers.core.forms.keys import describe, short
-from eqlayers_kernels.forms.content import key_of
 from eqlayers_kernels.forms.formula import Block, Formula, Node, Operand
 from eqlayers_kernels.forms.program import Axis, Program, Slot
 from eqlayers_kernels.forms.program import Path as Path_
@@ -33,15 +32,6 @@ def test_an_exported_model_runs() -> None:
     program = torch.export.load(FOLDER / "exported.pt2")
     assert "eqlayers-1:" in str(program.graph)
     check(program.module()(*NUMBERS["inputs"]))
-
-
-def test_pickled_layers_run() -> None:
-    layers = torch.load(FOLDER / "pickled.pt", weights_only=False)
-    x, y, points, w, edge_index = NUMBERS["inputs"]
-    h = layers["harmonics"](points)
-    check((layers["product"](x, y), layers["conv"](x, h[:, :4], w, edge_index), h))
-    for base in (layers["product"].plan.form.program, *layers["harmonics"].formulas()):
-        assert base.key == key_of(base.content)
 
 
 @pytest.mark.parametrize("text", json.loads((FOLDER / "keys.json").read_text()), ids=["harmonics", "product", "conv"])
