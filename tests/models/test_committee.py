@@ -87,6 +87,17 @@ def test_edges_are_made_once_for_a_cutoff(committee: Committee, monkeypatch: pyt
     assert made == {"graphs": len(set(CUTOFFS)), "geometry": len(set(CUTOFFS))}
 
 
+def test_members_with_other_harmonics_do_not_share_edges() -> None:
+    """The cutoff is the same: each member has the harmonics of its own degrees."""
+    torch.manual_seed(0)
+    small = {"hidden": "2x0e + 2x1o", "layers": 2, "radial_hidden": [4], "cutoff": 3.5}
+    pair = [Potential(NequIP([1, 8], lmax=lmax, **small), [1, 8]).double().eval() for lmax in (1, 2)]
+    for members in (pair, pair[::-1]):
+        batch = structures(members[0])
+        wanted = torch.stack([member(batch, ("forces",))["forces"] for member in members]).mean(0)
+        torch.testing.assert_close(Committee(members)(batch, ("forces",))["forces"], wanted, rtol=1e-10, atol=1e-12)
+
+
 def test_members_share_their_compiled_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second network of the same architecture compiles nothing."""
     from eqlayers_kernels.c.build import cache as disk

@@ -74,6 +74,17 @@ def test_scales_multiply_and_shifts_add_by_species() -> None:
     assert potential.to(torch.float32).shifts.dtype == torch.float64  # an energy of 1e5 eV has them in full
 
 
+def test_scales_do_not_multiply_the_repulsion() -> None:
+    """Its energies are in eV already."""
+    scale, batch = {1: 2.0, 8: 0.5}, pair(0.9)
+    alone = springs(shifts={1: -3.0, 8: 5.0}, scale=scale)(batch, ("energies",))["energies"]
+    both = springs(shifts={1: -3.0, 8: 5.0}, scale=scale, repulsion=ZBL())
+    unscaled, plain = springs(repulsion=ZBL()), springs()
+    repulsion = (unscaled(batch, ("energies",))["energies"] - plain(batch, ("energies",))["energies"]).detach()
+    assert float(repulsion.min()) > 1e-3
+    torch.testing.assert_close(both(batch, ("energies",))["energies"] - alone, repulsion, rtol=0, atol=1e-13)
+
+
 def test_batches_are_their_structures(network: Potential) -> None:
     one, two = crystal(0), crystal(1)
     both = Structures(

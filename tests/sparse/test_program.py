@@ -121,6 +121,16 @@ def test_results_have_the_dtype_of_the_operands(dtype: torch.dtype) -> None:
         assert torch.equal(layer.infos(x, y, w), want)
 
 
+@pytest.mark.parametrize("mode", ["uvu", "uvw"])
+def test_reference_forms_sums_in_float64(mode: str) -> None:
+    """Its result in float32 is that of float64, rounded once."""
+    layer = product(mode, "mul_ir", internal_weights=False)
+    x, y, w = (t.detach().float() for t in operands(layer, (50,)))
+    exact = layer.infos(x.double(), y.double(), w.double(), "reference").float()
+    assert torch.equal(layer.infos(x, y, w, "reference"), exact)
+    assert not torch.equal(layer.infos(x, y, w), exact), "sums in float32 must show"
+
+
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True)]
 LAYERS: dict[str, Any] = {
     "TensorProductConv": lambda kind: (

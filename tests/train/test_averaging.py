@@ -75,6 +75,19 @@ def test_validating_after_the_fit_judges_the_weights_it_was_given(run: tuple[Spy
     assert torch.equal(spy.validated[-1], torch.full_like(spy.validated[-1], 0.25))
 
 
+def test_gradients_that_are_added_up_are_averaged_once(make_run: Callable[..., Any]) -> None:
+    """One epoch of three micro-batches: two optimizer steps, and no average between them."""
+    spy = Spy()
+    trainer, module, data = make_run(callbacks=(spy,), decay=0.45, max_epochs=3, accumulate_grad_batches=2)
+    trainer.fit(module, datamodule=data)
+    steps = [raw for n, raw in enumerate(spy.raw) if n % 3]  # behind the second and the third micro-batch
+    assert len(steps) == trainer.global_step == 6
+    assert torch.equal(spy.raw[3], spy.raw[2])
+    expected = recursion(steps, 0.45)
+    assert (recursion(spy.raw, 0.45) - expected).abs().max() > 1e-5, "an average of each micro-batch must show"
+    torch.testing.assert_close(spy.validated[-1].double(), expected, rtol=1e-6, atol=1e-6)
+
+
 def test_integer_tables_and_float64_statistics_are_copied(
     make_run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

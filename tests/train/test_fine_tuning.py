@@ -95,6 +95,14 @@ def test_of_one_composition_the_change_is_the_shortest(potential: Potential) -> 
     assert potential.shifts.tolist() == pytest.approx(want, rel=1e-5)
 
 
+def test_structures_count_alike_whatever_their_size(potential: Potential) -> None:
+    """The errors are per atom: 0.35 and 0.25 eV of two molecules of 2 and 8 atoms."""
+    data = shifted(potential, [[1, 1], [1] * 8])
+    data.train_set.structures.energy[0] += 0.2
+    fit_shifts(potential, data, known=(1, 8), refit=True)
+    assert float(potential.shifts[0]) == pytest.approx(-1.0 + 0.3, abs=1e-5)
+
+
 def test_energies_of_free_atoms_that_are_given_are_the_shifts(potential: Potential) -> None:
     data = shifted(potential, MOLECULES)
     data.statistics.fitted = ()

@@ -109,6 +109,15 @@ def test_labels_that_are_missing_do_not_count() -> None:
     assert float(kept["train/forces_mae_meV_A"].compute()) == pytest.approx(1000 * float(errors.abs().mean()))  # type: ignore[attr-defined]
 
 
+def test_weights_by_species_are_of_the_atoms_that_have_labels() -> None:
+    data, made = batch(), module(energy_weight=0.0, stress_weight=0.0, species_weights={8: 0.0, 1: 2.0})
+    data.forces[[0, 1]] = torch.nan
+    logged(made)
+    errors = (made(data)["forces"].detach() - data.forces).norm(dim=1)
+    want = 2 * errors[[2, 4, 5]].sum() / 4  # atom 3 is oxygen
+    assert float(made.training_step(data, 0).detach()) == pytest.approx(float(want))
+
+
 def test_errors_are_in_the_units_that_their_names_say() -> None:
     made, data = module(), batch()
     kept = logged(made)

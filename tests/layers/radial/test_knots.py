@@ -101,6 +101,20 @@ def test_the_order_of_functions_does_not_matter() -> None:
     assert max(found) - min(found) <= 16
 
 
+@pytest.mark.parametrize("interpolation", ["spline", "hermite", "quintic", "lagrange"])
+def test_weights_at_the_cutoff_and_beyond_are_0_whatever_the_function_is_there(interpolation: str) -> None:
+    """With their slopes: nothing is extrapolated, and edges at the cutoff are none."""
+    table = RadialTable(lambda r: (1 + r)[:, None], 4.0, knots=16, open_end=True, interpolation=interpolation)
+    for dtype in (torch.float64, torch.float32):
+        lengths = torch.tensor([4.0 - 1e-6, 4.0, 4.0 + 1e-6, 9.0], dtype=dtype, requires_grad=True)
+        weights = table(lengths).weights()[:, 0]
+        (slopes,) = torch.autograd.grad(weights.sum(), lengths)
+        torch.testing.assert_close(weights[0].double(), torch.tensor(5.0).double(), rtol=0, atol=1e-5)
+        assert float(slopes[0]) == pytest.approx(1.0, abs=1e-4)
+        assert not weights[1:].any()
+        assert not slopes[1:].any()
+
+
 class Once(torch.autograd.Function):
     """Has no second derivative."""
 
