@@ -123,7 +123,7 @@ def test_results_have_the_dtype_of_the_operands(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("mode", ["uvu", "uvw"])
 def test_reference_forms_sums_in_float64(mode: str) -> None:
-    """Its result in float32 is that of float64, rounded once."""
+    """Its result in float32 is the result in float64, rounded once."""
     layer = product(mode, "mul_ir", internal_weights=False)
     x, y, w = (t.detach().float() for t in operands(layer, (50,)))
     exact = layer.infos(x.double(), y.double(), w.double(), "reference").float()
