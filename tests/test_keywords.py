@@ -49,7 +49,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "TensorProductConv nothing": (lambda: eq.TensorProductConv("0e", "0e", "0e", PATHS, quux=1),
         "It has irreps_in1, irreps_in2, irreps_out, instructions, in1_var, in2_var, out_var, "
         "irrep_normalization, path_normalization, internal_weights, shared_weights, compile_left_right, compile_right, "
-        "normalization, layout, backend, deterministic."),
+        "normalization, simplify, layout, backend, deterministic."),
     "FullTensorProduct filter": (lambda: eq.FullTensorProduct("0e", "0e", filter=["0e"]), "Write filter_ir_out=."),
     "Linear bias": (lambda: eq.Linear("0e", "0e", bias=True), "Write biases= (by default False)."),
     "Linear in_irreps": (lambda: eq.Linear(in_irreps="0e", irreps_out="0e"), "Write irreps_in=."),

@@ -38,7 +38,7 @@ BELOW = {
     "layers.dropout": ("layers.base",),
     "layers.harmonics": ("layers.pointwise",),
     "layers.contraction": ("layers.pointwise",),
-    "layers.tensor_product": ("layers.base",),
+    "layers.tensor_product": ("layers.reshape",),
     "layers.basis": ("layers.tensor_product",),
     "layers.rotation": ("layers.harmonics", "layers.tensor_product"),
     "layers.linear": ("layers.tensor_product",),

@@ -97,7 +97,7 @@ class E3nnState(E3nnFlags, torch.nn.Module):
         generated = self._generated
         if generated is None:
             paths = tuple(tuple(ins)[:5] for ins in me.instructions)
-            irreps = (me.irreps_in1, me.irreps_in2, me.irreps_out)
+            irreps = me.plan.irreps
             generated = _generated_by_e3nn(irreps, paths, me.shared_weights, tuple(self._state_options.items()))
         for key, value in generated.items():
             like = me.output_mask
@@ -128,7 +128,7 @@ class E3nnState(E3nnFlags, torch.nn.Module):
     def _follow(self, loaded: dict[str, torch.Tensor]) -> None:
         """Take the signs of loaded coefficients: e3nn computes with the coefficients that it loads."""
         me: Any = self
-        signs = coefficient_signs(loaded, (me.irreps_in1, me.irreps_in2, me.irreps_out), me.instructions)
+        signs = coefficient_signs(loaded, me.plan.irreps, me.instructions)
         signed = [
             old if sign is None else ins._replace(path_weight=ins.path_weight * sign)
             for sign, ins, old in zip(signs, me.instructions, me.plan.instructions, strict=True)

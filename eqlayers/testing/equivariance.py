@@ -29,6 +29,7 @@ from ..core.checks import (
 from ..core.errors import ConfigError, MismatchError, ShapeError
 from ..irreps.algebra import as_irreps, representation_matrix
 from ..irreps.layout import LAYOUTS, FlatLayout, to_ir_mul, to_mul_ir
+from ..layers.base.columns import same_order
 
 #: Entry of ``irreps_in`` for positions, which rotate as '1o' and move.
 POSITIONS = "positions"
@@ -105,10 +106,10 @@ def equivariance_residual(
     for number, (x, irreps) in enumerate(zip(inputs, ins, strict=True)):
         FlatLayout(irreps, layout).check(f"inputs[{number}]", check_floating(f"inputs[{number}]", x, "[..., dim]"))
 
-    plain = check_floating("the result of fn", fn(*inputs), "[..., dim]")
+    plain = check_floating("the result of fn", _outputs(fn(*inputs))[0], "[..., dim]")
     FlatLayout(out, layout).check("the result of fn", plain)
     moved = [_moved(x, irreps, matrix, None, layout) for x, irreps in zip(inputs, ins, strict=True)]
-    difference = (fn(*moved) - _moved(plain, out, matrix, None, layout)).abs().max()
+    difference = (_outputs(fn(*moved))[0] - _moved(plain, out, matrix, None, layout)).abs().max()
     return float(difference.detach() / plain.detach().abs().max().clamp(min=torch.finfo(plain.dtype).tiny))
 
 
@@ -174,7 +175,7 @@ def check_equivariance(
         The residual of each motion.
 
     Raises:
-        MismatchError: Some residual is above the tolerance.
+        MismatchError: Some residual is above the tolerance; the layers that misread 'ir_mul' are named.
         ConfigError: Irreps are missing, or an option is out of range. IrrepsError: Irreps that cannot be read.
         ShapeError, DTypeError: Inputs or outputs do not fit their irreps.
 
@@ -239,9 +240,42 @@ def check_equivariance(
     if raise_exception and not report.ok:
         raise MismatchError(
             f"{type(module).__name__} must commute with every motion within {tolerance:g}, got\n{report}\nWhere "
-            f"reflections alone fail, parities are wrong. Check the parts of the module one by one."
+            f"reflections alone fail, parities are wrong. {_cause(twin, lambda: run(arguments))}"
         )
     return report
+
+
+def _cause(twin: torch.nn.Module, run: Callable[[], Any]) -> str:
+    """A sentence on layers that read the groups of the layer before in another order, or what to do without any."""
+    results: dict[int, tuple[str, Irreps, Tensor]] = {}  # the tensors are kept, so that no other gets their numbers
+    causes: list[str] = []
+
+    def watch(name: str, module: Any) -> None:
+        here = f"{type(module).__name__} {name!r}"
+
+        def before(_: Any, inputs: tuple[Any, ...]) -> None:
+            names = ("irreps_in", "irreps_in1", "irreps_in2")
+            irreps = [getattr(module, one) for one in names if isinstance(getattr(module, one, None), Irreps)]
+            for x, reads in zip(inputs, irreps, strict=False):
+                source, gives, _tensor = results.get(id(x), ("", reads, x))
+                if not same_order(gives, reads, "ir_mul"):
+                    causes.append(
+                        f"{here} reads {reads}, and {source} gives {gives}, which is another order in layout 'ir_mul'. "
+                        f"Build the one with simplify=True or nn.Sort behind it, or the other with these irreps."
+                    )
+
+        def after(_: Any, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and isinstance(getattr(module, "irreps_out", None), Irreps):
+                results[id(output)] = here, module.irreps_out, output
+
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+
+    watched = [(name, module) for name, module in twin.named_modules() if getattr(module, "layout", "") == "ir_mul"]
+    for name, module in watched if len(watched) > 1 else []:
+        watch(name, module)
+    run()
+    return causes[0] if causes else "Check the parts of the module one by one."
 
 
 def _irreps_of_inputs(module: torch.nn.Module) -> list[Any]:
@@ -294,10 +328,10 @@ def _check_fits(name: str, x: Any, irreps: Any, layout: str) -> None:
 
 
 def _outputs(result: Any) -> list[Any]:
-    """The list of outputs: one, or the items of a tuple or a dictionary in their order."""
-    if isinstance(result, Mapping):
-        return list(result.values())
-    return list(result) if isinstance(result, (list, tuple)) else [result]
+    """The list of outputs: one, or the items of a tuple or a dictionary in their order; numbers as rows of one."""
+    result = list(result.values()) if isinstance(result, Mapping) else result
+    items = list(result) if isinstance(result, (list, tuple)) else [result]
+    return [y.reshape(1) if isinstance(y, Tensor) and not y.ndim else y for y in items]
 
 
 def _moved(x: Any, irreps: Any, matrix: Tensor, shift: Tensor | None, layout: str) -> Any:

@@ -52,10 +52,10 @@ def test_arguments_have_e3nns_names_order_and_defaults(name: str) -> None:
     """Ours may follow as keywords only."""
     theirs = list(inspect.signature(getattr(o3, name)).parameters.values())
     ours = list(inspect.signature(getattr(eq.o3, name)).parameters.values())
-    assert [(p.name, p.kind, p.default) for p in ours if p.name not in ("layout", "backend")] == [
+    assert [(p.name, p.kind, p.default) for p in ours if p.name not in ("simplify", "layout", "backend")] == [
         (p.name, p.kind, p.default) for p in theirs
     ]
-    assert all(p.kind is p.KEYWORD_ONLY for p in ours if p.name in ("layout", "backend"))
+    assert all(p.kind is p.KEYWORD_ONLY for p in ours if p.name in ("simplify", "layout", "backend"))
 
 
 METHODS = ("forward", "right", "weight_view_for_instruction", "weight_views", "visualize")

@@ -13,7 +13,7 @@ from torch import Tensor
 import eqlayers as eq
 from eqlayers import nn
 from eqlayers.errors import ConfigError, MismatchError, ShapeError
-from eqlayers.testing import check_equivariance
+from eqlayers.testing import check_equivariance, equivariance_residual
 
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
 IRREPS = "3x0e + 2x1o"
@@ -181,3 +181,38 @@ X = torch.ones(4, 9)
 def test_what_does_not_fit_is_refused(error: type[Exception], text: str, call: Any) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+class _Network(torch.nn.Module):
+    """A product and a map of its simplified irreps."""
+
+    irreps_in1, irreps_in2, irreps_out = o3.Irreps("2x0e + 2x1o"), o3.Irreps("0e + 1o"), o3.Irreps("1o")
+
+    def __init__(self, layout: str, simplify: bool) -> None:
+        super().__init__()
+        self.layout = layout
+        out, instructions = eq.paths(self.irreps_in1, self.irreps_in2, "0e + 1o")
+        both = self.irreps_in1, self.irreps_in2
+        self.product = eq.TensorProduct(*both, out, instructions, layout=layout, simplify=simplify)
+        self.linear = eq.Linear(out.simplify(), "1o", layout=layout)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.product(x, y))
+
+
+def test_the_layers_that_misread_ir_mul_are_named() -> None:
+    text = r"Linear 'linear' reads 4x0e\+4x1o, and TensorProduct 'product' gives 2x0e\+2x0e\+2x1o\+2x1o.*simplify=True"
+    with pytest.raises(MismatchError, match=text):
+        check_equivariance(_Network("ir_mul", False))
+    for layout, simplify in (("mul_ir", False), ("ir_mul", True)):
+        assert check_equivariance(_Network(layout, simplify)).ok
+
+
+def test_a_number_is_a_result() -> None:
+    class Energy(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.square().sum()
+
+    assert check_equivariance(Energy(), irreps_in=["1o"], irreps_out="0e").ok
+    assert equivariance_residual(Energy(), ["1o"], "0e") < 1e-14
+    assert not check_equivariance(Energy(), irreps_in=["1o"], irreps_out="0o", raise_exception=False).ok

@@ -95,9 +95,8 @@ class TensorProductConv(ProductLayer):
                 refuse_edges(f"edge_attr of {self._owner}", edge_attr, ORDER[self._owner])  # torch-geometric's order
                 raise
             shared = w.ndim == 1
-        return run_convolution(
-            self.plan, x, edge_attr, w, edge_index, num_nodes, shared, self.backend, self.deterministic
-        )
+        z = run_convolution(self.plan, x, edge_attr, w, edge_index, num_nodes, shared, self.backend, self.deterministic)
+        return self.sort(z) if self._sorts else z
 
     def extra_repr(self) -> str:
         """Irreps, paths, weights, backend; and whether gradients may be summed in any order."""

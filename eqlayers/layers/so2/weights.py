@@ -34,6 +34,8 @@ def check_convertible(tp: ProductLayer, linear: Linear | None) -> str:
                 "weights must be the layer's own, one set for all samples, got a layer that is given them. Radial "
                 "functions of paths are none of a map in the frame: they mix its orders m."
             )
+    if tp._sorts:
+        raise ConfigError("product must keep the groups of its result, got simplify=True. Build it without.")
     if linear is not None and (linear.bias_numel or linear.f_in is not None or linear.f_out is not None):
         raise ConfigError("linear must have no biases and no f_in or f_out, got one with. Add biases after the sum.")
     if linear is not None and linear.irreps_in != tp.irreps_out:

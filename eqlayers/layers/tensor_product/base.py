@@ -19,6 +19,7 @@ from ...irreps.instructions import Instruction, normalise, read_instructions, va
 from ...sparse import ProgramInfos, infos_of
 from ..base.module import EquivariantModule
 from ..base.weights import Weights, output_mask, ownership
+from ..reshape.module import Sort
 from .picture import draw_paths
 from .plan import ProductPlan
 from .run import BY_INFOS
@@ -34,6 +35,8 @@ class ProductLayer(E3nnState, EquivariantModule):
     """
 
     _owner = "TensorProduct"  # as messages call it
+    _sorts = False  # whether the layer `sort` sorts and joins the groups of the result
+    irreps_out: Irreps
     instructions: list[Instruction]
     weight: Tensor
     output_mask: Tensor
@@ -57,6 +60,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         _specialized_code: bool | None = None,
         _optimize_einsums: bool | None = None,
         *,
+        simplify: bool = False,
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
@@ -86,6 +90,9 @@ class ProductLayer(E3nnState, EquivariantModule):
             self.register_buffer("weight", torch.empty(0))
         reached = {i.i_out for i in self.instructions if i.path_weight != 0 and 0 not in i.path_shape}
         self.register_buffer("output_mask", output_mask(self.irreps_out, reached))
+        if check_flag("simplify", simplify):
+            self._sorts, self.sort = True, Sort(self.irreps_out, layout=layout)
+            self.irreps_out, self.output_mask = self.sort.irreps_out, self.sort(self.output_mask)
 
     def _assemble(
         self,
@@ -172,9 +179,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         if check_flag("plot_weight", plot_weight) and (weight is not None or self.internal_weights):
             views = self.weight_views(weight, yield_instruction=True)
             shades = {number: float(view.detach().double().square().mean()) for number, _, view in views}
-        return draw_paths(
-            (self.irreps_in1, self.irreps_in2, self.irreps_out), self.instructions, shades, aspect_ratio, ax
-        )
+        return draw_paths(self.plan.irreps, self.instructions, shades, aspect_ratio, ax)
 
     @property
     def _profiling_str(self) -> str:
@@ -187,6 +192,8 @@ class ProductLayer(E3nnState, EquivariantModule):
     @property
     def infos(self) -> ProgramInfos:
         """All paths as infos of sparse products: called with flat x, y and weights, they give the result of the layer.
+
+        Groups of the result are as in the instructions, also with ``simplify``.
 
         Example:
             >>> from eqlayers import FullyConnectedTensorProduct

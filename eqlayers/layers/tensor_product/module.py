@@ -10,7 +10,7 @@ from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
+from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator, refuse_torchscript
 from ...irreps.instructions import Instruction
 from .base import ProductLayer
 from .run import run_product
@@ -35,6 +35,8 @@ class TensorProduct(ProductLayer):
         compile_left_right, compile_right: Accepted as in e3nn; nothing is compiled here, both calls always work. Like
             ``_specialized_code`` and ``_optimize_einsums`` they only say which generated buffers a state dict lists.
         normalization: Old name of irrep_normalization.
+        simplify: Whether the groups of the result are sorted and joined, as by :class:`eqlayers.nn.Sort`. In 'ir_mul' a
+            next layer can take simplified irreps only then.
         layout: 'mul_ir' (e3nn's) or 'ir_mul' (channels fastest), for both inputs and the output.
         backend: Name of a backend, or None for the first that accepts.
 
@@ -79,7 +81,8 @@ class TensorProduct(ProductLayer):
             joined = self._weights.joined(weight, self.shared_weights)
             return _layer_product(self._spec(), x, y, joined, self.weight)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
-        return run_product(self.plan, x, y, w, self.shared_weights, self.backend)
+        z = run_product(self.plan, x, y, w, self.shared_weights, self.backend)
+        return self.sort(z) if self._sorts else z
 
     def right(self, y: Tensor, weight: Tensor | list[Tensor] | None = None) -> Tensor:
         """The matrix of the map ``x -> forward(x, y)``, ``[..., irreps_in1.dim, irreps_out.dim]``."""
@@ -92,9 +95,12 @@ class TensorProduct(ProductLayer):
         eye = torch.eye(self._in1_dim, dtype=y.dtype, device=y.device)
         w = self._weights.read(weight, stored, self.internal_weights, self.shared_weights)
         w = w if self.shared_weights else w.unsqueeze(-2)
-        return run_product(self.plan, eye, y.unsqueeze(-2), w, self.shared_weights, self.backend)
+        z = run_product(self.plan, eye, y.unsqueeze(-2), w, self.shared_weights, self.backend)
+        return self.sort(z) if self._sorts else z
 
     def _spec(self) -> str:
+        if self._sorts:
+            refuse_torchscript(self)
         return json.dumps(
             {
                 "irreps": [str(self.irreps_in1), str(self.irreps_in2), str(self.irreps_out)],

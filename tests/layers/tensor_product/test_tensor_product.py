@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eqlayers import TensorProduct, to_ir_mul, to_mul_ir
+from eqlayers import Linear, TensorProduct, TensorProductConv, paths, to_ir_mul, to_mul_ir
+from eqlayers.errors import ConfigError
 from eqlayers.irreps.modes import MODES
+from eqlayers.nn import SO2Convolution
 
 #: mode -> irreps of in1, in2, out that show every letter with a length of its own
 PLACES = {
@@ -218,3 +220,32 @@ def test_right_equals_e3nn_and_the_product(twins: Any) -> None:
         matrix = ours.right(y, w)
         twins.assert_close({"right": matrix}, {"right": theirs.right(y, w)}, 32)
         twins.assert_close({"z": torch.einsum("ni,nio->no", x, matrix)}, {"z": ours(x, y, w)}, 32)
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_simplified_results_fit_a_linear_map_of_simplified_irreps(layout: str) -> None:
+    """Networks of e3nn simplify the irreps of every product; weights and numbers are the same in both layouts."""
+    in1, in2 = o3.Irreps("2x0e + 2x1o"), o3.Irreps("0e + 1o")
+    out, instructions = paths(in1, in2)
+    x, y = torch.randn(4, in1.dim).double(), torch.randn(4, in2.dim).double()
+    plain, linear = TensorProduct(in1, in2, out, instructions).double(), Linear(out.simplify(), "2x1o").double()
+    wanted = linear(plain(x, y))
+    layer = TensorProduct(in1, in2, out, instructions, simplify=True, layout=layout).double()
+    behind = Linear(layer.irreps_out, "2x1o", layout=layout).double()
+    layer.load_state_dict(plain.state_dict())
+    behind.load_state_dict(linear.state_dict())
+    assert layer.irreps_out == out.simplify()
+    xs, ys = (x, y) if layout == "mul_ir" else (to_ir_mul(x, in1), to_ir_mul(y, in2))
+    turned = wanted if layout == "mul_ir" else to_ir_mul(wanted, o3.Irreps("2x1o"))
+    torch.testing.assert_close(behind(layer(xs, ys)), turned, rtol=1e-13, atol=1e-13)
+    matrix = torch.einsum("ni,nij->nj", xs, layer.right(ys))
+    torch.testing.assert_close(matrix, layer(xs, ys), rtol=1e-13, atol=1e-13)
+    conv = TensorProductConv(in1, in2, out, instructions, simplify=True, layout=layout).double()
+    conv.load_state_dict(plain.state_dict(), strict=False)
+    alone = torch.arange(4)  # an edge from each node to itself: the product
+    summed = conv(xs, ys, edge_index=torch.stack([alone, alone]))
+    torch.testing.assert_close(summed, layer(xs, ys), rtol=1e-13, atol=1e-13)
+    with pytest.raises(ConfigError, match="TorchScript"):
+        torch.jit.script(layer)
+    with pytest.raises(ConfigError, match="simplify=True"):
+        SO2Convolution.from_tensor_product(TensorProduct("2x0e", "0e", "2x0e", [(0, 0, 0, "uvu", True)], simplify=True))
