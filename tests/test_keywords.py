@@ -256,7 +256,7 @@ def test_signatures_pickles_copies_and_scripts_stay() -> None:
     signature = inspect.signature(eq.TensorProduct)
     assert list(signature.parameters)[:4] == ["irreps_in1", "irreps_in2", "irreps_out", "instructions"]
     assert signature.parameters["layout"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert list(inspect.signature(eq.load_potential).parameters) == ["path", "dtype", "device"]
+    assert list(inspect.signature(eq.load_potential).parameters) == ["path", "dtype", "device", "classes"]
     assert "def __init__" in inspect.getsource(eq.Linear.__init__)
     assert "keywords.py" not in inspect.getsourcefile(inspect.unwrap(eq.Linear.__init__))
     assert eq.Linear.__init__.__qualname__ == "Linear.__init__"

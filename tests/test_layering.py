@@ -25,6 +25,7 @@ BELOW = {
     "names": ("core",),  # hints for names that there are not
     "keywords": ("core",),  # the right names of arguments
     "files": ("core",),
+    "archives": ("core",),  # of tensors and arrays, compared with their checksums
     "units": ("core",),
     "elements": ("core",),  # symbols, atomic numbers and radii
     "database": ("files", "units"),  # labels in databases of ASE
@@ -84,10 +85,10 @@ BELOW = {
     ),
     "nn": ("functional", "tools"),
     "o3": ("nn",),
-    "models": ("nn", "periodic", "files", "__version__"),  # files of potentials name the version that wrote them
+    "models": ("nn", "periodic", "files", "archives", "__version__"),  # files of potentials name their version
     "testing": ("models",),
     "periodic": ("core",),  # neighbour lists by vesin
-    "data": ("database", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
+    "data": ("archives", "database", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "pages": ("files",),  # HTML files about results
     "train": ("testing", "data", "pages", "__version__", "arguments", "training_help"),

@@ -18,6 +18,7 @@ REFERENCE = ROOT / "docs" / "reference"
 WITH_EXAMPLES = ("functional", "models", "nn", "testing")
 # the command line is documented as a command; checks, pages and what is private in torch are for this package
 HIDDEN = (
+    "archives",
     "arguments",
     "cli",
     "core",

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eqlayers.archives import open_arrays
 from eqlayers.files import atomic_write
-from eqlayers_kernels.c.build.cache import directory
+from eqlayers_kernels.c.build.cache import check_parents, directory, opened
 
 from ..core.errors import EqlayersWarning
 
@@ -50,15 +51,20 @@ def cached_arrays(
 ) -> Arrays:
     """Read arrays from a cache, or build them and write the cache.
 
-    A cache with another key, one that cannot be read, and one that `problem` objects to are rebuilt, each with a
-    warning that says so. If the folder cannot be written, the arrays are used without a cache, with a warning.
+    A cache with another key, one that is damaged, one that another user could have written, and one that `problem`
+    objects to are rebuilt, each with a warning that says so. If the folder cannot be written, the arrays are used
+    without a cache, with a warning.
     """
     if path.exists():
         try:
-            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            stored_key = str(arrays.pop(_KEY))
-            reason = "it was made from other data or settings" if stored_key != key else problem(arrays)
+            check_parents(path)
+            handle, reason = opened(path)
+            with handle:
+                if reason is None:
+                    with open_arrays(handle) as file:
+                        arrays = {name: file[name] for name in file.files}
+                    stored_key = str(arrays.pop(_KEY))
+                    reason = "it was made from other data or settings" if stored_key != key else problem(arrays)
         except UNREADABLE as error:
             reason = f"it cannot be read ({type(error).__name__}: {error})"
         if reason is None:
@@ -66,12 +72,13 @@ def cached_arrays(
         warnings.warn(f"the cache {path} is not used and made again: {reason}", EqlayersWarning, stacklevel=2)
     arrays = build()
     try:
+        check_parents(path)
         with atomic_write(path) as file:
             np.savez(file, **{_KEY: np.array(key)}, **arrays)  # type: ignore[arg-type]
     except OSError as error:
         warnings.warn(
             f"the cache {path} cannot be written ({error}): its content is made again at every start; "
-            "set cache_dir to a writable folder",
+            "set cache_dir to a folder that you alone can write",
             EqlayersWarning,
             stacklevel=2,
         )

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 from torch_geometric.datasets import QM9
 
+from eqlayers.archives import check_whole
 from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.structures import MoleculeArrays
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS, Target, check_target
@@ -63,7 +64,11 @@ def load_qm9(
     dataset, unreadable = None, False
     if (root / "processed" / "data_v3.pt").exists():
         try:
-            dataset = _AtomicQM9(root, offline=True)
+            with (root / "processed" / "data_v3.pt").open("rb") as file:
+                check_whole(file)
+            with warnings.catch_warnings():  # torch-geometric warns before it would run the code of a hostile file
+                warnings.filterwarnings("error", "Weights only load failed")
+                dataset = _AtomicQM9(root, offline=True)
         except Exception as error:  # torch.load raises many kinds for a file that was cut off
             reason = f"data_v3.pt that cannot be read ({type(error).__name__}: {error})"
             if not (has_raw(raw) or (not _has_rdkit() and (raw / "qm9_v3.pt").exists())):

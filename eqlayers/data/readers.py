@@ -11,6 +11,7 @@ import numpy as np
 from ase.io import iread
 from numpy.typing import NDArray
 
+from eqlayers.archives import open_arrays
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
@@ -247,7 +248,7 @@ def _units_of_database(file: Path, columns: Mapping[str, Column], units: Mapping
 def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Iterator[Frame]:
     """Frames of an archive of one molecule, or of molecules of one size; ``guessed`` receives what units it has."""
     try:
-        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
+        with file.open("rb") as handle, open_arrays(handle) as archive:
             arrays = {}
             for name in archive.files:
                 try:

@@ -20,6 +20,7 @@ from ..core.errors import ConfigError, OutOfMemoryError, needs_packages
 from ..keywords import named_arguments, parameters, refuse_others
 from ..models import Committee, Potential, Recorded, load_committee, load_potential
 from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
+from ..models.classes import Classes
 from ..models.committee import DEVIATION, committee_files, together
 
 with needs_packages("eqlayers.integrations.ase", "train"):
@@ -37,7 +38,9 @@ _MEMBERS = "{}_members"
 Source = Potential | Committee | str | os.PathLike[str] | Sequence[Any]
 
 
-def as_potential(potential: Source, dtype: torch.dtype | None = None, device: Any = None) -> Potential | Committee:
+def as_potential(
+    potential: Source, dtype: torch.dtype | None = None, device: Any = None, classes: Classes | None = None
+) -> Potential | Committee:
     """A potential or a committee in evaluation mode, of a dtype and on a device; the given one stays as it is.
 
     Args:
@@ -45,6 +48,7 @@ def as_potential(potential: Source, dtype: torch.dtype | None = None, device: An
             a committee also a list of potentials or of files, a pattern of files, or the folder that
             ``eqlayers fit --committee`` wrote.
         dtype, device: None for those that it has; files are put on the CPU.
+        classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.
 
     Raises:
         ConfigError, DataError, DTypeError, DeviceError: A file, dtype or device that cannot be used, or members that
@@ -59,11 +63,11 @@ def as_potential(potential: Source, dtype: torch.dtype | None = None, device: An
     place: Any = "cpu" if device is None else device
     if isinstance(potential, (str, os.PathLike)):
         single = committee_files(potential) == [Path(potential)]
-        return (load_potential if single else load_committee)(os.fspath(potential), dtype, place)
+        return (load_potential if single else load_committee)(os.fspath(potential), dtype, place, classes)
     result: Any = potential
     if isinstance(result, (list, tuple)):
         if not any(isinstance(one, torch.nn.Module) for one in result):
-            return load_committee(result, dtype, place)
+            return load_committee(result, dtype, place, classes)
         result = Committee(result)
     what = "a Potential or the path of one, or a list of several"
     check_type("potential", result, (Potential, Committee), what, "Save it with save_potential.")
@@ -103,6 +107,7 @@ class Calculator(AseCalculator):
         keep_memory: Whether the process is to keep memory that is freed, see :func:`eqlayers.keep_memory`.
         record: Whether a GPU replays one recorded call, which takes the host's time away; see
             :class:`eqlayers.models.Recorded`. A small system is then ten times as fast.
+        classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.
         **options: Of ASE's calculators, such as ``directory``.
 
     Raises:
@@ -135,11 +140,12 @@ class Calculator(AseCalculator):
         skin: float = 0.3,
         keep_memory: bool = True,
         record: bool = False,
+        classes: Classes | None = None,
         **options: Any,
     ) -> None:
         refuse_others(type(self), options, (p.name for p in parameters(AseCalculator)))
         super().__init__(**options)
-        self.potential = as_potential(potential_or_path, dtype, device)
+        self.potential = as_potential(potential_or_path, dtype, device, classes)
         if check_flag("keep_memory", keep_memory):
             memory.keep_memory()
         self._recorded = None

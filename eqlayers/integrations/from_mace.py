@@ -10,13 +10,16 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pickle import UnpicklingError
 from typing import Any
+from zipfile import BadZipFile, is_zipfile
 
 import torch
 from torch import Tensor, nn
 
+from ..archives import check_whole
 from ..core.checks import check_choice, check_path, check_type, got
-from ..core.errors import ConfigError, EqlayersError
+from ..core.errors import ConfigError, DataError, EqlayersError
 from ..layers.gate.activation import ACTIVATIONS
 from ..layers.linear.species_linear import SpeciesLinear
 from ..layers.radial.repulsion import ZBL
@@ -60,7 +63,7 @@ def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None
             ...
         eqlayers.errors.ConfigError: model must be a MACE or ScaleShiftMACE of mace-torch, got a module of type ...
     """
-    theirs: Any = model if isinstance(model, nn.Module) else _loaded(model)
+    theirs: Any = model if isinstance(model, nn.Module) else load_model(model)
     number = _check_convertible(theirs, head)
     scale, shift = _scale_and_shift(theirs, number)
     network = _network_of(theirs)
@@ -152,11 +155,17 @@ def to_mace(potential: Potential) -> nn.Module:
     return theirs.eval()
 
 
-def _loaded(path: Any) -> nn.Module:
+def load_model(path: Any) -> nn.Module:
+    """The module in a file of mace-torch, whose code runs; its members are compared with their checksums before."""
     name = check_path("model", path, "a module of mace-torch, or its file")
     try:
-        module = torch.load(name, map_location="cpu", weights_only=False)
-    except (OSError, ImportError, AttributeError, RuntimeError) as error:
+        with open(name, "rb") as file:
+            if is_zipfile(file):  # torch before 1.6 wrote others
+                check_whole(file)
+            module = torch.load(file, map_location="cpu", weights_only=False)
+    except BadZipFile as error:
+        raise DataError(f"model must be a whole file of mace-torch, got {name}: {error}. Copy it again.") from None
+    except (OSError, ImportError, AttributeError, RuntimeError, EOFError, UnpicklingError) as error:
         raise ConfigError(
             f"model must be a file of a module of mace-torch, got {name} ({type(error).__name__}: {error}). Install "
             "mace-torch beside this package, and give its '.model' file."

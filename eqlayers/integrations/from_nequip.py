@@ -14,6 +14,7 @@ import torch
 from e3nn import o3
 from torch import Tensor, nn
 
+from ..archives import check_whole
 from ..core.checks import check_type, got
 from ..core.errors import ConfigError
 from ..elements import SYMBOLS
@@ -110,6 +111,8 @@ def load_nequip(path: str) -> Potential:
     """
     with _nequip("nequip.model.saved_models.load_saved_model") as load:
         try:
+            with open(path, "rb") as file:
+                check_whole(file)
             model = load(path)
         except Exception as error:  # of nequip, Lightning, torch.package and pickle
             raise ConfigError(

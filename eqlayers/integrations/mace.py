@@ -25,7 +25,7 @@ from ..core.checks import got
 from ..core.errors import ConfigError
 from ..files import atomic_write, check_output
 from ..models import load_potential
-from .from_mace import check_head, heads_of, to_mace
+from .from_mace import check_head, heads_of, load_model, to_mace
 from .kinds.harmonics import RebuiltWarning
 from .replace import accelerate, deaccelerate
 from .report import Report
@@ -190,16 +190,8 @@ def _lammps_model(path: str) -> nn.Module:
     """The MACE of a file: of mace-torch, or made of a potential of this package."""
     if path.endswith((".pt", ".pth", ".ckpt")):
         return to_mace(load_potential(path))
-    try:
-        model = torch.load(path, map_location="cpu", weights_only=False)
-    except OSError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"MODEL must be a .model file of MACE, got {path}: {type(error).__name__}. A _compiled.model has no layers "
-            "to replace."
-        ) from error
-    if isinstance(model, torch.jit.ScriptModule) or not isinstance(model, nn.Module):
+    model = load_model(path)
+    if isinstance(model, torch.jit.ScriptModule):  # which has no layers to replace
         raise ConfigError(f"MODEL must hold a MACE model, got {got(model)}. Name the .model that training wrote.")
     return model
 

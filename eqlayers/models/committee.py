@@ -20,6 +20,7 @@ from ..core.graph import Graph
 from ..elements import symbols_of
 from ..files import few, read_json
 from ..layers.harmonics.edge_geometry import EdgeVectors
+from .classes import Classes
 from .potential import Potential, differentiated
 from .properties import AtomicProperties
 from .saving import SavedPotential, read_potential, restored
@@ -329,7 +330,10 @@ def _of_folder(folder: Path) -> list[Path]:
 
 
 def load_committee(
-    source: str | os.PathLike[str] | Iterable[Any], dtype: torch.dtype | None = None, device: Any = "cpu"
+    source: str | os.PathLike[str] | Iterable[Any],
+    dtype: torch.dtype | None = None,
+    device: Any = "cpu",
+    classes: Classes | None = None,
 ) -> Committee:
     """A committee from files, in evaluation mode.
 
@@ -337,10 +341,11 @@ def load_committee(
         source: Files, a pattern or a folder; see :func:`committee_files`.
         dtype: Of the networks; the dtype of the files if None.
         device: Where to put them.
+        classes: As of :func:`load_potential`.
 
     Raises:
-        ConfigError: A file that is not there or is listed twice, fewer than two files, or members that disagree in
-            species, properties, dtype or units.
+        ConfigError: A file that is not there or is listed twice, fewer than two files, a class that is not allowed, or
+            members that disagree in species, properties, dtype or units.
         DataError: A file that is damaged or holds no potential.
         DTypeError, DeviceError: No such dtype or device.
 
@@ -366,7 +371,7 @@ def load_committee(
     if len({one for one in units if one is not None}) > 1:
         told = ", ".join(f"{one or 'unknown'} of {file}" for one, file in zip(units, files, strict=True))
         raise ConfigError(f"members must have the same units, got {told}. Leave out the others.")
-    return Committee([restored(file, one, dtype, place) for file, one in zip(files, saved, strict=True)])
+    return Committee([restored(file, one, dtype, place, classes) for file, one in zip(files, saved, strict=True)])
 
 
 def _units(saved: SavedPotential) -> str | None:

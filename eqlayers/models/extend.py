@@ -14,7 +14,7 @@ from ..core.graph import Graph
 from ..elements import by_element, read_species, symbols_of
 from .compression import without_tables
 from .potential import Potential
-from .saving import build_potential, describe_potential
+from .saving import build_potential, classes_of, describe_potential
 
 _ROUNDINGS = 2**12  # of an energy of an atom: sums over hundreds of edges and channels, some layers deep
 _SURE = 0.05  # of the energies: half precision must not hide a factor of the number of species
@@ -62,7 +62,8 @@ def extend_potential(
         )
     potential = without_tables(potential)
     with torch.random.fork_rng(devices=[]):  # what is drawn is thrown away
-        wider = build_potential(with_species(describe_potential(potential), [*potential.species, *new]))
+        described = with_species(describe_potential(potential), [*potential.species, *new])
+        wider = build_potential(described, classes_of(potential))
     take_weights(wider, potential)
     for z, shift in added.items():
         wider.shifts[wider.species.index(z)] = check_number(

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pickle
-import sys
-import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,16 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.checks import check_device, check_dtype, check_path, check_type, got
-from ..core.errors import ConfigError, DataError, EqlayersError
+from ..archives import read_tensors
+from ..core.checks import check_device, check_dtype, check_path, check_type
+from ..core.errors import ConfigError, DataError
 from ..files import atomic_write
 from ..keywords import named_arguments
+from .classes import Classes, build_part, check_plain, describe_part
 from .compression import expect_tables
 from .potential import Potential
 
 FORMAT, VERSION = "eqlayers.potential", 1
 PREFIX = "potential."  # of the weights in a checkpoint of the trainer
-_PLAIN = (bool, int, float, str, type(None))
 
 
 class SavedPotential(NamedTuple):
@@ -66,22 +62,28 @@ def describe_potential(potential: Potential) -> dict[str, Any]:
     """
     check_type("potential", potential, Potential, "a Potential", "Wrap the network: Potential(network, species=...).")
     return {
-        "network": _describe("the network", potential.network),
+        "network": describe_part("the network", potential.network),
         "species": list(potential.species),
-        "repulsion": None if potential.repulsion is None else _describe("the repulsion", potential.repulsion),
+        "repulsion": None if potential.repulsion is None else describe_part("the repulsion", potential.repulsion),
         "subtract_isolated": potential.subtract_isolated,
     }
 
 
-def build_potential(description: Mapping[str, Any]) -> Potential:
+def classes_of(potential: Potential) -> list[type[torch.nn.Module]]:
+    """The classes of the parts of a potential, which a copy of it is built of."""
+    return [type(part) for part in (potential.network, potential.repulsion) if part is not None]
+
+
+def build_potential(description: Mapping[str, Any], classes: Classes | None = None) -> Potential:
     """A potential with fresh weights; shifts, scales and all else that was learned are in its state dict.
 
     Args:
         description: What :func:`describe_potential` gives.
+        classes: As of :func:`load_potential`.
 
     Raises:
-        ConfigError: The description is another one, a class cannot be imported or is no module, or it refuses its
-            arguments.
+        ConfigError: The description is another one; a class is not allowed, cannot be imported or is no module, or it
+            refuses its arguments.
 
     Example:
         >>> toy = {"class_path": "eqlayers.testing.ToyNetwork", "init_args": {"num_species": 2}}
@@ -96,12 +98,11 @@ def build_potential(description: Mapping[str, Any]) -> Potential:
             f"the description of a potential must have {', '.join(sorted(known))}, got {keys or 'nothing'}. Use "
             "describe_potential(potential)."
         )
-    network = _build("the network", description["network"])
-    repulsion = description["repulsion"]
+    network, repulsion = description["network"], description["repulsion"]
     return Potential(
-        network,
+        build_part("the network", network, classes),
         description["species"],
-        repulsion=None if repulsion is None else _build("the repulsion", repulsion),
+        repulsion=None if repulsion is None else build_part("the repulsion", repulsion, classes),
         subtract_isolated=description["subtract_isolated"],
     )
 
@@ -129,7 +130,7 @@ def save_potential(potential: Potential, path: str | Path, facts: Mapping[str, A
     from .. import __version__
 
     noted = dict(check_type("facts", facts or {}, Mapping, "a mapping", "Pass a dict."))
-    _check_plain("facts", noted)
+    check_plain("facts", noted)
     versions = {"eqlayers": str(__version__), "torch": str(torch.__version__)}
     content = {
         "format": FORMAT,
@@ -165,33 +166,30 @@ def read_potential(path: str | Path) -> SavedPotential:
             f"a potential must be a file, got {kind} at {path}. Name a file of save_potential or a checkpoint."
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about kinds of pickles, which the error below is about
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds, and advises to run the code of a hostile file
-        if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
-            raise DataError(
-                f"a potential must be a file of save_potential, or a checkpoint of a potential that `eqlayers fit` "
-                f"wrote, got {path}, which holds other objects than tensors. Convert a model of mace-torch: "
-                f"save_potential(eqlayers.integrations.from_mace({str(path)!r}), 'my.pt')."
-            ) from None
-        raise _unusable(path, f"it cannot be read ({type(error).__name__}), as if it was cut or changed") from None
+        content = read_tensors(path)
+    except DataError as error:
+        raise _unusable(path, str(error)) from None
     return _saved(path, content)
 
 
 @named_arguments
-def load_potential(path: str | Path, dtype: torch.dtype | None = None, device: Any = "cpu") -> Potential:
+def load_potential(
+    path: str | Path, dtype: torch.dtype | None = None, device: Any = "cpu", classes: Classes | None = None
+) -> Potential:
     """A potential from a file, in evaluation mode.
 
-    Classes that the file names are imported from what is installed; they must be modules of torch.
+    No code of the file runs: it names its network and its arguments, which are plain values, and the network must be of
+    ``eqlayers.models``, or of a class that you name.
 
     Args:
         path: A file of :func:`save_potential`, or a checkpoint of ``eqlayers fit`` of a potential.
         dtype: Of the network; the file's if None. Shifts and sums stay in float64.
         device: Where to put it.
+        classes: Networks and repulsions of your own that the file may name, which are imported: classes, or paths such
+            as 'my_network.Network'.
 
     Raises:
-        ConfigError: There is no such file, or a class cannot be imported.
+        ConfigError: There is no such file; or a class is not allowed, cannot be imported, or refuses its arguments.
         DataError: It is cut, damaged, holds no potential, or weights that do not fit.
         DTypeError, DeviceError: No such dtype or device.
 
@@ -200,13 +198,19 @@ def load_potential(path: str | Path, dtype: torch.dtype | None = None, device: A
     """
     if dtype is not None:
         check_dtype("dtype", dtype)
-    return restored(path, read_potential(path), dtype, check_device("device", device))
+    return restored(path, read_potential(path), dtype, check_device("device", device), classes)
 
 
-def restored(path: str | Path, saved: SavedPotential, dtype: torch.dtype | None, device: torch.device) -> Potential:
+def restored(
+    path: str | Path,
+    saved: SavedPotential,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    classes: Classes | None = None,
+) -> Potential:
     """The potential of a file that was read."""
     with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
-        potential = build_potential(saved.description)
+        potential = build_potential(saved.description, classes)
     expect_tables(potential, saved.state)
     problem = misfit(potential.state_dict(), saved.state, finite=True)
     if problem is not None:
@@ -272,72 +276,3 @@ def misfit(
         if names
     ]
     return "; ".join(differences) or None
-
-
-# ---- classes and arguments ----------------------------------------------------------------------------------------
-
-
-def _describe(what: str, module: torch.nn.Module) -> dict[str, Any]:
-    options = getattr(module, "options", None)
-    if not isinstance(options, Mapping):
-        raise ConfigError(
-            f"{what} must keep its arguments as a dict in the attribute `options`, got {got(options)} of "
-            f"{type(module).__name__}. Set self.options in its __init__."
-        )
-    _check_plain(f"options of {type(module).__name__}", options)
-    return {"class_path": _class_path(what, type(module)), "init_args": dict(options)}
-
-
-def _check_plain(name: str, value: Any) -> None:
-    """Raise unless a value is one that a file holds without code."""
-    if type(value) in (list, tuple):
-        for item in value:
-            _check_plain(name, item)
-    elif isinstance(value, Mapping) and all(isinstance(key, (str, int)) for key in value):
-        for key, item in value.items():
-            _check_plain(f"{name}[{key!r}]", item)
-    elif type(value) not in _PLAIN:
-        raise ConfigError(
-            f"{name} must be of numbers, texts, lists and dicts, which any reader knows, got {got(value)}. Convert it."
-        )
-
-
-def _class_path(what: str, kind: type) -> str:
-    """The shortest path from which a class can be imported: its package, if it is exported there."""
-    parts = kind.__module__.split(".")
-    for length in range(1, len(parts) + 1):
-        module = sys.modules.get(".".join(parts[:length]))
-        if getattr(module, kind.__qualname__, None) is kind and parts[0] != "__main__":
-            return f"{'.'.join(parts[:length])}.{kind.__qualname__}"
-    raise ConfigError(
-        f"{what} must be of a class at the top of a module that others can import, got {kind.__module__}."
-        f"{kind.__qualname__}. Move it to a file of its own."
-    )
-
-
-def _build(what: str, described: Any) -> torch.nn.Module:
-    """A module from its class and arguments."""
-    path = described.get("class_path") if isinstance(described, Mapping) else None
-    options = described.get("init_args") if isinstance(described, Mapping) else None
-    if not isinstance(path, str) or not isinstance(options, Mapping):
-        raise ConfigError(f"{what} must be given by class_path and init_args, got {got(described)}. Give both.")
-    place, _, name = path.rpartition(".")
-    kind: Any = None
-    try:
-        kind = getattr(importlib.import_module(place), name, None)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(
-            f"{what} must be of a class that can be imported, got {path!r}: {error}. Install its package, or name the "
-            "folder of its file: PYTHONPATH=folder eqlayers ..."
-        ) from error
-    if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
-        raise ConfigError(f"{what} must be of a class of torch.nn.Module, got {path!r}. Correct its name.")
-    try:
-        return kind(**options)
-    except EqlayersError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"{path} must take the arguments of the file, got {type(error).__name__}: {error}. Install the version "
-            "that wrote it."
-        ) from error

@@ -72,9 +72,9 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
 def _check(options: argparse.Namespace) -> int:
     files = committee_files([options.model, *options.members])
     if len(files) > 1:
-        potentials = load_committee(files, torch.float64, options.device).potentials
+        potentials = load_committee(files, torch.float64, options.device, options.classes).potentials
     else:
-        potentials = [load_potential(files[0], torch.float64, options.device)]
+        potentials = [load_potential(files[0], torch.float64, options.device, options.classes)]
     structures = None if options.structures is None else list(frames(options.structures, ":4"))
     failed = 0
     for file, potential in zip(files, potentials, strict=True):
@@ -91,7 +91,8 @@ def _check(options: argparse.Namespace) -> int:
 
 def _info(options: argparse.Namespace) -> int:
     files = committee_files([options.model, *options.members])
-    print(lines(describe(files[0]) if len(files) == 1 else describe_members(files)))
+    show = describe(files[0], options.classes) if len(files) == 1 else describe_members(files, options.classes)
+    print(lines(show))
     return 0
 
 
@@ -100,7 +101,9 @@ def _info(options: argparse.Namespace) -> int:
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
     dtype = None if options.dtype is None else DTYPES[options.dtype]
-    calculator = Calculator(chosen(options.model), dtype, options.device, record=options.record)
+    calculator = Calculator(
+        chosen(options.model), dtype, options.device, record=options.record, classes=options.classes
+    )
     compile_for(calculator.potential, atoms)
     return calculator
 

@@ -48,8 +48,15 @@ def one_option_each(args: Sequence[str], first: bool) -> list[str]:
     return [*words, *behind]
 
 
+def add_classes(parser: argparse.ArgumentParser) -> None:
+    """The option of classes that are not of this package."""
+    about = "your own network in the file of the model, such as my_network.Network; it is imported. May be repeated"
+    parser.add_argument("--classes", action="append", default=[], metavar="CLASS", help=about)
+
+
 def add_members(parser: argparse.ArgumentParser) -> None:
     """The first model, and the option of those that follow."""
+    add_classes(parser)
     parser.add_argument("model", metavar="MODEL", help=MODELS)
     about = "one more member of a committee; further models may also follow MODEL"
     parser.add_argument("-m", "--model", dest="members", action="append", default=[], metavar="MODEL", help=about)

@@ -11,12 +11,13 @@ import torch
 from ..elements import SYMBOLS, symbols_of
 from ..files import flattened
 from ..models import load_potential, read_potential
+from ..models.classes import Classes
 from ..nn import explain
 
 
-def describe(path: str | Path) -> list[tuple[str, str]]:
+def describe(path: str | Path, classes: Classes | None = None) -> list[tuple[str, str]]:
     """Names and values, in the order in which they are shown."""
-    saved, potential = read_potential(path), load_potential(path)
+    saved, potential = read_potential(path), load_potential(path, classes=classes)
     parts = [("network", saved.description["network"]), ("repulsion", saved.description["repulsion"])]
     rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
     rows += [(name, "none" if part is None else _call(part)) for name, part in parts]
@@ -38,9 +39,9 @@ def describe(path: str | Path) -> list[tuple[str, str]]:
     return rows
 
 
-def describe_members(paths: Sequence[Path]) -> list[tuple[str, str]]:
+def describe_members(paths: Sequence[Path], classes: Classes | None = None) -> list[tuple[str, str]]:
     """Names and values of a committee: what all members share once, the rest by member."""
-    each = [dict(describe(path)) for path in paths]
+    each = [dict(describe(path, classes)) for path in paths]
     rows = [("members", f"{len(paths)}")]
     for name in dict.fromkeys(name for one in each for name in one):
         values = [one.get(name, "-") for one in each]

@@ -11,17 +11,18 @@ import torch
 from ..core.backends.ahead import compile_ahead
 from ..integrations.ase import predict
 from ..models import Committee, Potential
-from .committee import MODELS
+from .committee import MODELS, add_classes
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FEW = 32  # atoms whose kernels are compiled before all atoms come
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """The models, their dtype and their device."""
+    """The models, their dtype and device, and classes of one's own."""
     parser.add_argument("-m", "--model", required=True, action="append", metavar="MODEL", help=MODELS)
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of the network; the model's by default")
     parser.add_argument("--device", default="cpu", help="cpu by default; cuda or cuda:1 for a GPU")
+    add_classes(parser)
 
 
 def compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:

@@ -45,7 +45,7 @@ def run_predict(options: argparse.Namespace) -> int:
     check_different(("STRUCTURES", options.structures), ("--output", options.output))
     output = check_output(options.output, "--output", (".xyz", ".extxyz"), new=new)
     dtype = None if options.dtype is None else DTYPES[options.dtype]
-    potential = as_potential(chosen(options.model), dtype, options.device)
+    potential = as_potential(chosen(options.model), dtype, options.device, options.classes)
     for atoms in islice(frames(options.structures), 1):
         compile_for(potential, atoms)
     kept: list[Any] = []

@@ -18,6 +18,7 @@ from ..core.errors import ConfigError, DataError
 from ..models.committee import read_mark
 from .base import is_dry_run
 from .checkpoints import read_checkpoint
+from .lock import LOCK
 from .run import checkpoint_path, has_checkpoint, members_of, results_of
 
 _NAME = "{}.earlier{}"
@@ -221,9 +222,12 @@ def stopped(by: str, status: int, args: Sequence[str], error: BaseException | No
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove the folder of a run that ended before its first checkpoint."""
-    if folder.is_dir() and not has_checkpoint(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Empty the folder of a run that ended before its first checkpoint; its lock goes last, with the folder."""
+    for path in folder.iterdir() if folder.is_dir() and not has_checkpoint(folder) else ():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != LOCK:
+            path.unlink(missing_ok=True)
 
 
 def waited(checkpoint: Mapping[str, Any]) -> int:

@@ -19,6 +19,7 @@ from torchmetrics.utilities import dim_zero_cat
 from ..core.checks import check_flag, check_items, check_module, check_number, check_type, got
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
+from ..models.classes import build_part
 from .agreement import check_checkpoint, data_facts, differences
 from .checkpoints import FIX, check_training, check_weights, read_checkpoint
 from .schedule import Plan, plan_of, warmup_cosine
@@ -284,15 +285,20 @@ class TrainedModule(LightningModule):
     def load_from_checkpoint(  # type: ignore[override]
         cls, checkpoint_path: Any, map_location: Any = None, *, strict: bool | None = None, **options: Any
     ) -> Any:
-        """Make a module from a checkpoint; only tensors and plain Python values are read from it."""
+        """Make a module from a checkpoint; only tensors and plain Python values are read from it.
+
+        ``classes`` are networks of your own that it may name, as of :func:`eqlayers.models.load_potential`.
+        """
         if options.pop("weights_only", None) is False:
             raise ConfigError("weights_only must be True, as a checkpoint may run code, got False. Leave it out.")
-        hparams = read_checkpoint(checkpoint_path).get("hyper_parameters", {})
+        hparams, classes = read_checkpoint(checkpoint_path).get("hyper_parameters", {}), options.pop("classes", None)
         if "model" not in options and not isinstance(hparams.get("model"), dict):
             raise ConfigError(
                 f"the checkpoint must name its network, got none in {checkpoint_path}. Pass it: "
                 "load_from_checkpoint(path, model=...)."
             )
+        for name in {"model", "repulsion"} & hparams.keys() - options.keys():  # Lightning would make any class
+            options[name] = None if hparams[name] is None else build_part(name, hparams[name], classes)
         try:
             return super().load_from_checkpoint(
                 checkpoint_path, map_location, strict=strict, weights_only=True, **options

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import pickle
 import re
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
+from ..archives import read_tensors
 from ..core.checks import check_path, check_type
 from ..core.errors import ConfigError, DataError
 from ..files import atomic_write, few
@@ -71,25 +70,13 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         raise ConfigError(f"a checkpoint must be a file, got {kind} at {path}. {fix}")
     wrong = f"a checkpoint must be a file that `eqlayers fit` wrote, got {path} ({path.stat().st_size} bytes):"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about kinds of pickles, which the error below is about
-            checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
-    # torch raises many kinds for a damaged file, and advises to run the code of a hostile one
-    except Exception as error:
-        raise DataError(f"{wrong} {_reason(path, error)}. {ANOTHER}") from None
+        checkpoint: dict[str, Any] = read_tensors(path, map_location)
+    except DataError as error:
+        raise DataError(f"{wrong} {error}. {ANOTHER}") from None
     problem = _problem(checkpoint)
     if problem is not None:
         raise DataError(f"{wrong} {problem}. {ANOTHER}")
     return checkpoint
-
-
-def _reason(path: Path, error: Exception) -> str:
-    if path.stat().st_size == 0:
-        return "it is empty"
-    asked = re.search(r"(?:GLOBAL|global|class|function) ([\w.]+\.[\w.]+)", str(error))
-    if asked and isinstance(error, pickle.UnpicklingError):
-        return f"it asks to call {asked.group(1)}, which no checkpoint needs; nothing of it was run"
-    return f"it cannot be read ({type(error).__name__}), as if it was cut, changed or of another kind"
 
 
 def _problem(checkpoint: Any) -> str | None:
@@ -111,8 +98,9 @@ def _problem(checkpoint: Any) -> str | None:
             return f"its {key!r} must hold finite numbers, some are NaN or infinite"
     if not re.match(r"\d+\.\d+", checkpoint["pytorch-lightning_version"]):
         return "its 'pytorch-lightning_version' is no version"
-    if checkpoint.get("hyper_parameters", {}).get("_instantiator", INSTANTIATOR) != INSTANTIATOR:
-        return "its 'hyper_parameters' name a function to be called that is not Lightning's own"
+    options = checkpoint.get("hyper_parameters", {})
+    if options.get("_instantiator", INSTANTIATOR) != INSTANTIATOR or "_class_path" in options:
+        return "its 'hyper_parameters' name a function or class to be called that is not Lightning's own"
     facts = checkpoint.get("eqlayers_data")
     if facts is not None and not (facts.keys() == set(FACTS) and all(isinstance(v, str) for v in facts.values())):
         return f"its 'eqlayers_data' must have a text for each of {', '.join(FACTS)}, it has others"

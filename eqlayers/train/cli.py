@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -44,6 +45,7 @@ from .configuration import (
     with_flag,
 )
 from .fine_tuning import with_network
+from .lock import locked
 from .module import PropertyModule
 from .new import for_structures
 from .parser import Parser
@@ -89,6 +91,7 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
 }
 OF_POTENTIALS: dict[str, tuple[Any, Any, str]] = {
     "start_from": (str | None, None, ""),
+    "classes": (str | list[str] | None, None, "Classes of your own that start_from may name: my_network.Network."),
     "refit_shifts": (bool, True, "With start_from: fit shifts of known species to the new energies, too."),
     "committee": (int | None, None, ""),
     "committee_share": (float | None, None, "Fraction of the training part for each member; null for all."),
@@ -140,7 +143,7 @@ class TrainingCLI(LightningCLI):
     def _run(self, args: Sequence[str]) -> None:
         # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
         quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
-        with for_structures(args) as words:
+        with for_structures(args) as words, ExitStack() as self.while_it_runs:
             self.given = with_flag(words)
             self.task_name = task_of(self.given)
             self.task = TASKS[self.task_name]
@@ -255,6 +258,8 @@ class TrainingCLI(LightningCLI):
         self.was_there = self.folder.exists()
         writes = self.subcommand == "fit" and self.makes_run and not options.trainer.get("fast_dev_run")
         self.aside = self.make_aside() if writes else None
+        if writes and first_process():
+            self.while_it_runs.enter_context(locked(self.folder))
         if writes:  # in every process of a run on several devices: all of them restore the checkpoint
             ways = {name: self.flags[name] for name in FLAGS}
             options["ckpt_path"] = beginning(self.folder, **ways, checkpoint=options.get("ckpt_path"))
@@ -344,7 +349,8 @@ class TrainingCLI(LightningCLI):
         options = self.config[str(self.subcommand)]
         if self.subcommand != "fit" or options.get("start_from") is None or options.get("ckpt_path") is not None:
             return
-        self.model.begin_with(load_potential(options.start_from), self.datamodule.species, options.refit_shifts)
+        start = load_potential(options.start_from, classes=options.classes)
+        self.model.begin_with(start, self.datamodule.species, options.refit_shifts)
         network, recorded = options.model.model, self.config_dump["model"]["model"]
         if "species" in recorded.get("init_args", {}):
             network.init_args.species = recorded["init_args"]["species"] = list(self.model.potential.species)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -23,6 +24,7 @@ from ..data import StructureDataModule
 from ..files import atomic_write, read_json, read_yaml
 from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
+from ..models.saving import classes_of
 from ..pages import Table, number
 from . import cli
 from .again import FLAGS, Aside, first_process, refuse_results, remove_if_empty, said_of, say_left, stopped
@@ -30,6 +32,7 @@ from .base import is_dry_run
 from .configuration import last_value, typed_value, with_flag
 from .history import write_json
 from .labels import LABELS, SHOWN
+from .lock import locked
 from .new import for_structures
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
@@ -63,6 +66,7 @@ class Committee:
     share: float | None
     dry: bool = False
     aside: Aside | None = None
+    was_there: bool = False
 
     @classmethod
     def of(cls, args: Sequence[str]) -> Committee:
@@ -81,7 +85,7 @@ class Committee:
         if share is not None:
             share = check_number("committee_share", typed_value(share), above=0, at_most=1, fix="0.8 is usual.")
         folder = run_folder(str(last_value(args, "runs", "runs")), str(last_value(args, "name", "default")))
-        return cls(args, folder, members, share)
+        return cls(args, folder, members, share, was_there=folder.exists())
 
     def member(self, place: int) -> list[str]:
         """The command line of a member, counted from 1; its seeds are so many less one above those that were given."""
@@ -200,7 +204,7 @@ class CommitteeTestCLI(cli.TrainingCLI):
     def test(self, model: Any, **options: Any) -> None:
         """Test the mean of the members; the checkpoint of the first is not needed for it."""
         assert isinstance(model, PotentialModule)
-        model.judge(load_committee(self.committee.folder))
+        model.judge(load_committee(self.committee.folder, classes=classes_of(model.potential)))
         self.trainer.test(model, datamodule=self.datamodule, verbose=False)
 
 
@@ -232,15 +236,17 @@ class CommitteeReport(PotentialTestReport):
 
 def run(args: Sequence[str]) -> None:
     """Run a command for every member, and test them together after a fit or a test."""
-    with for_structures(args) as words:
-        _run(Committee.of(words), args)
+    with for_structures(args) as words, ExitStack() as while_it_runs:
+        committee = Committee.of(words)
+        if args[0] == "fit" and first_process():
+            while_it_runs.enter_context(locked(committee.folder))
+        _run(committee, args)
 
 
 def _run(committee: Committee, args: Sequence[str]) -> None:
     fits = args[0] == "fit"
     if fits and first_process():
         committee.check_folder()
-    was_there = committee.folder.exists()
     try:
         for place in range(1, committee.number + 1):
             if first_process():
@@ -260,7 +266,7 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
     except KeyboardInterrupt:  # between two members
         raise stopped("Ctrl-C", 130, args) from None
     except BaseException:
-        if fits and first_process() and not was_there:
+        if fits and first_process() and not committee.was_there:
             remove_if_empty(committee.folder)
         raise
 

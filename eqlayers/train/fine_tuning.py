@@ -21,11 +21,13 @@ from ..data.statistics import regression
 from ..data.structures import StructureArrays
 from ..elements import by_element, element, symbols_of
 from ..models import Committee, Potential, Structures, build_potential, describe_potential, read_potential
+from ..models.classes import check_part
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
+from ..models.saving import classes_of
 from .agreement import SAME_WEIGHTS, differences
 from .base import TrainedModule
-from .configuration import given_values, last_value
+from .configuration import given_values, last_value, typed_value
 from .run import checkpoint_path
 
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
@@ -37,8 +39,9 @@ FREE = ("species", "mean_neighbors", "backend", *SAME_WEIGHTS)
 def with_network(args: Sequence[str]) -> list[str]:
     """A command line with the network, the repulsion and the cutoff of the potential that it begins with.
 
-    Of these, what a file or an option gives is left to it. Commands other than a fit, and a fit that goes on, take them
-    from the checkpoint, which knows all species.
+    Of these, what a file or an option gives is left to it: a configuration may name any class, as it is the user's own,
+    and a potential only classes of :mod:`eqlayers.models` and of the option ``classes``. Commands other than a fit, and
+    a fit that goes on, take them from the checkpoint, which knows all species.
     """
     start, resumed = last_value(args, "start_from"), last_value(args, "ckpt_path")
     if start is None:
@@ -56,12 +59,12 @@ def with_network(args: Sequence[str]) -> list[str]:
     values = {"model.model": described["network"], "model.repulsion": described["repulsion"]}
     cutoff = described["network"]["init_args"].get("cutoff")
     values["data.cutoff"] = cutoff
-    added = [
-        option
-        for key, value in values.items()
-        if value is not None and not given_values(args, key) and not given_values(args, f"{key}.class_path")
-        for option in (f"--{key}", json.dumps(value))
-    ]
+    added = []
+    for key, value in values.items():
+        if value is not None and not given_values(args, key) and not given_values(args, f"{key}.class_path"):
+            if key != "data.cutoff":
+                check_part(key, value, typed_value(last_value(args, "classes")))
+            added += [f"--{key}", json.dumps(value)]
     return [args[0], *added, *args[1:]]
 
 
@@ -119,7 +122,7 @@ def begun(configured: Potential, start: Potential, species: Sequence[int | str])
         )
     every = list(dict.fromkeys([*start.species, *configured.species, *(element("species", z) for z in species)]))
     same = {"subtract_isolated": start.subtract_isolated}
-    potential = build_potential({**with_species(mine, every), **same})
+    potential = build_potential({**with_species(mine, every), **same}, classes_of(configured))
     take_weights(potential, start)
     return potential.to(configured.dtype).train(configured.training)
 

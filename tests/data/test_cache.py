@@ -80,7 +80,7 @@ def test_objection_is_made_again_with_a_warning(tmp_path):
 
 def test_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way of a folder")
-    with pytest.warns(UserWarning, match="cannot be written .* set cache_dir to a writable folder"):
+    with pytest.warns(UserWarning, match="cannot be written .* set cache_dir to a folder that you alone"):
         assert fetch(tmp_path / "file" / "cache.npz") == 1
 
 

@@ -4,12 +4,14 @@ import os
 import re
 import shlex
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import ase.io
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.singlepoint import SinglePointCalculator
@@ -45,6 +47,48 @@ def test_check_passes_and_fails(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.setattr(ToyNetwork, "forward", lambda self, kind, *rest: forward(self, kind, *rest) / len(kind))
     text = out(capsys, "check toy.pt crystal.xyz", status=1)
     assert "FAIL two copies: energy" in text
+
+
+OWN = """
+import os
+from eqlayers.testing import ToyNetwork
+os.mkdir("imported")
+
+class Network(ToyNetwork):
+    pass
+"""
+COMMANDS = {
+    "check": "check own.pt",
+    "info": "info own.pt",
+    "relax": "relax water.xyz -m own.pt",
+    "md": "md water.xyz -m own.pt --steps 1 --report false",
+    "predict": "predict water.xyz -m own.pt -o out.xyz",
+    "committee": "predict water.xyz -m own.pt toy.pt -o out.xyz",
+    "check of a committee": "check own.pt toy.pt",
+    "info of a committee": "info own.pt toy.pt",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_network_of_ones_own_must_be_named(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, potential: Potential
+) -> None:
+    monkeypatch.syspath_prepend(".")
+    monkeypatch.delitem(sys.modules, "my_network", raising=False)
+    Path("my_network.py").write_text(OWN)
+    content = torch.load("toy.pt", weights_only=True)
+    content["potential"]["network"]["class_path"] = "my_network.Network"
+    torch.save(content, "own.pt")
+    assert main(shlex.split(COMMANDS[command])) == 2
+    assert "nothing was imported. If the class is your own, name it: --classes my_network.Network," in (
+        capsys.readouterr().err
+    )
+    assert not Path("imported").exists()
+    words = shlex.split(COMMANDS[command])
+    status = 1 if command == "relax" else 0  # in one step
+    more = ["--steps", "1"] if command == "relax" else []
+    assert main([words[0], "--classes", "my_network.Network", *words[1:], *more]) == status, capsys.readouterr().err
+    assert Path("imported").exists()
 
 
 def test_relax_writes_the_minimum(capsys: pytest.CaptureFixture[str], potential: Potential) -> None:

@@ -99,7 +99,11 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another target": (put("eqlayers_data", "target", value="U"), "the checkpoint predicts U, got data.target U0"),
     "another function": (
         put("hyper_parameters", "_instantiator", value="os.system"),
-        "name a function to be called that is not Lightning's own",
+        "name a function or class to be called that is not Lightning's own",
+    ),
+    "another class": (
+        put("hyper_parameters", "_class_path", value="os.system"),
+        "name a function or class to be called that is not Lightning's own",
     ),
     "hyper-parameters as text": (put("hyper_parameters", value="x"), "'hyper_parameters' must be a dict, it is a str"),
     "another shape": (
@@ -189,6 +193,10 @@ class Hostile:
         return os.mkdir, (str(self.path),)
 
 
+def len_of(value: torch.Tensor) -> int:
+    return value.numel() if value.is_floating_point() else 0
+
+
 def write(kind: str, good: Path, path: Path) -> None:
     whole = checkpoint_path(good / "runs" / "good", "last").read_bytes()
     if kind == "folder":
@@ -206,6 +214,12 @@ def write(kind: str, good: Path, path: Path) -> None:
         torch.save([1, 2], path)
     elif kind == "tensor":
         torch.save(torch.ones(3), path)
+    elif kind == "flipped":
+        weight = max(
+            read_checkpoint(checkpoint_path(good / "runs" / "good", "last"))["state_dict"].values(), key=len_of
+        )
+        at = whole.index(weight.numpy().tobytes()) + 2
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
     else:
         size = {"empty": 0, "one byte": 1, "head": 100, "half": len(whole) // 2, "nearly": len(whole) - 1}
         path.write_bytes(b"not a checkpoint" if kind == "text" else whole[: size[kind]])
@@ -213,18 +227,19 @@ def write(kind: str, good: Path, path: Path) -> None:
 
 FILES = {
     "folder": "a checkpoint must be a file, got a folder at",
-    "hostile": r"it asks to call \w+\.mkdir, which no checkpoint needs; nothing of it was run",
-    "hostile pickle": r"it asks to call \w+\.mkdir, which no checkpoint needs; nothing of it was run",
-    "hostile newer pickle": "it cannot be read",
+    "hostile": r"it asks for \w+\.mkdir, which is no tensor and no plain value; nothing of it was run",
+    "hostile pickle": "it is no whole archive",
+    "hostile newer pickle": "it is no whole archive",
+    "flipped": r"its member 'archive/data/\d+' is damaged",
     "another module": "must hold the weights of PropertyModule around MoleculeNetwork, got .* missing .*; 1 unknown",
     "list": "it holds a list, not a dictionary",
     "tensor": "it holds a Tensor, not a dictionary",
     "empty": "0 bytes.: it is empty",
-    "one byte": "it cannot be read",
-    "head": "it cannot be read",
-    "half": "it cannot be read",
-    "nearly": "it cannot be read",
-    "text": "it cannot be read",
+    "one byte": "it is no whole archive",
+    "head": "it is no whole archive",
+    "half": "it is no whole archive",
+    "nearly": "it is no whole archive",
+    "text": "it is no whole archive",
 }
 
 
@@ -251,6 +266,9 @@ def test_load_from_checkpoint_says_what_is_wrong(good: Path, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=r"the checkpoint must name its network, got none in .* Pass it"):
         load(damaged(good, tmp_path, drop("hyper_parameters", "model")))
     wrong = put("hyper_parameters", "model", "init_args", "lmax", value="many")
+    with pytest.raises(ConfigError, match="lmax must be an integer, at least 0, got 'many'"):
+        load(damaged(good, tmp_path, wrong))
+    wrong = put("hyper_parameters", "learning_rate", value="high")
     with pytest.raises(DataError, match=r"must hold arguments of PropertyModule and of its network, got others"):
         load(damaged(good, tmp_path, wrong))
     negative = put("hyper_parameters", "model", "init_args", "lmax", value=-1)
@@ -265,3 +283,14 @@ def test_load_from_checkpoint_says_what_is_wrong(good: Path, tmp_path: Path) -> 
     for path in (None, 3, "", "no/such.ckpt"):
         with pytest.raises(ConfigError, match="a checkpoint must be"):
             load(path)
+
+
+@pytest.mark.parametrize("name", ["model", "repulsion"])
+def test_a_checkpoint_makes_no_class_of_others(name: str, good: Path, tmp_path: Path) -> None:
+    """Lightning would make any class that is installed, and some run code that is in their arguments."""
+    text = f"x -> __import__('os').mkdir({str(tmp_path / 'executed')!r})"
+    hostile = {"class_path": "torch_geometric.nn.Sequential", "init_args": {"input_args": text, "modules": []}}
+    file = damaged(good, tmp_path, put("hyper_parameters", name, value=hostile))
+    with pytest.raises(ConfigError, match=r"got 'torch_geometric\.nn\.Sequential' from a file; nothing was imported"):
+        PropertyModule.load_from_checkpoint(file)
+    assert not (tmp_path / "executed").exists()

@@ -97,5 +97,5 @@ def test_a_fit_refuses_a_corrupt_checkpoint(make_run: Callable[..., Any], tmp_pa
     path = tmp_path / "bad.ckpt"
     path.write_bytes(b"not a checkpoint")
     trainer, module, data = make_run()
-    with pytest.raises(DataError, match=r"it cannot be read .*\. Use another checkpoint"):
+    with pytest.raises(DataError, match=r"it is no whole archive.*\. Use another checkpoint"):
         trainer.fit(module, datamodule=data, ckpt_path=str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -307,6 +308,56 @@ def test_what_does_not_fit_is_told(
     assert main(["fit", "-c", str(folder / "new.yaml"), "--name", "bad", *options]) == 2
     assert message in capsys.readouterr().err
     assert (folder / "old" / "potential.pt").exists()
+
+
+OWN = """
+from pathlib import Path
+from eqlayers.models import NequIP
+Path(__file__).with_name("imported").touch()
+
+class Network(NequIP):
+    pass
+"""
+
+
+@pytest.mark.parametrize("classes", ["my_network.Network", "[other.Thing, my_network.Network]"])
+def test_a_network_of_ones_own_must_be_named(
+    classes: str,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A configuration may name any class, a file that it begins with only those that are allowed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_network", raising=False)
+    (tmp_path / "my_network.py").write_text(OWN)
+    content = torch.load(folder / "old" / "potential.pt", weights_only=True)
+    content["potential"]["network"]["class_path"] = "my_network.Network"
+    torch.save(content, tmp_path / "own.pt")
+    command = ["fit", "-c", str(folder / "new.yaml"), "--name", "own", "--runs", str(tmp_path)]
+    command += ["--start_from", str(tmp_path / "own.pt"), "--trainer.max_epochs", "1", "--test_after_fit", "false"]
+    assert main([*command, "--data.replay", "null"]) == 2
+    assert "name it: --classes my_network.Network, in Python" in capsys.readouterr().err
+    assert not (tmp_path / "imported").exists()
+    command += ["--classes", classes]
+    assert main([*command, "--data.replay", "null"]) == 0, capsys.readouterr().err
+    last = tmp_path / "own" / "checkpoints" / "last.ckpt"
+    module = PotentialModule.load_from_checkpoint(last, classes="my_network.Network")
+    assert type(module.potential.network).__name__ == "Network"
+    for load in (load_potential, PotentialModule.load_from_checkpoint):
+        with pytest.raises(ConfigError, match=r"--classes my_network\.Network"):
+            load(last)
+
+
+def test_parsers_make_no_class_of_an_argument(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = torch.load(folder / "old" / "potential.pt", weights_only=True)
+    hostile = {"class_path": "torch_geometric.nn.Sequential", "init_args": {"input_args": "x", "modules": []}}
+    content["potential"]["network"]["init_args"]["hidden"] = hostile
+    torch.save(content, tmp_path / "bad.pt")
+    command = ["fit", "-c", str(folder / "new.yaml"), "--name", "bad", "--start_from", str(tmp_path / "bad.pt")]
+    assert main(command) == 2
+    assert "init_args of eqlayers.models.NequIP must be plain values, got another class_path" in capsys.readouterr().err
 
 
 def test_properties_of_molecules_do_not_begin_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 LIMIT_BYTES = 512 * 2**20  # the least recently used kernels go first
 STALE_SECONDS = 3600.0  # a temporary file older than this was left by a process that died
@@ -68,7 +69,32 @@ def _refusal(status: os.stat_result, is_kind: bool, kind: str) -> str | None:
     return None
 
 
+def check_parents(path: Path) -> None:
+    """PermissionError if another user could replace a folder above a path: all may write beside it.
+
+    In a folder such as /tmp, whose entries only their owners replace, entries of this user and of root count as safe.
+    """
+    for whole in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
+        inner, outer = whole, os.path.dirname(whole)
+        while inner != outer:
+            mode = os.stat(outer).st_mode if os.path.exists(outer) else 0
+            with suppress(FileNotFoundError):
+                sticky = mode & stat.S_ISVTX and os.lstat(inner).st_uid in (0, os.geteuid())
+                if mode & stat.S_IWOTH and not sticky:
+                    raise PermissionError(f"any user can replace {inner}, as the mode of {outer} is {mode & 0o7777:o}")
+            inner, outer = outer, os.path.dirname(outer)
+
+
+def opened(path: Path) -> tuple[BinaryIO, str | None]:
+    """A file, which is no link, and why it cannot be trusted, or None."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = open(descriptor, "rb")  # noqa: SIM115 the caller closes it
+    status = os.fstat(file.fileno())
+    return file, _refusal(status, stat.S_ISREG(status.st_mode), "a file")
+
+
 def _check_folder(folder: Path) -> None:
+    check_parents(folder)
     status = os.stat(folder)
     refusal = _refusal(status, stat.S_ISDIR(status.st_mode), "a folder")
     if refusal:
@@ -85,9 +111,8 @@ def find(key: str) -> Path | None:
         folder = directory()
         _check_folder(folder)
         path = folder / f"{key}.so"
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
-            refusal = _refusal(status, stat.S_ISREG(status.st_mode), "a file")
+        file, refusal = opened(path)
+        with file:
             content = b"" if refusal else file.read()
     except FileNotFoundError:
         return None
@@ -107,7 +132,8 @@ def find(key: str) -> Path | None:
 def store(key: str, payload: bytes) -> Path:
     """Writes `payload` under `key` in one step, and removes the least recently used kernels beyond the limit."""
     folder = directory()
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    for outer in reversed(folder.parents):
+        outer.mkdir(mode=0o755, exist_ok=True)  # whatever the mask of the process
     folder.mkdir(mode=0o700, exist_ok=True)
     _check_folder(folder)
     path = folder / f"{key}.so"

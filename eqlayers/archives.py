@@ -1,0 +1,87 @@
+"""Archives of tensors and of arrays: each member is compared with its checksum before anything of the file is used."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from .core.errors import DataError
+
+_END = 22  # bytes of the last record of an archive
+_FOLDER = 0x10  # in the attributes of a member, of which torch then reads nothing
+
+
+def check_whole(file: IO[bytes]) -> None:
+    """Raise :class:`zipfile.BadZipFile` unless all members of an archive are as they were written.
+
+    The message is the second half of a sentence, and names the damaged member. ``ZipFile.testzip`` sees no bit in the
+    directory of an archive that makes a member empty, hides the next one, or calls it a folder.
+
+    Example:
+        >>> import io
+        >>> check_whole(io.BytesIO(b"PK"))
+        Traceback (most recent call last):
+        ...
+        zipfile.BadZipFile: it is no whole archive, as if it was cut or is of another kind
+    """
+    try:
+        file.seek(-_END, os.SEEK_END)
+        listed = int.from_bytes(file.read(_END)[10:12], "little")  # in the last record, if no comment is behind it
+        archive = zipfile.ZipFile(file)
+        if len(archive.infolist()) != listed < 0xFFFF and not archive.comment:
+            raise ValueError("a directory of other members")
+    except Exception:  # of a directory that is damaged, in many kinds
+        raise zipfile.BadZipFile("it is no whole archive, as if it was cut or is of another kind") from None
+    for member in archive.infolist():
+        try:
+            with archive.open(member) as content:
+                checksum, size = 0, 0
+                while piece := content.read(2**20):
+                    checksum, size = zlib.crc32(piece, checksum), size + len(piece)
+            if (checksum, size) != (member.CRC, member.file_size) or member.external_attr & _FOLDER:
+                raise ValueError("another checksum")
+        except Exception:  # of the checksum, the header, or what they say of size, compression and encryption
+            raise zipfile.BadZipFile(f"its member {member.filename!r} is damaged") from None
+    file.seek(0)
+
+
+def read_tensors(path: Path, map_location: Any = "cpu") -> Any:
+    """The content of a file of ``torch.save``, which must be tensors and plain values: no code of the file runs.
+
+    Raises:
+        DataError: The file is cut or damaged, or has other objects; the message is the second half of a sentence.
+    """
+    if path.stat().st_size == 0:
+        raise DataError("it is empty")
+    try:
+        with path.open("rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about kinds of pickles, which the errors below are about
+            check_whole(file)
+            return torch.load(file, map_location=map_location, weights_only=True)
+    except zipfile.BadZipFile as error:
+        raise DataError(str(error)) from None
+    except Exception as error:  # torch raises many kinds, and advises to run the code of a hostile file
+        asked = re.search(r"(?:GLOBAL|global|class|function) ([\w.]+\.[\w.]+)", str(error))
+        problem = f"it cannot be read ({type(error).__name__}), as if it was changed or of another kind"
+        if asked and isinstance(error, pickle.UnpicklingError):
+            problem = f"it asks for {asked.group(1)}, which is no tensor and no plain value; nothing of it was run"
+        raise DataError(problem) from None
+
+
+@contextmanager
+def open_arrays(file: IO[bytes]) -> Iterator[Any]:
+    """The arrays of an npz archive by name, after a look at all of them: NumPy compares what it reads to the end."""
+    check_whole(file)
+    with np.load(file, allow_pickle=False) as arrays:
+        yield arrays
