@@ -30,6 +30,7 @@ WRONG: dict[str, list[Any]] = {
     "elements": [None, 8, "H", [0], [-1], [119], [1.5], ["o"], [1, "H"], [None], [True], {"a": 1}, torch.ones(2)],
     "device": ["foo", "cuda:99", 1.5, [], "cpu:x", object()],
     "dtype": ["float32", torch.int64, torch.complex64, None, 32, np.float32],
+    "classes": [1, b"a.B", "Network", "a b.C", ["a.B", 3], [None], int, [int], {"a.B": 1}, torch.ones(2), object()],
     "module": [None, "torch", 1, [], torch.nn.Linear, torch.ones(2), object()],
     "instructions": [
         None, 1, "uvw", [1], [()], [(0, 0, 0)], [(0, 0, 0, "uvw", "no")], [(0, 0, 0, "uvw", NAN)], {"a": 1},

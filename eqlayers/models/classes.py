@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from torch import nn
@@ -27,17 +28,16 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+", re.ASCII)
 
 
 def named_classes(classes: Classes | None) -> dict[str, type[nn.Module] | None]:
-    """The paths that a caller allows, with the class where it was given as one.
+    """The paths that a caller allows, with the class where it is one.
 
     Example:
         >>> named_classes("my_network.Network, mine.Repulsion")
         {'my_network.Network': None, 'mine.Repulsion': None}
     """
     what, fix = "classes of torch.nn.Module, or their paths", "Pass 'my_network.Network', or a list of several."
-    one = isinstance(classes, (str, type))
-    listed = [classes] if one else check_items("classes", () if classes is None else classes, what, fix)
+    several = [] if classes is None else [classes] if isinstance(classes, (str, type)) else classes
     paths: dict[str, type[nn.Module] | None] = {}
-    for item in listed:
+    for item in check_items("classes", several, what, fix):
         if isinstance(item, type) and issubclass(item, nn.Module):
             paths |= dict.fromkeys(_paths(item), item)
             continue
@@ -48,17 +48,17 @@ def named_classes(classes: Classes | None) -> dict[str, type[nn.Module] | None]:
     return paths
 
 
-def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[str, dict[str, Any]]:
-    """The path of a class and its arguments, as a file has them; nothing is imported.
+def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[str, Any, dict[str, Any]]:
+    """The path of a class in a file, the class where the caller gave it, and plain arguments; nothing is imported.
 
     Raises:
-        ConfigError: The class is none of :data:`PUBLIC` and none that the caller allows, or an argument is not plain.
+        ConfigError: The path is not allowed, or an argument is not plain.
     """
-    path = part.get("class_path") if isinstance(part, Mapping) else None
-    options = part.get("init_args") if isinstance(part, Mapping) else None
+    allowed = named_classes(classes)
+    path, options = (part.get(key) if isinstance(part, Mapping) else None for key in ("class_path", "init_args"))
     if not isinstance(path, str) or not isinstance(options, Mapping):
         raise ConfigError(f"{what} must be given by class_path and init_args, got {got(part)}. Give both.")
-    if path not in PUBLIC and path not in named_classes(classes):
+    if path not in allowed and path not in PUBLIC:
         option = path if _NAME.fullmatch(path) else "my_network.Network"
         raise ConfigError(
             f"{what} must be of a class of eqlayers.models, ZBL, or one that you name, got {got(path)} from a file; "
@@ -71,7 +71,7 @@ def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[st
             raise ConfigError(f"init_args of {path} must be plain values, got another class_path in them. Remove it.")
     except RecursionError:
         raise ConfigError(f"init_args of {path} must be plain, got a list in itself. Flatten it.") from None
-    return path, dict(options)
+    return path, allowed.get(path), dict(options)
 
 
 def build_part(what: str, part: Any, classes: Classes | None = None) -> nn.Module:
@@ -80,9 +80,8 @@ def build_part(what: str, part: Any, classes: Classes | None = None) -> nn.Modul
     Raises:
         ConfigError: As of :func:`check_part`; or the class cannot be imported, is no module, or refuses the arguments.
     """
-    path, options = check_part(what, part, classes)
+    path, kind, options = check_part(what, part, classes)
     place, _, name = path.rpartition(".")
-    kind: Any = named_classes(classes).get(path)
     try:
         kind = kind or getattr(importlib.import_module(place), name, None)
     except ImportError as error:
@@ -137,16 +136,12 @@ def check_plain(name: str, value: Any) -> None:
 
 
 def _paths(kind: type) -> list[str]:
-    """The path at which a class is defined; and the one that files have, if others can import it from there.
+    """The path at which a class is defined, and the path in files, if others can import the class.
 
-    This is its public name, otherwise the shortest: the name in its package, if it is exported there.
+    The second is its public name, otherwise the shortest: the name in its package, if it is exported there.
     """
-    defined = f"{kind.__module__}.{kind.__qualname__}"
-    parts = kind.__module__.split(".")
-    homes = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
-    paths = [*PUBLIC, *(f"{home}.{kind.__qualname__}" for home in homes if parts[0] != "__main__")]
-    for path in paths:
-        home, _, name = path.rpartition(".")
-        if getattr(sys.modules.get(home), name, None) is kind:
-            return [defined, path]
-    return [defined]
+    module, name = kind.__module__, kind.__qualname__
+    homes = [] if module == "__main__" else list(accumulate(module.split("."), "{}.{}".format))
+    public = [path.rpartition(".")[0] for path in PUBLIC if path.endswith(f".{name}")]
+    there = [home for home in public + homes if getattr(sys.modules.get(home), name, None) is kind]
+    return [f"{home}.{name}" for home in (module, *there[:1])]

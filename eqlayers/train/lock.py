@@ -68,10 +68,8 @@ def _taken(folder: Path) -> IO[str]:
                     "its end, stop it, or give this run another name with --name."
                 ) from None
             print(f"run: {folder} cannot be locked ({error.strerror}): keep other fits out of it yourself", flush=True)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):  # not one that its owner has just removed
-                file.truncate()
-                file.write(f"process {os.getpid()} on host {platform.node()}\n")
-                file.flush()
-                return file
+        if os.fstat(file.fileno()).st_nlink:  # its owner has not just removed it
+            file.truncate()
+            print("process", os.getpid(), "on host", platform.node(), file=file, flush=True)
+            return file
         file.close()

@@ -196,7 +196,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "Potential.set_statistics": (POTENTIAL.set_statistics, {"shifts": {1: 0.0}, "scale": 1.0}, {
         "shifts": "shifts", "scale": "scales", "mean_neighbors": "positive", "tensor_scales": "tensor scales"}),
     "build_potential": (models.build_potential, {"description": models.describe_potential(POTENTIAL)}, {
-        "description": "description"}),
+        "description": "description", "classes": "classes"}),
     "describe_potential": (models.describe_potential, {"potential": POTENTIAL}, {"potential": "potential"}),
     "extend_potential": (models.extend_potential, {"potential": POTENTIAL, "species": [1, 6, 8]}, {
         "potential": "potential", "species": "elements", "shifts": "shifts"}),
