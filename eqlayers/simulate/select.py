@@ -49,7 +49,7 @@ def run_select(options: argparse.Namespace) -> int:
     check_different(("POOL", source), ("--output", output), *(("--known", path) for path in options.known))
     most = check_integer("--most", options.most, 1)
     least = check_number("--difference", options.difference, at_least=0)
-    committee = as_potential(chosen(options.model), DTYPES.get(options.dtype), options.device)
+    committee = as_potential(chosen(options.model), DTYPES.get(options.dtype), options.device, options.classes)
     if not isinstance(committee, Committee):
         raise ConfigError("-m must be a committee, whose members can disagree, got one potential. Name several.")
     for atoms in islice(frames(source), 1):

@@ -47,7 +47,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def described(path: Any, **options: Any) -> dict[str, Any]:
     toy = {"class_path": "eqlayers.testing.ToyNetwork", "init_args": {"num_species": 1}}
     part = {"class_path": path, "init_args": options}
-    return {"network": toy, "species": [1], "repulsion": None} | {"network": part}
+    rest = {"species": [1], "repulsion": None, "subtract_isolated": True}
+    return {"network": toy, **rest} | {"network": part}
 
 
 def write(path: Path, description: dict[str, Any]) -> Path:
