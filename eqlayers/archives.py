@@ -27,13 +27,6 @@ def check_whole(file: IO[bytes]) -> None:
 
     The message is the second half of a sentence, and names the damaged member. ``ZipFile.testzip`` sees no bit in the
     directory of an archive that makes a member empty, hides the next one, or calls it a folder.
-
-    Example:
-        >>> import io
-        >>> check_whole(io.BytesIO(b"PK"))
-        Traceback (most recent call last):
-        ...
-        zipfile.BadZipFile: it is no whole archive, as if it was cut or is of another kind
     """
     try:
         file.seek(-_END, os.SEEK_END)
@@ -59,8 +52,7 @@ def check_whole(file: IO[bytes]) -> None:
 def read_tensors(path: Path, map_location: Any = "cpu") -> Any:
     """The content of a file of ``torch.save``, which must be tensors and plain values: no code of the file runs.
 
-    Raises:
-        DataError: The file is cut or damaged, or has other objects; the message is the second half of a sentence.
+    DataError if it is cut or damaged, or has other objects; the message is the second half of a sentence.
     """
     if path.stat().st_size == 0:
         raise DataError("it is empty")

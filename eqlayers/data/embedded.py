@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from eqlayers.archives import open_arrays
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.structures import MoleculeArrays
 from eqlayers.data.targets import TARGETS, Target, check_target
@@ -106,7 +105,7 @@ def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
         raise DataError(f"root: expected a folder with {MINI_FILE}; {path} does not exist; {_REMEDY}, or correct root")
     compare_with_manifest(path, _REMEDY)
     try:
-        with path.open("rb") as handle, open_arrays(handle) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("n_atoms", "z", "pos", target.mini_key)}
     except UNREADABLE as error:
         raise DataError(

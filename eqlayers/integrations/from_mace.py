@@ -156,7 +156,7 @@ def to_mace(potential: Potential) -> nn.Module:
 
 
 def load_model(path: Any) -> nn.Module:
-    """The module in a file of mace-torch, whose code runs; its members are compared with their checksums before."""
+    """The module in a whole file of mace-torch, whose code runs."""
     name = check_path("model", path, "a module of mace-torch, or its file")
     try:
         with open(name, "rb") as file:

@@ -16,11 +16,8 @@ from ..core.checks import check_items, got
 from ..core.errors import ConfigError, EqlayersError
 
 #: Classes of which potentials in files are made, by their public names: files have these, whatever module defines them.
-PUBLIC = (
-    *(f"eqlayers.models.{name}" for name in ("MACE", "NequIP", "Equiformer", "TFN", "MoleculeNetwork")),
-    "eqlayers.nn.ZBL",
-    "eqlayers.testing.ToyNetwork",
-)
+PUBLIC = tuple(f"eqlayers.models.{name}" for name in ("MACE", "NequIP", "Equiformer", "TFN", "MoleculeNetwork"))
+PUBLIC += ("eqlayers.nn.ZBL", "eqlayers.testing.ToyNetwork")
 #: What callers name: classes, or paths such as 'my_network.Network', several in one text with commas between.
 Classes = str | type[nn.Module] | Sequence[str | type[nn.Module]]
 _PLAIN = (bool, int, float, str, type(None))
@@ -28,12 +25,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+", re.ASCII)
 
 
 def named_classes(classes: Classes | None) -> dict[str, type[nn.Module] | None]:
-    """The paths that a caller allows, with the class where it is one.
-
-    Example:
-        >>> named_classes("my_network.Network, mine.Repulsion")
-        {'my_network.Network': None, 'mine.Repulsion': None}
-    """
+    """The paths that a caller allows, with the class where it is one."""
     what, fix = "classes of torch.nn.Module, or their paths", "Pass 'my_network.Network', or a list of several."
     several = [] if classes is None else [classes] if isinstance(classes, (str, type)) else classes
     paths: dict[str, type[nn.Module] | None] = {}
@@ -49,21 +41,16 @@ def named_classes(classes: Classes | None) -> dict[str, type[nn.Module] | None]:
 
 
 def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[str, Any, dict[str, Any]]:
-    """The path of a class in a file, the class where the caller gave it, and plain arguments; nothing is imported.
-
-    Raises:
-        ConfigError: The path is not allowed, or an argument is not plain.
-    """
+    """The path of a class in a file, the class where the caller gave it, and plain arguments; nothing is imported."""
     allowed = named_classes(classes)
     path, options = (part.get(key) if isinstance(part, Mapping) else None for key in ("class_path", "init_args"))
     if not isinstance(path, str) or not isinstance(options, Mapping):
         raise ConfigError(f"{what} must be given by class_path and init_args, got {got(part)}. Give both.")
     if path not in allowed and path not in PUBLIC:
-        option = path if _NAME.fullmatch(path) else "my_network.Network"
+        own = path if _NAME.fullmatch(path) else "my_network.Network"
         raise ConfigError(
             f"{what} must be of a class of eqlayers.models, ZBL, or one that you name, got {got(path)} from a file; "
-            f"nothing was imported. If the class is your own, name it: --classes {option}, in Python "
-            f"classes={[option]}."
+            f"nothing was imported. If the class is your own, name it: --classes {own}, in Python classes={[own]}."
         )
     try:
         check_plain(f"init_args of {path}", options)
@@ -75,11 +62,7 @@ def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[st
 
 
 def build_part(what: str, part: Any, classes: Classes | None = None) -> nn.Module:
-    """A module from its class and arguments in a file.
-
-    Raises:
-        ConfigError: As of :func:`check_part`; or the class cannot be imported, is no module, or refuses the arguments.
-    """
+    """A module from its class and arguments in a file."""
     path, kind, options = check_part(what, part, classes)
     place, _, name = path.rpartition(".")
     try:
@@ -136,10 +119,7 @@ def check_plain(name: str, value: Any) -> None:
 
 
 def _paths(kind: type) -> list[str]:
-    """The path at which a class is defined, and the path in files, if others can import the class.
-
-    The second is its public name, otherwise the shortest: the name in its package, if it is exported there.
-    """
+    """Where a class is defined; then its path in files, public or the shortest, if others can import it there."""
     module, name = kind.__module__, kind.__qualname__
     homes = [] if module == "__main__" else list(accumulate(module.split("."), "{}.{}".format))
     public = [path.rpartition(".")[0] for path in PUBLIC if path.endswith(f".{name}")]

@@ -82,8 +82,7 @@ def build_potential(description: Mapping[str, Any], classes: Classes | None = No
         classes: As of :func:`load_potential`.
 
     Raises:
-        ConfigError: The description is another one; a class is not allowed, cannot be imported or is no module, or it
-            refuses its arguments.
+        ConfigError: The description is another one, or a class is not allowed, not there, or refuses its arguments.
 
     Example:
         >>> toy = {"class_path": "eqlayers.testing.ToyNetwork", "init_args": {"num_species": 2}}
@@ -185,8 +184,7 @@ def load_potential(
         path: A file of :func:`save_potential`, or a checkpoint of ``eqlayers fit`` of a potential.
         dtype: Of the network; the file's if None. Shifts and sums stay in float64.
         device: Where to put it.
-        classes: Networks and repulsions of your own that the file may name, which are imported: classes, or paths such
-            as 'my_network.Network'.
+        classes: Networks and repulsions of your own that the file may name: classes, or paths ('my_network.Network').
 
     Raises:
         ConfigError: There is no such file; or a class is not allowed, cannot be imported, or refuses its arguments.
@@ -202,11 +200,7 @@ def load_potential(
 
 
 def restored(
-    path: str | Path,
-    saved: SavedPotential,
-    dtype: torch.dtype | None,
-    device: torch.device,
-    classes: Classes | None = None,
+    path: str | Path, saved: SavedPotential, dtype: torch.dtype | None, device: torch.device, classes: Classes | None
 ) -> Potential:
     """The potential of a file that was read."""
     with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away

@@ -91,8 +91,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _info(options: argparse.Namespace) -> int:
     files = committee_files([options.model, *options.members])
-    show = describe(files[0], options.classes) if len(files) == 1 else describe_members(files, options.classes)
-    print(lines(show))
+    print(lines(describe_members(files, options.classes) if files[1:] else describe(files[0], options.classes)))
     return 0
 
 

@@ -285,10 +285,7 @@ class TrainedModule(LightningModule):
     def load_from_checkpoint(  # type: ignore[override]
         cls, checkpoint_path: Any, map_location: Any = None, *, strict: bool | None = None, **options: Any
     ) -> Any:
-        """Make a module from a checkpoint; only tensors and plain Python values are read from it.
-
-        ``classes`` are networks of your own that it may name, as of :func:`eqlayers.models.load_potential`.
-        """
+        """Make a module from a checkpoint of tensors and plain values; ``classes`` as of ``models.load_potential``."""
         if options.pop("weights_only", None) is False:
             raise ConfigError("weights_only must be True, as a checkpoint may run code, got False. Leave it out.")
         hparams, classes = read_checkpoint(checkpoint_path).get("hyper_parameters", {}), options.pop("classes", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -236,11 +236,10 @@ class CommitteeReport(PotentialTestReport):
 
 def run(args: Sequence[str]) -> None:
     """Run a command for every member, and test them together after a fit or a test."""
-    with for_structures(args) as words, ExitStack() as while_it_runs:
+    with for_structures(args) as words:
         committee = Committee.of(words)
-        if args[0] == "fit" and first_process():
-            while_it_runs.enter_context(locked(committee.folder))
-        _run(committee, args)
+        with locked(committee.folder) if args[0] == "fit" and first_process() else nullcontext():
+            _run(committee, args)
 
 
 def _run(committee: Committee, args: Sequence[str]) -> None:

@@ -95,8 +95,7 @@ def _all_files(args: Sequence[str]) -> list[tuple[Path, str]]:
 def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
     """Refuse a file that is no configuration of training, before the parser repeats its content.
 
-    A configuration may name any class that can be imported, with any arguments: it is a program of the user's own. Only
-    potentials and checkpoints are files of others, see :mod:`eqlayers.models.classes`.
+    A configuration may name any class and any arguments, as it is a program of the user's own.
     """
     content = read_yaml(path, "a configuration", near_files(path))
     if not isinstance(content, dict) or not content:

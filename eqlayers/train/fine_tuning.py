@@ -55,16 +55,17 @@ def with_network(args: Sequence[str]) -> list[str]:
             f"start_from must be outside of the run's folder, which is written over, got {path}. Give the run another "
             "--name."
         )
-    described = read_potential(path).description
-    values = {"model.model": described["network"], "model.repulsion": described["repulsion"]}
-    cutoff = described["network"]["init_args"].get("cutoff")
-    values["data.cutoff"] = cutoff
-    added = []
-    for key, value in values.items():
-        if value is not None and not given_values(args, key) and not given_values(args, f"{key}.class_path"):
-            if key != "data.cutoff":
-                check_part(key, value, typed_value(last_value(args, "classes")))
-            added += [f"--{key}", json.dumps(value)]
+    parts, classes = read_potential(path).description, typed_value(last_value(args, "classes"))
+    values = {"data.cutoff": check_part("the network", parts.get("network"), classes)[2].get("cutoff")}
+    if parts.get("repulsion") is not None:
+        check_part("the repulsion", parts["repulsion"], classes)
+    values |= {"model.model": parts["network"], "model.repulsion": parts.get("repulsion")}
+    added = [
+        option
+        for key, value in values.items()
+        if value is not None and not given_values(args, key) and not given_values(args, f"{key}.class_path")
+        for option in (f"--{key}", json.dumps(value))
+    ]
     return [args[0], *added, *args[1:]]
 
 

@@ -24,18 +24,6 @@ def locked(folder: Path) -> Iterator[None]:
     The kernel frees the lock when the process ends, in whatever way, so that a file that is left behind locks nothing.
     It is a lock of ``fcntl.lockf``: NFS hands it to its server, and fits on all hosts see it, unless a host mounts the
     folder with ``nolock`` or ``local_lock``. Where a file system has no locks, a line says so, and the fit goes on.
-
-    Raises:
-        ConfigError: Another process has the lock.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp()) / "runs" / "mine"
-        >>> with locked(folder):
-        ...     [path.name for path in folder.iterdir()]
-        ['.lock']
-        >>> folder.parent.exists()
-        False
     """
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     file = _taken(folder)

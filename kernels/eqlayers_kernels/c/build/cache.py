@@ -70,15 +70,12 @@ def _refusal(status: os.stat_result, is_kind: bool, kind: str) -> str | None:
 
 
 def check_parents(path: Path) -> None:
-    """PermissionError if another user could replace a folder above a path: all may write beside it.
-
-    In a folder such as /tmp, whose entries only their owners replace, entries of this user and of root count as safe.
-    """
+    """PermissionError if any user could replace a folder above a path; entries of /tmp only their owners can replace."""
     for whole in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
         inner, outer = whole, os.path.dirname(whole)
         while inner != outer:
-            mode = os.stat(outer).st_mode if os.path.exists(outer) else 0
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # of what is made later
+                mode = os.stat(outer).st_mode
                 sticky = mode & stat.S_ISVTX and os.lstat(inner).st_uid in (0, os.geteuid())
                 if mode & stat.S_IWOTH and not sticky:
                     raise PermissionError(f"any user can replace {inner}, as the mode of {outer} is {mode & 0o7777:o}")
