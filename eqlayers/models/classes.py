@@ -119,7 +119,7 @@ def check_plain(name: str, value: Any) -> None:
 
 
 def _paths(kind: type) -> list[str]:
-    """Where a class is defined; then its path in files, public or the shortest, if others can import it there."""
+    """The path where a class is defined; then its path in files, public or the shortest, if others can import it."""
     module, name = kind.__module__, kind.__qualname__
     homes = [] if module == "__main__" else list(accumulate(module.split("."), "{}.{}".format))
     public = [path.rpartition(".")[0] for path in PUBLIC if path.endswith(f".{name}")]

@@ -194,11 +194,14 @@ def test_files_of_others(tmp_path: Path, content: Any, error: type[Exception], m
 
 
 def test_weights_that_a_layer_refuses(tmp_path: Path) -> None:
-    """Couplings rounded to half precision are none that rotate."""
+    """Couplings that do not rotate."""
     network = MACE([1], hidden="2x0e + 2x1o", correlation=2, lmax=2)
-    save_potential(Potential(network, [1]).bfloat16(), tmp_path / "half.pt")
+    save_potential(Potential(network, [1]), tmp_path / "a.pt")
+    content = torch.load(tmp_path / "a.pt", weights_only=True)
+    next(value for name, value in content["state_dict"].items() if "U_matrix_2" in name).add_(1.0)
+    torch.save(content, tmp_path / "a.pt")
     with pytest.raises(DataError, match=r"its weights do not fit MACE: .* must hold equivariant tensors"):
-        load_potential(tmp_path / "half.pt")
+        load_potential(tmp_path / "a.pt")
 
 
 def test_networks_that_cannot_be_described() -> None:

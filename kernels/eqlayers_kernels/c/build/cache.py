@@ -70,11 +70,11 @@ def _refusal(status: os.stat_result, is_kind: bool, kind: str) -> str | None:
 
 
 def check_parents(path: Path) -> None:
-    """PermissionError if any user could replace a folder above a path; entries of /tmp only their owners can replace."""
+    """PermissionError if any user could replace a folder above a path; only owners replace entries of /tmp."""
     for whole in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
         inner, outer = whole, os.path.dirname(whole)
         while inner != outer:
-            with suppress(FileNotFoundError):  # of what is made later
+            with suppress(FileNotFoundError):  # a folder that is made later
                 mode = os.stat(outer).st_mode
                 sticky = mode & stat.S_ISVTX and os.lstat(inner).st_uid in (0, os.geteuid())
                 if mode & stat.S_IWOTH and not sticky:
