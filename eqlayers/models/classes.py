@@ -47,10 +47,10 @@ def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[st
     if not isinstance(path, str) or not isinstance(options, Mapping):
         raise ConfigError(f"{what} must be given by class_path and init_args, got {got(part)}. Give both.")
     if path not in allowed and path not in PUBLIC:
-        own = path if _NAME.fullmatch(path) else "my_network.Network"
+        name = path if _NAME.fullmatch(path) else "my_network.Network"
         raise ConfigError(
             f"{what} must be of a class of eqlayers.models, ZBL, or one that you name, got {got(path)} from a file; "
-            f"nothing was imported. If the class is your own, name it: --classes {own}, in Python classes={[own]}."
+            f"nothing was imported. If the class is your own, name it: --classes {name}, in Python classes={[name]}."
         )
     try:
         check_plain(f"init_args of {path}", options)
