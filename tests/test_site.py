@@ -159,3 +159,25 @@ if BROWSER is not None:  # as tests beside other packages, this one is there whe
         (tmp_path / "narrow.html").write_text(box + wide)
         assert width.widths(tmp_path, BROWSER, ["narrow.html", "wide.html"]) == {"narrow.html": 390, "wide.html": 900}
         assert width.pages_of(tmp_path) == ["narrow.html", "wide.html"]
+
+
+def test_dead_links_are_found(tmp_path: Path) -> None:
+    links = loaded(DOCS / "extensions" / "check_links.py")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b.html").write_text('<h1 id="there">b</h1><a href="https://example.org/none">out</a><a href="#there">')
+    lines = ['href="../b.html"', 'href="../b.html#there"', 'href="../none.html"', 'href="../b.html#gone"', 'href="#no"']
+    (tmp_path / "a" / "a.html").write_text("".join(f"<a {line}>x</a>" for line in lines) + '<img src="none.png">')
+    dead = ["../none.html", "../b.html#gone", "#no", "none.png"]
+    assert links.dead_links(tmp_path) == [f"a/a.html: {link}" for link in dead]
+
+
+def test_the_chart_of_the_gpu_is_of_stored_figures(chart: ModuleType, tmp_path: Path) -> None:
+    """Without the rows of a package there is no chart."""
+    gpu = tmp_path / "benchmarks" / "gpu"
+    shutil.copytree(DOCS / "benchmarks" / "gpu", gpu)
+    chart.draw_gpu(tmp_path, tmp_path / "gpu.svg")
+    assert (tmp_path / "gpu.svg").read_text().startswith("<?xml")
+    text = (gpu / "target" / "gpu-target.json").read_text()
+    (gpu / "target" / "gpu-target.json").write_text(text.replace('"cuequivariance"', '"other"'))
+    with pytest.raises(KeyError, match="cuequivariance"):
+        chart.draw_gpu(tmp_path, tmp_path / "gpu.svg")

@@ -33,7 +33,33 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("builder-inited", lambda app: write_classes(DOCS / "reference"))
     app.connect("source-read", lambda app, name, source: source.__setitem__(0, filled(source[0])))
     app.connect("env-get-outdated", lambda app, env, added, changed, removed: with_blocks())
+    app.connect("html-page-context", with_known_anchors)
+    app.connect("include-read", with_pages_of_the_site)
     return {"parallel_read_safe": True}
+
+
+def with_pages_of_the_site(app: Any, file: Path, page: str, text: list[str]) -> None:
+    """Lead links between top-level files to the pages that include the files."""
+    text[0] = re.sub(
+        r"\]\((CHANGELOG|CONTRIBUTING|SECURITY)\.md", lambda link: f"](docs/development/{link[1].lower()}.md", text[0]
+    )
+
+
+def with_known_anchors(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Correct links from pages of source code to the reference.
+
+    Sphinx gives all objects of a source file the module of the first that is documented; two fronts may share a file.
+    """
+    if not page.startswith("_modules/"):
+        return
+    known = app.env.domaindata["py"]["objects"]
+
+    def corrected(link: re.Match[str]) -> str:
+        name = link[1] if link[1] in known else None
+        name = name or next((one for one in known if one.rpartition(".")[2] == link[1].rpartition(".")[2]), link[1])
+        return f'#{name}"'
+
+    context["body"] = re.sub(r'#(eqlayers\.[\w.]+)"', corrected, context["body"])
 
 
 def with_blocks() -> list[str]:
