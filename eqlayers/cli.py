@@ -15,7 +15,6 @@ TRAINING = {
     "warmup": "compile the kernels of a fit ahead of it",
     "validate": "errors on the validation part",
     "test": "errors on the test part, with table, metrics.json and pictures",
-    "report": "compare runs: eqlayers report runs/*",
     "predict": "write predictions.csv; with -m, energies and forces of structures by a potential",
 }
 
@@ -46,7 +45,6 @@ training commands take a configuration file, and every key in it as an option:
   eqlayers fit configs/ethanol.yaml --committee 4                                          (a committee)
   eqlayers test configs/qm9_mini.yaml
   eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
-  eqlayers report runs/* --output report                                                   (compare runs)
   eqlayers fit --help                                                                      (the options)
 
 potentials are files of save_potential or checkpoints, and these commands have their own help:
@@ -167,10 +165,10 @@ def compute(args: Sequence[str]) -> int:
 def train(args: Sequence[str]) -> int:
     """Hand over to the training command line, or say how to install what it needs."""
     try:
-        from .train import cli, committee, comparison, new, warmup
+        from .train import cli, committee, new, warmup
     except ModuleNotFoundError as error:
         return missing(error, "training", "train")
-    commands = {"new": new.run, "warmup": warmup.run, "report": comparison.run}
+    commands = {"new": new.run, "warmup": warmup.run}
     if args[0] in commands:
         commands[args[0]](args[1:])
     elif committee.asked(args):
