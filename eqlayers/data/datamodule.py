@@ -88,6 +88,10 @@ class FlatDataModule(LightningDataModule):
             raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
         return getattr(self, f"{name}_set")
 
+    def is_drawn(self, name: str) -> bool:
+        """Whether a part is drawn from the data set, and is no file of its own."""
+        return True
+
     def eval_size(self, dataset: Any) -> int:
         """Structures in a batch of which even the largest have no more edges together than a training batch."""
         most = self.eval_batch_size if self.max_edges is None else self.max_edges // max(1, int(dataset.n_edges.max()))

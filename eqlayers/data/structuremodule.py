@@ -168,6 +168,10 @@ class StructureDataModule(FlatDataModule):
         """Atomic numbers in all files, which are read for it."""
         return self._load()[0].species
 
+    def is_drawn(self, name: str) -> bool:
+        """Whether a part is drawn from ``path``, and is no file of its own."""
+        return name == "train" or not self.paths[name]
+
     def prepare_data(self) -> None:
         """Fill the cache of neighbour lists, in one process only."""
         self._edges(self._load()[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -126,6 +127,18 @@ class FlatArrays:
     def heavy(self) -> IntArray:
         """Number of non-hydrogen atoms of every structure, `[N]`."""
         return self.count(self.z > 1)
+
+    @cached_property
+    def identities(self) -> IntArray:
+        """A hash of species, positions and cell of every structure, `[N]`, which copies share to 0.0001 Angstrom."""
+        arrays = [np.round(getattr(self, name), 4) + 0.0 for name in ("pos", "cell") if hasattr(self, name)]  # no -0.0
+        hashes = np.empty(len(self), dtype=np.int64)
+        for row in range(len(self)):
+            atoms = self.atoms(row)
+            parts = [self.z[atoms], arrays[0][atoms], *(cell[row] for cell in arrays[1:])]
+            content = b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+            hashes[row] = int.from_bytes(hashlib.sha256(content).digest()[:8], "little", signed=True)
+        return hashes
 
     def label_rows(self) -> dict[str, IntArray]:
         """Rows of each label in every structure, `[N]`: its atoms for a label of atoms, 0 where it is missing."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..core.errors import ConfigError
+from ..data.datamodule import PARTS, FlatDataModule
 from ..data.targets import Target
 from ..elements import read_species, symbols_of
 
 #: Arguments that say how a network computes, which no weight depends on.
 SAME_WEIGHTS = ("knots",)
-#: Facts of its data that a checkpoint records.
-FACTS = ("target", "dataset", "split")
 #: Read-outs of one target each, which scalars can be fitted to as well.
 SPECIAL = {
     "vector": ("mu", "a vector read-out predicts a norm"),
@@ -64,27 +64,53 @@ def _check_readout(model: nn.Module, target: Target) -> None:
         )
 
 
-def data_facts(data: Any) -> dict[str, Any]:
-    """The facts of its data that a checkpoint keeps: target, data set and split."""
+def data_facts(data: Any) -> dict[str, str]:
+    """The facts of its data that a checkpoint keeps."""
     target = getattr(data, "target", None)
-    facts = {"target": "energies of structures" if target is None else getattr(target, "name", target)}
-    return facts | {name: getattr(data, name, None) for name in FACTS[1:]}
+    return {"target": "energies of structures" if target is None else getattr(target, "name", target)}
 
 
 def check_checkpoint(saved: Mapping[str, Any], data: Any) -> None:
-    """Raise if a checkpoint was made for another target, or on another split of the same data set."""
-    now = data_facts(data)
-    if saved["target"] != now["target"]:
+    """Raise if a checkpoint was made for another target."""
+    if saved["target"] != (now := data_facts(data)["target"]):
         raise ConfigError(
-            f"the checkpoint predicts {saved['target']}, got data.target {now['target']}. "
+            f"the checkpoint predicts {saved['target']}, got data.target {now}. "
             f"Set data.target to {saved['target']}, or train another network under another --name."
         )
-    if saved["dataset"] == now["dataset"] and saved["split"] != now["split"]:
-        raise ConfigError(
-            f"the checkpoint was trained on the split {saved['split']!r} of {saved['dataset']}, got data.split "
-            f"{now['split']!r}: its training molecules may be among these test molecules. "
-            f"Set data.split to {saved['split']}, or train anew under another --name."
-        )
+
+
+def identities(data: Any) -> dict[str, Tensor]:
+    """A hash of each structure of each part of some data, the training part first; nothing of foreign data modules."""
+    parts = {name: data.part(name) for name in PARTS} if isinstance(data, FlatDataModule) else {}
+    return {name: torch.from_numpy(part.data.identities[part.rows]) for name, part in parts.items() if len(part)}
+
+
+def check_unseen(saved: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -> dict[str, tuple[float, str]]:
+    """Compare parts of some data with what a checkpoint was trained on.
+
+    Structures that the training part of the checkpoint shared with its own other parts are copies, of which the checks
+    of the data speak.
+
+    Returns:
+        The share that was trained on, and a sentence, for each part that is a file of its own and has such structures.
+
+    Raises:
+        ConfigError: A part that is drawn holds such structures.
+    """
+    said = {}
+    for name, now in identities(data).items():
+        before = saved.get(name, now[:0])
+        seen = int((torch.isin(now, saved["train"]) & ~torch.isin(now, before)).sum()) if name in parts else 0
+        if seen and data.is_drawn(name):
+            raise ConfigError(
+                f"the {name} part must hold no structure that the checkpoint was trained on, got {seen} of {len(now)}. "
+                "Set data.path, data.split, data.split_seed and the sizes of the parts as the run's config.yaml has "
+                "them, or train anew under another --name."
+            )
+        if seen:
+            about = f"{seen} of {len(now)} {name} structures, {seen / len(now):.0%}, were trained on"
+            said[name] = seen / len(now), f"{about}: errors on them say nothing of new structures"
+    return said
 
 
 def differences(path: str, saved: Any, mine: Any) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -20,7 +21,7 @@ from ..core.checks import check_flag, check_items, check_module, check_number, c
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
 from ..models.classes import build_part
-from .agreement import check_checkpoint, data_facts, differences
+from .agreement import check_checkpoint, check_unseen, data_facts, differences, identities
 from .checkpoints import FIX, check_training, check_weights, read_checkpoint
 from .schedule import Plan, plan_of, warmup_cosine
 
@@ -129,6 +130,8 @@ class TrainedModule(LightningModule):
         super().__init__()
         self.plan: Plan | None = None
         self.saved_plan: Plan | None = None
+        self._trained = torch.empty(0, dtype=torch.int64)  # hashes of structures, from before this start
+        self.trained_share: dict[str, float] = {}  # by part: the fraction of its structures that were trained on
         self._done = (0, 0)  # steps in whole epochs, and these epochs, before this start
         check_module("model", model)
         check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
@@ -245,9 +248,14 @@ class TrainedModule(LightningModule):
                 group["lr"] = self.plan.rate(base, self.trainer.global_step)
         if not self.trainer.is_global_zero:
             return
-        step, asked = self.trainer.global_step, float(self.hparams["learning_rate"])
-        if base != asked:
-            print(f"learning rate: model.learning_rate stays {base:g}, with which the run was begun, not {asked:g}")
+        groups, step = scheduler.optimizer.param_groups, self.trainer.global_step
+        kept = {"learning_rate": base, "weight_decay": max(group["weight_decay"] for group in groups)}
+        for name, value in {**kept, "betas": tuple(groups[0]["betas"])}.items():
+            asked = type(value)(self.hparams[name])
+            if value != asked:
+                print(
+                    f"{name.replace('_', ' ')}: model.{name} stays {value}, with which the run was begun, not {asked}"
+                )
         if (line := self.saved_plan.change(self.plan, step, base, self.hparams.get("second_stage"))) is not None:
             print(line, flush=True)
 
@@ -255,16 +263,30 @@ class TrainedModule(LightningModule):
         """Record what the weights were trained on, and the plan of the learning rate."""
         if self.plan is not None:
             checkpoint["eqlayers_plan"] = list(self.plan)
-        if self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
-            checkpoint["eqlayers_data"] = data_facts(self.trainer.datamodule)  # type: ignore[attr-defined]
+        if (data := self._data()) is not None:
+            checkpoint["eqlayers_data"], parts = data_facts(data), identities(data)
+            trained = torch.cat([parts.get("train", self._trained), self._trained])  # before this start as well
+            checkpoint["eqlayers_structures"] = parts | {"train": trained.unique()}
+
+    def _data(self) -> Any:
+        """The data module of the trainer, or None."""
+        return None if self._trainer is None else getattr(self.trainer, "datamodule", None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare what was saved with what is configured, before tensors of other shapes are met one by one."""
         self.saved_plan = plan_of(checkpoint.get("eqlayers_plan"))
         self.plan, self.step = self.plan or self.saved_plan, checkpoint.get("global_step", 0) - 1
-        saved_data = checkpoint.get("eqlayers_data")
-        if saved_data and self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
-            check_checkpoint(saved_data, self.trainer.datamodule)  # type: ignore[attr-defined]
+        saved_data, structures, data = *map(checkpoint.get, ("eqlayers_data", "eqlayers_structures")), self._data()
+        if saved_data and data is not None:
+            check_checkpoint(saved_data, data)
+        if structures and data is not None:
+            self._trained = structures["train"]
+            parts = {"fit": ("val", "test"), "validate": ("val",)}.get(self.trainer.state.fn or "test", ("test",))
+            for name, (seen, sentence) in check_unseen(structures, data, parts).items():
+                self.trained_share[name] = seen
+                data.findings.append(sentence)
+                if self.trainer.is_global_zero:
+                    print(sentence, flush=True)
         mine, saved = self.hparams.get("model"), checkpoint.get("hyper_parameters", {}).get("model")
         changes = ", ".join(differences("model.model", saved, mine)) if mine and saved else ""
         if changes:
@@ -280,6 +302,9 @@ class TrainedModule(LightningModule):
             ended = bool(batches["is_last_batch"])
             within = 0 if ended else batches["current"]["ready"] // self.trainer.accumulate_grad_batches
             self._done = checkpoint["global_step"] - within, checkpoint["epoch"] + ended
+            for one in self.trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(one, EarlyStopping) and one.state_key in checkpoint["callbacks"]:
+                    checkpoint["callbacks"][one.state_key]["patience"] = one.patience  # Lightning restores the old one
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

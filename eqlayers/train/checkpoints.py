@@ -20,7 +20,6 @@ from ..core.checks import check_path, check_type
 from ..core.errors import ConfigError, DataError
 from ..files import atomic_write, few
 from ..models.saving import misfit
-from .agreement import FACTS
 
 #: Key of a checkpoint -> its kind, and whether there is no checkpoint without.
 CONTENT: dict[str, tuple[type, bool]] = {
@@ -36,6 +35,7 @@ CONTENT: dict[str, tuple[type, bool]] = {
     "current_model_state": (dict, False),
     "averaging_state": (dict, False),
     "eqlayers_data": (dict, False),
+    "eqlayers_structures": (dict, False),
 }
 INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
 FIX = "Use the config.yaml beside the checkpoint's folder, or another checkpoint that `eqlayers fit` wrote."
@@ -89,7 +89,7 @@ def _problem(checkpoint: Any) -> str | None:
     for key, (kind, _) in CONTENT.items():
         if key in checkpoint and (not isinstance(checkpoint[key], kind) or isinstance(checkpoint[key], bool)):
             return f"its {key!r} must be a {kind.__name__}, it is a {type(checkpoint[key]).__name__}"
-    for key in ("state_dict", "current_model_state"):
+    for key in ("state_dict", "current_model_state", "eqlayers_structures"):
         other = [name for name, value in checkpoint.get(key, {}).items() if not isinstance(value, Tensor)]
         if other:
             return f"its {key!r} must hold tensors, {other[0]!r} is a {type(checkpoint[key][other[0]]).__name__}"
@@ -102,8 +102,8 @@ def _problem(checkpoint: Any) -> str | None:
     if options.get("_instantiator", INSTANTIATOR) != INSTANTIATOR or "_class_path" in options:
         return "its 'hyper_parameters' name a function or class to be called that is not Lightning's own"
     facts = checkpoint.get("eqlayers_data")
-    if facts is not None and not (facts.keys() == set(FACTS) and all(isinstance(v, str) for v in facts.values())):
-        return f"its 'eqlayers_data' must have a text for each of {', '.join(FACTS)}, it has others"
+    if facts is not None and not (facts.keys() == {"target"} and isinstance(facts["target"], str)):
+        return "its 'eqlayers_data' must have a text for target, it has others"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from torchmetrics import MetricCollection
 
 from ..core.checks import check_choice, check_items, check_number
 from ..core.errors import ConfigError
-from ..elements import by_element
+from ..elements import by_element, symbols_of
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.committee import DEVIATION
 from ..models.properties import OUTPUTS
@@ -190,11 +191,23 @@ class PotentialModule(FineTuned):
             checkpoint.setdefault("hyper_parameters", {})["potential"] = describe_potential(self.potential)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Subtract energies of lone atoms as the saved potential did."""
+        """Subtract energies of lone atoms as the saved potential did; say which shifts hold if the data have others."""
         super().on_load_checkpoint(checkpoint)
         described = checkpoint.get("hyper_parameters", {}).get("potential")
         if isinstance(described, dict):
             self.potential.subtract_isolated = bool(described.get("subtract_isolated", True))
+        saved, data = checkpoint["state_dict"], self._data()
+        if data is None or not {"potential.shifts", "scale"} <= saved.keys():
+            return
+        held = dict(zip(self.potential.species, saved["potential.shifts"].tolist(), strict=False))
+        asked, scale = data.statistics.shifts, float(saved["scale"])
+        pairs = [(scale, data.statistics.scale), *((held.get(z, shift), shift) for z, shift in asked.items())]
+        if not all(math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9) for one, other in pairs):
+            listed = ", ".join(f"{symbols_of([z])}: {held[z]:.6g} eV" for z in asked if z in held)
+            line = f"shifts and scale of the checkpoint hold, not the values of data.e0s: {listed}; scale {scale:.4g}"
+            data.report.append(line)
+            if self.trainer.is_global_zero:
+                print(line, flush=True)
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 

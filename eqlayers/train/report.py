@@ -198,6 +198,7 @@ class TestReport(Callback):
             "steps": last.get("step"),
             "num_parameters": count_parameters(module),
             "num_train": data.statistics.num_train,
+            **{f"{name}_trained_share": share for name, share in module.trained_share.items()},
             "num_test": num_test,
             "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
             "network": type(module.model).__name__,

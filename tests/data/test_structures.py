@@ -114,3 +114,25 @@ def test_labels_have_their_order():
         y=np.zeros(3),
     )
     assert full.labels == LABELS
+
+
+def test_rows_of_labels_and_identities() -> None:
+    """Copies to 0.0001 Angstrom share their identity; other species, positions, cells and orders do not."""
+    pair = [[0.0, 0, 0], [0, 0, 0.74]]
+    pos = [pair, [[0.0, 0, -0.0], [0, 0, 0.740001]], pair, [[0.0, 0, 0], [0, 0, 0.741]], pair]
+    forces = np.zeros((10, 3))
+    forces[2:4] = np.nan
+    structures = StructureArrays.of(
+        "a test",
+        n_atoms=[2] * 5,
+        z=[1, 1, 1, 1, 1, 9, 1, 1, 1, 1],
+        pos=np.concatenate(pos),
+        cell=[np.zeros((3, 3))] * 4 + [5.0 * np.eye(3)],
+        energy=[0.0, np.nan, 0, 0, 0],
+        forces=forces,
+    )
+    first, copy, *others = structures.identities.tolist()
+    assert first == copy
+    assert len({first, *others}) == 4
+    rows = {name: counts.tolist() for name, counts in structures.label_rows().items()}
+    assert (rows["energy"], rows["forces"], rows["stress"]) == ([1, 0, 1, 1, 1], [2, 0, 2, 2, 2], [0] * 5)

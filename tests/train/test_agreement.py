@@ -9,14 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from eqlayers.cli import main
 from eqlayers.data.targets import TARGETS
 from eqlayers.errors import ConfigError
 from eqlayers.models import MoleculeNetwork
+from eqlayers.train import agreement
 from eqlayers.train.agreement import check_checkpoint, check_network
 
 pytestmark = [
@@ -93,14 +96,30 @@ def test_what_fits_is_accepted(target: str, options: dict[str, str]) -> None:
     check_network(MoleculeNetwork(hidden="2x0e + 2x1o", layers=1, **options), Data(target))
 
 
-def test_a_checkpoint_keeps_to_its_target_and_split() -> None:
-    saved = {"target": "U0", "dataset": "mini", "split": "random"}
-    check_checkpoint(saved, Data("U0"))
+def test_a_checkpoint_keeps_to_its_target() -> None:
+    check_checkpoint({"target": "U0"}, Data("U0"))
     with pytest.raises(ConfigError, match=r"Set data.target to U0"):
-        check_checkpoint(saved, Data("mu"))
-    with pytest.raises(ConfigError, match=r"Set data.split to size"):
-        check_checkpoint(saved | {"split": "size"}, Data("U0"))
-    check_checkpoint(saved | {"dataset": "qm9", "split": "standard"}, Data("U0"))
+        check_checkpoint({"target": "U0"}, Data("mu"))
+
+
+def test_parts_with_structures_that_were_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that is drawn is refused; of a file of its own, the share is returned. Copies of the run itself may be."""
+    saved = {"train": torch.tensor([1, 2, 3]), "val": torch.tensor([5]), "test": torch.tensor([3, 9])}
+    for drawn, now, share in ((True, [3, 9, 8], None), (False, [2, 3, 9, 1], 0.5), (False, [7], None)):
+        monkeypatch.setattr(agreement, "identities", lambda data, now=now: {"test": torch.tensor(now)})
+        data = SimpleNamespace(is_drawn=lambda name, drawn=drawn: drawn)
+        said = agreement.check_unseen(saved, data, ("val", "test"))
+        assert said.get("test", (None,))[0] == share
+        assert agreement.check_unseen(saved, data, ("val",)) == {}
+    assert "2 of 4 test structures, 50%, were trained on" in _said(monkeypatch, saved, [2, 3, 9, 1])
+    drawn_data = SimpleNamespace(is_drawn=lambda name: True)
+    with pytest.raises(ConfigError, match=r"the test part must hold no structure .* trained on, got 2 of 4\. Set data"):
+        agreement.check_unseen(saved, drawn_data, ("test",))
+
+
+def _said(monkeypatch: pytest.MonkeyPatch, saved: dict[str, torch.Tensor], now: list[int]) -> str:
+    monkeypatch.setattr(agreement, "identities", lambda data: {"test": torch.tensor(now)})
+    return agreement.check_unseen(saved, SimpleNamespace(is_drawn=lambda name: False), ("test",))["test"][1]
 
 
 @pytest.mark.filterwarnings("ignore:`ModelCheckpoint.* could not find the monitored key")  # no validation, on purpose
@@ -115,7 +134,7 @@ def test_runs_do_not_mix(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(command(place, "test", "--data.target", "zpve")) == 2
     assert "Set data.target to U0" in capsys.readouterr().err
     assert main(command(place, "test", "--data.split", "size")) == 2
-    assert "Set data.split to random" in capsys.readouterr().err
+    assert "the test part must hold no structure that the checkpoint was trained on, got" in capsys.readouterr().err
     assert json.loads((run / "metrics.json").read_text()) == first
     # a part of the test molecules is not compared with baselines of all
     assert main(command(place, "test", "--trainer.limit_test_batches", "0.25")) == 0

@@ -75,7 +75,7 @@ def wide(part: str) -> Callable[[dict[str, Any]], None]:
     return lambda checkpoint: checkpoint[part].update({weight(checkpoint): torch.zeros(3, 5, 7)})
 
 
-FACTS = {"target": "U0", "dataset": "mini", "split": "random"}
+FACTS = {"target": "U0"}
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no weights": (drop("state_dict"), "it has no 'state_dict'"),
     "no version": (drop("pytorch-lightning_version"), "it has no 'pytorch-lightning_version'"),
@@ -91,11 +91,13 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "facts as list": (put("eqlayers_data", value=[1]), "its 'eqlayers_data' must be a dict, it is a list"),
     "facts as text": (put("eqlayers_data", value="U0"), "its 'eqlayers_data' must be a dict, it is a str"),
-    "no facts": (put("eqlayers_data", value={}), "its 'eqlayers_data' must have a text for each of target, dataset"),
-    "fact missing": (drop("eqlayers_data", "split"), "its 'eqlayers_data' must have a text for each of"),
-    "fact too many": (put("eqlayers_data", "more", value="x"), "its 'eqlayers_data' must have a text for each of"),
-    "fact as number": (put("eqlayers_data", "target", value=3), "its 'eqlayers_data' must have a text for each of"),
-    "fact as list": (put("eqlayers_data", "target", value=["U0"]), "its 'eqlayers_data' must have a text for each of"),
+    "no facts": (put("eqlayers_data", value={}), "its 'eqlayers_data' must have a text for target"),
+    "fact missing": (drop("eqlayers_data", "target"), "its 'eqlayers_data' must have a text for target"),
+    "fact too many": (put("eqlayers_data", "more", value="x"), "its 'eqlayers_data' must have a text for target"),
+    "fact as number": (put("eqlayers_data", "target", value=3), "its 'eqlayers_data' must have a text for target"),
+    "fact as list": (put("eqlayers_data", "target", value=["U0"]), "its 'eqlayers_data' must have a text for target"),
+    "structures as list": (put("eqlayers_structures", value=[1]), "its 'eqlayers_structures' must be a dict"),
+    "structures as numbers": (put("eqlayers_structures", "train", value=3), "'eqlayers_structures' must hold tensors"),
     "another target": (put("eqlayers_data", "target", value="U"), "the checkpoint predicts U, got data.target U0"),
     "another function": (
         put("hyper_parameters", "_instantiator", value="os.system"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -261,6 +262,49 @@ def test_only_epochs_with_a_validation_have_its_error(folder: Path) -> None:
     assert main(["fit", "-c", str(folder / "small.yaml"), "--name", "seldom", *more]) == 0
     history = read_history(folder / "seldom")
     assert [math.isfinite(row["val_mae"]) for row in history] == [False, True, False, True, True]  # and the last
+
+
+@pytest.mark.filterwarnings("ignore::eqlayers.errors.EqlayersWarning")  # of few structures, and of copies
+def test_test_structures_that_were_trained_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Refused where another split draws them; of a file of its own the share is printed, and in the metrics."""
+    config, more = ["-c", str(folder / "small.yaml"), "--name", "kept"], ["--test_after_fit", "false"]
+    assert main(["fit", *config, *more]) == 0
+    saved = read_checkpoint(checkpoint_path(folder / "kept", "last"))["eqlayers_structures"]
+    assert {name: len(hashes) for name, hashes in saved.items()} == {"train": 12, "val": 4, "test": 4}
+    on = ["--resume", "--trainer.max_epochs", "3", *more]
+    capsys.readouterr()
+    for options in (["test", "--data.split_seed", "7"], ["fit", "--data.split_seed", "7", *on]):
+        assert main([options[0], *config, *options[1:]]) == 2
+        said = capsys.readouterr().err
+        assert re.search(r"must hold no structure that the checkpoint was trained on, got \d of 4", said)
+    assert main(["fit", *config, "--data.train", "10", *on]) == 2
+    assert "the val part must hold no structure" in capsys.readouterr().err
+    assert main(["fit", *config, *on]) == 0
+    assert main(["test", *config]) == 0
+    assert "trained on" not in capsys.readouterr().out
+    assert main(["test", *config, "--data.test_path", str(folder / "train.xyz")]) == 0
+    assert "12 of 20 test structures, 60%, were trained on" in capsys.readouterr().out
+    assert json.loads((folder / "kept" / "metrics.json").read_text())["test_trained_share"] == 0.6
+    assert "test structures, 60%, were trained on" in (folder / "kept" / "report.html").read_text()
+
+
+def test_settings_that_a_checkpoint_overrides_are_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, quick = ["fit", "-c", str(folder / "small.yaml"), "--name", "held"], ["--test_after_fit", "false"]
+    assert main([*config, *quick, "--trainer.max_epochs", "1"]) == 0
+    assert "of the checkpoint hold" not in capsys.readouterr().out
+    before = load_potential(checkpoint_path(folder / "held", "last")).shifts
+    asked = ["--data.e0s", "{H: -1.5, O: -2.5}", "--model.weight_decay", "0.5", "--early_stopping.patience", "77"]
+    assert main([*config, *quick, "--resume", *asked]) == 0
+    said = capsys.readouterr().out
+    assert (
+        f"shifts and scale of the checkpoint hold, not the values of data.e0s: H: {float(before[0]):.6g} eV, O: "
+        in said
+    )
+    assert "weight decay: model.weight_decay stays 0.0, with which the run was begun, not 0.5" in said
+    after = read_checkpoint(checkpoint_path(folder / "held", "last"))
+    assert torch.equal(load_potential(checkpoint_path(folder / "held", "last")).shifts, before)
+    (stopping,) = (state for name, state in after["callbacks"].items() if name.startswith("EarlyStopping"))
+    assert stopping["patience"] == 77, "what is asked for holds where nothing speaks against it"
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
             f"the training part of {structures.source} must have energies, forces, dipoles or polarizabilities, got "
             f"labels {list(train.labels)}. Name them with keys={{'energy': 'my_energy'}}."
         )
-    said, seen = [], list(_contents(train))
+    said, seen = [], train.identities.tolist()
     copies = len(seen) - len(set(seen))
     if copies:
         said.append(
@@ -36,7 +35,7 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
         if len(rows[name]) == 0:
             continue
         part = structures.take(rows[name])
-        shared = sum(content in set(seen) for content in _contents(part)) if seen else 0
+        shared = sum(content in set(seen) for content in part.identities.tolist()) if seen else 0
         if shared:
             said.append(
                 f"{shared} of {len(part)} {name} structures are in the training part as well, to 0.0001 Angstrom: "
@@ -49,15 +48,6 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
                 "structures: predictions for them mean nothing"
             )
     return said
-
-
-def _contents(structures: StructureArrays) -> Iterator[bytes]:
-    """A key of each structure: species, rounded positions and cell."""
-    pos, cell = np.round(structures.pos, 4) + 0.0, np.round(structures.cell, 4) + 0.0  # no negative zeros
-    for row in range(len(structures)):
-        atoms = structures.atoms(row)
-        parts = (structures.z[atoms], pos[atoms], cell[row])
-        yield hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).digest()
 
 
 def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
