@@ -131,6 +131,16 @@ def test_reference_forms_sums_in_float64(mode: str) -> None:
     assert not torch.equal(layer.infos(x, y, w), exact), "sums in float32 must show"
 
 
+def test_groups_with_one_block_of_the_result_are_added_up() -> None:
+    """Paths from 2 and from 3 channels are two groups, of one result."""
+    layer = eq.TensorProduct(
+        "2x0e + 3x1o", "0e + 1o", "4x0e", [(0, 0, 0, "uvw", True), (1, 1, 0, "uvw", True)]
+    ).double()
+    x, y, _ = (t.detach() for t in operands(layer))
+    assert len(layer.infos) == 2
+    close([layer.infos(x, y, layer.weight.detach())], [layer(x, y).detach()])
+
+
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True)]
 LAYERS: dict[str, Any] = {
     "TensorProductConv": lambda kind: (
