@@ -72,6 +72,8 @@ class EquivariantModule(Scriptable):
         """
         whole = self.whole_call(check_dtype("dtype", dtype), check_device("device", device))
         names = [] if whole is None else [select(whole[1], self.backend).name]
+        if whole is None and self.backend is not None:
+            check_dense(self.backend, dtype, check_device("device", device))
         names += ["torch"] * (self.dense_paths() > 0)
         for layer in self.called_layers():
             names += layer.selected_backend(device, dtype).split("+") if isinstance(layer, EquivariantModule) else []
@@ -91,11 +93,21 @@ class EquivariantModule(Scriptable):
         if self.dense_paths():
             lines.append(f"  {self.dense_paths()} of {self.num_paths} paths: torch.matmul")
         elif len(lines) == 1:
-            lines.append("  dense layer: torch.matmul")
+            answer = "runs"
+            if self.backend is not None:
+                answer = verdicts(Request(None, "", dtype, device), self.backend)[self.backend]
+            runs = f"{self.backend} was named and {answer}, so that the layer raises BackendError"
+            lines.append(f"  {'dense layer: torch.matmul' if answer == 'runs' else runs}")
         return "\n".join(lines)
 
     def _kind(self) -> str:
         return f"{self.layout}, backend {self.backend or 'auto'}"
+
+
+@torch.compiler.assume_constant_result
+def check_dense(backend: str, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise BackendError unless the named backend takes tensors on this device, whose dense work torch does for it."""
+    select(Request(None, "", dtype, device), backend)
 
 
 class FormulaModule(EquivariantModule):

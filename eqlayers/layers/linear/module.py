@@ -20,7 +20,7 @@ from ...e3nn_compat.torchscript import check_stored, described, is_tracing, oper
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ...sparse import ProgramInfos, infos_of
-from ..base.module import EquivariantModule
+from ..base.module import EquivariantModule, check_dense
 from ..base.weights import Weights, output_mask, ownership
 from ..tensor_product.lower import linear_program
 from .instructions import (
@@ -53,7 +53,7 @@ class Linear(E3nnFlags, EquivariantModule):
         biases: True for a bias on all 0e groups of the output, or one flag per group.
         path_normalization: 'element' or 'path'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Accepted for symmetry with other layers; dense work always goes to ``torch.matmul``.
+        backend: One that takes the tensors (or BackendError), as of other layers; the work is ``torch.matmul`` on each.
 
     Attributes:
         weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major.
@@ -205,6 +205,8 @@ class Linear(E3nnFlags, EquivariantModule):
             tail = (*lead_w[1:], self._out.dim)
             return features.new_zeros(*features.shape[: -len(tail)], *tail)
         self._in.check("features", features)
+        if self.backend is not None:
+            check_dense(self.backend, features.dtype, features.device)
         w, b = own_weight, own_bias
         if weight is not None or not self.internal_weights:
             w = self._checked("weight", weight, own_weight, (*lead_w, self.weight_numel))

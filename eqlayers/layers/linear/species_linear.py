@@ -15,7 +15,7 @@ from ...core.graph import check_index
 from ...core.torch_internals import being_traced, is_plain, unwrapped
 from ...irreps.algebra import as_irreps
 from ...sparse import ProgramInfos
-from ..base.module import EquivariantModule
+from ..base.module import EquivariantModule, check_dense
 from .module import Linear
 
 #: Weights that are gathered and multiplied in the time that one more map takes to begin, measured on CPUs.
@@ -84,6 +84,8 @@ class SpeciesLinear(EquivariantModule):
         if check_tensor("features", features, f"[A, {self._width}]").ndim != 2:
             raise ShapeError(f"features must be [A, {self._width}], got {list(features.shape)}. Give one row per atom.")
         check_index("kind", kind, features.shape[0], self.num_species, "species")
+        if self.backend is not None:
+            check_dense(self.backend, features.dtype, features.device)
         if self.num_species == 1:
             return self.linear(features, self.weight[0])
         if kind.device != features.device:

@@ -19,6 +19,7 @@ from ...core.forms.program import ROW_MAPS
 from ...core.graph import Graph, as_graph, refuse_edges
 from ...core.operator import at_once, call_form, sorted_edges, sorted_intervals
 from ...core.torch_internals import is_plain
+from ..base.module import check_dense
 from .plan import ProductPlan
 from .tabled_weights import TabledWeights
 
@@ -42,6 +43,8 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
     if not (shared and plan.dense is not None and plan.rest is not None and backend not in BY_INFOS):
         return run_by_row(plan.form, x, y, lead, backend, w)
+    if backend is not None:
+        check_dense(backend, x.dtype, x.device)
     x, y = as_rows(x, lead), as_rows(y, lead)
     flat = contract(plan.dense.key, x, y, w)
     if plan.rest.paths:

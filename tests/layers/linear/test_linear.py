@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import eqlayers as eq
 from eqlayers import Linear, to_ir_mul, to_mul_ir
-from eqlayers.errors import ConfigError
+from eqlayers.errors import BackendError, ConfigError
 from eqlayers.layers.linear import instructions as linear_paths
 from eqlayers.testing import check_derivatives, equivariance_residual
 from tests.each import each
@@ -196,3 +197,30 @@ def test_some_rows_at_a_time_give_the_numbers_of_all(monkeypatch: pytest.MonkeyP
         few = layer.float()(x.float())
     with torch.autocast("cpu", torch.bfloat16):
         assert few.dtype == layer(x.float()).dtype
+
+
+@pytest.mark.parametrize(
+    ("layer", "width"),
+    [
+        (lambda name: eq.Linear("4x0e", "2x0e", backend=name), 4),
+        (lambda name: eq.nn.LowRankLinear("4x0e", "2x0e", 1, backend=name), 4),
+        (lambda name: eq.nn.SpeciesLinear("4x0e", "2x0e", 2, backend=name), 4),
+        (lambda name: eq.FullyConnectedTensorProduct("200x0e", "1x0e", "200x0e", backend=name), 200),  # dense as well
+    ],
+)
+def test_a_named_backend_that_cannot_take_the_tensors_is_refused(
+    layer: Any, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eqlayers_kernels.triton.availability.interpreted", lambda: False)
+    x = torch.randn(3, width)
+    more = {"SpeciesLinear": [torch.tensor([0, 1, 1])], "FullyConnectedTensorProduct": [torch.randn(3, 1)]}
+    named = layer("triton")
+    others = more.get(type(named).__name__, [])
+    with pytest.raises(BackendError, match=r"'triton' must accept this call, but it needs CUDA or HIP tensors"):
+        named(x, *others)
+    layer("torch")(x, *others)
+    layer("sparse")(x, *others)
+    if type(named).__name__ == "Linear":
+        assert "was named and refuses" in named.explain()
+        with pytest.raises(BackendError, match="'triton' must accept"):
+            named.selected_backend()
