@@ -57,6 +57,48 @@ def test_corrupt_is_made_again_with_a_warning(tmp_path, damage):
     assert fetch(path) == 0
 
 
+def test_a_file_of_another_user_is_made_again(tmp_path, monkeypatch):
+    path, fstat = tmp_path / "cache.npz", os.fstat
+    fetch(path)
+
+    def owned_by_another(descriptor):
+        status = list(fstat(descriptor))
+        status[4] += 1
+        return os.stat_result(status)
+
+    monkeypatch.setattr(os, "fstat", owned_by_another)
+    with pytest.warns(UserWarning, match="made again: expected a file of user"):
+        assert fetch(path) == 1
+    monkeypatch.setattr(os, "fstat", fstat)
+    path.chmod(0o666)
+    with pytest.warns(UserWarning, match="made again: expected a file that only its owner can write, its mode is 666"):
+        assert fetch(path) == 1
+    assert fetch(path) == 0
+
+
+def test_a_folder_that_all_users_can_write_is_not_used(tmp_path):
+    path = tmp_path / "open" / "cache.npz"
+    fetch(path)
+    path.parent.chmod(0o777)
+    with pytest.warns(UserWarning, match="any user can replace") as caught:
+        assert fetch(path) == 1
+    assert [str(one.message).split(" (")[0].split("npz ")[1] for one in caught] == [
+        "is not used and made again: it cannot be read",
+        "cannot be written",
+    ]
+    assert all("any user can replace" in str(one.message) for one in caught)
+
+
+def test_a_shorter_array_in_a_header_is_seen(tmp_path):
+    """One bit: NumPy would read 2000 of 3000 numbers and never come to the checksum."""
+    path = tmp_path / "cache.npz"
+    long = {"long": np.arange(3000)}
+    cached_arrays(path, "key", lambda: long, lambda arrays: None)
+    path.write_bytes(path.read_bytes().replace(b"(3000,)", b"(2000,)"))
+    with pytest.warns(UserWarning, match=r"it cannot be read \(BadZipFile: its member 'long\.npy' is damaged"):
+        assert len(cached_arrays(path, "key", lambda: long, lambda arrays: None)["long"]) == 3000
+
+
 def test_foreign_npz_is_made_again(tmp_path):
     path = tmp_path / "cache.npz"
     np.savez(path, a=np.zeros(3))

@@ -5,6 +5,7 @@ torch-geometric takes other raw files with RDKit than without; both ways are tes
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import warnings
@@ -217,6 +218,32 @@ def test_processed_data_that_cannot_be_made_again(v3_root, without_rdkit):
     cut(v3_root / "processed" / "data_v3.pt")
     with pytest.raises(DataError, match=r"got data_v3.pt that cannot be read .*--data.dataset mini"):
         load_qm9(v3_root, ENERGY, offline=True)
+
+
+class Hostile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.filterwarnings("default::UserWarning")  # an error of tests would stop the file itself
+@pytest.mark.parametrize("kind", ["hostile", "damaged"])
+def test_processed_data_that_are_not_read(kind, v3_root, tmp_path, without_rdkit):
+    """torch-geometric would run the code of a pickle, after a warning."""
+    path = v3_root / "processed" / "data_v3.pt"
+    load_qm9(v3_root, ENERGY, offline=True)
+    if kind == "hostile":
+        torch.save(Hostile(tmp_path / "executed"), path)
+    else:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :])
+    shutil.rmtree(v3_root / "raw")
+    message = "Weights only load failed" if kind == "hostile" else r"its member '\S+' is damaged"
+    with pytest.raises(DataError, match=rf"data_v3\.pt that cannot be read .*{message}"):
+        load_qm9(v3_root, ENERGY, offline=True)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_interrupted_while_saving_leaves_nothing(v3_root, records, monkeypatch, without_rdkit):

@@ -12,9 +12,10 @@ import torch
 from e3nn import o3
 from torch import Tensor, nn
 
-from eqlayers.errors import ConfigError
+from eqlayers.errors import ConfigError, DataError
 from eqlayers.integrations import accelerate
 from eqlayers.integrations import mace as programs
+from eqlayers.integrations.from_mace import from_mace, load_model
 from eqlayers.integrations.kinds import AcceleratedLinear
 
 
@@ -64,14 +65,14 @@ def test_files_that_hold_no_model_are_refused(tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(1)}, tmp_path / "state.model")
     torch.save(nn.Linear(1, 1), tmp_path / "linear.model")
     messages = {
-        "text": r"MODEL must be a \.model file of MACE, got .*text\.model: ",
-        "state": r"MODEL must hold a MACE model, got .*\. Name the \.model that training wrote",
+        "text": r"model must be a file of a module of mace-torch, got .*text\.model ",
+        "state": r"model must be a module of mace-torch, or its file, got .*State dicts hold no options",
         "linear": r"model must be a MACE of mace-torch, got a module of type Linear",
     }
     for name, message in messages.items():
         with pytest.raises(ConfigError, match=message):
             programs.run(["lammps", str(tmp_path / f"{name}.model"), str(tmp_path / "out.pt")])
-    with pytest.raises(OSError, match=r"none\.model"):
+    with pytest.raises(ConfigError, match=r"none\.model \(FileNotFoundError"):
         programs.run(["lammps", str(tmp_path / "none.model"), str(tmp_path / "out.pt")])
     assert not (tmp_path / "out.pt").exists()
 
@@ -101,3 +102,16 @@ def test_the_file_for_lammps_has_our_layers_and_the_model_keeps_its_own(
     written = torch.load(target, weights_only=False)
     assert (written.head, written.spin.dtype) == ("pbe", torch.float32)
     torch.testing.assert_close(written.model(x.float()), network(x).float())
+
+
+def test_a_damaged_model_is_refused_with_the_name_of_the_member(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(100, 1), path := tmp_path / "some.model")
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(b"data/0") + 200] ^= 1
+    path.write_bytes(whole)
+    for load in (load_model, from_mace):
+        with pytest.raises(DataError, match=r"some\.model: its member 'some/data/0' is damaged\. Copy it again"):
+            load(path)
+    path.write_bytes(b"no pickle")
+    with pytest.raises(ConfigError, match="model must be a file of a module of mace-torch"):
+        load_model(path)

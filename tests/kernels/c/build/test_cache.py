@@ -95,6 +95,45 @@ def test_a_file_of_someone_else_is_not_used(monkeypatch, caplog):
     assert "it belongs to user" in caplog.text
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o757])
+def test_a_folder_that_all_users_can_replace_is_not_used(folder, mode):
+    cache.store(KEYS[0], PAYLOAD)
+    folder.parent.chmod(mode)
+    assert cache.find(KEYS[0]) is None
+    with pytest.raises(PermissionError, match=rf"any user can replace {folder}, as the mode of \S+ is {mode:o}"):
+        cache.store(KEYS[1], PAYLOAD)
+    assert "any user can replace" in cache.info().problem
+    folder.parent.chmod(0o775)  # a group's writing is left to the group, as masks of 002 give it
+    assert cache.find(KEYS[0]) is not None
+
+
+def test_entries_of_a_sticky_folder_are_safe_if_they_are_ours(folder, monkeypatch):
+    cache.store(KEYS[0], PAYLOAD)
+    folder.parent.chmod(0o1777)  # as /tmp
+    assert cache.find(KEYS[0]) is not None
+    lstat = os.lstat
+
+    def owned_by_another(path, **options):
+        status = list(lstat(path, **options))
+        status[stat.ST_UID] += 7 * (str(path) == str(folder))
+        return os.stat_result(status)
+
+    monkeypatch.setattr(os, "lstat", owned_by_another)
+    assert cache.find(KEYS[0]) is None
+
+
+def test_a_link_that_others_can_replace_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "mine")
+    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "open" / "link"))
+    cache.store(KEYS[0], PAYLOAD)
+    (tmp_path / "open").chmod(0o777)
+    assert cache.find(KEYS[0]) is None
+    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "mine"))
+    assert cache.find(KEYS[0]) is not None
+
+
 def test_a_link_or_a_pipe_is_not_used(folder, tmp_path):
     path = cache.store(KEYS[0], PAYLOAD)
     path.rename(tmp_path / "elsewhere.so")
