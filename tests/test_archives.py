@@ -81,8 +81,10 @@ def test_every_byte_of_every_member(kind: str, tmp_path: Path) -> None:
 
 
 def last_records(whole: bytes) -> range:
-    """The last record of the directory that is of an array or a tensor, and the end of the directory."""
-    return range(whole.rfind(b"PK\1\2", 0, max(whole.rfind(b"data/1"), whole.rfind(b"table.npy"))), len(whole))
+    """Records of the directory: of a small one all, of a file of torch the last that is of a tensor, and the end."""
+    tensor = whole.rfind(b"data/1")
+    start = whole.find(b"PK\1\2") if tensor < 0 else whole.rfind(b"PK\1\2", 0, tensor)
+    return range(start, len(whole))
 
 
 @pytest.mark.parametrize("part", [last_records, pytest.param(lambda whole: range(len(whole)), marks=pytest.mark.slow)])
@@ -105,6 +107,15 @@ def test_no_bit_of_the_file_changes_a_number_in_silence(kind: str, part: Any, tm
                 continue
             assert same(value, content), f"byte {at}, bit {bit}"
     assert refused > 100
+
+
+def test_a_member_that_the_directory_calls_empty_is_damaged(tmp_path: Path) -> None:
+    whole, path = bytearray(arrays()), tmp_path / "a.npz"
+    size = whole.index(b"PK\1\2") + 24
+    whole[size : size + 4] = bytes(4)
+    path.write_bytes(whole)
+    with pytest.raises(zipfile.BadZipFile, match=r"its member 'long\.npy' is damaged"):
+        read_npz(path)
 
 
 def test_zeros_in_place_of_a_block(tmp_path: Path) -> None:
