@@ -35,9 +35,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "y": (),  # the property that the user names
     "config_type": ("config_type",),
 }
-#: Facts of a saved potential: names of labels in the files that it was trained on, and the sizes of their units in eV
-#: and Angstrom, where these were given.
-LABEL_NAMES, LABEL_SIZES = "names of labels", "sizes of labels"
+#: Facts of a saved potential: names of labels in the files that it was trained on, and their units, where given.
+LABEL_NAMES, LABEL_UNITS = "names of labels", "units of labels"
 YAML_LIMIT, JSON_LIMIT = MEBIBYTE, 64 * MEBIBYTE  # bytes that are read; results of a large suite have a few million
 NODES = 100_000  # of a YAML file with its aliases written out: a few lines can stand for billions
 DEPTH = 50

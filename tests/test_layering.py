@@ -29,8 +29,9 @@ BELOW = {
     "units": ("core",),
     "elements": ("core",),  # symbols, atomic numbers and radii
     "database": ("files", "units"),  # labels in databases of ASE
+    "structure_files": ("database",),  # structures in all other files, and where a file is wrong
     "arguments": ("core",),
-    "irreps": ("keywords",),
+    "irreps": ("core",),
     "sparse": ("core",),  # sparse products and their infos, complete
     "e3nn_compat": ("irreps",),  # state dicts and TorchScript
     "layers.base": ("e3nn_compat", "keywords", "elements", "sparse"),
@@ -65,7 +66,7 @@ BELOW = {
     "errors": ("core",),
     "graph": ("core",),
     "memory": ("core",),
-    "backends": ("names",),
+    "backends": ("core",),
     "algebra": ("irreps",),
     "autograd": ("sparse",),
     "ops": ("sparse",),
@@ -88,12 +89,12 @@ BELOW = {
     "models": ("nn", "periodic", "files", "archives", "__version__"),  # files of potentials name their version
     "testing": ("models",),
     "periodic": ("core",),  # neighbour lists by vesin
-    "data": ("archives", "database", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
+    "data": ("archives", "structure_files", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "pages": ("files",),  # HTML files about results
     "train": ("testing", "data", "pages", "__version__", "arguments", "training_help"),
     "integrations": ("models", "testing", "memory", "arguments"),
-    "simulate": ("integrations", "database", "pages", "arguments", "notices"),
+    "simulate": ("integrations", "structure_files", "pages", "arguments", "notices"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "memory", "notices"),
     "__main__": ("cli",),

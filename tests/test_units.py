@@ -37,7 +37,10 @@ def test_sizes(quantity, unit, expected):
     assert unit_size(quantity, unit) == pytest.approx(expected, rel=1e-6)  # digits of the numbers above
 
 
-@pytest.mark.parametrize(("quantity", "unit"), [("forces", "eV"), ("stress", "eV/Angstrom^2"), ("energy", "mol")])
+@pytest.mark.parametrize(("quantity", "unit"), [
+    ("forces", "eV"), ("stress", "eV/Angstrom^2"), ("energy", "mol"), ("energy", "kcal"), ("energy", "kJ"),
+    ("energy", "J"), ("energy", "eV/mol"), ("forces", "kcal/Angstrom"), ("energy", "kcal/mol/mol"),
+])  # fmt: skip
 def test_another_quantity(quantity, unit):
     with pytest.raises(ConfigError, match=f"units of {quantity} must be of the kind .*, got '.*', which measures"):
         unit_size(quantity, unit)
@@ -58,3 +61,6 @@ def test_mappings():
         read_units({"charge": "e"})
     with pytest.raises(ConfigError, match="units of energy must be a text such as 'eV', got 3"):
         read_units({"energy": 3})
+    assert read_units({"groups": {}}) == {}
+    groups = {"groups": {"metal": {"energy": "eV"}}}
+    assert read_units({"energy": "kcal/mol", **groups}) == {"energy": "kcal/mol", **groups}

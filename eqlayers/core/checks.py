@@ -208,10 +208,9 @@ def check_floating(name: str, value: Any, shape: str) -> Tensor:
     return value
 
 
-def check_module(name: str, value: Any, what: str = "a torch.nn.Module", fix: str | None = None) -> torch.nn.Module:
+def check_module(name: str, value: Any, what: str = "a torch.nn.Module") -> torch.nn.Module:
     """A module."""
-    fix = fix or "Pass a layer or a model, not its class or its output."
-    return check_type(name, value, torch.nn.Module, what, fix)
+    return check_type(name, value, torch.nn.Module, what, "Pass a layer or a model, not its class or its output.")
 
 
 def check_function(name: str, value: Any, what: str = "a function") -> Callable[..., Any]:
@@ -245,7 +244,7 @@ def check_device(name: str, value: Any) -> torch.device:
 
 
 def check_path(name: str, value: Any, what: str = "a path") -> str:
-    """A path, as text: neither empty nor with a zero byte."""
+    """A path, as text: neither empty nor with a zero byte; ``~`` is the user's folder."""
     if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
         raise ConfigError(f"{name} must be {what}, got {got(value)}. Pass a text or a pathlib.Path.")
-    return os.fspath(value)
+    return os.path.expanduser(os.fspath(value))

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from eqlayers.data.structures import refuse
 from eqlayers.files import FREE, KEYS
+from eqlayers.structure_files import is_asymmetric
 
 from ..core.errors import DataError
 
 _ROUNDED, _SMALL = 0.05, 1e-5  # difference of stress and -virial / volume by few digits: relative, in eV/Angstrom^3
 _ONE_ENERGY = 1e-6  # of the unit of the file, per atom
-_ASYMMETRY = 0.1  # of the largest number: more is no noise
 _SHAPES: dict[str, tuple[int | str, ...]] = {
     "energy": (),
     "forces": ("A", 3),
@@ -28,6 +28,10 @@ _SHAPES: dict[str, tuple[int | str, ...]] = {
 }
 
 
+#: Of a structure: its number of atoms, values by name in the file, and its own name for messages.
+Labelled = tuple[int, Mapping[str, Any], str]
+
+
 class Column(NamedTuple):
     """One label of all structures, ``[N]`` or ``[A, 3]`` and so on, NaN where missing; its names; how many have it."""
 
@@ -37,10 +41,10 @@ class Column(NamedTuple):
 
 
 def columns_of(
-    source: str, frames: Sequence[tuple[int, Mapping[str, Any]]], keys: Mapping[str, str | None]
+    source: str, frames: Sequence[Labelled], keys: Mapping[str, str | None]
 ) -> tuple[dict[str, Column], set[str]]:
     """Labels of structures under recognised or given names."""
-    present = set().union(*(values for _, values in frames))
+    present = set().union(*(values for _, values, _ in frames))
     columns: dict[str, Column] = {}
     for label, usual in KEYS.items():
         asked = keys.get(label, "")
@@ -58,13 +62,13 @@ def columns_of(
     return columns, present - {name for column in columns.values() for name in column.names}
 
 
-def two_energies(frames: Sequence[tuple[int, Mapping[str, Any]]], column: Column | None) -> list[str]:
+def two_energies(frames: Sequence[Labelled], column: Column | None) -> list[str]:
     """A line where energies and free energies differ, as forces are slopes of one of them alone."""
     if column is None or FREE in column.names:
         return []
     pairs = [
         (value, float(values[FREE]), atoms)
-        for value, (atoms, values) in zip(column.values, frames, strict=True)
+        for value, (atoms, values, _) in zip(column.values, frames, strict=True)
         if values.get(FREE) is not None and np.size(values[FREE]) == 1
     ]
     off = max((abs(energy - free) / atoms for energy, free, atoms in pairs), default=0.0)
@@ -76,24 +80,24 @@ def two_energies(frames: Sequence[tuple[int, Mapping[str, Any]]], column: Column
     ]
 
 
-def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tuple[int, Mapping[str, Any]]]) -> Column:
+def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[Labelled]) -> Column:
     if label == "config_type":
-        texts = [str(next((values[name] for name in names if name in values), "")) for _, values in frames]
+        texts = [str(next((values[name] for name in names if name in values), "")) for _, values, _ in frames]
         return Column(np.array(texts, dtype=np.str_), names, sum(bool(text) for text in texts))
     values_of_rows: list[NDArray[np.float64]] = []
     wrong: list[int] = []
     number = 0
-    for row, (atoms, values) in enumerate(frames):
+    for row, (atoms, values, place) in enumerate(frames):
         shape = tuple(atoms if axis == "A" else int(axis) for axis in _SHAPES[label])
-        named = {name: _value(source, row, name, values[name], label, shape) for name in names if name in values}
+        named = {name: _value(source, place, name, values[name], label, shape) for name in names if name in values}
         if not named:
             values_of_rows.append(np.full(shape, np.nan))
             continue
         first, *others = named.values()
         if any(not np.array_equal(first, other, equal_nan=True) for other in others):
             raise DataError(
-                f"{label} of {source} must be under one name, got different values under {' and '.join(named)} in row "
-                f"{row}. Say which with keys={{{label!r}: {next(iter(named))!r}}}."
+                f"{label} of {source} must be under one name, got different values under {' and '.join(named)} in "
+                f"{place}. Say which with keys={{{label!r}: {next(iter(named))!r}}}."
             )
         if label == "forces":  # NaN leaves an atom out
             first = np.where(np.isnan(first).any(axis=1, keepdims=True), np.nan, first)
@@ -113,7 +117,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
     return Column(np.concatenate(values_of_rows) if label == "forces" else np.stack(values_of_rows), names, number)
 
 
-def _value(source: str, row: int, name: str, value: Any, label: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _value(source: str, place: str, name: str, value: Any, label: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """A value as numbers of a shape; six numbers of Voigt, or nine in a row, become a symmetric matrix."""
     try:
         array = np.asarray(value, dtype=np.float64)
@@ -126,9 +130,9 @@ def _value(source: str, row: int, name: str, value: Any, label: str, shape: tupl
             array = voigt_6_to_full_3x3_stress(array)
         elif array.shape in ((9,), (3, 3)):
             array = array.reshape(3, 3)
-            if _is_asymmetric(array):
+            if is_asymmetric(array):
                 raise DataError(
-                    f"{name!r} in row {row} of {source} must be a symmetric matrix, got {array.tolist()}. Store both "
+                    f"{name!r} in {place} of {source} must be a symmetric matrix, got {array.tolist()}. Store both "
                     "halves, or name another with keys."
                 )
             array = 0.5 * (array + array.T)
@@ -136,16 +140,9 @@ def _value(source: str, row: int, name: str, value: Any, label: str, shape: tupl
         other = "learn another property" if label == "y" else "name another with keys"
         what = f"numbers {list(shape)}" if shape else "one number"
         raise DataError(
-            f"{name!r} in row {row} of {source} must be {what}, got {value!r:.60}. Repair the file, or {other}."
+            f"{name!r} in {place} of {source} must be {what}, got {value!r:.60}. Repair the file, or {other}."
         )
     return array
-
-
-def _is_asymmetric(matrix: NDArray[np.float64]) -> bool:
-    """Whether the halves differ by more than noise, as where only one of them was stored."""
-    off = np.abs(matrix - matrix.T).max()
-    single = off > 0 and any(not half.any() for half in (np.triu(matrix, 1), np.tril(matrix, -1)))
-    return bool(single or off > _ASYMMETRY * np.abs(matrix).max())
 
 
 def stress_of(

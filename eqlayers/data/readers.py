@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from ase.io import iread
 from numpy.typing import NDArray
 
 from eqlayers.archives import open_arrays
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
-from eqlayers.database import PLACES, database_structures, database_units, size_of_unit
+from eqlayers.database import PLACES, database_units, size_of_unit
 from eqlayers.elements import symbols_of
 from eqlayers.files import KEYS, few, free_directions, held_atoms
-from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
+from eqlayers.structure_files import Found, Which, files_of, structures_of, taken
+from eqlayers.units import DEFAULT_UNITS, OPEN, PERIODIC, read_units, unit_of, unit_size
 
-from ..core.checks import check_choice, check_path, check_type
-from ..core.errors import ConfigError, DataError, EqlayersWarning
+from ..core.checks import check_choice, check_type
+from ..core.errors import ConfigError, DataError
 
+Keys = Mapping[str, str | None] | None
+Units = Mapping[str, Any] | None
+_LISTED = 100  # frames that are left out, each with its reason
+_STATES = {"charge", "total_charge", "spin", "total_spin", "multiplicity", "spin_multiplicity"}  # of all electrons
 _NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
 
 
@@ -34,23 +38,17 @@ class Frame(NamedTuple):
     cell: NDArray[np.float64]
     pbc: NDArray[np.bool_]
     values: Mapping[str, Any]
+    row: int
+    name: str
     free: NDArray[np.float64] | None = None
 
 
 class StructureFile(NamedTuple):
-    """The content of a file of structures.
-
-    Attributes:
-        structures: The structures with their labels, in the units of this package.
-        columns: Names in the file and numbers of structures, by label.
-        units: Unit of the file, by label.
-        said: Labels whose unit the user or the file says; of the others it is taken for granted.
-        notes: What else was found, in lines.
-    """
+    """Structures of files, names and units of labels, labels whose unit is given, and lines on what else was found."""
 
     structures: StructureArrays
     columns: dict[str, Column]
-    units: dict[str, str]
+    units: dict[str, Any]
     said: set[str]
     notes: list[str]
 
@@ -84,22 +82,24 @@ def read_keys(keys: Any) -> dict[str, str | None]:
 
 
 def read_structures(
-    path: str | Path, keys: Mapping[str, str | None] | None = None, units: Mapping[str, str] | None = None
+    path: str | Path, keys: Keys = None, units: Units = None, skip_bad: bool = False
 ) -> tuple[StructureArrays, list[str]]:
-    """Structures and labels of a file.
+    """Structures and labels of a file, or of several.
 
     Names of labels that are usual in the field are recognised, such as energy, REF_energy, dft_energy and TotEnergy;
     virials become stress. Numbers are in eV, eV/Angstrom, eV/Angstrom^3, e Angstrom and Angstrom^3 unless ``units``
     says otherwise.
 
     Args:
-        path: A file that ASE reads, with as many frames as it has; a database with labels and units as schnetpack
-            writes it, among them; or an ``.npz`` archive with the keys of rMD17
+        path: A file that ASE reads, with as many frames as it has, packed by gzip, bzip2, xz or zstd or not; a part of
+            it as ``a.xyz@0:100``; a folder of such files, or a pattern as ``runs/*.xyz``. Also a database, with labels
+            and units as schnetpack writes it, and an ``.npz`` archive with the keys of rMD17
             (``nuclear_charges, coords, energies, forces``, in kcal/mol) or MD17 (``z, R, E, F``).
         keys: Name in the file by label ('energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability',
             'config_type'); it goes before recognised names. None leaves a label out.
         units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability'), such
-            as 'Hartree/Bohr'.
+            as 'Hartree/Bohr'; see :func:`eqlayers.units.read_units` for groups of structures with others.
+        skip_bad: Leave frames out that cannot be read, or whose labels cannot, and list them.
 
     Forces of 0 on atoms that are held, along a line or in a plane as well, and NaN, are left out: no loss, statistic
     or error has them.
@@ -119,35 +119,46 @@ def read_structures(
         >>> print(report[1])
         energy: 'E' in eV, of 2,000 structures
     """
-    content = read_file(path, keys, units)
+    content = read_file(path, keys, units, skip_bad)
     return content.structures, content.lines()
 
 
-def read_file(
-    path: str | Path, keys: Mapping[str, str | None] | None = None, units: Mapping[str, str] | None = None
-) -> StructureFile:
-    """Structures and labels of a file, as :func:`read_structures`, with names and units of the labels."""
-    file = Path(check_path("path", path, "a file of structures"))
+def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad: bool = False) -> StructureFile:
+    """Structures and labels as :func:`read_structures` reads them, with names and units of the labels."""
     units, names = read_units(units), read_keys(keys)
-    if not file.is_file():
-        raise DataError(f"path must be a file of structures, got {str(file)!r}, which is none. Correct the path.")
-    if file.stat().st_size == 0:
-        raise DataError(f"{file} must hold structures, got an empty file. Make or fetch it again.")
-    if is_web_page(file):
-        raise DataError(f"{file} must hold structures, got a web page (HTML). Fetch the file itself.")
-    guessed: dict[str, str] = {}
-    frames = list(_npz(file, units, guessed) if file.suffix == ".npz" else _ase(file))
+    files, which = files_of(path)
+    if not files:
+        raise DataError(f"path must be a file of structures, got {str(path)!r}, which is none. Correct the path.")
+    for one in files:
+        if one.stat().st_size == 0:
+            raise DataError(f"{one} must hold structures, got an empty file. Make or fetch it again.")
+        if is_web_page(one):
+            raise DataError(f"{one} must hold structures, got a web page (HTML). Fetch the file itself.")
+    if len(files) > 1 and {one.suffix for one in files} & {".npz", ".db"}:
+        raise ConfigError(f"path must be one file of .npz or .db, got {few([str(one) for one in files])}. Name one.")
+    source, guessed = str(path), dict[str, str]()
+    notes = [f"{len(files)} files: {few([str(one) for one in files])}"] if len(files) > 1 else []
+    if files[0].suffix == ".npz":
+        frames = list(taken(_npz(files[0], units, guessed), which))
+    else:
+        frames = list(_ase(files, which, names if skip_bad else None, notes))
     if not frames:
-        raise DataError(f"{file} must hold at least one structure, got none. Make or fetch it again.")
-    listed = [(len(frame.z), frame.values) for frame in frames]
-    columns, unused = columns_of(str(file), listed, names)
-    if file.suffix == ".db":
-        units = _units_of_database(file, columns, units)
-    sizes = {name: unit_size(name, units.get(name, guessed.get(name, usual))) for name, usual in DEFAULT_UNITS.items()}
-    cell = np.stack([frame.cell for frame in frames]) * sizes["pos"]
-    labels = {name: column.values * sizes.get(name, 1.0) for name, column in columns.items() if name != "config_type"}
-    labels, of_stress = stress_of(str(file), labels, cell)
-    of_stress += two_energies(listed, columns.get("energy"))
+        raise DataError(f"{path} must hold at least one structure, got none. Make or fetch it again.")
+    listed = [(len(frame.z), frame.values, frame.name) for frame in frames]
+    columns, unused = columns_of(source, listed, names)
+    if files[0].suffix == ".db":
+        units = _units_of_database(files[0], columns, units)
+    types = columns["config_type"].values.tolist() if "config_type" in columns else [""] * len(frames)
+    sizes, of_groups = _sizes(source, {**DEFAULT_UNITS, **guessed, **units}, frames, types)
+    cell = np.stack([frame.cell for frame in frames]) * sizes["pos"][:, None, None]
+    labels = {}
+    for name, column in columns.items():
+        if name != "config_type":
+            size = sizes.get(name, np.ones(len(frames)))
+            size = np.repeat(size, [len(frame.z) for frame in frames]) if name == "forces" else size
+            labels[name] = column.values * size.reshape(-1, *[1] * (column.values.ndim - 1))
+    labels, of_stress = stress_of(source, labels, cell)
+    of_stress += of_groups + two_energies(listed, columns.get("energy"))
     if "forces" in labels:
         labels["forces"], of_forces = _masked(frames, labels["forces"])
         of_stress += of_forces
@@ -157,18 +168,40 @@ def read_file(
             "add an array `forces` (3 numbers an atom), or name yours in keys: {forces: my_forces}"
         )
     structures = StructureArrays.of(
-        str(file),
+        source,
         n_atoms=[len(frame.z) for frame in frames],
         z=np.concatenate([frame.z for frame in frames]),
-        pos=np.concatenate([frame.pos for frame in frames]) * sizes["pos"],
+        pos=np.concatenate([frame.pos * size for frame, size in zip(frames, sizes["pos"], strict=True)]),
         cell=cell,
         pbc=np.stack([frame.pbc for frame in frames]),
+        idx=[frame.row for frame in frames],
         **labels,
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
+    for name in sorted(unused & _STATES):
+        states = sorted({str(frame.values[name]) for frame in frames if name in frame.values})
+        text = f"{name}: {few(states)}, which no network sees: alike structures have other energies; train on one"
+        of_stress += [text] if len(states) > 1 else []
     of_stress += [f"not used: {few(sorted(unused))}"] if unused else []
     used = {name: units.get(name, guessed.get(name, DEFAULT_UNITS[name])) for name in columns if name in DEFAULT_UNITS}
-    return StructureFile(structures, columns, used, set(units), of_stress)
+    used |= {"groups": units["groups"]} if "groups" in units else {}
+    return StructureFile(structures, columns, used, set(units), notes + of_stress)
+
+
+def _sizes(
+    source: str, units: Mapping[str, Any], frames: Sequence[Frame], types: Sequence[str]
+) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
+    """Sizes of the units of each structure, `[N]` by quantity, and a line for each group with units of its own."""
+    kinds = [(name, bool(frame.pbc.any())) for name, frame in zip(types, frames, strict=True)]
+    groups, there = units.get("groups", {}), {*types, *(PERIODIC if periodic else OPEN for _, periodic in kinds)}
+    if unknown := sorted(set(groups) - there):
+        raise ConfigError(
+            f"groups of units must be config_types of {source}, {PERIODIC} or {OPEN}, got {', '.join(unknown)}; there "
+            f"are {few(sorted(there - {''}))}. Correct the names."
+        )
+    size = cache(unit_size)
+    sizes = {q: np.array([size(q, unit_of(units, q, *kind)) for kind in kinds]) for q in DEFAULT_UNITS}
+    return sizes, [f"units of the group {name}: {own}" for name, own in groups.items()]
 
 
 def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[str]]:
@@ -181,14 +214,11 @@ def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArr
     known = np.repeat([not part.all() for part in np.split(absent, np.cumsum(sizes)[:-1])], sizes)
     parts = np.split(forces, np.cumsum(sizes)[:-1])
     fixed = np.concatenate([held_atoms(part, frame.free) for frame, part in zip(frames, parts, strict=True)])
-    lines = [
-        f"forces: left out of {int(which.sum()):,} atoms {why}"
-        for which, why in (
-            (fixed, "that are held, of which forces are 0 along that direction"),
-            (absent & known, "of which forces are NaN"),
-        )
-        if which.any()
-    ]
+    whys = {
+        "that are held, of which forces are 0 along that direction": fixed,
+        "of which forces are NaN": absent & known,
+    }
+    lines = [f"forces: left out of {int(which.sum()):,} atoms {why}" for why, which in whys.items() if which.any()]
     return np.where(fixed[:, None], np.nan, forces), lines
 
 
@@ -199,40 +229,53 @@ def is_web_page(file: Path) -> bool:
     return start.startswith((b"<!doctype html", b"<html"))
 
 
-def _ase(file: Path) -> Iterator[Frame]:
-    """Frames of a file that ASE reads."""
+def _ase(
+    files: Sequence[Path], which: Which, skip: Mapping[str, str | None] | None, notes: list[str]
+) -> Iterator[Frame]:
+    """Frames of files that ASE reads; with names of labels, all but those that cannot be read."""
+    bad: list[str] = []
+    for file in files:
+        prefix, twice = f"{file.name}, " if len(files) > 1 else "", dict[str, list[str]]()
+        for found in structures_of(file, which, twice):
+            frame = None if isinstance(found, str) else _frame(found, prefix)
+            reason = found if isinstance(found, str) else None
+            if frame is not None and (skip is None or (reason := _wrong(frame, skip)) is None):
+                yield frame
+            elif skip is not None:
+                bad.append(f"{prefix}{reason}")
+            else:
+                fix = "or leave such frames out with --data.skip_bad true."
+                raise DataError(f"{file} must have frames that can be read, got {reason}; {fix}")
+        notes += [
+            f"{key!r} is twice in the header of {len(where):,} frames, first {prefix}{where[0]}: the last one counts"
+            for key, where in twice.items()
+        ]
+    notes += [f"left out: {reason}" for reason in bad[:_LISTED]]
+    notes += [f"left out: {len(bad):,} frames in all"] if bad else []
+
+
+def _frame(found: Found, prefix: str) -> Frame:
+    atoms = found.atoms
+    others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
+    results = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
+    values = {**others, **atoms.info, **results}
+    # of atoms, as ASE has it; rMD17's are of structures
+    if np.shape(values.get("energies", 0)) == (len(atoms),):
+        values["energies of atoms"] = values.pop("energies")
+    name, free = f"{prefix}{found.name}", free_directions(atoms)
+    z = atoms.numbers.astype(np.int64)
+    return Frame(z, atoms.positions, atoms.cell.array, atoms.pbc, values, found.frame, name, free)
+
+
+def _wrong(frame: Frame, keys: Mapping[str, str | None]) -> str | None:
+    """Why a structure cannot be used: its labels under these names, positions or cell; None if it can."""
+    known = {label: name if name in frame.values else None for label, name in keys.items()}
     try:
-        for atoms in database_structures(file) if file.suffix == ".db" else iread(str(file), index=":"):
-            others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
-            results = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
-            values = {**others, **atoms.info, **results}
-            # of atoms, as ASE has it; rMD17's are of structures
-            if np.shape(values.get("energies", 0)) == (len(atoms),):
-                values["energies of atoms"] = values.pop("energies")
-            yield Frame(
-                atoms.numbers.astype(np.int64),
-                atoms.positions.astype(np.float64),
-                np.asarray(atoms.cell.array, dtype=np.float64),
-                np.asarray(atoms.pbc, dtype=bool),
-                values,
-                free_directions(atoms),
-            )
-    except Exception as error:  # readers of a hundred formats fail in as many ways
-        problem = " ".join(str(error).split())
-        raise DataError(
-            f"{file} must be whole and of a format that ASE reads, got {type(error).__name__}: {problem}. Make or "
-            "fetch it again, or convert it to extended XYZ."
-        ) from error
-    if file.suffix in (".xyz", ".extxyz"):
-        with file.open("rb") as text:
-            text.seek(-1, 2)
-            if text.read(1) != b"\n":
-                warnings.warn(
-                    f"{file} does not end with a line break: the last number may be cut off. Compare its size with "
-                    "the original's",
-                    EqlayersWarning,
-                    stacklevel=5,
-                )
+        columns_of("the file", [(len(frame.z), frame.values, frame.name)], known)
+        StructureArrays.of("", [len(frame.z)], frame.z, frame.pos, cell=frame.cell[None], pbc=frame.pbc[None])
+    except DataError as error:
+        return f"{frame.name}: {error}"
+    return None
 
 
 def _units_of_database(file: Path, columns: Mapping[str, Column], units: Mapping[str, str]) -> dict[str, str]:
@@ -287,4 +330,5 @@ def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Itera
     cell, pbc = np.asarray(lattice, dtype=np.float64).T, np.full(3, bool(lattice.any()))
     rows = {name: array for name, array in arrays.items() if array.ndim and len(array) == len(pos)}
     for row in range(len(pos)):
-        yield Frame(kinds[row], pos[row].astype(np.float64), cell, pbc, {name: a[row] for name, a in rows.items()})
+        values = {name: array[row] for name, array in rows.items()}
+        yield Frame(kinds[row], pos[row].astype(np.float64), cell, pbc, values, row, f"row {row}")

@@ -10,11 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.data.readers import read_keys
+from eqlayers.data.statistics import regression
 from eqlayers.data.structures import LABELS, StructureArrays
 from eqlayers.units import read_units
 
 from ..core.checks import check_choice, check_integer, check_items, check_number, check_path, check_type, is_integer
 from ..core.errors import ConfigError, DataError
+
+_OFFSET = 1.0  # eV an atom between methods: what no energies of one method leave
 
 
 class Replay(NamedTuple):
@@ -31,7 +34,7 @@ class Replay(NamedTuple):
     number: int | float = 0.5
     labels: tuple[str, ...] = LABELS
     keys: Mapping[str, str | None] = {}
-    units: Mapping[str, str] = {}
+    units: Mapping[str, Any] = {}
 
 
 def read_replay(mapping: Any) -> Replay | None:
@@ -61,6 +64,25 @@ def only_labels(structures: StructureArrays, labels: tuple[str, ...]) -> Structu
     """The structures without other labels."""
     hidden = {name: np.full_like(getattr(structures, name), np.nan) for name in LABELS if name not in labels}
     return replace(structures, **hidden)
+
+
+def check_energies(new: StructureArrays, old: StructureArrays) -> None:
+    """Raise a DataError if no shifts fit energies of new and of earlier structures, as of two functionals."""
+    species = tuple(sorted({*new.species, *old.species}))
+    rows = [(part.counts(species) / part.n_atoms[:, None], part.energy / part.n_atoms) for part in (new, old)]
+
+    def left(counts: Any, energy: Any) -> float:
+        counts, energy = counts[~np.isnan(energy)], energy[~np.isnan(energy)]
+        residual = energy - counts @ regression(counts, energy, intercept=False)
+        return float(np.sqrt(np.square(residual).sum() / max(1, len(residual))))
+
+    single, together = max(left(*part) for part in rows), left(*map(np.concatenate, zip(*rows, strict=True)))
+    if together > max(10 * single, _OFFSET):
+        raise DataError(
+            f"energies of {old.source} must be of the method of {new.source}, got shifts that fit both to "
+            f"{together:.3g} eV an atom, and each to {single:.3g}. Replay forces alone, replay.labels: [forces], or "
+            "compute the energies again."
+        )
 
 
 def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from eqlayers.data.neighbors import StructureEdges, structure_edges
 from eqlayers.data.plausible import check_parts, check_physics, check_reach
 from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_keys, read_structures
-from eqlayers.data.replay import only_labels, read_replay, replayed
+from eqlayers.data.replay import check_energies, only_labels, read_replay, replayed
 from eqlayers.data.splits import SPLIT_SEED, STRUCTURE_SPLITS, limited, split_structures
 from eqlayers.data.statistics import StructureStatistics, compute_structure_statistics, read_e0s, without_training
 from eqlayers.data.structure_dataset import StructureDataset
@@ -28,7 +28,16 @@ from eqlayers.data.structures import StructureArrays
 from eqlayers.elements import symbols_of
 from eqlayers.units import read_units
 
-from ..core.checks import check_choice, check_dtype, check_integer, check_items, check_number, check_path, check_seed
+from ..core.checks import (
+    check_choice,
+    check_dtype,
+    check_flag,
+    check_integer,
+    check_items,
+    check_number,
+    check_path,
+    check_seed,
+)
 from ..core.errors import ConfigError, EqlayersWarning
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -59,7 +68,8 @@ class StructureDataModule(FlatDataModule):
             first ones, which are alike.
         limit_seed: Seed of this draw.
         keys: Name in the file by label, where it is not one that is recognised; see `read_structures`.
-        units: Unit by quantity; see `read_structures`.
+        units: Unit by quantity, and in ``groups`` the units of some structures; see `read_structures`.
+        skip_bad: Leave frames out that cannot be read, and list them.
         e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_structure_statistics`.
             Structures with one atom are in no part, as no training changes their energy, which is the shift.
         replay: Structures of an earlier training in every epoch of this one, as a mapping: ``path``, and perhaps
@@ -110,7 +120,8 @@ class StructureDataModule(FlatDataModule):
         test: int | float | str | list[str] | None = None,
         published: str | None = None,
         keys: dict[str, str | None] | None = None,
-        units: dict[str, str] | None = None,
+        units: dict[str, Any] | None = None,
+        skip_bad: bool = False,
         e0s: str | dict[str | int, float] = "fit",
         replay: dict[str, Any] | None = None,
         cutoff: float = 5.0,
@@ -143,6 +154,7 @@ class StructureDataModule(FlatDataModule):
         self.replay = read_replay(replay)
         self.split, self.asked = split, {"train": train, "val": val, "test": test}
         self.keys, self.units, self.e0s = read_keys(keys), read_units(units), read_e0s(e0s)
+        self.skip_bad = check_flag("skip_bad", skip_bad)
         if isinstance(limit_train, float):
             check_number("limit_train", limit_train, above=0, at_most=1, fix="A fraction, or an integer for a number.")
         elif limit_train is not None:
@@ -180,9 +192,10 @@ class StructureDataModule(FlatDataModule):
         """Read, check, split and describe the data."""
         structures, rows = self._load()
         edges = self._edges(structures)
-        self.findings = [*self._said, *check_reach(structures, edges), *check_parts(structures, rows)]
         described = self._describe(structures, edges, rows["train"])
         self.labels = structures.take(rows["train"][: self._num_new]).labels
+        self.findings = [*self._said, *self._unlabelled(structures, rows), *check_reach(structures, edges)]
+        self.findings += check_parts(structures, rows)
         self.train_set, self.val_set, self.test_set = (
             StructureDataset(structures, edges, rows[name], self.dtype) for name in PARTS
         )
@@ -226,7 +239,7 @@ class StructureDataModule(FlatDataModule):
         return self._loaded
 
     def _read(
-        self, paths: list[str], keys: Mapping[str, str | None], units: Mapping[str, str], published: str | None
+        self, paths: list[str], keys: Mapping[str, str | None], units: Mapping[str, Any], published: str | None
     ) -> StructureArrays:
         """The files of one part; where there are several, the groups of their structures bear their names."""
         parts = []
@@ -235,7 +248,8 @@ class StructureDataModule(FlatDataModule):
             if published is not None:
                 find_published(published, path)
             theirs = TRAJECTORY_UNITS if embedded else units
-            structures, lines = read_structures(embedded_trajectory(path) if embedded else path, keys, theirs)
+            place = embedded_trajectory(path) if embedded else path
+            structures, lines = read_structures(place, keys, theirs, self.skip_bad)
             if published is not None:
                 check_published(published, path, structures)
             if len(paths) > 1:
@@ -244,6 +258,12 @@ class StructureDataModule(FlatDataModule):
             parts.append(structures)
             self.report += lines
         return StructureArrays.joined(parts)
+
+    def _unlabelled(self, structures: StructureArrays, rows: Mapping[str, NDArray[np.int64]]) -> list[str]:
+        """Sentences on parts without a label that the new structures of the training part have."""
+        lacks = {name: {*self.labels} - {*structures.take(part).labels} for name, part in rows.items() if len(part)}
+        fix = "no error of it is reported. Name it in keys, or draw the part from structures that have it"
+        return [f"the {name} part has no {' and no '.join(sorted(no))}: {fix}" for name, no in lacks.items() if no]
 
     def _edges(self, structures: StructureArrays) -> StructureEdges:
         return structure_edges(structures, self.cutoff, self.cache_dir)
@@ -264,6 +284,11 @@ class StructureDataModule(FlatDataModule):
             asked["test"] = 0
         # files count all rows of the source; numbers are of those that can be used
         drawn_from = rows_of["train"] if self.split == "rows" else rows_of["train"][usable["train"]]
+        if self.split == "rows" and not np.array_equal(sources["train"].idx, np.arange(len(sources["train"]))):
+            raise ConfigError(
+                f"split must count the frames of one whole file where it is 'rows', got {self.dataset} of which frames "
+                "are left out, or several files. Name one file without an index, and set skip_bad to false."
+            )
         groups = sources["train"].config_type[drawn_from]
         drawn = split_structures(self.split, groups, seed=self.split_seed, **asked)
         parts = {name: drawn_from[rows] for name, rows in zip(PARTS, drawn, strict=True)}
@@ -273,6 +298,8 @@ class StructureDataModule(FlatDataModule):
         self._num_new = len(parts["train"])
         if self.replay is not None:
             rows = np.flatnonzero(usable["replay"])
+            if self.e0s == "fit":
+                check_energies(sources["train"].take(parts["train"]), sources["replay"].take(rows))
             again = rows[replayed(self.replay, sources["replay"].take(rows), self._num_new, self.split_seed)]
             self.report.append(f"replay: {len(again):,} structures of {self.replay.path} in every epoch")
             parts["train"] = np.concatenate([parts["train"], rows_of["replay"][again]])

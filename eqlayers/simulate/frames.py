@@ -13,12 +13,12 @@ import ase.io
 from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.utils import string2index
 
 from ..core.checks import check_path
 from ..core.errors import ConfigError, DataError
-from ..database import PLACES, database_structures, database_units, size_of_unit
+from ..database import PLACES, database_units, size_of_unit
 from ..files import FREE, KEYS, atomic_write, check_output
+from ..structure_files import files_of, structures_of
 
 #: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.
 TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
@@ -26,42 +26,29 @@ TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
 OF_ATOMS = ("energies_deviation", "forces_deviation")
 
 
-def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
-    """Structures of a file, one by one as they are read."""
-    place = Path(check_path("structures", path, "the path of a file"))
-    if not place.is_file():
-        kind = "a folder" if place.is_dir() else "nothing"
-        raise ConfigError(f"structures must be in a file, got {kind} at {place}. Correct the path.")
-    number = 0
-    try:
-        for atoms in _read(place, index):
-            number += 1
-            yield atoms
-    except ConfigError:
-        raise
-    except Exception as error:  # every format has its own
-        raise DataError(
-            f"structures must be in a file that ASE reads, such as .xyz, .traj or .cif, got {type(error).__name__} at "
-            f"structure {number} of {place}: {error}. Correct the file."
-        ) from error
-    if not number:
-        raise DataError(f"structures must be at least one, got none in {place}. Use another file.")
-
-
-def _read(place: Path, index: str) -> Iterator[Atoms]:
-    """Structures by ASE; of a database with the labels beside them, in Angstrom whatever schnetpack says."""
-    if place.suffix != ".db":
-        yield from ase.io.iread(str(place), index, do_not_split_by_at_sign=True)
-        return
-    size = size_of_unit(place, "pos", database_units(place).get(PLACES, "Angstrom"))
-    which = string2index(index)
-    if isinstance(which, str):
-        raise ValueError(f"rows of a database by {which!r}")
-    for atoms in database_structures(place, which):
-        if size != 1.0:
-            atoms.set_cell(size * atoms.cell.array, scale_atoms=False)
-            atoms.positions *= size
-        yield atoms
+def frames(path: str | Path, index: str = "") -> Iterator[Atoms]:
+    """Structures of a file, or of several, one by one as they are read; an index takes a part of the file."""
+    given = check_path("structures", path, "the path of a file")
+    files, which = files_of(given)
+    if index and which == slice(None):
+        _, which = files_of(f"{given}@{index}")
+    if not files:
+        kind = "a folder without one" if Path(given).is_dir() else "nothing"
+        raise ConfigError(f"structures must be in a file, got {kind} at {given}. Correct the path.")
+    empty = True
+    for place in files:
+        unit = database_units(place).get(PLACES, "Angstrom") if place.suffix == ".db" else "Angstrom"
+        size = size_of_unit(place, "pos", unit)
+        for found in structures_of(place, which):
+            if isinstance(found, str):
+                raise DataError(f"structures of {place} must be whole, got {found}.")
+            if size != 1.0:  # schnetpack's
+                found.atoms.set_cell(size * found.atoms.cell.array, scale_atoms=False)
+                found.atoms.positions *= size
+            empty = False
+            yield found.atoms
+    if empty:
+        raise DataError(f"structures must be at least one, got none in {given}. Use another file.")
 
 
 def one_frame(path: str | Path) -> Atoms:

@@ -15,10 +15,11 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
 from ..database import database_units, size_of_unit
-from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
+from ..files import FREE, KEYS, LABEL_NAMES, LABEL_UNITS, atomic_write, check_output, free_directions, held_atoms
 from ..integrations.ase import as_potential, predict
 from ..models import read_potential
 from ..models.committee import DEVIATION, committee_files
+from ..units import unit_of, unit_size
 from .committee import Compared, chosen
 from .describe import lines
 from .frames import check_different, frames, with_results
@@ -57,7 +58,7 @@ def run_predict(options: argparse.Namespace) -> int:
 
     facts = read_potential(committee_files(options.model)[0]).facts
     trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
-    sizes = facts.get(LABEL_SIZES, {})
+    given = facts.get(LABEL_UNITS, {})
     source = Path(options.structures)
     units = database_units(source) if source.suffix == ".db" else {}
     quantities = _compared()
@@ -72,12 +73,16 @@ def run_predict(options: argparse.Namespace) -> int:
             atoms = kept.pop(0)
             known = _references(atoms, trained)
             left_out |= {one.name for name, one in known.items() if name not in result}
-            group = groups.setdefault(str(atoms.info.get("config_type", "")), _compared())
+            config_type = str(atoms.info.get("config_type", ""))
+            group = groups.setdefault(config_type, _compared())
             for name, quantity in quantities.items():
                 error = None
                 if name in known and name in result:
                     label, unit = known[name].label, units.get(known[name].name)
-                    size = sizes.get(label, 1.0) if unit is None else size_of_unit(source, label, unit)
+                    if unit is None:
+                        size = unit_size(label, unit_of(given, label, config_type, bool(atoms.pbc.any())))
+                    else:
+                        size = size_of_unit(source, label, unit)
                     error = np.ravel(np.asarray(result[name]) - known[name].value * size)
                     if np.isfinite(error).any():
                         used.add(known[name].name)

@@ -17,12 +17,11 @@ from rich.console import Console
 from ..core.errors import EqlayersError
 from ..data.statistics import regression
 from ..data.structure_dataset import StructureDataset
-from ..files import LABEL_NAMES, LABEL_SIZES
+from ..files import LABEL_NAMES, LABEL_UNITS
 from ..models import Committee, Potential, save_potential
 from ..models.committee import DEVIATION
 from ..pages import Block, Picture, Section, Table, Text, number
 from ..testing import check_potential
-from ..units import unit_size
 from . import page
 from .fine_tuning import energies_of
 from .labels import LABELS, SHOWN
@@ -85,7 +84,7 @@ class PotentialTestReport(TestReport):
             errors = {f"{row.name}, {SHOWN[row.unit]}": row.mae for row in rows if " of " not in row.name}
             facts = {"data": data.dataset, "split": data.split, "units": "eV, Angstrom, e", "test errors (MAE)": errors}
             facts[LABEL_NAMES] = dict(data.keys)
-            facts[LABEL_SIZES] = {label: unit_size(label, unit) for label, unit in data.units.items()}
+            facts[LABEL_UNITS] = data.units
             save_potential(module.potential, self.folder / "potential.pt", facts)
             print(f"potential: {self.folder}/potential.pt")
         return metrics | self.more(module, values)

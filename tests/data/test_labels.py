@@ -66,13 +66,15 @@ def test_zeros_without_a_cell_are_no_stress(tmp_path):
 )
 def test_half_a_matrix_is_refused(tmp_path, matrix):
     made = frames(energy=float, polarizability=lambda row: np.array(matrix, dtype=float))
-    with pytest.raises(DataError, match=r"'polarizability' in row 0 of .* must be a symmetric matrix, got"):
+    with pytest.raises(DataError, match=r"'polarizability' in frame 0, line 1 of .* must be a symmetric matrix, got"):
         read_structures(saved(tmp_path, made))
 
 
 def test_six_numbers_of_a_polarizability_have_no_usual_order(tmp_path):
     path = saved(tmp_path, frames(energy=float, polarizability=lambda row: np.arange(6.0)))
-    with pytest.raises(DataError, match=r"'polarizability' in row 0 of .* must be numbers \[3, 3\], got array"):
+    with pytest.raises(
+        DataError, match=r"'polarizability' in frame 0, line 1 of .* must be numbers \[3, 3\], got array"
+    ):
         read_structures(path)
 
 
@@ -121,7 +123,9 @@ def test_two_names_for_one_label(tmp_path):
     made = frames(REF_energy=float, TotEnergy=float)
     assert read_structures(saved(tmp_path, made))[0].energy.tolist() == [0, 1, 2]
     made[1].info["TotEnergy"] = 7.0
-    with pytest.raises(DataError, match=r"different values under REF_energy and TotEnergy in row 1. Say which"):
+    with pytest.raises(
+        DataError, match=r"different values under REF_energy and TotEnergy in frame 1, line 6\. Say which"
+    ):
         read_structures(saved(tmp_path, made))
     assert read_structures(tmp_path / "set.xyz", {"energy": "TotEnergy"})[0].energy[1] == 7.0
 
@@ -136,9 +140,9 @@ def test_what_labels_must_be(tmp_path):
     file = saved(tmp_path, frames(REF_stress=lambda row: symmetric(row) + (np.nan if row == 2 else 0.0)))
     with pytest.raises(DataError, match=r"finite stress; 1 of 3 .* rows 2; repair .* leave 'REF_stress' out"):
         read_structures(file)
-    with pytest.raises(DataError, match=r"'REF_energy' in row 0 of .* must be one number, got 'abc'. Repair"):
+    with pytest.raises(DataError, match=r"'REF_energy' in frame 0, line 1 of .* must be one number, got 'abc'. Repair"):
         read_structures(saved(tmp_path, frames(REF_energy=lambda row: "abc")))
-    with pytest.raises(DataError, match=r"'dipole' in row 0 of .* must be numbers \[3\]"):
+    with pytest.raises(DataError, match=r"'dipole' in frame 0, line 1 of .* must be numbers \[3\]"):
         read_structures(saved(tmp_path, frames(tag=float, dipole=lambda row: np.zeros(4))), {"dipole": "dipole"})
     with pytest.raises(DataError, match=r"keys of energy must be a name in .*, got 'nothing'; it has .*REF_energy"):
         read_structures(saved(tmp_path, frames(REF_energy=float)), {"energy": "nothing"})

@@ -118,8 +118,8 @@ def test_files_of_the_parts(module, tmp_path: Path) -> None:
             "gap,mu",
             r"target must be a name in .*chains.xyz, got 'gap,mu'; it has energy, forces, gap, .* one property a",
         ),
-        ("name", r"'name' in row 0 of .*chains.xyz must be one number, got 'chain 0'"),
-        ("moments", r"'moments' in row 0 of .* must be one number, got array.* or learn another property"),
+        ("name", r"'name' in frame 0, line 1 of .*chains.xyz must be one number, got 'chain 0'"),
+        ("moments", r"'moments' in frame 0, line 1 of .* must be one number, got array.* or learn another property"),
     ],
 )
 def test_what_is_no_property(module, target: str, message: str) -> None:

@@ -145,7 +145,7 @@ def test_files_that_are_cut_off(tmp_path: Path) -> None:
     refused("must have 500 structures, got 5", "3bpa", path)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-7]))  # within the last structure
-    refused("must be whole and of a format that ASE reads", "3bpa", path)
+    refused("frame 4, line 117: the frame says 27 atoms and has 20 lines", "3bpa", path)
 
 
 @pytest.mark.usefixtures("small")

@@ -162,8 +162,12 @@ def test_broken_files(tmp_path):
     file = saved(tmp_path, frames(energy=float, forces=force))
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) * 3 // 5])
-    with pytest.raises(DataError, match=r"must be whole and of a format that ASE reads, got .* Make or fetch it again"):
+    with pytest.raises(DataError, match=r"can be read, got frame 1, line 10: could not assign tuple of length 2"):
         read_structures(file)
+    broken = saved(tmp_path, frames(energy=float), "set.traj")
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"must be whole and of a format that ASE reads, got .* Make or fetch it again"):
+        read_structures(broken)
     file.write_bytes(whole[:-4])  # a number that lost its last digits can be read
     with pytest.warns(UserWarning, match="does not end with a line break: the last number may be cut off"):
         read_structures(file)
@@ -175,6 +179,37 @@ def test_broken_files(tmp_path):
     (tmp_path / "set.unknown").write_text("some text\n")
     with pytest.raises(DataError, match="of a format that ASE reads"):
         read_structures(tmp_path / "set.unknown")
+
+
+def test_units_by_group(tmp_path):
+    """A config_type counts more than the periodicity, and both more than the units of all."""
+    made = frames(4, energy=lambda row: 2.0, forces=force, config_type=lambda row: "ab"[row % 2])
+    del made[2].info["config_type"], made[3].info["config_type"]
+    made[0].pbc = made[2].pbc = False
+    groups = {"b": {"energy": "Hartree"}, "periodic": {"energy": "meV", "forces": "meV/Angstrom", "pos": "nm"}}
+    units = {"energy": "kcal/mol", "groups": groups}
+    file = saved(tmp_path, made)
+    arrays, report = read_structures(file, units=units)
+    size = kcal / mol
+    np.testing.assert_allclose(arrays.energy, [2 * size, 2 * Hartree, 2 * size, 2e-3])
+    for row, scale in enumerate([1.0, 1e-3, 1.0, 1e-3]):
+        np.testing.assert_allclose(arrays.forces[arrays.atoms(row)], scale * force(row))
+        np.testing.assert_allclose(arrays.pos[arrays.atoms(row)], (1 if scale == 1 else 10) * made[row].positions)
+        np.testing.assert_allclose(arrays.cell[row], (1 if scale == 1 else 10) * CELL)
+    assert "units of the group b: {'energy': 'Hartree'}" in report
+    with pytest.raises(ConfigError, match=r"groups of units must be config_types of .*, got metal; there are a, b"):
+        read_structures(file, units={"groups": {"metal": {"energy": "eV"}}})
+    for wrong in ({"b": "eV"}, "eV", {"b": {"energy": "kcal"}}, {"b": {"x": "eV"}}):
+        with pytest.raises(ConfigError, match="units"):
+            read_structures(file, units={"groups": wrong})
+
+
+def test_other_charges_and_spins_are_said(tmp_path):
+    made = frames(energy=float, charge=lambda row: row % 2, spin=lambda row: 1)
+    _, report = read_structures(saved(tmp_path, made))
+    assert [line for line in report if line.startswith(("charge", "spin"))] == [
+        "charge: 0, 1, which no network sees: alike structures have other energies; train on one"
+    ]
 
 
 def archive(tmp_path, **arrays):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from ase.io import write
+from ase.io import read, write
 
 from eqlayers.data import StructureDataModule
 from eqlayers.data.replay import read_replay
@@ -134,3 +134,27 @@ def test_wrong_options(section: Any, message: str) -> None:
 def test_too_few_or_too_many(module: Any, number: float, message: str) -> None:
     with pytest.raises(DataError, match=message):
         module({"number": number})
+
+
+def test_energies_of_another_functional_are_refused(tmp_path: Path) -> None:
+    """100 eV an atom apart; the same energies, energies that do not count, and given shifts are taken."""
+    new, old, far = (file(tmp_path / f"{name}.xyz", 20, "OH2", seed) for seed, name in enumerate(("new", "old", "far")))
+    made = read(far, ":")
+    for atoms in made:
+        atoms.info["REF_energy"] += 300.0
+    write(far, made)
+
+    def build(replay: dict[str, Any], **options: Any) -> StructureDataModule:
+        data = StructureDataModule(new, replay=replay, cutoff=4.0, cache_dir=str(tmp_path / "cache"), **options)
+        data.setup()
+        return data
+
+    build({"path": old})
+    with pytest.raises(
+        DataError,
+        match=r"energies of .*far\.xyz must be of the method of .*new\.xyz, got .* both to \S+ eV an atom",
+    ):
+        build({"path": far})
+    shifts = build({"path": far, "labels": ["forces"]}).statistics.shifts
+    assert shifts == build({"path": old, "labels": ["forces"]}).statistics.shifts
+    build({"path": far}, e0s={"H": 0.0, "O": 0.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from lightning import LightningModule, Trainer
 
 from eqlayers.data import StructureDataModule
 from eqlayers.data.embedded import embedded_trajectory
-from eqlayers.errors import ConfigError, DataError
+from eqlayers.errors import ConfigError, DataError, EqlayersWarning
 from eqlayers.models.structures import Structures
 
 
@@ -167,6 +168,38 @@ def test_the_report_names_shifts_that_are_fitted(module, tmp_path):
     (line,) = [line for line in data.report if line.startswith("shifts (given)")]
     assert "O: -400 eV" in line
     assert ", fitted" in line.split("H: ")[1].split("O: ")[0]
+
+
+def test_a_part_without_a_label_is_said(module, tmp_path):
+    """The training part has energies and forces; the test file has forces alone, and the file of validation both."""
+    train, val, test = (trimers(tmp_path, f"{name}.xyz", 8, seed) for seed, name in enumerate(("a", "b", "c")))
+    made = read(test, ":")
+    for atoms in made:
+        del atoms.info["REF_energy"]
+    write(test, made)
+    with pytest.warns(
+        EqlayersWarning, match=r"the test part has no energy: no error of it is reported\. Name it"
+    ) as said:
+        data = module(train, val_path=val, test_path=test)
+    assert [line for line in data.findings if "part has no" in line] == [
+        str(one.message) for one in said if "part has no" in str(one.message)
+    ]
+
+
+def test_frames_that_cannot_be_read_are_left_out(module, tmp_path):
+    file = trimers(tmp_path, "a.xyz", 12, 0)
+    lines = Path(file).read_text().splitlines()
+    lines[13] = lines[13].replace(".", "*")  # of frame 2
+    Path(file).write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=r"frame 2, line 14: .*; or leave such frames out with --data\.skip_bad true"):
+        module(file)
+    data = module(file, skip_bad=True)
+    assert sum(lengths(data)) == 11
+    assert [line for line in data.report if line.startswith("left out")][-1] == "left out: 1 frames in all"
+    with pytest.raises(ConfigError, match=r"split must count the frames of one whole file where it is 'rows', got"):
+        module(file, skip_bad=True, split="rows", train="rows.txt")
+    with pytest.raises(ConfigError, match=r"skip_bad must be True or False, got 'yes'"):
+        module(file, skip_bad="yes")
 
 
 def test_batches_of_bounded_size(module):

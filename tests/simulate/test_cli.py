@@ -20,7 +20,7 @@ from ase.db import connect
 from ase.units import Bohr, kcal, mol
 
 from eqlayers.cli import main, of_potentials
-from eqlayers.files import LABEL_NAMES, LABEL_SIZES
+from eqlayers.files import LABEL_NAMES, LABEL_UNITS
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, load_potential, save_potential
 from eqlayers.simulate import cli
@@ -241,7 +241,7 @@ BAD = {
     "check water.xyz": "a potential must be a file of save_potential, or a checkpoint",
     "check toy.pt --device cuda:77": "device must be one that torch can use here",
     "relax none.xyz -m toy.pt": "structures must be in a file, got nothing at none.xyz",
-    "relax toy.pt -m toy.pt": "structures must be in a file that ASE reads",
+    "relax toy.pt -m toy.pt": "toy.pt must be whole and of a format that ASE reads",
     "relax water.xyz": "eqlayers relax must have -m/--model after it, got nothing",
     "relax water.xyz -m toy.pt --optimizer cg": "--optimizer must be one of fire, bfgs, lbfgs, got 'cg'",
     "relax water.xyz -m toy.pt -o relaxed.pdb": "--output must end in .traj, .xyz, .extxyz",
@@ -323,7 +323,7 @@ def test_predict_compares_with_the_labels_that_the_training_was_given(
     atoms.arrays["forces"] = forces
     atoms.set_constraint(FixAtoms([0]))
     ase.io.write("own.xyz", atoms)
-    facts = {LABEL_NAMES: {"energy": "my_energy", "dipole": None}, LABEL_SIZES: {"energy": 1e-3}}
+    facts = {LABEL_NAMES: {"energy": "my_energy", "dipole": None}, LABEL_UNITS: {"energy": "meV"}}
     save_potential(potential, "trained.pt", facts)
     found = rows(out(capsys, "predict own.xyz -m trained.pt -o found.xyz"))
     assert found["labels"] == "compared with forces, my_energy"
@@ -448,7 +448,7 @@ def test_predict_reads_the_labels_and_units_of_a_database(capsys: pytest.Capture
         unit = kcal / mol
         database.write(water, data={"energy": np.array([energy / unit]), "forces": forces[None] / unit})
     save_potential(
-        load_potential("toy.pt"), "named.pt", {LABEL_NAMES: {"energy": "TotEnergy"}, LABEL_SIZES: {"energy": 7.0}}
+        load_potential("toy.pt"), "named.pt", {LABEL_NAMES: {"energy": "TotEnergy"}, LABEL_UNITS: {"energy": "Hartree"}}
     )
     for model in ("named.pt", "toy.pt"):  # the unit is that of the name whose numbers are taken
         found = rows(out(capsys, f"predict own.db -m {model} -o again.xyz --overwrite"))

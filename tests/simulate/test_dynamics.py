@@ -233,7 +233,7 @@ def test_runs_that_cannot_be(potential: Potential, water: Atoms, tmp_path: Path)
     with pytest.raises(ConfigError, match=r"a restart must be from a trajectory of dynamics, got .* without steps"):
         run_dynamics(water, calculator, settings, tmp_path / "other.traj", restart=True)
     (tmp_path / "broken.traj").write_bytes(path.read_bytes()[:60])
-    with pytest.raises(DataError, match=r"structures must be in a file that ASE reads, .* got"):
+    with pytest.raises(DataError, match=r"broken.traj must be whole and of a format that ASE reads, got"):
         run_dynamics(water, calculator, settings, tmp_path / "broken.traj", restart=True)
 
 

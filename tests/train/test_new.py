@@ -17,6 +17,7 @@ from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from eqlayers.cli import main
+from eqlayers.data import StructureDataModule
 from eqlayers.data.embedded import embedded_trajectory
 
 TINY = {"hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1, "radial_hidden": [4]}
@@ -194,6 +195,49 @@ def test_what_cannot_be_used(
     assert main(["new", "my.xyz", *options]) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not Path("my.yaml").exists()
+
+
+def test_labels_under_two_names_are_all_read() -> None:
+    """Free atoms have `energy`, the others `REF_energy`; the configuration leaves both names out."""
+    structures = ethanol(30)
+    for symbol in "HCO":
+        structures.append(Atoms(symbol, info={"energy": -1.0}))
+    config, text = written(structures)
+    assert "energy" not in config["data"]["keys"]
+    assert config["data"]["keys"]["forces"] == "REF_forces"
+    assert config["data"]["units"]["energy"] == "eV"
+    assert "energy and REF_energy, of 33 structures; taken for granted" in " ".join(text.replace("#", "").split())
+    data = StructureDataModule(**config["data"], cache_dir="cache")
+    data.setup()
+    assert data.statistics.shifts == {1: -1.0, 6: -1.0, 8: -1.0}
+    energies = [data.train_set[row].energy for row in range(len(data.train_set))]
+    assert not np.isnan(energies).any()
+
+
+def test_a_pattern_units_by_group_and_frames_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("sets").mkdir()
+    structures = ethanol(30)
+    for atoms in structures[20:]:
+        atoms.info.update(config_type="other", REF_energy=atoms.info["REF_energy"] * 1000)
+    ase.io.write("sets/a.xyz", structures[:20])
+    ase.io.write("sets/b.xyz", structures[20:])
+    with open("sets/b.xyz", "a") as file:
+        file.write("2\n\nH 0 0 0\n")
+    assert main(["new", "sets/*.xyz"]) == 2
+    assert "b.xyz must have frames that can be read, got frame 10, line 111" in capsys.readouterr().err
+    options = ["--units", "{groups: {other: {energy: meV}}}", "--skip-bad"]
+    assert main(["new", "sets/*.xyz", *options]) == 0
+    said = capsys.readouterr().out
+    assert "noticed  units of the group other: {'energy': 'meV'}" in said
+    assert "noticed  left out: b.xyz, frame 10, line 111: the frame says 2 atoms and has 1 lines" in said
+    data = yaml.safe_load(Path("sets.yaml").read_text())["data"]
+    assert (data["path"], data["skip_bad"], data["units"]["groups"]) == (
+        "sets/*.xyz", True, {"other": {"energy": "meV"}}
+    )  # fmt: skip
+    module = StructureDataModule(**data)
+    assert module.species == (1, 6, 8)
+    assert main(["fit", "sets/*.xyz", *(word.replace("--units", "--data.units") for word in options[:2])]) == 2
+    assert "b.xyz must have frames that can be read" in capsys.readouterr().err
 
 
 def test_a_fit_of_a_file_has_these_defaults(capsys: pytest.CaptureFixture[str]) -> None:

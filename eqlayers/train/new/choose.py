@@ -106,15 +106,23 @@ def _labels(facts: Look) -> dict[str, Setting]:
     """Names and units of labels, so that the file says what was found and guessed."""
     if facts.embedded:
         return {}
-    settings = {}
-    used = [name for name in facts.file.columns if name in ("energy", "forces", "stress", "virial")]
-    for name in used:
-        column = facts.file.columns[name]
-        settings[f"data.keys.{name}"] = Setting(column.names[0], f"name in the file, of {column.number:,} structures")
-    for name in used:
+    used = {name: one for name, one in facts.file.columns.items() if name in ("energy", "forces", "stress", "virial")}
+    settings = {  # several recognised names are read without a key
+        f"data.keys.{name}": Setting(column.names[0], f"name in the file, of {column.number:,} structures")
+        for name, column in used.items()
+        if len(column.names) == 1
+    }
+    for name, column in used.items():
         guessed = facts.guess is not None and name in facts.guess.units
         why = "as it was given" if name in facts.file.said else "taken for granted; the file says no unit"
-        settings[f"data.units.{name}"] = Setting(facts.file.units[name], "guessed; see above" if guessed else why)
+        names = "" if len(column.names) == 1 else f"{' and '.join(column.names)}, of {column.number:,} structures; "
+        settings[f"data.units.{name}"] = Setting(
+            facts.file.units[name], names + ("guessed; see above" if guessed else why)
+        )
+    if "groups" in facts.file.units:
+        settings["data.units.groups"] = Setting(facts.file.units["groups"], "of a config_type, or by periodicity")
+    if facts.skip_bad:
+        settings["data.skip_bad"] = Setting(True, "frames that cannot be read are left out, and listed")
     return settings
 
 

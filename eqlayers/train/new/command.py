@@ -7,6 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ...data.embedded import TRAJECTORIES
 from ...data.readers import read_keys
 from ...data.targets import NO_UNIT
 from ...files import atomic_write, check_output, plain_name, read_yaml
+from ...structure_files import files_of
 from ...units import read_units
 from ..configuration import last_value, near_files, typed_value
 from ..run import run_folder
@@ -51,13 +53,14 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("--overwrite", action="store_true", help="write over a file that is there")
     parser.add_argument("--keys", metavar="NAMES", help="names of labels in the file: '{energy: my_energy}'")
     parser.add_argument("--units", metavar="UNITS", help="their units: '{energy: Hartree, forces: Hartree/Bohr}'")
+    parser.add_argument("--skip-bad", action="store_true", help="leave frames out that cannot be read, and list them")
     options = parser.parse_args(list(args))
     name = _name_of(options.structures, options.target)
     output = Path(options.output or f"{name}.yaml")
     there = None if options.overwrite else "Write over it with --overwrite, or name another with --output."
     check_output(output, "--output", _YAML, new=there)
     keys, units = read_keys(_mapping("--keys", options.keys)), read_units(_mapping("--units", options.units))
-    facts = look(options.structures, keys, units, options.target)
+    facts = look(options.structures, keys, units, options.target, options.skip_bad)
     choices = choose(facts, options.unit)
     typed = f"eqlayers new {shlex.join(args)}"
     with atomic_write(output) as file:
@@ -74,8 +77,9 @@ def _mapping(option: str, text: str | None) -> Any:
 
 
 def _name_of(structures: str, target: str | None = None) -> str:
-    """The name of a run, of the file and the property if there is one; the run of a hidden file is not hidden."""
-    name = Path(structures).stem.lstrip(".") or "structures"
+    """The name of a run: of the file, or the folder of a pattern, and the property if there is one; none is hidden."""
+    place = Path(structures)
+    name = (place.parent.name if has_magic(place.name) else place.stem).lstrip(".") or "structures"
     if target is not None:
         name += "_" + re.sub(r"\W+", "_", target)
     return plain_name(name, "the name of STRUCTURES", "Rename the file.", "file")
@@ -122,7 +126,7 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
     if {"-h", "--help", "--help-all"} & set(args):
         yield [args[0], "--task", "potential", "--model.model", "eqlayers.models.MACE", *args[2:]]
         return
-    if not Path(first).is_file() and first not in TRAJECTORIES:
+    if not files_of(first)[0] and first not in TRAJECTORIES:
         raise ConfigError(
             f"{args[0]} must have a configuration or a file of structures after it, got {first!r}, which is no file. "
             f"{near_files()}"
@@ -148,7 +152,7 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
         yield [args[0], "-c", str(kept), *rest]
         return
     keys, units = (_mapping(f"--{key}", last_value(options, key)) for key in ("data.keys", "data.units"))
-    facts = look(first, keys, units, target)
+    facts = look(first, keys, units, target, bool(last_value(options, "data.skip_bad", False)))
     choices = choose(facts)
     of_potential = ("model.model", "data.cutoff") if last_value(options, "start_from") is not None else ()
     kept_settings = {key: one for key, one in choices.settings.items() if not key.startswith(of_potential)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from ase import units as ase_units
@@ -18,7 +18,7 @@ from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.neighbors import StructureEdges, structure_edges
 from ...data.plausible import check_physics, check_reach
 from ...data.propertymodule import keys_of
-from ...data.readers import StructureFile, read_file
+from ...data.readers import Keys, StructureFile, Units, read_file
 from ...data.statistics import lone_atoms, regression
 from ...data.structures import StructureArrays
 from ...elements import symbols_of
@@ -150,6 +150,7 @@ class Look:
     near: Near
     noticed: list[str]
     target: str | None = None
+    skip_bad: bool = False
 
     @property
     def structures(self) -> StructureArrays:
@@ -174,17 +175,12 @@ class Look:
         return self.successive < _ALIKE
 
 
-def look(
-    path: str,
-    keys: Mapping[str, str | None] | None = None,
-    units: Mapping[str, str] | None = None,
-    target: str | None = None,
-) -> Look:
+def look(path: str, keys: Keys = None, units: Units = None, target: str | None = None, skip_bad: bool = False) -> Look:
     """Look at a file of structures.
 
     Args:
         path: A file, or the name of an embedded set.
-        keys, units: As of :func:`eqlayers.data.readers.read_structures`.
+        keys, units, skip_bad: As of :func:`eqlayers.data.readers.read_structures`.
         target: The property that is learned, in place of a potential.
     """
     keys = keys if target is None else keys_of(target)
@@ -192,7 +188,7 @@ def look(
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", EqlayersWarning)
-        file, guess = _read(path, embedded, keys, units)
+        file, guess = _read(path, embedded, partial(read_file, keys=keys, skip_bad=skip_bad), units)
         said += [str(one.message) for one in caught if one.category is EqlayersWarning]
     structures = file.structures
     if not set(structures.labels) & {"energy", "forces", "dipole", "polarizability", "y"}:
@@ -223,28 +219,27 @@ def look(
         near=_near(structures.take(rows), edges),
         noticed=[*said, *check_physics(structures), *_outliers(structures, counts, known & ~alone)],
         target=target,
+        skip_bad=skip_bad,
     )
 
 
-def _read(
-    path: str, embedded: bool, keys: Mapping[str, str | None] | None, units: Mapping[str, str] | None
-) -> tuple[StructureFile, Guess | None]:
+def _read(path: str, embedded: bool, read: Any, units: Any) -> tuple[StructureFile, Guess | None]:
     """The file, in units that were given, that it says, that were guessed, or that are taken for granted."""
     if embedded:
-        return read_file(embedded_trajectory(path), keys, TRAJECTORY_UNITS), None
+        return read(embedded_trajectory(path), units=TRAJECTORY_UNITS), None
     asked = dict(units or {})
     try:
-        file = read_file(path, keys, asked)
+        file = read(path, units=asked)
         bare = False
     except ConfigError:
         if Path(path).suffix != ".npz" or {"energy", "forces"} <= set(asked):
             raise
-        file = read_file(path, keys, {"energy": "eV", "forces": "eV/Angstrom", **asked})
+        file = read(path, units={"energy": "eV", "forces": "eV/Angstrom", **asked})
         bare = True
-    guess = guess_units(file.structures, bare) if not {"energy", "forces", "pos"} & set(asked) else None
+    guess = guess_units(file.structures, bare) if not {"energy", "forces", "pos", "groups"} & set(asked) else None
     if guess is None:
-        return (read_file(path, keys, asked) if bare else file), None  # which says that units must be given
-    return read_file(path, keys, {**asked, **guess.units}), guess
+        return (read(path, units=asked) if bare else file), None  # which says that units must be given
+    return read(path, units={**asked, **guess.units}), guess
 
 
 def _near(structures: StructureArrays, edges: StructureEdges) -> Near:
