@@ -203,10 +203,10 @@ def _header(text: str) -> dict[str, Any]:
     values: dict[str, Any] = key_val_str_to_dict(_MATRIX.sub(r"any_\1=", text))
     for name in ("stress", "virial"):
         if f"any_{name}" in values:
-            given = np.asarray(values.pop(f"any_{name}"))
-            full = voigt_6_to_full_3x3_stress(given) if given.size == 6 else given
+            numbers = np.asarray(values.pop(f"any_{name}"))
+            full = voigt_6_to_full_3x3_stress(numbers) if numbers.size == 6 else numbers
             symmetric = full.size == 9 and not is_asymmetric(full := full.reshape(3, 3))
-            values[name] = 0.5 * (full + full.T) if symmetric else given
+            values[name] = 0.5 * (full + full.T) if symmetric else numbers
     return values
 
 

@@ -118,8 +118,8 @@ def read_units(units: Any) -> dict[str, Any]:
     what = "a mapping from quantity to unit"
     checked = dict(check_type("units", {} if units is None else units, Mapping, what, fix))
     groups = check_type("units.groups", checked.pop("groups", {}), Mapping, "a mapping from group to units", fix)
-    own = {name: dict(check_type(f"units.groups.{name}", of, Mapping, what, fix)) for name, of in groups.items()}
-    for mapping in (checked, *own.values()):
+    of_groups = {name: dict(check_type(f"units.groups.{name}", of, Mapping, what, fix)) for name, of in groups.items()}
+    for mapping in (checked, *of_groups.values()):
         for quantity, unit in mapping.items():
             unit_size(quantity, unit)
-    return {**checked, **({"groups": own} if own else {})}
+    return {**checked, **({"groups": of_groups} if of_groups else {})}

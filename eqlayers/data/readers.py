@@ -201,7 +201,7 @@ def _sizes(
         )
     size = cache(unit_size)
     sizes = {q: np.array([size(q, unit_of(units, q, *kind)) for kind in kinds]) for q in DEFAULT_UNITS}
-    return sizes, [f"units of the group {name}: {own}" for name, own in groups.items()]
+    return sizes, [f"units of the group {name}: {units_of_group}" for name, units_of_group in groups.items()]
 
 
 def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[str]]:
@@ -236,9 +236,9 @@ def _ase(
     bad: list[str] = []
     for file in files:
         prefix, twice = f"{file.name}, " if len(files) > 1 else "", dict[str, list[str]]()
-        for found in structures_of(file, which, twice):
-            frame = None if isinstance(found, str) else _frame(found, prefix)
-            reason = found if isinstance(found, str) else None
+        for read in structures_of(file, which, twice):
+            frame = None if isinstance(read, str) else _frame(read, prefix)
+            reason = read if isinstance(read, str) else None
             if frame is not None and (skip is None or (reason := _wrong(frame, skip)) is None):
                 yield frame
             elif skip is not None:
@@ -254,17 +254,17 @@ def _ase(
     notes += [f"left out: {len(bad):,} frames in all"] if bad else []
 
 
-def _frame(found: Found, prefix: str) -> Frame:
-    atoms = found.atoms
+def _frame(read: Found, prefix: str) -> Frame:
+    atoms = read.atoms
     others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
     results = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
     values = {**others, **atoms.info, **results}
     # of atoms, as ASE has it; rMD17's are of structures
     if np.shape(values.get("energies", 0)) == (len(atoms),):
         values["energies of atoms"] = values.pop("energies")
-    name, free = f"{prefix}{found.name}", free_directions(atoms)
+    name, free = f"{prefix}{read.name}", free_directions(atoms)
     z = atoms.numbers.astype(np.int64)
-    return Frame(z, atoms.positions, atoms.cell.array, atoms.pbc, values, found.frame, name, free)
+    return Frame(z, atoms.positions, atoms.cell.array, atoms.pbc, values, read.frame, name, free)
 
 
 def _wrong(frame: Frame, keys: Mapping[str, str | None]) -> str | None:

@@ -28,27 +28,27 @@ OF_ATOMS = ("energies_deviation", "forces_deviation")
 
 def frames(path: str | Path, index: str = "") -> Iterator[Atoms]:
     """Structures of a file, or of several, one by one as they are read; an index takes a part of the file."""
-    given = check_path("structures", path, "the path of a file")
-    files, which = files_of(given)
+    name = check_path("structures", path, "the path of a file")
+    files, which = files_of(name)
     if index and which == slice(None):
-        _, which = files_of(f"{given}@{index}")
+        _, which = files_of(f"{name}@{index}")
     if not files:
-        kind = "a folder without one" if Path(given).is_dir() else "nothing"
-        raise ConfigError(f"structures must be in a file, got {kind} at {given}. Correct the path.")
+        kind = "a folder without one" if Path(name).is_dir() else "nothing"
+        raise ConfigError(f"structures must be in a file, got {kind} at {name}. Correct the path.")
     empty = True
     for place in files:
         unit = database_units(place).get(PLACES, "Angstrom") if place.suffix == ".db" else "Angstrom"
         size = size_of_unit(place, "pos", unit)
-        for found in structures_of(place, which):
-            if isinstance(found, str):
-                raise DataError(f"structures of {place} must be whole, got {found}.")
+        for read in structures_of(place, which):
+            if isinstance(read, str):
+                raise DataError(f"structures of {place} must be whole, got {read}.")
             if size != 1.0:  # schnetpack's
-                found.atoms.set_cell(size * found.atoms.cell.array, scale_atoms=False)
-                found.atoms.positions *= size
+                read.atoms.set_cell(size * read.atoms.cell.array, scale_atoms=False)
+                read.atoms.positions *= size
             empty = False
-            yield found.atoms
+            yield read.atoms
     if empty:
-        raise DataError(f"structures must be at least one, got none in {given}. Use another file.")
+        raise DataError(f"structures must be at least one, got none in {name}. Use another file.")
 
 
 def one_frame(path: str | Path) -> Atoms:

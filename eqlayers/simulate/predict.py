@@ -58,7 +58,7 @@ def run_predict(options: argparse.Namespace) -> int:
 
     facts = read_potential(committee_files(options.model)[0]).facts
     trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
-    given = facts.get(LABEL_UNITS, {})
+    trained_units = facts.get(LABEL_UNITS, {})
     source = Path(options.structures)
     units = database_units(source) if source.suffix == ".db" else {}
     quantities = _compared()
@@ -80,7 +80,7 @@ def run_predict(options: argparse.Namespace) -> int:
                 if name in known and name in result:
                     label, unit = known[name].label, units.get(known[name].name)
                     if unit is None:
-                        size = unit_size(label, unit_of(given, label, config_type, bool(atoms.pbc.any())))
+                        size = unit_size(label, unit_of(trained_units, label, config_type, bool(atoms.pbc.any())))
                     else:
                         size = size_of_unit(source, label, unit)
                     error = np.ravel(np.asarray(result[name]) - known[name].value * size)
