@@ -214,7 +214,7 @@ class StructureDataModule(FlatDataModule):
         mixed = ", fitted" if 0 < len(statistics.fitted) < len(statistics.species) else ""
         named = {z: f"{symbols_of([z])}: {shift:.6g} eV" for z, shift in statistics.shifts.items()}
         taken = "these are taken from them" if self.e0s == "isolated" else "e0s: isolated takes these from them"
-        about = f"lone atoms: {len(lone):,} structures, in no part, as their energies are the shifts; {taken}"
+        about = f"lone atoms: {len(lone):,}, in no part, as their energies are the shifts; {taken}"
         return [about] * bool(len(lone)) + [
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
             + ", ".join(text + mixed * (z in statistics.fitted) for z, text in named.items())

@@ -159,7 +159,7 @@ def test_lone_atoms_are_references(module, tmp_path):
     assert [float(sample.energy) for sample in data.lone_set] == [-13.0, -400.0]
     fitted = module(path, test=0)
     assert lengths(fitted) == [18, 2, 0], "no training changes their energy"
-    assert any("2 structures, in no part" in line and "e0s: isolated takes" in line for line in fitted.report)
+    assert any("lone atoms: 2, in no part" in line and "e0s: isolated takes" in line for line in fitted.report)
 
 
 def test_the_report_names_shifts_that_are_fitted(module, tmp_path):

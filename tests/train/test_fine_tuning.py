@@ -120,6 +120,9 @@ def test_of_some_energies_that_are_given_the_rest_is_fitted(potential: Potential
     fit_shifts(potential, data, known=(1, 8), refit=False)
     want = [-1.0 + CHANGE[1], -2.0 + CHANGE[8], -3.0 + CHANGE[16], -4.0]
     assert potential.shifts.tolist() == pytest.approx(want, rel=1e-5)
+    data.statistics.shifts[1] += 0.5  # which a fit would take back
+    fit_shifts(potential, data, known=(1, 8), refit=True)
+    assert potential.shifts.tolist()[:2] == pytest.approx([want[0] + 0.5, want[1]], rel=1e-12)
 
 
 def test_rare_species_are_among_the_many_energies_that_are_looked_at(
