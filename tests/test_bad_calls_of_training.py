@@ -219,6 +219,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda v: potential_module(species_weights=v),
         (3, "x", [1.0], {1: -1.0}, {1: NAN}, {1: "x"}),
     ),
+    "PotentialModule, config_type_weights": (
+        lambda v: potential_module(config_type_weights=v),
+        (3, "x", [1.0], {"bulk": -1.0}, {"bulk": NAN}, {"bulk": "x"}),
+    ),
     "PotentialModule, repulsion": (lambda v: potential_module(repulsion=v), ("zbl", 3, torch.nn.Linear)),
     "PotentialTestReport, folder": (train.PotentialTestReport, (None, 3, "", ["x"])),
     "metric_name, target": (train.metric_name, (None, "U0", 3)),

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
-from ..core.checks import check_choice, check_items, check_number
+from ..core.checks import check_choice, check_items, check_number, check_type
 from ..core.errors import ConfigError
 from ..elements import by_element, symbols_of
+from ..files import few
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.committee import DEVIATION
 from ..models.properties import OUTPUTS
@@ -45,6 +46,8 @@ class PotentialModule(FineTuned):
         energy_weight, forces_weight, stress_weight: :math:`w_E, w_F, w_S`.
         dipole_weight, polarizability_weight: :math:`w_\mu, w_\alpha`.
         species_weights: :math:`c_Z` by symbol or atomic number; 1 for those left out.
+        config_type_weights: Factor of each structure in the loss by its ``config_type``, ``{Default: 1.0, bulk: 2.0}``;
+            ``Default`` is for all others, 1 without it. Means are over the number of structures or atoms.
         second_stage: Fraction of the training after which ``second_energy_weight`` and ``second_forces_weight``
             count; None for one stage.
         second_energy_weight, second_forces_weight: Weights of the second stage; None for the weight of the first.
@@ -77,6 +80,7 @@ class PotentialModule(FineTuned):
         dipole_weight: float = 1.0,
         polarizability_weight: float = 1.0,
         species_weights: dict[int | str, float] | None = None,
+        config_type_weights: dict[str, float] | None = None,
         second_stage: float | None = None,
         second_energy_weight: float | None = None,
         second_forces_weight: float | None = None,
@@ -103,6 +107,10 @@ class PotentialModule(FineTuned):
             if not name.startswith("second") or self.hparams[f"{name}_weight"] is not None:
                 check_number(f"model.{name}_weight", self.hparams[f"{name}_weight"], at_least=0)
         by_element("model.species_weights", species_weights or {}, "weight")
+        fix = "Pass {'Default': 1.0, 'bulk': 2.0}."
+        checked = check_type("model.config_type_weights", config_type_weights or {}, Mapping, "a mapping", fix)
+        for name, weight in checked.items():
+            check_number(f"model.config_type_weights of {name}", weight, at_least=0)
         self.scale: Tensor
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.use(Potential(model, list(species), repulsion=repulsion))
@@ -112,6 +120,7 @@ class PotentialModule(FineTuned):
         )
         self.test_values.update({name: Values() for name in ("z", "atoms", "group", "idx", "energies")})
         self._val_sums: dict[str, Tensor] = {}  # by label: the sum of losses on the validation part, and their number
+        self._group_weights: dict[str, Tensor] = {}  # by stage: the weight of each group of its part
         self._logged: set[tuple[str, str]] = set()  # metrics that the trainer has in this epoch, by stage and name
         self.labels: tuple[str, ...] = ()
         self.judged: tuple[str, ...] = ()  # without those that replayed structures alone have
@@ -169,6 +178,7 @@ class PotentialModule(FineTuned):
                 f"{', '.join(data.statistics.labels) or 'nothing'}. Name their keys in data.keys, or set "
                 "model.model.properties to what they have."
             )
+        self._group_weights = self._read_group_weights(data)
         check_network(self.potential.first if isinstance(self.potential, Committee) else self.potential, data)
         if getattr(data, "dtype", self.potential.dtype) != self.potential.dtype:
             mine, theirs = (str(dtype).removeprefix("torch.") for dtype in (self.potential.dtype, data.dtype))
@@ -209,6 +219,21 @@ class PotentialModule(FineTuned):
             if self.trainer.is_global_zero:
                 print(line, flush=True)
 
+    def _read_group_weights(self, data: Any) -> dict[str, Tensor]:
+        """The weight of each group of the training and the validation part; none without ``config_type_weights``."""
+        weights = self.hparams["config_type_weights"] or {}
+        groups = {stage: getattr(getattr(data, f"{stage}_set", None), "groups", ()) for stage in ("train", "val")}
+        known = set().union(*groups.values())
+        if unknown := sorted(set(weights) - known - {"Default"}):
+            listed = few(sorted(known - {""})) or "of which it has none"
+            raise ConfigError(
+                f"model.config_type_weights must name groups of the data, {listed}, or Default, got "
+                f"{', '.join(unknown)}. Correct the names, or name the key in data.keys.config_type."
+            )
+        rest = weights.get("Default", 1.0)
+        values = {stage: [weights.get(name, rest) for name in names] for stage, names in groups.items()}
+        return {stage: torch.tensor(row, dtype=torch.float64) for stage, row in values.items() if weights}
+
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def forward(self, batch: Any, more: tuple[str, ...] = ()) -> dict[str, Tensor]:
@@ -244,6 +269,10 @@ class PotentialModule(FineTuned):
             rows = size(((value - label) * factor)[there])
             if name == "forces" and self.hparams["species_weights"]:
                 rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
+            if self._group_weights:
+                of_structures = self._group_weights[stage].to(rows.device)[batch.group]
+                each = of_structures[batch.batch] if name == "forces" else of_structures
+                rows = rows * each[there].to(rows.dtype)
             mean = rows.mean() if len(rows) else rows.sum()  # 0, of which every parameter has a gradient
             if stage == "val":
                 self._val_sums[name] += torch.stack([rows.detach().sum().double(), rows.new_tensor(len(rows)).double()])

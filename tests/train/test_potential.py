@@ -102,6 +102,40 @@ def test_weights_by_species() -> None:
     assert float(half.training_step(data, 0).detach()) == pytest.approx(float(errors[[1, 2, 4, 5]].sum() / 6))
 
 
+def test_weights_by_config_type() -> None:
+    """Energies, forces and stress have the weights of their groups in each part."""
+    data = batch()
+    data.group = torch.tensor([0, 1])
+    parts = {"train_set": SimpleNamespace(groups=("bulk", "slab")), "val_set": SimpleNamespace(groups=("slab", "wire"))}
+    for name in ("energy", "forces", "stress"):
+        made = module(
+            config_type_weights={"Default": 0.5, "slab": 3.0},
+            **{f"{other}_weight": 0.0 for other in ("energy", "forces", "stress") if other != name},
+        )
+        logged(made)
+        made._val_sums = {label: torch.zeros(2, dtype=torch.float64) for label in made.labels}
+        made._group_weights = made._read_group_weights(SimpleNamespace(**parts))
+        rows = {key: (value - label) * factor for key, value, label, factor in made._rows(data, made(data))}
+        errors = rows[name].detach().norm(dim=-1)
+        for stage, weights in (("train", [0.5, 3.0]), ("val", [3.0, 0.5])):
+            weight = torch.tensor(weights, dtype=torch.float64)
+            weighted = float((errors * (weight[data.batch] if name == "forces" else weight)).mean())
+            assert float(made._step(data, stage, 0).detach()) == pytest.approx(weighted, rel=1e-12)
+        assert float(made._val_sums[name][0] / made._val_sums[name][1]) == pytest.approx(weighted, rel=1e-12)
+
+
+def test_weights_of_a_group_that_is_not_there(tmp_path: Path) -> None:
+    frames = list(displaced_waters(20))
+    for number, atoms in enumerate(frames):
+        atoms.info |= {"config_type": "dimer" if number % 2 else "liquid", "REF_energy": -3.0 - 0.1 * number}
+    write(tmp_path / "waters.xyz", frames)
+    made = PotentialModule(NequIP(**SMALL), config_type_weights={"dimr": 2.0})
+    data = StructureDataModule(str(tmp_path / "waters.xyz"), cutoff=3.0, cache_dir=str(tmp_path))
+    options = {"max_epochs": 1, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    with pytest.raises(ConfigError, match=r"model.config_type_weights must name groups .* dimer, liquid, .* got dimr"):
+        Trainer(**options, default_root_dir=tmp_path).fit(made, data)  # type: ignore[arg-type]
+
+
 def test_labels_that_are_missing_do_not_count() -> None:
     made, data = module(energy_weight=0.0, stress_weight=0.0), batch(missing=True)
     kept = logged(made)
