@@ -195,6 +195,18 @@ def test_state_dicts_go_both_ways() -> None:
     assert not parts(other)
 
 
+def test_state_dicts_with_tables_of_pairs_fit_a_model_without() -> None:
+    one, other, atoms = potential("MACE of pairs"), potential("MACE of pairs"), crystal()
+    wanted = one(atoms)["forces"]
+    compress(one, 1e-3)
+    with torch.no_grad():
+        next(other.parameters()).mul_(2)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(other(atoms)["forces"], wanted)
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*basis\.others"):
+        other.load_state_dict({**one.state_dict(), "network.basis.others": torch.ones(1)})
+
+
 def test_a_frozen_model_is_not_trained_by_mistake() -> None:
     model, atoms = potential("NequIP"), crystal()
     compress(model)

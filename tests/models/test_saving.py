@@ -50,6 +50,19 @@ def test_what_comes_back_gives_the_same_numbers(tmp_path: Path, dtype: torch.dty
     assert torch.equal(energy(back), energy(potential))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_network_with_contractions_comes_back_in_half_precision(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Coupling tensors keep the digits of float32; those that another program has rounded are read, too."""
+    potential = Potential(MACE([1, 8], hidden="2x0e + 2x1o", lmax=1, correlation=2, layers=2), [1, 8]).to(dtype)
+    save_potential(potential, tmp_path / "a.pt")
+    back, state = load_potential(tmp_path / "a.pt"), potential.state_dict()
+    assert back.dtype == dtype
+    assert all(torch.equal(one, state[name]) for name, one in back.state_dict().items())
+    assert {one.dtype for name, one in state.items() if "U_matrix" in name} == {torch.float32}
+    back.load_state_dict({name: one.to(dtype) if "U_matrix" in name else one for name, one in state.items()})
+    assert all(torch.equal(one, state[name]) for name, one in back.state_dict().items())
+
+
 def test_the_default_dtype_and_random_numbers_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights in float64 are read without a stop in float32, and reading draws no number of the user's."""
     potential, basis = make(), networks.BesselBasis

@@ -108,7 +108,7 @@ class AcceleratedContraction(nn.Module):
         value = tensor.detach().to("cpu", torch.float64).numpy()
         if self._ir[0] == 0 and value.ndim == degree + 1:  # MACE leaves out the axis of a scalar
             value = value[None]
-        return read_polynomials(self.text, self._ir, degree, value)
+        return read_polynomials(self.text, self._ir, degree, value, torch.finfo(tensor.dtype).eps)
 
 
 class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):

@@ -75,32 +75,36 @@ def polynomials_of(text: str, ir_out: Irrep, degree: int, mixed: Mixing) -> np.n
     return cleaned(independent(text, ir_out, degree) @ mixed.matrix)
 
 
-def read_tensor(text: str, ir_out: Irrep, degree: int, mixed: Mixing, tensor: np.ndarray) -> Mixing | None:
+def read_tensor(
+    text: str, ir_out: Irrep, degree: int, mixed: Mixing, tensor: np.ndarray, eps: float = 0.0
+) -> Mixing | None:
     """The mixing of a tensor ``[2 l + 1, D, ..., D, P]`` from elsewhere, or None if it is no equivariant one.
 
-    It is ``mixed`` if both are equal to rounding.
+    It is ``mixed`` if both are equal to rounding, of float32 or of a dtype with a larger ``eps``.
     """
-    return _read(text, ir_out, degree, (mixed,), from_dense(tensor, o3.Irreps(text).dim, degree))
+    return _read(text, ir_out, degree, (mixed,), from_dense(tensor, o3.Irreps(text).dim, degree), eps)
 
 
-def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray) -> Mixing | None:
+def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray, eps: float = 0.0) -> Mixing | None:
     """The mixing as by `read_tensor`, for any number of paths; MACE's if it matches. None for another shape, too."""
     dim = o3.Irreps(text).dim
     if tensor.shape[:-1] != (2 * ir_out[0] + 1, *[dim] * degree):
         return None
     known = (mixing(text, ir_out, degree, reduced) for reduced in (False, True))
     same = tuple(mixed for mixed in known if mixed.shape[1] == tensor.shape[-1])
-    return _read(text, ir_out, degree, same, from_dense(tensor, dim, degree))
+    return _read(text, ir_out, degree, same, from_dense(tensor, dim, degree), eps)
 
 
-def _read(text: str, ir_out: Irrep, degree: int, known: Sequence[Mixing], polynomials: np.ndarray) -> Mixing | None:
+def _read(
+    text: str, ir_out: Irrep, degree: int, known: Sequence[Mixing], polynomials: np.ndarray, eps: float
+) -> Mixing | None:
     scale = float(np.abs(polynomials).max(initial=0.0))
     for candidate in known:
         rest = np.abs(polynomials - polynomials_of(text, ir_out, degree, candidate))
-        if float(rest.max(initial=0.0)) <= 1e-6 * max(scale, 1.0):
+        if float(rest.max(initial=0.0)) <= max(1e-6, eps) * max(scale, 1.0):
             return candidate
     mixed, left = made_of(text, ir_out, degree, polynomials)
-    return mixed if left <= 1e-5 * scale else None
+    return mixed if left <= max(1e-5, 4 * eps) * scale else None
 
 
 @dataclass(frozen=True)

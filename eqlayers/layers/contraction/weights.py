@@ -56,9 +56,9 @@ class ContractionWeights(torch.nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        like = self.weights_max
+        like, dtype = self.weights_max, torch.promote_types(self.weights_max.dtype, torch.float32)
         for degree in range(1, self._correlation + 1):
-            value = torch.from_numpy(self.tensor(degree)).to(like.device, like.dtype)
+            value = torch.from_numpy(self.tensor(degree)).to(like.device, dtype)
             destination[f"{prefix}U_matrix_{degree}"] = value
 
     def _load_from_state_dict(
@@ -99,7 +99,8 @@ class ContractionWeights(torch.nn.Module):
         if tensor.is_meta:
             return None
         value = tensor.detach().to("cpu", torch.float64).numpy()
-        read = read_tensor(self._text, self._ir, degree, mixed, value.reshape(2 * self._ir[0] + 1, *shape[len(size) :]))
+        value = value.reshape(2 * self._ir[0] + 1, *shape[len(size) :])
+        read = read_tensor(self._text, self._ir, degree, mixed, value, torch.finfo(tensor.dtype).eps)
         if read is None:
             error_msgs.append(
                 f"{key} must hold equivariant tensors of {self._text}, got others. Check the order of the irreps."

@@ -102,6 +102,12 @@ class RadialBasis(torch.nn.Module):
             at = torch.where(lengths >= self.cutoff, self.cutoff, at)
         return self.functions(at - self.start if self.start != 0 else at) * self.envelope(lengths)[..., None]
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Leave out what only a `TabledBasis` has: the state dict may be of a model with tables."""
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        of_tables = {f"{prefix}pairs", f"{prefix}live"}
+        args[3][:] = [key for key in args[3] if key not in of_tables]  # unexpected keys
+
     def extra_repr(self) -> str:
         """Number of functions, and where they begin and end if no envelope says so."""
         if self.envelope is not None and not self.start:

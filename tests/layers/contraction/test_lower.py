@@ -120,6 +120,9 @@ def test_other_bases_are_read() -> None:
     own = mixing(THREE, (1, -1), 3, False)
     tensor = dense(polynomials_of(THREE, (1, -1), 3, own), 9, 3)
     assert read_tensor(THREE, (1, -1), 3, own, tensor.astype(np.float32)) is own
+    half = tensor.astype(np.float16)
+    assert read_tensor(THREE, (1, -1), 3, own, half.astype(np.float64)) is None, "roundings must show"
+    assert read_tensor(THREE, (1, -1), 3, own, half.astype(np.float64), 2**-10) is own
     flipped = tensor * np.where(np.arange(tensor.shape[-1]) % 2, 1.0, -1.0)
     found = read_tensor(THREE, (1, -1), 3, own, flipped)
     assert found is not None
