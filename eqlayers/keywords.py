@@ -82,6 +82,7 @@ _SAME: dict[str, str] = {
     "irreps_in2": (
         "irreps_sh irreps2 irreps_2 irreps_edge_attr irreps_edge irreps_node_attr irreps_y in2 edge_attrs_irreps"
     ),
+    "filter_ir_out": "filter filter_ir filter_irreps keep lmax l_max max_ell",
     "irreps_out": (
         "irreps_in out_irreps output_irreps irreps_output target_irreps feature_irreps_out irreps_node_output "
         "irreps_out1 irreps3 irreps_sh irreps l ls lmax l_max max_ell degrees degree out"
@@ -92,7 +93,6 @@ _SAME: dict[str, str] = {
     "irreps_edge": "irreps_sh irreps_edge_attr",
     "irreps": "irreps_in irreps_out in_irreps irreps_in1 num_features",
     "instructions": "paths instruction",
-    "filter_ir_out": "filter filter_ir filter_irreps keep",
     "normalize": "normalise normalized",
     "normalization": "normalisation norm",
     "irrep_normalization": "normalization norm normalisation",
@@ -128,6 +128,7 @@ SAME = {ours: tuple(words.split()) for ours, words in _SAME.items()}
 WRITE: dict[str, dict[str, str]] = {
     "irreps_out": {"lmax l_max max_ell": "the list of degrees, irreps_out=list(range(lmax + 1))"},
     "irreps_sh": {"lmax": "irreps_sh=eqlayers.Irreps.spherical_harmonics(lmax)"},
+    "filter_ir_out": {"lmax l_max max_ell": "filter_ir_out=[(l, p) for l in range(lmax + 1) for p in (1, -1)]"},
     "lmax": {"irreps_sh irreps_edge_sh": "the highest degree, lmax="},
     "species": {"num_species num_elements num_types": "the atomic numbers, as in species=[1, 8]"},
     "hidden": {

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
-from .core.errors import UnknownImportError, UnknownNameError
+from .core.errors import ArgumentError, UnknownImportError, UnknownNameError
 
 #: Parts whose exported names are searched, the first one that has a name wins.
 PARTS = (
@@ -82,6 +82,7 @@ _WORDS: dict[str, str] = {
     "eqlayers.nn.Gate, or eqlayers.nn.GatedNonlinearity for given irreps": "GatedActivation",
     "eqlayers.nn.Activation": "ScalarActivation",
     "eqlayers.nn.LayerNorm or eqlayers.nn.RMSNorm": "EquivariantLayerNorm",
+    "eqlayers.nn.SO2Convolution": "SO2Conv eSCNConv eSCNConvolution",
     "eqlayers.nn.Dropout": "EquivariantDropout",
     "eqlayers.nn.DropPath": "GraphDropPath",
     "eqlayers.nn.RotateFeatures, or eqlayers.nn.EdgeFrame for edges": "SO3Rotation",
@@ -104,7 +105,7 @@ _WORDS: dict[str, str] = {
     _POTENTIAL: "NeuralNetworkPotential ForceField ForceStressOutput StressForceOutput Forces Atomwise",
     "eqlayers.Potential(network, shifts=, scale=)": "PerTypeScaleShift",
     "eqlayers.Potential(network, shifts=)": "AtomicEnergiesBlock",
-    _OPEN: "load load_model from_pretrained",
+    _OPEN: "load load_model from_pretrained from_file load_from_checkpoint",
     "eqlayers.save_potential(potential, path)": "save save_model",
     _CALCULATOR: (
         "Calculator ASECalculator EqlayersCalculator MACECalculator NequIPCalculator SevenNetCalculator SpkCalculator "
@@ -129,6 +130,12 @@ _WORDS: dict[str, str] = {
         "set_backend set_optimization_defaults"
     ),
     "eqlayers.explain(model)": "get_backend",
+    "eqlayers.backends.BACKENDS, the backends by name, or eqlayers.explain(model)": "eqlayers.backends()",
+    "eqlayers.accelerate(calculator.models[0])": "accelerate(MACECalculator)",
+    "eqlayers.accelerate(calculator.model)": "accelerate(NequIPCalculator) accelerate(SevenNetCalculator)",
+    "eqlayers.accelerate(torch.load(path, weights_only=False)), if you trust the file": (
+        "accelerate(str) accelerate(PosixPath) accelerate(WindowsPath)"
+    ),
 }
 #: Names of other packages, and words for what this package calls otherwise -> what to use.
 HINTS = {name: use for use, names in _WORDS.items() for name in names.split()}
@@ -183,8 +190,11 @@ def hint(name: str, module: str = "eqlayers") -> str | None:
     use = exact.get(name)
     if use is None and hasattr(importlib.import_module("e3nn.o3"), name):
         use = f"eqlayers.o3.{name}"
+    use = use or plain.get(_plain(name))
+    if use is None and isinstance(getattr(importlib.import_module("torch.nn"), name, None), type):
+        use = f"torch.nn.{name}, as layers are modules of torch"
     exports = getattr(sys.modules.get(module), "__all__", ())
-    return use or plain.get(_plain(name)) or _nearest(name, {_plain(one): f"{module}.{one}" for one in exports}, plain)
+    return use or _nearest(name, {_plain(one): f"{module}.{one}" for one in exports}, plain)
 
 
 def _nearest(name: str, *places: Mapping[str, str]) -> str | None:
@@ -240,3 +250,20 @@ eqlayers.data.radius_graph.
         raise no_such_name(module, name, sys._getframe(1))
 
     sys.modules[module].__getattr__ = __getattr__  # type: ignore[method-assign]
+    if f"{module}()" in HINTS:
+        sys.modules[module].__class__ = _NotCalled
+
+
+class _NotCalled(ModuleType):
+    """A module that people take for a function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        use = HINTS[f"{self.__name__}()"]
+        raise ArgumentError(f"{self.__name__} must be used by its names, it is a module, got a call. Use {use}.")
+
+
+class AnswersNames(type):
+    """Type of a class that answers an unknown name as modules do."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise no_such_name(cls.__name__, name)

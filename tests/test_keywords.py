@@ -69,6 +69,8 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "load_potential map_location": (lambda: eq.load_potential("x", map_location="cpu"), "Write device="),
     "save_potential filename": (lambda: eq.save_potential(None, filename="x"), "Write path=."),
     "accelerate method": (lambda: eq.accelerate(torch.nn.Linear(1, 1), method="cpu"), "Write backend=."),
+    "paths lmax": (lambda: eq.paths("1o", "1o", lmax=2),
+        "Write filter_ir_out=[(l, p) for l in range(lmax + 1) for p in (1, -1)]."),
     "radius_graph r": (lambda: radius_graph(torch.zeros(1, 3), r_max=1.0), "Write cutoff=."),
 }  # fmt: skip
 

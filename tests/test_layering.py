@@ -31,7 +31,7 @@ BELOW = {
     "database": ("files", "units"),  # labels in databases of ASE
     "structure_files": ("database",),  # structures in all other files, and where a file is wrong
     "arguments": ("core",),
-    "irreps": ("core",),
+    "irreps": ("keywords",),
     "sparse": ("core",),  # sparse products and their infos, complete
     "e3nn_compat": ("irreps",),  # state dicts and TorchScript
     "layers.base": ("e3nn_compat", "keywords", "elements", "sparse"),
@@ -66,7 +66,7 @@ BELOW = {
     "errors": ("core",),
     "graph": ("core",),
     "memory": ("core",),
-    "backends": ("core",),
+    "backends": ("names",),
     "algebra": ("irreps",),
     "autograd": ("sparse",),
     "ops": ("sparse",),

@@ -17,7 +17,7 @@ import torch
 
 import eqlayers
 from eqlayers import names
-from eqlayers.errors import EqlayersError, UnknownImportError, UnknownNameError
+from eqlayers.errors import ArgumentError, ConfigError, EqlayersError, UnknownImportError, UnknownNameError
 from tests.each import each
 from tests.fresh import fresh
 
@@ -111,6 +111,10 @@ GUESSES = {
     "eqlayers.TensorProdct": "eqlayers.TensorProduct",
     "eqlayers.accelarate": "eqlayers.accelerate",
     "eqlayers.nn.Linaer": "eqlayers.nn.Linear",
+    "eqlayers.nn.SO2Conv": "eqlayers.nn.SO2Convolution",
+    "eqlayers.nn.eSCNConv": "eqlayers.nn.SO2Convolution",
+    "eqlayers.nn.Sequential": "torch.nn.Sequential",
+    "eqlayers.nn.ModuleList": "torch.nn.ModuleList",
     "eqlayers.nn.SymetricContraction": "eqlayers.nn.SymmetricContraction",
     "eqlayers.nn.radius_grph": "eqlayers.data.radius_graph",
     "eqlayers.o3.TensorProdct": "eqlayers.o3.TensorProduct",
@@ -190,6 +194,27 @@ def test_unknown_names_get_pythons_own_error() -> None:
             assert not isinstance(e.value, EqlayersError)
     with pytest.raises(ImportError, match="cannot import name 'quux_of_nothing'"):
         exec("from eqlayers import quux_of_nothing")
+
+
+def test_a_class_and_a_call_of_a_module_are_answered_as_names_are() -> None:
+    with pytest.raises(UnknownNameError, match=r"name of Potential must .* got 'load'\. Use eqlayers\.load_potential"):
+        eqlayers.Potential.load("potential.pt")
+    assert not hasattr(eqlayers.Potential, "no_such_name_at_all")
+    with pytest.raises(
+        ArgumentError, match=r"eqlayers\.backends must .* got a call\. Use eqlayers\.backends\.BACKENDS"
+    ):
+        importlib.import_module("eqlayers.backends")()
+
+
+@each(
+    "model, use",
+    [("MACECalculator", "calculator.models[0]"), ("NequIPCalculator", "calculator.model"), ("str", "torch.load(path")],
+)
+def test_what_is_no_model_is_answered_by_what_to_accelerate(model: str, use: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"Use eqlayers.accelerate({use}")):
+        eqlayers.accelerate("my.model" if model == "str" else type(model, (), {})())
+    with pytest.raises(ConfigError, match="Pass a layer or a model"):
+        eqlayers.accelerate(3)
 
 
 def test_a_module_that_is_not_imported_yet_is_named() -> None:

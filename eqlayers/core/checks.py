@@ -208,9 +208,10 @@ def check_floating(name: str, value: Any, shape: str) -> Tensor:
     return value
 
 
-def check_module(name: str, value: Any, what: str = "a torch.nn.Module") -> torch.nn.Module:
+def check_module(name: str, value: Any, what: str = "a torch.nn.Module", fix: str | None = None) -> torch.nn.Module:
     """A module."""
-    return check_type(name, value, torch.nn.Module, what, "Pass a layer or a model, not its class or its output.")
+    fix = fix or "Pass a layer or a model, not its class or its output."
+    return check_type(name, value, torch.nn.Module, what, fix)
 
 
 def check_function(name: str, value: Any, what: str = "a function") -> Callable[..., Any]:

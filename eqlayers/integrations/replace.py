@@ -16,6 +16,7 @@ from ..core.errors import BackendError, ConfigError
 from ..e3nn_compat.state_dict import E3nnState
 from ..keywords import named_arguments
 from ..layers.tensor_product.base import ProductLayer
+from ..names import HINTS
 from ..nn import Linear
 from .check import compare
 from .kinds import KEPT, RULES, TARGETS, AcceleratedMessages, is_layer, is_scripted_layer, is_whole, kept_kind
@@ -88,7 +89,8 @@ def accelerate(
         >>> print(report.coverage)
         2 of 3 modules and 80 of 80 parameters are in layers that eqlayers knows
     """
-    check_module("model", model)
+    use = HINTS.get(f"accelerate({type(model).__name__})")
+    check_module("model", model, fix=None if use is None else f"Use {use}.")
     check_backend(backend)
     wanted = _read_targets(targets)
     inplace, check = check_flag("inplace", inplace), check_flag("check", check)

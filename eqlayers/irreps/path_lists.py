@@ -9,10 +9,12 @@ from e3nn import o3
 
 from ..core.checks import check_choice, check_flag
 from ..core.errors import IrrepsError
+from ..keywords import named_arguments
 from .algebra import as_irreps, read_filter, tensor_product_paths
 from .modes import MODES
 
 
+@named_arguments
 def paths(
     irreps_in1: Any,
     irreps_in2: Any,

@@ -29,11 +29,12 @@ from ..elements import SYMBOLS, by_element, read_species, symbols_of
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import KeepsFloat64
 from ..layers.harmonics.edge_geometry import EdgeGeometry, EdgeVectors
+from ..names import AnswersNames
 from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
 
 
-class Potential(KeepsFloat64):
+class Potential(KeepsFloat64, metaclass=AnswersNames):
     r"""The energy of atoms from a network, with forces, stress and Hessian.
 
     .. math:: E = \sum_i \big(\sigma_{Z_i} (e_i - e_{Z_i}) + s_{Z_i}\big) + E_{rep}, \qquad

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.torch_internals import as_constant
+from ..core.torch_internals import as_constant, traced_for_others
 from .info import SparseProductInfo, TermList
 
 
@@ -126,6 +126,7 @@ def _contract_into(z: Tensor, x: Tensor, y: Tensor, subs: tuple[str, str, str], 
     extra = z.ndim - len(kept)
     target = z.permute([*range(extra), *(extra + k for k in kept)])
     direct = once and run.scale is None and extra == 0
+    direct = direct and not traced_for_others()  # autograd differentiates an exported graph, and refuses out=
     if summed:
         over = [order.index(c) for c in sorted(summed)]
         if direct:

@@ -215,6 +215,18 @@ def test_it_runs_wherever_torch_runs() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_an_exported_product_has_gradients(layout: str) -> None:
+    """Rows of the result are written once; operands had no gradient when the product was exported."""
+    layer = eq.TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)], backend="sparse", layout=layout).double()
+    x, y = torch.randn(3, 2, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+    exported = torch.export.export(layer, (x, y)).module()
+    x.requires_grad_()
+    slopes = [torch.autograd.grad(one(x, y).square().sum(), [x, *one.parameters()]) for one in (exported, layer)]
+    close(slopes[0], slopes[1])
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
 def test_compilers_and_transforms() -> None:
     torch._dynamo.reset()
     layer = product("uvu", "mul_ir", backend="sparse").double()

@@ -11,7 +11,7 @@ from e3nn.o3 import Irreps
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, evaluate, formula
 
 from ...core.checks import check_integer, got
-from ...core.errors import ConfigError, IrrepsError
+from ...core.errors import ConfigError, IndexRangeError, IrrepsError, UnknownNameError
 from ...core.forms.keys import register_formula
 from ...irreps.algebra import representation_matrix
 from ...irreps.layout import slots_of
@@ -84,6 +84,19 @@ class Value:
     __rpow__ = __mod__ = __floordiv__ = __matmul__ = __int__ = __index__ = _refuse
     __hash__ = object.__hash__
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The method of the name of torch's function: ``torch.tanh(x[0])`` is ``x[0].tanh()``."""
+        return getattr(next(value for value in args if isinstance(value, Value)), func.__name__)()
+
+    def __getattr__(self, name: str) -> Any:
+        functions = [key for key, value in vars(Value).items() if callable(value) and not key.startswith("_")]
+        raise UnknownNameError(
+            f"functions of a value in a formula must be among {', '.join(functions)}, which kernels know, got {name}. "
+            f"Use these, sums and products, or apply {name} to the result of the layer in torch.",
+            name=name,
+        )
+
     def __pow__(self, power: Any) -> Value:
         product = Value(self.expr, self.expr.one)
         for _ in range(check_integer("power", power, 0, 64, what="a whole number")):
@@ -105,6 +118,24 @@ class Value:
     def inverse_length(self, *others: Value) -> Value:
         """One over the length of the vector of this and the others, 0 of the zero vector."""
         return Value(self.expr, self.expr.inverse_length(self.node, *map(self._of, others)))
+
+
+class _Components(list[Value]):
+    """The components of an operand."""
+
+    def __init__(self, one: Rows, values: list[Value]) -> None:
+        super().__init__(values)
+        self.one = one
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return super().__getitem__(index)
+        except IndexError:
+            single = Irreps([(1, ir) for _, ir in self.one.irreps])
+            raise IndexRangeError(
+                f"a component of {self.one.name} must lie in [0, {len(self)}), the components of a channel, {single}, "
+                f"got {got(index)}. The function is called with one channel; the layer repeats it for all."
+            ) from None
 
 
 class Rows(NamedTuple):
@@ -143,8 +174,8 @@ def traced_formula(
     for copy in range(1 if channels else copies):  # few channels are components: lanes are rows then
         widths = [sum(ir.dim for _, ir in one.irreps) for one in operands]
         values = [
-            [Value(expr, expr.load(number, copy * width + i)) for i in range(width)]
-            for number, width in enumerate(widths)
+            _Components(one, [Value(expr, expr.load(number, copy * width + i)) for i in range(width)])
+            for number, (one, width) in enumerate(zip(operands, widths, strict=True))
         ]
         returned = function(*values)
         for target, one, part in zip(outputs, results, _lists(returned, len(results), several), strict=True):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eqlayers import Graph, to_ir_mul, to_mul_ir
 from eqlayers.algebra import as_irreps
-from eqlayers.errors import ConfigError, DTypeError, IrrepsError, ShapeError
+from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError, UnknownNameError
 from eqlayers.nn import FormulaLayer
 from tests.each import each
 
@@ -93,6 +93,29 @@ def test_leading_axes_broadcast() -> None:
     assert layer.irreps_in == {"x": as_irreps("4x1o"), "y": as_irreps("4x1o")}
     total = FormulaLayer(dot, {"x": "4x1o", "y": "4x1o"}, "4x0e", rows_out="one")
     torch.testing.assert_close(total(x, y), wanted.sum((0, 1)))
+
+
+def test_functions_of_torch_are_those_of_the_value() -> None:
+    layer = FormulaLayer(lambda s: [torch.tanh(s[0]) + torch.nn.functional.silu(s[0])], {"s": "4x0e"}, "4x0e")
+    s = torch.randn(3, 4)
+    torch.testing.assert_close(layer(s), s.tanh() + torch.nn.functional.silu(s))
+
+
+@each(
+    "error, text, function",
+    [
+        (
+            UnknownNameError,
+            "among sigmoid, tanh, silu, inverse_length, which kernels know, got exp",
+            lambda x: [x[0].exp()],
+        ),
+        (UnknownNameError, "got sqrt", lambda x: [torch.sqrt(x[0])]),
+        (IndexRangeError, r"component of x must lie in \[0, 3\).*a channel, 1x1o, got 3", lambda x: [x[3]]),
+    ],
+)
+def test_what_a_formula_cannot_have(error: type[Exception], text: str, function: Any) -> None:
+    with pytest.raises(error, match=text):
+        FormulaLayer(function, {"x": "8x1o"}, "8x0e")
 
 
 def test_functions_that_do_not_commute_are_refused() -> None:
