@@ -7,7 +7,6 @@ import pickle
 import re
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ def check_whole(file: IO[bytes]) -> None:
     """Raise :class:`zipfile.BadZipFile` unless all members of an archive are as they were written.
 
     The message is the second half of a sentence, and names the damaged member. ``ZipFile.testzip`` sees no bit in the
-    directory of an archive that makes a member empty, hides the next one, or calls it a folder.
+    directory of an archive that hides a member, or calls it a folder.
     """
     try:
         file.seek(-_END, os.SEEK_END)
@@ -39,11 +38,10 @@ def check_whole(file: IO[bytes]) -> None:
     for member in archive.infolist():
         try:
             with archive.open(member) as content:
-                checksum, size = 0, 0
-                while piece := content.read(2**20):
-                    checksum, size = zlib.crc32(piece, checksum), size + len(piece)
-            if (checksum, size) != (member.CRC, member.file_size) or member.external_attr & _FOLDER:
-                raise ValueError("another checksum")
+                while content.read(2**20):
+                    pass
+            if member.external_attr & _FOLDER:
+                raise ValueError("a folder")
         except Exception:  # of the checksum, the header, or what they say of size, compression and encryption
             raise zipfile.BadZipFile(f"its member {member.filename!r} is damaged") from None
     file.seek(0)
