@@ -32,6 +32,7 @@ HIDDEN = (
     "names",
     "notices",
     "pages",
+    "structure_files",
     "training_help",
     "tools",
     "__main__",
