@@ -73,7 +73,7 @@ BOTH = {"device": "device", "dtype": "dtype"}
 CASES: dict[str, Case] = {
     "TensorProduct": Case(eq.TensorProduct, FULL, {
         "irreps_in1": "irreps", "irreps_in2": "irreps", "irreps_out": "irreps", "instructions": "instructions",
-            **PRODUCT}),
+            "simplify": "flag", **PRODUCT}),
     "TensorProductConv": Case(eq.TensorProductConv, FULL, {"deterministic": "flag", "instructions": "instructions",
         **LAYER}),
     "FullyConnectedTensorProduct": Case(eq.FullyConnectedTensorProduct, {**TWO, "irreps_out": "3x0e"}, {
@@ -380,6 +380,7 @@ LEFT = {
 
 #: Methods that are asked by this package alone.
 METHODS = ("extra_repr", "whole_call", "make_room", "make_table", "at_pairs", "after_extension", "pooled_vector")
+METHODS += ("made_of",)  # with parameters and buffers of the network, by the table itself
 METHODS += ("functions",)  # of a basis, to be overridden
 PARTS = (eq, eq.algebra, functional, nn, models, testing, eq.integrations)
 
@@ -390,7 +391,7 @@ def wanted(part: Any) -> dict[str, tuple[Any, set[str]]]:
     callables = {}
     for name in part.__all__:
         value = getattr(part, name)
-        if not callable(value) or name in others:
+        if not callable(value) or inspect.ismodule(value) or name in others:
             continue
         callables[name] = (value, set(inspect.signature(value).parameters))
         if not (isinstance(value, type) and issubclass(value, torch.nn.Module)):
@@ -435,7 +436,7 @@ def test_the_table_has_every_public_name() -> None:
     known = {name.split(".")[0].split(" ")[0] for name in CASES}
     known |= {prefix + name for names in OTHERS.values() for name in names for prefix in ("", "sparse_")}
     for part in (eq, eq.algebra, autograd, backends, functional, info, nn, ops, testing, eq.integrations):
-        public = [name for name in part.__all__ if callable(getattr(part, name))]
+        public = [one for one in part.__all__ if callable(value := getattr(part, one)) and not inspect.ismodule(value)]
         missing = [f"{part.__name__}.{name}" for name in public if name not in known]
         assert not missing, f"no row of {missing} in the table of bad calls: add one to a file tests/bad_calls/*.py"
     assert sum(len(rows(name)) for name in CASES) > 2000

@@ -41,8 +41,8 @@ def rows(text: str) -> dict[str, str]:
 
 def test_check_passes_and_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     text = out(capsys, "check toy.pt")
-    assert text.splitlines()[-1] == "22 of 22 properties hold"
-    assert out(capsys, "check toy.pt crystal.xyz --seed 3").splitlines()[-1] == "21 of 21 properties hold"
+    assert text.splitlines()[-1] == "23 of 23 properties hold"
+    assert out(capsys, "check toy.pt crystal.xyz --seed 3").splitlines()[-1] == "22 of 22 properties hold"
     forward = ToyNetwork.forward
     monkeypatch.setattr(ToyNetwork, "forward", lambda self, kind, *rest: forward(self, kind, *rest) / len(kind))
     text = out(capsys, "check toy.pt crystal.xyz", status=1)
