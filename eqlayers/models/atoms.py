@@ -13,6 +13,7 @@ from ..core.checks import check_number, check_type, got
 from ..core.errors import ConfigError, DataError, IndexRangeError
 from ..elements import symbols_of
 from .committee import Committee
+from .molecule_property import MoleculeProperty
 from .potential import Potential
 from .structures import Structures
 
@@ -31,7 +32,7 @@ def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atom
         >>> check_atoms(Atoms("Cu"), species=[1, 8])
         Traceback (most recent call last):
         ...
-        eqlayers.errors.IndexRangeError: atoms must be of the potential's species H, O, got also Cu. ...
+        eqlayers.errors.IndexRangeError: atoms must be of the model's species H, O, got also Cu. ...
     """
     import ase
 
@@ -41,8 +42,8 @@ def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atom
     unknown = sorted(set(atoms.numbers.tolist()) - set(species))
     if unknown:
         raise IndexRangeError(
-            f"{name} must be of the potential's species {symbols_of(species)}, got also {symbols_of(unknown)}. Use "
-            "a potential that was trained on them."
+            f"{name} must be of the model's species {symbols_of(species)}, got also {symbols_of(unknown)}. Use "
+            "a model that was trained on them."
         )
     for what, values in (("positions", atoms.positions), ("cell", atoms.cell.array)):
         if not np.isfinite(values).all():
@@ -148,7 +149,9 @@ class NeighborLists:
 
 
 def collate(
-    potential: Potential | Committee, structures: Sequence[Atoms], neighbors: Sequence[tuple[Tensor, Tensor]]
+    potential: Potential | Committee | MoleculeProperty,
+    structures: Sequence[Atoms],
+    neighbors: Sequence[tuple[Tensor, Tensor]],
 ) -> Structures:
     """Several Atoms as one batch, in the dtype and on the device of a potential.
 

@@ -20,11 +20,11 @@ from ..layers.base.module import KeepsFloat64
 from ..layers.convolution.interaction import Interaction
 from ..layers.harmonics.edge_geometry import EdgeGeometry
 from ..layers.linear.module import Linear
-from ..layers.radial.module import BesselBasis
+from ..layers.radial.module import BesselBasis, hidden_widths
 from ..layers.radial.tabled_basis import tabled
 from .nequip import reachable
 from .potential import kinds_of, of_species, places_of
-from .properties import even_scalars, pooled
+from .properties import even_scalars, plain_options, pooled
 from .structures import Structures
 
 LARGEST_DEGREE = 11  # of e3nn's representations
@@ -88,10 +88,11 @@ class MoleculeNetwork(KeepsFloat64):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
+        arguments = dict(locals())
         super().__init__()
         self.species = read_species(species)
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
-        check_integer("lmax", lmax, 0, LARGEST_DEGREE, fix="1 is usual.")
+        lmax = check_integer("lmax", lmax, 0, LARGEST_DEGREE, fix="1 is usual.")
         layers = check_integer("layers", layers, 0, fix="3 are usual.")
         check_backend(backend)
         self.readout = check_choice("readout", readout, READOUTS)
@@ -118,7 +119,15 @@ class MoleculeNetwork(KeepsFloat64):
                 )
             )
             current = after
-        self.basis = tabled(BesselBasis(num_basis, cutoff), knots)
+        self.basis = tabled(bessel := BesselBasis(num_basis, cutoff), knots)
+        counts = {
+            "lmax": lmax,
+            "layers": layers,
+            "num_basis": bessel.num_basis,
+            "mean_neighbors": float(mean_neighbors),
+        }
+        widths = hidden_widths("radial_hidden", radial_hidden)
+        self.options = plain_options(self, arguments, hidden=irreps, radial_hidden=widths, **counts)
         self.interactions = torch.nn.ModuleList(steps)
         self.read = Linear(current, read, **kind)
         with torch.no_grad():

@@ -168,7 +168,7 @@ def pooled(atoms: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
 
 def plain_options(network: Any, passed: Mapping[str, Any], **read: Any) -> dict[str, Any]:
     """Arguments of a network, ``locals()`` at the start of ``__init__``, as plain values for its ``options``."""
-    read |= {name: getattr(network, name) for name in ("species", "cutoff", "properties")}
+    read |= {name: getattr(network, name) for name in ("species", "cutoff", "properties") if name in passed}
     arguments = {name: read.get(name, value) for name, value in passed.items() if name not in ("self", "__class__")}
     plain = {tuple: list, o3.Irreps: str}
     return {name: plain.get(type(value), lambda same: same)(value) for name, value in arguments.items()}

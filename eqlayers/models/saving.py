@@ -158,6 +158,11 @@ def read_potential(path: str | Path) -> SavedPotential:
         ...
         eqlayers.errors.ConfigError: a potential must be a file, got nothing at no/such.pt. ...
     """
+    return _saved(Path(path), read_content(path))
+
+
+def read_content(path: str | Path) -> Any:
+    """The content of a file of tensors and plain values, compared with its checksums."""
     path = Path(check_path("a potential", path, "the path of a file"))
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "nothing"
@@ -165,10 +170,9 @@ def read_potential(path: str | Path) -> SavedPotential:
             f"a potential must be a file, got {kind} at {path}. Name a file of save_potential or a checkpoint."
         )
     try:
-        content = read_tensors(path)
+        return read_tensors(path)
     except DataError as error:
-        raise _unusable(path, str(error)) from None
-    return _saved(path, content)
+        raise unusable(path, str(error)) from None
 
 
 @named_arguments
@@ -205,24 +209,30 @@ def restored(
     """The potential of a file that was read."""
     with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
         potential = build_potential(saved.description, classes)
-    expect_tables(potential, saved.state)
-    problem = misfit(potential.state_dict(), saved.state, finite=True)
-    if problem is not None:
-        raise _unusable(path, f"its weights do not fit {type(potential.network).__name__}: {problem}")
-    kept = (saved.state[f"network.{name}"].dtype for name, _ in potential.network.named_parameters())
-    potential.to(next((dtype for dtype in kept if dtype.is_floating_point), potential.dtype))
-    try:
-        potential.load_state_dict(saved.state)
-    except RuntimeError as error:  # of layers that look at what they are given
-        problem = " ".join(str(error).split())
-        raise _unusable(path, f"its weights do not fit {type(potential.network).__name__}: {problem}") from None
+    fill(path, potential, potential.network, saved.state)
     return potential.to(device=device, dtype=dtype).eval()
+
+
+def fill(path: str | Path, module: torch.nn.Module, network: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load the weights of a file in their own dtype into a module with a network, after a comparison."""
+    about = f"its weights do not fit {type(network).__name__}"
+    expect_tables(module, state)
+    problem = misfit(module.state_dict(), state, finite=True)
+    if problem is not None:
+        raise unusable(path, f"{about}: {problem}")
+    kept = (state[f"network.{name}"].dtype for name, _ in network.named_parameters())
+    module.to(dtype=next((dtype for dtype in kept if dtype.is_floating_point), None))
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:  # of layers that look at what they are given
+        raise unusable(path, f"{about}: {' '.join(str(error).split())}") from None
 
 
 # ---- the content of files -----------------------------------------------------------------------------------------
 
 
-def _unusable(path: str | Path, problem: str) -> DataError:
+def unusable(path: str | Path, problem: str) -> DataError:
+    """The error of a file that cannot be used."""
     return DataError(
         f"a potential must be a file of save_potential, or a checkpoint of a potential that `eqlayers fit` wrote, got "
         f"{path}: {problem}. Use another file, or save the potential again."
@@ -232,23 +242,29 @@ def _unusable(path: str | Path, problem: str) -> DataError:
 def _saved(path: Path, content: Any) -> SavedPotential:
     """The parts of a file, of either kind."""
     if not isinstance(content, dict):
-        raise _unusable(path, f"it holds a {type(content).__name__}, not a dictionary")
+        raise unusable(path, f"it holds a {type(content).__name__}, not a dictionary")
     state, options = content.get("state_dict"), content.get("hyper_parameters")
     if content.get("format") == FORMAT:
         if content.get("version") != VERSION:
-            raise _unusable(path, f"its version is {content.get('version')!r}, this eqlayers reads {VERSION}")
+            raise unusable(path, f"its version is {content.get('version')!r}, this eqlayers reads {VERSION}")
         described, facts = content.get("potential"), content.get("facts")
     elif isinstance(options, dict) and isinstance(options.get("potential"), dict):
         described = options["potential"]
         facts = {name: content[name] for name in ("epoch", "global_step") if name in content}
         inner = state.items() if isinstance(state, dict) else ()
         state = {name.removeprefix(PREFIX): value for name, value in inner if str(name).startswith(PREFIX)}
+    elif isinstance(options, dict) and isinstance(options.get("property"), dict):
+        name, unit = (options["property"].get(key) for key in ("name", "unit"))
+        raise DataError(
+            f"a potential must give energies, got {path}, which predicts {name} ({unit}), not energies. Use it alone, "
+            f"with `eqlayers predict molecules.xyz -m {path} -o predicted.xyz` or `eqlayers info {path}`."
+        )
     else:
         keys = ", ".join(repr(key) for key in list(content)[:5]) or "nothing"
-        raise _unusable(path, f"it describes no potential, but has {keys}")
+        raise unusable(path, f"it describes no potential, but has {keys}")
     tensors = isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())
     if not (isinstance(described, dict) and isinstance(facts, dict) and tensors):
-        raise _unusable(path, "a description, weights or facts are missing in it")
+        raise unusable(path, "a description, weights or facts are missing in it")
     return SavedPotential(described, dict(state or {}), facts)
 
 

@@ -11,12 +11,15 @@ import torch
 from ..elements import SYMBOLS, symbols_of
 from ..files import flattened
 from ..models import load_potential, read_potential
-from ..models.classes import Classes
+from ..models.classes import Classes, describe_part
+from ..models.molecule_property import MoleculeProperty, load_property
 from ..nn import explain
 
 
 def describe(path: str | Path, classes: Classes | None = None) -> list[tuple[str, str]]:
     """Names and values, in the order in which they are shown."""
+    if (learned := load_property(path, classes=classes)) is not None:
+        return _of_property(path, learned)
     saved, potential = read_potential(path), load_potential(path, classes=classes)
     parts = [("network", saved.description["network"]), ("repulsion", saved.description["repulsion"])]
     rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
@@ -37,6 +40,18 @@ def describe(path: str | Path, classes: Classes | None = None) -> list[tuple[str
     for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
         rows.append((f"kernels on {device}", explain(potential, device, potential.dtype)))
     return rows
+
+
+def _of_property(path: str | Path, learned: MoleculeProperty) -> list[tuple[str, str]]:
+    return [
+        ("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB"),
+        ("predicts", f"{learned.name} ({learned.unit}), one number a molecule, not energies"),
+        ("network", _call(describe_part("the network", learned.network))),
+        ("species", symbols_of(learned.species)),
+        ("cutoff", f"{learned.cutoff:g} A"),
+        ("parameters", f"{sum(p.numel() for p in learned.parameters()):,}"),
+        ("dtype", str(learned.dtype).removeprefix("torch.")),
+    ]
 
 
 def describe_members(paths: Sequence[Path], classes: Classes | None = None) -> list[tuple[str, str]]:

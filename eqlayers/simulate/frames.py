@@ -90,8 +90,7 @@ def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
     kept = atoms.copy()
     for values in (kept.info, kept.arrays):
         for name in results.keys() & values.keys() & set(all_properties):
-            free = (f"{prefix}_{name}" for prefix in chain(("REF", "given"), (f"given{n}" for n in count(2))))
-            values[next(one for one in free if one not in values)] = values.pop(name)
+            set_aside(values, name)
     kept.calc = SinglePointCalculator(kept, **{name: results[name] for name in results if name in all_properties})
     for name in results.keys() - set(all_properties):
         if name.endswith(OF_ATOMS):
@@ -99,6 +98,12 @@ def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
         elif not name.endswith("_members"):  # as many numbers as members, which no format has a place for
             kept.info[name] = results[name]
     return kept
+
+
+def set_aside(values: dict[str, Any], name: str) -> None:
+    """Give a label another name, as a prediction takes its own."""
+    free = (f"{prefix}_{name}" for prefix in chain(("REF", "given"), (f"given{n}" for n in count(2))))
+    values[next(one for one in free if one not in values)] = values.pop(name)
 
 
 def write_frame(path: Path, atoms: Atoms) -> None:

@@ -19,11 +19,13 @@ from ..files import FREE, KEYS, LABEL_NAMES, LABEL_UNITS, atomic_write, check_ou
 from ..integrations.ase import as_potential, predict
 from ..models import read_potential
 from ..models.committee import DEVIATION, committee_files
+from ..models.molecule_property import load_property
 from ..units import unit_of, unit_size
 from .committee import Compared, chosen
 from .describe import lines
 from .frames import check_different, frames, with_results
 from .options import DTYPES, add_common, compile_for
+from .predict_property import predict_property
 from .watch import progress
 
 #: Units of quantities that `predict` compares, times 1000.
@@ -46,6 +48,9 @@ def run_predict(options: argparse.Namespace) -> int:
     check_different(("STRUCTURES", options.structures), ("--output", options.output))
     output = check_output(options.output, "--output", (".xyz", ".extxyz"), new=new)
     dtype = None if options.dtype is None else DTYPES[options.dtype]
+    files = committee_files(options.model)
+    if len(files) == 1 and (learned := load_property(files[0], dtype, options.device, options.classes)) is not None:
+        return predict_property(learned, options, output)
     potential = as_potential(chosen(options.model), dtype, options.device, options.classes)
     for atoms in islice(frames(options.structures), 1):
         compile_for(potential, atoms)
@@ -56,7 +61,7 @@ def run_predict(options: argparse.Namespace) -> int:
             kept.append(atoms)
             yield atoms
 
-    facts = read_potential(committee_files(options.model)[0]).facts
+    facts = read_potential(files[0]).facts
     trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
     trained_units = facts.get(LABEL_UNITS, {})
     source = Path(options.structures)

@@ -16,6 +16,7 @@ from ..core.checks import check_choice
 from ..core.errors import ConfigError, DataError, ShapeError
 from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
+from ..models.classes import describe_part
 from .agreement import check_network
 from .base import STAGES, TrainedModule, Values, error_metrics
 
@@ -144,6 +145,13 @@ class PropertyModule(TrainedModule):
                 scale=statistics.scale,
                 mean_neighbors=statistics.mean_neighbors,
             )
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Describe network and property, so that ``eqlayers predict structures.xyz -m best.ckpt`` reads it."""
+        super().on_save_checkpoint(checkpoint)
+        if self.target is not None and all(hasattr(self.model, name) for name in ("options", "species", "cutoff")):
+            described = {"network": describe_part("the network", self.model), "name": self.target.name}
+            checkpoint.setdefault("hyper_parameters", {})["property"] = described | {"unit": self.target.unit}
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 

@@ -233,7 +233,7 @@ BAD = {
     "relax water.xyz -m toy.pt -o a.traj --trajectory a.traj": "--trajectory must be another file than --output, got",
     "predict water.xyz -m toy.pt -o water.xyz": "--output must be another file than STRUCTURES, got 'water.xyz'",
     "md water.xyz -m toy.pt -o a.traj --log a.traj": "--log must be another file than --output, got 'a.traj'",
-    "md copper.xyz -m toy.pt --log md.log": "atoms must be of the potential's species H, O, got also Cu",
+    "md copper.xyz -m toy.pt --log md.log": "atoms must be of the model's species H, O, got also Cu",
     "md water.xyz -m toy.pt --timestep 90 --temperature 2000": "atoms must move by at most 1 Angstrom in a step, got",
     "md crystal.xyz -m toy.pt --ensemble npt --temperature 0": "temperature must be a positive number of K, got 0",
     "check toy.pt same.xyz": "structures[0] must be at distinct places, got 0 and 1 at the same one",
@@ -254,7 +254,7 @@ BAD = {
     "md water.xyz -m toy.pt --step 5": "eqlayers md must have options that it knows, got '--step'",
     "predict water.xyz -m toy.pt -o out.csv": "--output must end in .xyz, .extxyz, got 'out.csv'",
     "predict none.xyz -m toy.pt -o out.xyz": "structures must be in a file, got nothing at none.xyz",
-    "predict copper.xyz -m toy.pt -o out.xyz": "structures[1] must be of the potential's species H, O, got also Cu",
+    "predict copper.xyz -m toy.pt -o out.xyz": "structures[1] must be of the model's species H, O, got also Cu",
 }
 
 

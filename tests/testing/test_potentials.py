@@ -239,7 +239,7 @@ def test_arguments_that_cannot_be() -> None:
         check_potential(ToyNetwork(1))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="structures must be at least one, got none"):
         check_potential(potential(), [])
-    with pytest.raises(IndexRangeError, match=r"structures\[1\] must be of the potential's species H, O, got also C"):
+    with pytest.raises(IndexRangeError, match=r"structures\[1\] must be of the model's species H, O, got also C"):
         check_potential(potential(), [molecule("H2O"), molecule("CH4")])
     with pytest.raises(ConfigError, match="step must be at most"):
         check_potential(potential(), step=0.1)
