@@ -163,8 +163,10 @@ class Best(ModelCheckpoint):
             if self.weights not in (None, weights):
                 self.best_k_models, self.best_model_score, self.kth_best_model_path = {}, None, ""
                 best = Path(str(self.dirpath)) / "best.ckpt"
-                if trainer.is_global_zero and best.is_file():
-                    best.replace(best.with_name("first_stage.ckpt"))
+                # copied: a kill before the next save must leave best.ckpt, which may be one of this stage after a kill
+                if trainer.is_global_zero and best.is_file() and _loss_weights_of(best) == self.weights:
+                    with atomic_write(best.with_name("first_stage.ckpt")) as file:
+                        file.write(best.read_bytes())
             self.weights = weights
         super().on_validation_end(trainer, pl_module)
 
@@ -176,6 +178,12 @@ class Best(ModelCheckpoint):
         """Go on with the best of an earlier start."""
         super().load_state_dict(state_dict)
         self.weights = state_dict.get("weights")
+
+
+def _loss_weights_of(path: Path) -> dict[str, float] | None:
+    """Weights of the loss by which a checkpoint was the best."""
+    states = read_checkpoint(path).get("callbacks", {}).values()
+    return next((state["weights"] for state in states if "weights" in state), None)
 
 
 def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelCheckpoint]:
