@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 FILES = {
+    "null.yaml": "data: {}\nema: null\n",
     "good.yaml": """\
 name: good
 data: {limit_train: 16, batch_size: 8}
@@ -94,6 +95,7 @@ CONFIGS = {
     "wrong.yaml": r"model\.learning_rate must be a number, got text\. Correct wrong\.yaml, line 3",
     "section.yaml": r"got text in text\.yaml",
     "away.yaml": r"name must be one plain folder name, got '\.\./\.\./out'\. Change --name",
+    "null.yaml": r"ema must be a section of settings, got null in null\.yaml, line 2\. Set ema\.decay to 0",
     "number.yaml": r"name must be text, got a number\. Correct number\.yaml, line 1",
     "cutoff.yaml": r"init_args\.cutoff must be left out, or be data\.cutoff \(4\.0\), got 5\.0\. Set data\.cutoff",
     str(ROOT / "configs" / "bench" / "smoke.yaml"): r"got one of benchmarks\. Type `eqlayers bench run .*smoke\.yaml`",
@@ -119,6 +121,10 @@ OPTIONS = {
     "--test_after_fit maybe": r"test_after_fit must be true or false, got 'maybe'",
     "--ema.decay 1": r"the decay of the average must be in \[0, 1\), got 1\.0\. Set ema\.decay",
     "--ema.decay x": r"ema\.decay must be a number, got 'x'",
+    "--ema null": r"ema must be a section of settings, got null\. Set ema\.decay to 0",
+    "--ema=false": r"ema must be a section of settings, got false\. Set ema\.decay to 0",
+    "--early_stopping null": r"early_stopping must be a section of settings, got null\. Set early_stopping\.patience",
+    "--trainer.logger MLFlowLogger": r"loggers\.MLFlowLogger must find its package, got no mlflow\. Type: pip install",
     "--early_stopping.monitor loss": r"early_stopping\.monitor must be one of val/mae, .*, got 'loss'",
     "--checkpoint.monitor loss": r"checkpoint\.monitor must be one of val/mae, .*, got 'loss'",
     "--early_stopping.patience -1": r"early_stopping\.patience must be an integer, at least 0, got -1",

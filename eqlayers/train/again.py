@@ -234,8 +234,10 @@ def waited(checkpoint: Mapping[str, Any]) -> int:
     """Number of epochs without a better value that early stopping had counted in a checkpoint.
 
     Example:
-        >>> waited({"callbacks": {"EarlyStopping{'monitor': 'val/mae', 'mode': 'min'}": {"wait_count": 3}}})
+        >>> waited({"callbacks": {"Stopping{'monitor': 'val/mae', 'mode': 'min'}": {"wait_count": 3}}})
         3
     """
     states = checkpoint.get("callbacks", {})
-    return max((int(one.get("wait_count", 0)) for name, one in states.items() if "EarlyStopping" in name), default=0)
+    return max(
+        (int(one.get("wait_count", 0)) for name, one in states.items() if name.startswith("Stopping")), default=0
+    )

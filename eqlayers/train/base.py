@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -22,7 +21,7 @@ from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
 from ..models.classes import build_part
 from .agreement import check_checkpoint, check_unseen, data_facts, differences, identities
-from .checkpoints import FIX, check_training, check_weights, read_checkpoint
+from .checkpoints import FIX, Stopping, check_training, check_weights, read_checkpoint
 from .schedule import Plan, plan_of, warmup_cosine
 
 STAGES = ("train", "val", "test")
@@ -303,7 +302,7 @@ class TrainedModule(LightningModule):
             within = 0 if ended else batches["current"]["ready"] // self.trainer.accumulate_grad_batches
             self._done = checkpoint["global_step"] - within, checkpoint["epoch"] + ended
             for one in self.trainer.callbacks:  # type: ignore[attr-defined]
-                if isinstance(one, EarlyStopping) and one.state_key in checkpoint["callbacks"]:
+                if isinstance(one, Stopping) and one.state_key in checkpoint["callbacks"]:
                     checkpoint["callbacks"][one.state_key]["patience"] = one.patience  # Lightning restores the old one
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
@@ -184,6 +184,43 @@ def _loss_weights_of(path: Path) -> dict[str, float] | None:
     """Weights of the loss by which a checkpoint was the best."""
     states = read_checkpoint(path).get("callbacks", {}).values()
     return next((state["weights"] for state in states if "weights" in state), None)
+
+
+class Stopping(EarlyStopping):
+    """Ends a fit when the monitored value gets no better; a loss with other weights is waited for anew.
+
+    Args:
+        monitor: Name of a logged value; None for the value by which `best.ckpt` is chosen.
+        patience: Validations without a better one.
+        strict: Whether a validation without the value is an error.
+        **options: Of :class:`lightning.pytorch.callbacks.EarlyStopping`.
+
+    Example:
+        >>> Stopping(patience=20).patience
+        20
+    """
+
+    weights: dict[str, float] | None = None
+
+    def __init__(self, monitor: str | None = None, patience: int = 50, strict: bool = False, **options: Any) -> None:
+        super().__init__(monitor, patience=patience, strict=strict, **options)  # type: ignore[arg-type]  # set by the fit
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the best of another loss."""
+        weights = pl_module.loss_weights()  # type: ignore[operator]
+        if not trainer.sanity_checking:
+            if self.monitor == "val/loss" and self.weights not in (None, weights):
+                self.best_score, self.wait_count = torch.full_like(self.best_score, math.inf), 0
+            self.weights = weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """Lightning's state, and the weights of the loss that was compared."""
+        return super().state_dict() | {"loss_weights": self.weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the best of an earlier start."""
+        super().load_state_dict(state_dict)
+        self.weights = state_dict.get("loss_weights")
 
 
 def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelCheckpoint]:

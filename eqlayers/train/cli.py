@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,13 +16,13 @@ import torch
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..arguments import check_threads
 from ..core.checks import check_choice, check_integer, check_number
-from ..core.errors import ConfigError, DataError, EqlayersError
+from ..core.errors import ConfigError, DataError, EqlayersError, MissingPackageError
 from ..data import MoleculeDataModule, PropertyDataModule, StructureDataModule
 from ..elements import symbols_of
 from ..files import atomic_write, read_yaml
@@ -29,7 +30,7 @@ from ..models import MoleculeNetwork, NequIP, load_potential
 from .again import FLAGS, NOT_BEGUN, Aside, beginning, first_process, is_inside, remove_if_empty, stopped, waited
 from .averaging import EMA
 from .base import TrainedModule, check_precision, is_dry_run
-from .checkpoints import read_checkpoint, while_restoring
+from .checkpoints import Stopping, read_checkpoint, while_restoring
 from .configuration import (
     SPECIES,
     check_config,
@@ -176,10 +177,7 @@ class TrainingCLI(LightningCLI):
         ).items():
             parser.add_argument(f"--{name}", type=kind, default=default, help=about)
         parser.add_lightning_class_args(EMA, "ema")
-        parser.add_lightning_class_args(EarlyStopping, "early_stopping")
-        parser.set_defaults(
-            {"early_stopping.monitor": "val/mae", "early_stopping.patience": 50, "early_stopping.strict": False}
-        )
+        parser.add_lightning_class_args(Stopping, "early_stopping")
         parser.link_arguments("data.cutoff", "model.model.init_args.cutoff")
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
@@ -238,10 +236,21 @@ class TrainingCLI(LightningCLI):
         """Make the objects; jsonargparse wraps errors that are assertions, too, as e3nn's and so ours are."""
         try:
             super().instantiate_classes()
-        except ValueError as error:
-            if isinstance(error.__cause__, EqlayersError):
-                raise error.__cause__ from None
-            raise
+        except (ModuleNotFoundError, ValueError) as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            if isinstance(cause, EqlayersError):
+                raise cause from None
+            package = re.search(r"'([\w-]+)", str(cause)) if isinstance(cause, ModuleNotFoundError) else None
+            if package is None:
+                raise
+            path = re.search(r"class_path '([\w.]+)'", str(error))
+            raise MissingPackageError(
+                f"{path[1] if path else 'the configuration'} must find its package, got no {package[1]}. Type: pip "
+                f"install {package[1]}.",
+                name=package[1],
+            ) from None
         if self.read is not None:
             self.datamodule = self.read
 
@@ -330,6 +339,8 @@ class TrainingCLI(LightningCLI):
             options[key] = [*options[key], *(more if isinstance(more, (list, tuple)) else [more])]
         if configured.get("logger") not in (None, True):
             options["logger"] = configured["logger"]
+        if not options["logger"]:  # the monitor of the learning rate has nowhere to write
+            options["callbacks"] = [one for one in options["callbacks"] if not isinstance(one, LearningRateMonitor)]
         try:
             trainer = super().instantiate_trainer(**options, **kwargs)
         except (TypeError, ValueError) as error:  # Lightning's own class for this is caught by run()
@@ -360,9 +371,10 @@ class TrainingCLI(LightningCLI):
     def before_fit(self) -> None:
         """Say where results go, and remove halves of files there."""
         names = self.model.logged_names(self.datamodule)
-        check_choice("checkpoint.monitor", self.option("checkpoint.monitor") or self.model.best_by, names)
+        best_by = check_choice("checkpoint.monitor", self.option("checkpoint.monitor") or self.model.best_by, names)
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, EarlyStopping):  # which ends nothing, or everything, for what it does not know
+            if isinstance(callback, Stopping):  # which ends nothing, or everything, for what it does not know
+                callback.monitor = callback.monitor or best_by
                 check_choice("early_stopping.monitor", callback.monitor, names)
                 check_integer("early_stopping.patience", callback.patience, 0)
         if self.trainer.is_global_zero:
@@ -373,7 +385,7 @@ class TrainingCLI(LightningCLI):
     def fit(self, model: TrainedModule, **options: Any) -> None:
         """Fit; a run that ends before its first checkpoint leaves no folder, and one that ended by itself stays."""
         path, again = options.get("ckpt_path"), "; it is tested again" if self.option("test_after_fit") else ""
-        stopping = next((one for one in self.trainer.callbacks if isinstance(one, EarlyStopping)), None)  # type: ignore[attr-defined]
+        stopping = next((one for one in self.trainer.callbacks if isinstance(one, Stopping)), None)  # type: ignore[attr-defined]
         saved = read_checkpoint(path) if self.flags["resume"] and path else {}
         if saved and stopping and waited(saved) >= max(stopping.patience, 1):
             print(f"the run ended as nothing got better for {stopping.patience} epochs{again}", flush=True)

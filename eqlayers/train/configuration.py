@@ -24,6 +24,11 @@ from .checkpoints import read_checkpoint
 OF_BENCHMARKS = {"cases", "device", "edges", "graphs", "jobs", "mode", "operation", "peers", "problems"}
 #: Sections that may be the path of another file.
 SECTIONS = ("trainer", "model", "data", "ema", "early_stopping")
+#: Section that cannot be null -> what ends its effect.
+WITHOUT = {
+    "ema": "ema.decay to 0 for no average of the weights",
+    "early_stopping": "early_stopping.patience to trainer.max_epochs for no early end",
+}
 # what the parser calls a type -> words
 WORDS = {"bool": "true or false", "dict": "a mapping", "float": "a number", "int": "an integer", "str": "text"}
 WORDS |= dict.fromkeys(("Iterable", "Sequence", "list", "tuple"), "a list") | {"NoneType": "null", "None": "null"}
@@ -60,6 +65,8 @@ def config_files(args: Sequence[str]) -> list[tuple[Path, str]]:
                 came = "nothing" if value is None else "an empty text"
                 raise ConfigError(f"{name} must have a file after it, got {came}. {near_files()}")
             files.append((Path(value), ""))
+        elif name[2:] in WITHOUT and value in ("null", "None", "false"):
+            raise _no_null(name[2:], value)
         elif _is_section_file(name, value):
             sections.append((Path(str(value)), name[2:]))
     return files + sections
@@ -74,6 +81,10 @@ def with_flag(args: Sequence[str]) -> list[str]:
     """
     plain = len(args) > 1 and args[1].endswith((".yaml", ".yml")) and not args[1].startswith("-")
     return [args[0], "-c", *args[1:]] if plain else list(args)
+
+
+def _no_null(section: str, came: str, where: str = "") -> ConfigError:
+    return ConfigError(f"{section} must be a section of settings, got {came}{where}. Set {WITHOUT[section]}.")
 
 
 def _is_section_file(name: str, value: str | None) -> bool:
@@ -124,6 +135,9 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
         key = prefix + name
         if not any(key == name or key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
             raise ConfigError(unknown_key(key, known, f" in {path}, line {line}"))
+    for key in WITHOUT if not section else ():
+        if key in content and content[key] in (None, False):
+            raise _no_null(key, "null" if content[key] is None else "false", f" in {path}, line {lines[key]}")
     for key in () if section else SECTIONS:  # a section has no sections, so files cannot lead back to themselves
         if isinstance(content.get(key), str):
             inner = path.parent / content[key]

@@ -11,10 +11,10 @@ from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ..training_help import GROUPS, option_lines
+from .checkpoints import Stopping
 
 #: Options of other packages' classes that the help shows; the others have a page of their own.
 MOST_USED = {
@@ -24,7 +24,7 @@ MOST_USED = {
     ),
     "early_stopping": ("monitor", "patience", "min_delta"),
 }
-PAGES = {"trainer": Trainer, "early_stopping": EarlyStopping}
+PAGES = {"trainer": Trainer, "early_stopping": Stopping}
 #: Words for options that are not on the first page and whose own words are long.
 ABOUT = {
     "print_config": "Print the configuration with all options and end.",

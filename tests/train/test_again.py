@@ -145,12 +145,14 @@ def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -
 def test_a_run_that_ended_by_itself_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing got better for as long as early stopping waits: going on would train one epoch more each time."""
     stopping = ["--early_stopping.patience", "0", "--early_stopping.min_delta", "1000", "--trainer.max_epochs", "9"]
+    stopping += ["--trainer.logger", "false"]
     assert main([*FIT, *stopping]) == 0
+    assert not [*RUN.glob("csv"), *RUN.glob("tensorboard")]
     before = content()
     assert read_checkpoint(checkpoint_path(RUN, "last"))["epoch"] < 8
     assert main([*FIT, *stopping, "--resume"]) == 0
     said = capsys.readouterr().out
-    assert "training ends: val/mae got no better in " in said
+    assert "training ends: val/loss got no better in " in said
     assert "nothing got better for 0 epochs; it is tested again" in said
     last = str(checkpoint_path(RUN, "last"))
     assert content()[last] == before[last]

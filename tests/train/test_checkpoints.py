@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from lightning.pytorch.callbacks import Callback
 
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.train import AtomicCheckpointIO, checkpoint_path, read_checkpoint, read_history
+from eqlayers.train.checkpoints import Stopping
 
 VERSION = {"pytorch-lightning_version": "2.6.0"}
 
@@ -99,3 +101,20 @@ def test_a_fit_refuses_a_corrupt_checkpoint(make_run: Callable[..., Any], tmp_pa
     trainer, module, data = make_run()
     with pytest.raises(DataError, match=r"it is no whole archive.*\. Use another checkpoint"):
         trainer.fit(module, datamodule=data, ckpt_path=str(path))
+
+
+@pytest.mark.parametrize(("monitor", "kept"), [("val/loss", False), ("val/mae", True)])
+def test_stopping_waits_anew_where_the_loss_has_other_weights(monitor: str, kept: bool) -> None:
+    """Losses of two stages are not compared; an error without weights is. A resumed run knows the weights."""
+    trainer: Any = SimpleNamespace(sanity_checking=False)
+    first: Any = SimpleNamespace(loss_weights=lambda: {"energy": 1.0, "forces": 100.0})
+    second: Any = SimpleNamespace(loss_weights=lambda: {"energy": 10.0, "forces": 100.0})
+    before = Stopping(monitor, patience=2)
+    before.on_validation_start(trainer, first)
+    before.best_score, before.wait_count = torch.tensor(0.25), 1
+    before.on_validation_start(trainer, first)
+    assert (float(before.best_score), before.wait_count) == (0.25, 1)
+    after = Stopping(monitor, patience=2)
+    after.load_state_dict(before.state_dict())
+    after.on_validation_start(trainer, second)
+    assert (float(after.best_score), after.wait_count) == ((0.25, 1) if kept else (torch.inf, 0))

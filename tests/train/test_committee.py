@@ -159,7 +159,6 @@ def test_a_committee_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert metrics(RUN)["committee"] == len(load_committee(RUN)) == 3
     assert main([*TWO, "--resume"]) == 2
     assert "committee must be 3 or more" in capsys.readouterr().err
-    assert main(["report", str(RUN)]) == 0
 
 
 @pytest.mark.slow

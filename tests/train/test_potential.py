@@ -269,6 +269,7 @@ def test_what_does_not_fit_is_told(folder: Path, capsys: pytest.CaptureFixture[s
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default:the val part has no")
 def test_validation_is_by_labels_that_it_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without forces in its part, the error of the forces is no number that epochs can be compared by."""
     frames = waters(24)[20:]
@@ -278,6 +279,7 @@ def test_validation_is_by_labels_that_it_has(folder: Path, capsys: pytest.Captur
     more = ["--data.train", "null", "--data.val", "null", "--data.val_path", str(folder / "val.xyz")]
     config = ["fit", "-c", str(folder / "small.yaml"), "--name", "watched", *more, "--test_after_fit", "false"]
     assert main([*config, "--trainer.max_epochs", "1"]) == 0
+    assert "warning: the val part has no forces: no error of it is reported" in capsys.readouterr().err
     summary = json.loads((folder / "watched" / "summary.json").read_text())
     assert summary["error"] == "energy_per_atom_mae_meV"
     (row,) = json.loads((folder / "watched" / "history.json").read_text())
@@ -337,7 +339,8 @@ def test_settings_that_a_checkpoint_overrides_are_said(folder: Path, capsys: pyt
     assert "weight decay: model.weight_decay stays 0.0, with which the run was begun, not 0.5" in said
     after = read_checkpoint(checkpoint_path(folder / "held", "last"))
     assert torch.equal(load_potential(checkpoint_path(folder / "held", "last")).shifts, before)
-    (stopping,) = (state for name, state in after["callbacks"].items() if name.startswith("EarlyStopping"))
+    ((name, stopping),) = (pair for pair in after["callbacks"].items() if pair[0].startswith("Stopping"))
+    assert "'val/loss'" in name, "it follows the value that chooses best.ckpt"
     assert stopping["patience"] == 77, "what is asked for holds where nothing speaks against it"
 
 
