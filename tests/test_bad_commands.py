@@ -187,7 +187,7 @@ OPTIONS = {
     "--trainer.profiler x": r"options of trainer must fit together, got: .*profiler",
     "--ckpt_path none.ckpt": r"a checkpoint must be a file, got nothing at none\.ckpt\. Run `eqlayers fit` first",
     "--ckpt_path .": r"a checkpoint must be a file, got a folder at",
-    "--ckpt_path text.yaml": r"got text\.yaml \(\d+ bytes\): it cannot be read",
+    "--ckpt_path text.yaml": r"got text\.yaml \(\d+ bytes\): it is no whole archive",
     "--xyzzy 1": r"a key must be a known one, got 'xyzzy'\. `eqlayers fit FILE --help-all` lists them",
     "stray": r"an option must begin with --, got 'stray'\. Type `eqlayers fit -c FILE --key value`",
     "-c": r"-c must have a file after it, got nothing",

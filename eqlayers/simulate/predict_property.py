@@ -59,7 +59,7 @@ def predict_property(learned: MoleculeProperty, options: argparse.Namespace, out
             say(count, f"{count} structures")
         text.detach()
     known = np.array(errors)[np.isfinite(errors)]
-    about = f"compared with {len(known)} of {name}" if known.size else "no labels were found to compare with"
+    about = f"{len(known)} of {name}, taken as {learned.unit}" if known.size else "none were found to compare with"
     rows = [("structures", f"{count} of {options.structures}"), ("labels", about), ("output", str(output))]
     if known.size:
         root = np.sqrt(np.square(known).mean())

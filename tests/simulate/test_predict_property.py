@@ -13,7 +13,7 @@ from ase import Atoms
 from eqlayers.cli import main
 
 TINY = ["--model.model.init_args.hidden=2x0e + 2x1o", "--model.model.init_args.layers=1", "--trainer.max_epochs=2"]
-GAP = ["my.xyz", "--data.target=gap", "--data.unit=eV"]
+GAP = ["my.xyz", "--data.target=gap", "--data.unit=eV", "--data.train=8", "--data.val=4", "--data.test=12"]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_predictions_of_a_file_by_a_checkpoint(checkpoint: str, capsys: pytest.C
     predicted = np.array([atoms.info["gap"] for atoms in out])
     labels = np.array([atoms.info["gap"] for atoms in frames])
     tolerance = 1e-5 * np.abs(predicted).max()  # float32: sums of some hundred terms
-    assert len(rows) == 2
+    assert len(rows) == 12
     assert np.ptp(predicted) > 100 * tolerance
     for row in rows:
         assert row["predicted"] == pytest.approx(predicted[int(row["idx"])], abs=tolerance)
@@ -61,7 +61,7 @@ def test_predictions_of_a_file_by_a_checkpoint(checkpoint: str, capsys: pytest.C
     np.testing.assert_allclose(again, predicted, rtol=0, atol=tolerance)
     np.testing.assert_array_equal([atoms.info["REF_gap"] for atoms in out], labels)
     np.testing.assert_array_equal([atoms.info["volume"] for atoms in out], [atoms.info["volume"] for atoms in frames])
-    assert "compared with 24 of gap" in said
+    assert "24 of gap, taken as eV" in said
     assert f"error of gap  mean {np.abs(predicted - labels).mean():.4g}, root mean square" in said
     capsys.readouterr()
     assert main(["predict", "out.xyz", "-m", checkpoint, "-o", "twice.xyz"]) == 0
