@@ -342,7 +342,7 @@ def _row_of(one: Tabled, tolerance: float) -> Row:
     row = replace(row, replacement=type(one.new).__name__, places=tuple(place.path for place in one.places))
     if one.error is None:
         return row
-    note = f"{one.knots} knots keep weights within {one.error.values:.1e} and slopes within {one.error.slopes:.1e}"
+    note = f"{one.knots} knots keep weights within about {one.error.values:.1e}, slopes {one.error.slopes:.1e}"
     return replace(row, error=max(one.error) / tolerance, note=f"{note} of the largest ({row.path})")
 
 

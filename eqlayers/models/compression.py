@@ -70,7 +70,7 @@ class CompressionReport:
             f"{row.error.slopes:>9.1e}  {row.mebibytes:>5.1f}"
             for row in self.rows
         ]
-        return "\n".join([*lines, "errors are relative to the largest weight and the largest slope of the network"])
+        return "\n".join([*lines, "errors are about these: sampled, relative to the largest weight and slope"])
 
 
 def compress(

@@ -91,6 +91,7 @@ def test_frozen_tables_give_the_numbers_of_the_network(name: str, dtype: torch.d
     assert all(max(row.error) <= 1e-4 for row in report.rows)
     assert [f"{row.name}.table" for row in report.rows] == parts(model)
     assert all(row.name in str(report) and f"{row.error.slopes:.1e}" in str(report) for row in report.rows)
+    assert "errors are about these: sampled" in str(report)
     assert any(not torch.equal(exact[part], results[part]) for part in ("energies", "forces"))  # it does something
     decompress(model)
     again = model(atoms, ASKED)

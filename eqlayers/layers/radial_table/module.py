@@ -31,7 +31,9 @@ _PARTS = 32
 
 
 class TableError(NamedTuple):
-    """Largest errors of a table; an example: :func:`eqlayers.nn.RadialTable.error`.
+    """Largest errors of a table at sampled lengths; between them rounding can be several times as large.
+
+    An example: :func:`eqlayers.nn.RadialTable.error`.
 
     Attributes:
         values: Relative to the largest weight.
