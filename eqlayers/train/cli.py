@@ -354,6 +354,9 @@ class TrainingCLI(LightningCLI):
         """Record the network's configuration in checkpoints: ``load_from_checkpoint(path)`` of the module suffices."""
         self._begin()
         self.model.hparams["model"] = self.config_dump["model"]["model"]
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, Stopping):  # which checkpoints know by the value, for all commands
+                callback.monitor = callback.monitor or self.option("checkpoint.monitor") or self.model.best_by
 
     def _begin(self) -> None:
         """Start a fit with the weights of ``start_from``; the species of the data are added to the configured ones."""
@@ -371,10 +374,9 @@ class TrainingCLI(LightningCLI):
     def before_fit(self) -> None:
         """Say where results go, and remove halves of files there."""
         names = self.model.logged_names(self.datamodule)
-        best_by = check_choice("checkpoint.monitor", self.option("checkpoint.monitor") or self.model.best_by, names)
+        check_choice("checkpoint.monitor", self.option("checkpoint.monitor") or self.model.best_by, names)
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, Stopping):  # which ends nothing, or everything, for what it does not know
-                callback.monitor = callback.monitor or best_by
                 check_choice("early_stopping.monitor", callback.monitor, names)
                 check_integer("early_stopping.patience", callback.patience, 0)
         if self.trainer.is_global_zero:
