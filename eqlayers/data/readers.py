@@ -41,6 +41,7 @@ class Frame(NamedTuple):
     row: int
     name: str
     free: NDArray[np.float64] | None = None
+    file: str = ""  # the source, if it is none
 
 
 class StructureFile(NamedTuple):
@@ -175,6 +176,7 @@ def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad
         cell=cell,
         pbc=np.stack([frame.pbc for frame in frames]),
         idx=[frame.row for frame in frames],
+        file=[frame.file or source for frame in frames],
         **labels,
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
@@ -240,7 +242,7 @@ def _ase(
             frame = None if isinstance(read, str) else _frame(read, prefix)
             reason = read if isinstance(read, str) else None
             if frame is not None and (skip is None or (reason := _wrong(frame, skip)) is None):
-                yield frame
+                yield frame._replace(file=str(file))
             elif skip is not None:
                 bad.append(f"{prefix}{reason}")
             else:

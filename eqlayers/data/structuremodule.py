@@ -17,7 +17,7 @@ from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.datamodule import PARTS, FlatDataModule
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from eqlayers.data.neighbors import StructureEdges, structure_edges
-from eqlayers.data.plausible import check_parts, check_physics, check_reach
+from eqlayers.data.plausible import check_parts, check_physics, check_reach, check_shifts, check_sizes, named
 from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_keys, read_structures
 from eqlayers.data.replay import check_energies, only_labels, read_replay, replayed
@@ -196,6 +196,8 @@ class StructureDataModule(FlatDataModule):
         self.labels = structures.take(rows["train"][: self._num_new]).labels
         self.findings = [*self._said, *self._unlabelled(structures, rows), *check_reach(structures, edges)]
         self.findings += check_parts(structures, rows)
+        if self.e0s != "none":
+            self.findings += check_shifts(structures, self.statistics.shifts)
         self.train_set, self.val_set, self.test_set = (
             StructureDataset(structures, edges, rows[name], self.dtype) for name in PARTS
         )
@@ -232,6 +234,9 @@ class StructureDataModule(FlatDataModule):
                 sources["replay"] = only_labels(self._read([old.path], old.keys, old.units, None), old.labels)
             structures, rows = StructureArrays.joined(list(sources.values())), self._split(sources)
             self._said = check_physics(structures)
+            self.report += [f"remark: {sentence}" for sentence in check_sizes(structures)]
+            if len(unused := np.setdiff1d(np.arange(len(structures)), np.concatenate(list(rows.values())))):
+                self.report.append(f"in no part: {len(unused):,} structures: {named(structures, unused)}")
             # the neighbours of the 100,000 structures of a file of which 2,000 are used would take gigabytes
             references = np.flatnonzero(without_training(structures))
             used = np.unique(np.concatenate([*rows.values(), references]))

@@ -207,6 +207,7 @@ class StructureArrays(FlatArrays):
         y: Property that the user chose, in its own unit, `[N]` float64.
         config_type: Name of the group of every structure, `[N]`; empty without one.
         idx: Row of every structure in its source, `[N]` int64.
+        file: That source, `[N]`; of one set, ``source`` for all.
 
     Raises:
         DataError: If there is no structure, lengths disagree, positions are not finite, a structure has labels in
@@ -233,12 +234,14 @@ class StructureArrays(FlatArrays):
     y: FloatArray = field(metadata=_of("f", "N"))
     config_type: NDArray[Any] = field(metadata=_of("U", "N"))
     idx: IntArray = field(metadata=_of("iu", "N"))
+    file: NDArray[Any] = field(metadata=_of("U", "N"))
 
     @classmethod
     def of(cls, source: str, n_atoms: Any, z: Any, pos: Any, **others: Any) -> StructureArrays:
         """Structures from lists or arrays; by default, no cell, no label, no group and counted rows."""
         sizes = {"N": len(n_atoms), "A": len(z)}
         arrays: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
+        arrays.setdefault("file", np.full(sizes["N"], source))
         types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}
         for name, (kind, axis, trailing) in cls.kinds().items():
             if name in arrays:

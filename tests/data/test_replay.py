@@ -14,7 +14,7 @@ from ase.io import read, write
 from eqlayers.data import StructureDataModule
 from eqlayers.data.replay import read_replay
 from eqlayers.data.structure_dataset import StructureDataset
-from eqlayers.errors import ConfigError, DataError
+from eqlayers.errors import ConfigError, DataError, EqlayersWarning
 
 
 def file(path: Path, num: int, symbols: str, seed: int, stress: bool = False, bare: int = 0) -> str:
@@ -137,7 +137,7 @@ def test_too_few_or_too_many(module: Any, number: float, message: str) -> None:
 
 
 def test_energies_of_another_functional_are_refused(tmp_path: Path) -> None:
-    """100 eV an atom apart; the same energies, energies that do not count, and given shifts are taken."""
+    """100 eV an atom apart; the same energies and energies that do not count are taken; given shifts get a warning."""
     new, old, far = (file(tmp_path / f"{name}.xyz", 20, "OH2", seed) for seed, name in enumerate(("new", "old", "far")))
     made = read(far, ":")
     for atoms in made:
@@ -157,4 +157,5 @@ def test_energies_of_another_functional_are_refused(tmp_path: Path) -> None:
         build({"path": far})
     shifts = build({"path": far, "labels": ["forces"]}).statistics.shifts
     assert shifts == build({"path": old, "labels": ["forces"]}).statistics.shifts
-    build({"path": far}, e0s={"H": 0.0, "O": 0.0})
+    with pytest.warns(EqlayersWarning, match="energies (are far from the others|less the energies of free atoms)"):
+        build({"path": far}, e0s={"H": 0.0, "O": 0.0})

@@ -119,13 +119,13 @@ def test_several_files_to_test_on(module, tmp_path):
 def test_rows_are_those_of_the_file(module, tmp_path):
     path, rows = trimers(tmp_path, "a.xyz", 20, 0), tmp_path / "rows.csv"
     lone = [Atoms("H"), Atoms("O")]
-    for energy, atom in zip((-13.0, -400.0), lone, strict=True):
+    for energy, atom in zip((-1.3, -4.0), lone, strict=True):
         atom.info["REF_energy"] = energy
     write(path, lone + read(path, ":"))  # the first two rows are no molecules
     rows.write_text("1\n2\n5\n9\n11\n")
     data = module(path, e0s="isolated", split="rows", train=str(rows), val=0, test=2)
     assert sorted(int(sample.idx) for sample in data.train_set) == [2, 5, 9, 11]
-    assert data.statistics.shifts == {1: -13.0, 8: -400.0}
+    assert data.statistics.shifts == {1: -1.3, 8: -4.0}
     whole = len(data.train_set.structures)
     assert whole == 2 + 4 + len(data.test_set), "structures that no part has need no neighbours"
 
@@ -150,13 +150,13 @@ def test_groups(module, tmp_path):
 def test_lone_atoms_are_references(module, tmp_path):
     path = trimers(tmp_path, "a.xyz", 20, 0)
     atoms = [Atoms("H"), Atoms("O")]
-    for energy, atom in zip((-13.0, -400.0), atoms, strict=True):
+    for energy, atom in zip((-1.3, -4.0), atoms, strict=True):
         atom.info["REF_energy"] = energy
     write(path, atoms, append=True)
     data = module(path, e0s="isolated", test=0)
-    assert data.statistics.shifts == {1: -13.0, 8: -400.0}
+    assert data.statistics.shifts == {1: -1.3, 8: -4.0}
     assert lengths(data) == [18, 2, 0]
-    assert [float(sample.energy) for sample in data.lone_set] == [-13.0, -400.0]
+    assert [float(sample.energy) for sample in data.lone_set] == [-1.3, -4.0]
     fitted = module(path, test=0)
     assert lengths(fitted) == [18, 2, 0], "no training changes their energy"
     assert any("lone atoms: 2, in no part" in line and "e0s: isolated takes" in line for line in fitted.report)

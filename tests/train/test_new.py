@@ -14,6 +14,7 @@ import pytest
 import yaml
 from ase import Atoms, units
 from ase.build import bulk
+from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from eqlayers.cli import main
@@ -117,29 +118,41 @@ def test_the_cutoff_follows_the_distances() -> None:
 
 
 @pytest.mark.parametrize(
-    ("energy", "forces", "expected"),
+    ("energy", "forces", "told"),
     [
-        (units.Hartree, units.Hartree / units.Bohr, ("Hartree", "Hartree/Bohr")),
-        (1.0, units.kcal / units.mol, ("eV", "kcal/mol/Angstrom")),
-        (units.Hartree, 1.0, ("Hartree", "eV/Angstrom")),
+        (units.Hartree, units.Hartree / units.Bohr, "data.units: {energy: Hartree, forces: Hartree/Bohr}"),
+        (1.0, units.kcal / units.mol, "data.units: {forces: kcal/mol/Angstrom}"),
+        (units.Hartree, 1.0, "data.units: {energy: Hartree}"),
     ],
 )
-def test_units_are_guessed_and_said(
-    energy: float, forces: float, expected: tuple[str, str], capsys: pytest.CaptureFixture[str]
+def test_units_are_told_and_never_set(
+    energy: float, forces: float, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings, text = written(ethanol(energy=energy, forces=forces))
-    assert settings["data"]["units"] == dict(zip(("energy", "forces"), expected, strict=True))
-    assert "guessed; see above" in text
+    assert settings["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
+    assert "taken for granted" in text
     said = capsys.readouterr().out
-    assert "guessed  energy in" in said
-    assert ("as they do in Rydberg and Rydberg/Bohr" in said) == (expected == ("Hartree", "Hartree/Bohr"))
-    named = written(
-        ethanol(energy=energy, forces=forces), "--overwrite", "--units", "{energy: eV, forces: eV/Angstrom}"
-    )
-    assert named[0]["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
+    assert told in said
+    assert told in " ".join(text.replace("#", "").split())
 
 
-def test_units_that_leave_a_doubt_are_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hot_copper_of_all_electrons_stays_in_electronvolts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Forces of 20 eV/Angstrom beside energies of -45,000 eV an atom: a remark, and no unit."""
+    frames = []
+    for row in range(12):
+        atoms = bulk("Cu", cubic=True) * (2, 2, 1)
+        atoms.rattle(0.45, seed=row)
+        atoms.calc = EMT()
+        energy = atoms.get_potential_energy() - 45_000.0 * len(atoms)
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=atoms.get_forces())
+        frames.append(atoms)
+    settings, text = written(frames)
+    assert settings["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
+    assert "remark: force components" in capsys.readouterr().out
+    assert "kcal" not in text
+
+
+def test_units_that_leave_a_doubt(capsys: pytest.CaptureFixture[str]) -> None:
     """Energies in Hartree look as forces in kcal/mol/Angstrom do; in metals no bond tells."""
     doubtful = crystals(20)[:20]
     for atoms in doubtful:
@@ -161,7 +174,7 @@ def test_mistakes_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     settings, text = written(frames)
     assert settings["data"]["split"] == "random"
     said = capsys.readouterr().out
-    for words in ("copies of others", "the farthest by +3.3", "eV per atom in row 11", "the largest 40 in row 13"):
+    for words in ("copies of others", "the farthest by +3.3", "my.xyz row 11", "the largest 40: my.xyz row 13"):
         assert words in " ".join(text.replace("#", "").split())
         assert words in said
 
@@ -242,14 +255,13 @@ def test_a_pattern_units_by_group_and_frames_that_cannot_be_read(capsys: pytest.
 
 def test_a_fit_of_a_file_has_these_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     """The run is named after the file, and other commands find it by the file."""
-    ase.io.write("my.xyz", ethanol(60, energy=units.Hartree, forces=units.Hartree / units.Bohr)[::2])
+    ase.io.write("my.xyz", ethanol(60)[::2])
     options = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--test_after_fit=false"]
     options += ["--model.model", NETWORK]
     assert main(["fit", "my.xyz", *options]) == 0
     said = capsys.readouterr().out
-    for words in ("configuration: runs/my/config.yaml", "guessed  energy in Hartree"):
-        assert words in said
-    names = {"cutoff", "atoms", "split", "network", "training", "guessed"}
+    assert "configuration: runs/my/config.yaml" in said
+    names = {"cutoff", "atoms", "split", "network", "training"}
     replaced = {line.split()[0]: after for line, after in pairwise(said.splitlines()) if line.strip()}
     for name in names:
         assert replaced[name].startswith("         --"), name

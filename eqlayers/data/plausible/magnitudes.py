@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 from ase import units as ase_units
 from ase.data import covalent_radii
 
-from eqlayers.data.plausible.pair_model import Pairs
+from eqlayers.data.plausible.pair_model import drawn, is_loose, pairs_within_reach
 from eqlayers.data.plausible.ratios import Ratio
+from eqlayers.data.plausible.rows import IntArray, forces_of, named
 from eqlayers.data.structures import StructureArrays
 
 # Hartree over powers of the atomic number: energies of neutral atoms with all electrons, to 1 % but for the lightest
 _ATOM = {7 / 3: -0.768745, 2.0: 0.5, 5 / 3: -0.269900}
 _LARGE_FORCE = 15.0  # eV/Angstrom, root mean square in the median structure; about 1 at 500 K
+_LARGEST = 30.0  # eV/Angstrom on one atom
 _NET_FORCE = 0.05  # of the norm of all forces; rounding leaves 1e-5
 _BOUND, _SPREAD = (0.97, 1.1), 0.04  # energies of molecules over the energies of their atoms, and their differences
 _COMPOSITIONS = 3  # a single one may have such an energy by chance
 _KNOWN_UNITS = (ase_units.Hartree, ase_units.kcal / ase_units.mol, ase_units.kJ / ase_units.mol)
-_NOBLE, _IN_BOHR = (2, 10, 18, 36, 54, 86), (1.55, 2.3)
+_NOBLE, _IN_BOHR, _IN_NM = (2, 10, 18, 36, 54, 86), (1.55, 2.3), (0.06, 0.2)
+_NEAREST = 0.3  # of the length of a bond
 _HEAVIEST = 36  # atomic number, from which on relativity and effective cores count
 
 
@@ -80,30 +84,61 @@ def net_forces(structures: StructureArrays) -> Iterator[str]:
 
 
 def large_forces(structures: StructureArrays) -> Iterator[str]:
-    """Forces that no training set should have."""
-    row, known = structures.row_of_atom, ~np.isnan(structures.forces[:, 0])
-    number = np.bincount(row, known)
-    if not number.any():
-        return
-    squares = np.bincount(row[known], np.square(structures.forces[known]).mean(axis=1), minlength=len(number))
-    size = float(np.sqrt(np.median(squares[number > 0] / number[number > 0])))
-    if size > _LARGE_FORCE:
+    """Forces that few training sets have; hot or compressed matter has them, so that no unit follows."""
+    size = forces_of(structures) / math.sqrt(3.0)
+    if np.isfinite(size).any() and (middle := float(np.nanmedian(size))) > _LARGE_FORCE:
         yield (
-            f"force components have a root mean square of {size:.3g} eV/Angstrom in the median structure, where 0.1 to "
-            "5 are usual: they may be in kcal/mol/Angstrom, kJ/mol/nm or meV/Angstrom. Set data.units: {forces: ...}"
+            f"remark: force components have a root mean square of {middle:.3g} eV/Angstrom in the median structure, "
+            "where 0.1 to 5 are usual. Hot or compressed matter has such forces; else look at data.units"
         )
 
 
-def far_neighbors(structures: StructureArrays, pairs: Pairs) -> Iterator[str]:
-    """Positions in Bohr: the nearest atoms are all about twice as far as their covalent radii reach."""
-    radii = covalent_radii[structures.z]
+def check_sizes(structures: StructureArrays) -> list[str]:
+    """Remark on structures with very large forces, which may be right."""
+    largest = np.zeros(len(structures))
+    np.maximum.at(largest, structures.row_of_atom, np.nan_to_num(np.linalg.norm(structures.forces, axis=1)))
+    beyond = np.flatnonzero(largest > _LARGEST)
+    if 0 < 2 * len(beyond) <= len(structures):
+        rows = beyond[np.argsort(-largest[beyond])]
+        return [
+            f"{len(beyond)} structures have a force above {_LARGEST:g} eV/Angstrom, the largest {largest.max():.3g}: "
+            f"{named(structures, rows)}. They weigh most in the training; look at them"
+        ]
+    return []
+
+
+def far_neighbors(structures: StructureArrays) -> Iterator[str]:
+    """Positions in another unit: the nearest atoms are farther than bonds reach, or nearer than nuclei come."""
+    if len(dense := np.flatnonzero(~is_loose(structures) & (structures.n_atoms > 2))):
+        first = structures.take(dense[:1])
+        apart = np.linalg.norm(first.pos[:500, None] - first.pos[:500], axis=2) + 100.0 * np.eye(min(len(first.z), 500))
+        size = float(np.median(apart.min(axis=1) / (2 * covalent_radii[first.z[:500]])))
+        yield _too_near(structures, dense, "less than 1 Angstrom^3 for an atom", size)
+        return
+    part = drawn(structures)
+    if part is None:
+        return
+    first, second, vector = pairs_within_reach(part)
+    radii = covalent_radii[part.z]
     nearest = np.full(len(radii), 100.0)  # beyond reach
-    np.minimum.at(
-        nearest, pairs.first, np.linalg.norm(pairs.vector, axis=1) / (radii[pairs.first] + radii[pairs.second])
-    )
-    nearest = nearest[~np.isin(structures.z, _NOBLE)]
+    np.minimum.at(nearest, first, np.linalg.norm(vector, axis=1) / (radii[first] + radii[second]))
+    near = np.flatnonzero((np.maximum.reduceat(nearest, part.starts) < _NEAREST) & (part.n_atoms > 2))
+    if len(near):
+        size = float(np.median(nearest[np.isin(part.row_of_atom, near)]))
+        yield _too_near(part, near, f"all atoms at {size:.2g} times the length of bonds", size)
+    nearest = nearest[~np.isin(part.z, _NOBLE)]
     if len(nearest) and _IN_BOHR[0] < np.quantile(nearest, 0.1) and np.quantile(nearest, 0.9) < _IN_BOHR[1]:
         yield (
             f"the nearest atoms are {np.median(nearest):.3g} times as far as in bonds. The likely cause: positions are "
             "in Bohr. The fix: set data.units: {pos: Bohr}."
         )
+
+
+def _too_near(structures: StructureArrays, rows: IntArray, what: str, size: float) -> str:
+    """A sentence, with the cause where lengths are about a tenth of the usual ones."""
+    cause = "are in nm, or relative to the cell" if _IN_NM[0] < size < _IN_NM[1] else "are in another unit"
+    fix = "The fix: set data.units: {pos: nm}, or write Angstrom." if len(rows) == len(structures) else "Look at them."
+    return (
+        f"{len(rows)} of {len(structures)} structures have {what}, nearer than nuclei come: {named(structures, rows)}. "
+        f"The likely cause: positions {cause}. {fix}"
+    )

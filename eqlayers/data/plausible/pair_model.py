@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +21,11 @@ _NEAREST, _BONDED, _REACH, _KNOT = -1.0, 0.4, 2.0, 0.25  # Angstrom beyond the s
 _CELLS = round((_REACH - _NEAREST) / _KNOT)
 _KINDS = 12  # pairs of species with a potential of their own; the rare ones share the last
 _STRUCTURES, _ATOMS, _LARGEST = 500, 8000, 20000  # that are drawn at most
+_ROUNDS, _RESCALED = 10, 0.7  # of fits; share of the forces that the last one must explain
 _ROOM = 1.0  # Angstrom^3 of an atom
 _RIDGE = 1e-3  # of the square of each column
+#: What `uneven` gives at least where symmetry leaves a force or shear that is more than noise.
+UNEVEN = 2e-3
 
 
 class Pairs(NamedTuple):
@@ -35,32 +38,20 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class PairModel:
-    """Energies, forces and virials of a pair potential fitted to forces, and the pairs that it was fitted to.
+    """Energies, forces and virials of a pair potential fitted to forces, and the pairs that it was fitted to."""
 
-    Attributes:
-        structures: The N structures with A atoms that it was fitted to.
-        energy: `[N]`, without energies of atoms.
-        virial: Stress times volume, `[N, 6]`.
-        bonds: Bonded pairs of each kind, `[N, K]`.
-        first, second: Atoms of E ordered pairs, `[E]`.
-        distance: Angstrom, `[E]`.
-        bonded: Whether the two are a bond, `[E]`.
-        kind: Which pair of species, `[E]`.
-        slope: Derivative of the potential at each distance, `[E]`.
-        explained: Share of the squares of the forces that the fit explains, for the number of its coefficients.
-    """
-
-    structures: StructureArrays
-    energy: FloatArray
-    virial: FloatArray
-    bonds: FloatArray
-    first: IntArray
+    structures: StructureArrays  # N with A atoms, to whose forces it was fitted
+    energy: FloatArray  # [N], without energies of atoms
+    forces: FloatArray  # [A, 3]
+    virial: FloatArray  # stress times volume, [N, 6]
+    bonds: FloatArray  # bonded pairs of each two species, [N, K]
+    first: IntArray  # atoms of E ordered pairs, [E]
     second: IntArray
-    distance: FloatArray
-    bonded: NDArray[np.bool_]
-    kind: IntArray
-    slope: FloatArray
-    explained: float
+    distance: FloatArray  # Angstrom, [E]
+    bonded: NDArray[np.bool_]  # [E]
+    kind: IntArray  # which two species, [E]
+    slope: FloatArray  # derivative of the potential at each distance, [E]
+    explained: float  # share of the squares of the forces, for the number of coefficients
 
 
 def drawn(structures: StructureArrays) -> StructureArrays | None:
@@ -69,7 +60,7 @@ def drawn(structures: StructureArrays) -> StructureArrays | None:
     Returns:
         Structures of more than one atom each; None without any.
     """
-    usable = (structures.n_atoms > 1) & (structures.n_atoms <= _LARGEST) & _is_loose(structures)
+    usable = (structures.n_atoms > 1) & (structures.n_atoms <= _LARGEST) & is_loose(structures)
     if "forces" in structures.labels:
         known = ~np.isnan(structures.forces[:, 0])
         usable &= np.bincount(structures.row_of_atom, known, minlength=len(structures)) > 0
@@ -78,8 +69,8 @@ def drawn(structures: StructureArrays) -> StructureArrays | None:
     return structures.take(np.sort(order)) if len(order) else None
 
 
-def _is_loose(structures: StructureArrays) -> NDArray[np.bool_]:
-    """Whether atoms have the room that any matter has, `[N]`; elsewhere there would be too many pairs."""
+def is_loose(structures: StructureArrays) -> NDArray[np.bool_]:
+    """Whether atoms have the volume that matter has at any pressure, `[N]`; elsewhere there would be too many pairs."""
     low, high = (extreme.reduceat(structures.pos, structures.starts) for extreme in (np.minimum, np.maximum))
     cell = np.abs(np.linalg.det(structures.cell))
     room = np.where(structures.pbc.all(axis=1), cell, np.prod(high - low + _REACH, axis=1))
@@ -93,18 +84,20 @@ def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
     A structure counts by one over its own and the median size of forces, so that no structure decides alone.
 
     Returns:
-        The fit; None where no two atoms are near each other, or all forces are 0.
+        The fit; None where no two atoms are near each other, or all forces are 0, perhaps by symmetry but for noise.
     """
     first, second, vector = pairs
-    if len(first) == 0:
+    unlike = _norm(uneven(structures, pairs)[0]) > UNEVEN
+    if not unlike.any():
         return None
-    distance = np.linalg.norm(vector, axis=1)
+    distance = _norm(vector)
     beyond = distance - covalent_radii[structures.z[first]] - covalent_radii[structures.z[second]]
     kind, kinds = _kinds(structures.z[first], structures.z[second])
     row = structures.row_of_atom
     values, slopes, column, columns = _splines(beyond, kind, kinds)
     forces = _forces(second, vector / distance[:, None], slopes, column, (len(row), columns))
-    coefficients, explained = _least_squares(structures, row, forces)
+    known = ~np.isnan(structures.forces[:, 0]) & unlike
+    coefficients, explained = _least_squares(structures, row, known, forces)
     if coefficients is None:
         return None
     value, slope = ((part * coefficients[column]).sum(axis=1) for part in (values, slopes))
@@ -115,6 +108,7 @@ def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
     return PairModel(
         structures,
         energy=energy,
+        forces=forces @ coefficients,
         virial=np.stack([0.5 * np.bincount(of, weights=slope * part, minlength=num) for part in outer.T], axis=1),
         bonds=np.stack([0.5 * np.bincount(of[bonded & (kind == k)], minlength=num) for k in range(kinds)], axis=1),
         first=first,
@@ -125,6 +119,22 @@ def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
         slope=slope,
         explained=explained,
     )
+
+
+def rescaled(model: PairModel) -> PairModel | None:
+    """The fit to forces of which each structure's have a factor of their own, perhaps negative, if it explains them."""
+    structures, pairs = model.structures, pairs_within_reach(model.structures)
+    row, forces = structures.row_of_atom, np.nan_to_num(structures.forces)
+    best = model
+    for step in range(_ROUNDS):
+        both, own = (np.bincount(row, (forces * each).sum(axis=1)) for each in (best.forces, forces))
+        size = np.abs(both) if step > _ROUNDS - 3 else np.sqrt(own)  # at first, signs of forces of one size
+        factor = np.sign(both) * size / np.where(own > 0, own, np.inf)
+        factor /= np.median(np.abs(factor)) + 1e-300
+        if (other := fitted(replace(structures, forces=factor[row, None] * structures.forces), pairs)) is None:
+            return None
+        best = other
+    return replace(best, structures=structures) if best.explained > _RESCALED else None
 
 
 def pairs_within_reach(structures: StructureArrays) -> Pairs:
@@ -140,6 +150,27 @@ def pairs_within_reach(structures: StructureArrays) -> Pairs:
         near = np.linalg.norm(vector, axis=1) < radii[src] + radii[dst] + _REACH
         parts.append((src[near], dst[near], vector[near]))
     return Pairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def uneven(structures: StructureArrays, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
+    """What symmetry does not make 0: a force on each atom, `[A, 3]`, and shear, `[N, 3]`, of one soft pair potential.
+
+    Both are without unit; displacements by 0.01 Angstrom make some 0.005 of a force.
+    """
+    first, second, vector = pairs
+    z, length = structures.z, _norm(vector)
+    reach = np.clip(covalent_radii[z[first]] + covalent_radii[z[second]] + _REACH - length, 0.0, None)
+    size = (1 + 0.1 * z[first]) * (1 + 0.1 * z[second]) * reach**2 / 10  # another one for each two elements
+    unit = vector / length[:, None]
+    force: FloatArray = np.stack([np.bincount(second, size * unit[:, a], len(z)) for a in range(3)], axis=1)
+    row, num = structures.row_of_atom[first], len(structures)
+    scale = np.maximum(np.bincount(row, size, num), 1e-300)
+    shear = np.stack([np.bincount(row, size * unit[:, a] * unit[:, b], num) / scale for a, b in VOIGT[3:]], axis=1)
+    return force, shear
+
+
+def _norm(vectors: FloatArray) -> FloatArray:
+    return np.asarray(np.linalg.norm(vectors, axis=1))
 
 
 def _kinds(first: IntArray, second: IntArray) -> tuple[IntArray, int]:
@@ -180,15 +211,17 @@ def _forces(
     return forces.reshape(3, *shape).transpose(1, 0, 2)
 
 
-def _least_squares(structures: StructureArrays, row: IntArray, forces: FloatArray) -> tuple[FloatArray | None, float]:
-    """Coefficients, and the share of the squares that they explain."""
-    known = ~np.isnan(structures.forces[:, 0])
+def _least_squares(
+    structures: StructureArrays, row: IntArray, known: NDArray[np.bool_], forces: FloatArray
+) -> tuple[FloatArray | None, float]:
+    """Coefficients, and the share of the squares of known forces that they explain."""
     wanted = np.where(known[:, None], structures.forces, 0.0)
     number = np.maximum(np.bincount(row, weights=known, minlength=len(structures)), 1)
     size = np.sqrt(np.bincount(row, weights=np.square(wanted).sum(axis=1)) / number)
     if not size.any():
         return None, 0.0
-    weight = (known / (size + np.median(size))[row])[:, None]
+    usual = size + np.median(size)
+    weight = (known / np.where(usual > 0, usual, np.inf)[row])[:, None]
     y = (wanted * weight).reshape(-1)
     matrix = (forces * weight[..., None]).reshape(len(y), -1)
     square = matrix.T @ matrix

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.data.neighbors import StructureEdges, check_edges
+from eqlayers.data.plausible.rows import BOUND, forces_of, named
 from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.elements import symbols_of
 
@@ -24,22 +25,28 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
             f"the training part of {structures.source} must have energies, forces, dipoles or polarizabilities, got "
             f"labels {list(train.labels)}. Name them with keys={{'energy': 'my_energy'}}."
         )
-    said, seen = [], train.identities.tolist()
-    copies = len(seen) - len(set(seen))
+    said = list(_missing(structures))
+    first: dict[int, int] = {}
+    copies = []
+    for row, content in zip(rows["train"].tolist(), train.identities.tolist(), strict=True):
+        if first.setdefault(content, row) != row:
+            copies.append(row)
     if copies:
         said.append(
-            f"{copies} of {len(seen)} training structures are copies of others among them, to 0.0001 Angstrom: remove "
-            "them, or their weight is doubled"
+            f"{len(copies)} of {len(train)} training structures are copies of others among them, to 0.0001 Angstrom: "
+            f"{named(structures, np.array(copies))}. Remove them, or their weight is doubled"
         )
     for name in ("val", "test"):
         if len(rows[name]) == 0:
             continue
         part = structures.take(rows[name])
-        shared = sum(content in set(seen) for content in part.identities.tolist()) if seen else 0
-        if shared:
+        keys = part.identities.tolist()
+        pairs = [(row, first[key]) for row, key in zip(rows[name], keys, strict=True) if key in first]
+        if pairs:
+            theirs, ours = (np.array(column) for column in zip(*pairs, strict=True))
             said.append(
-                f"{shared} of {len(part)} {name} structures are in the training part as well, to 0.0001 Angstrom: "
-                "errors on them say nothing of new structures"
+                f"{len(pairs)} of {len(part)} {name} structures are in the training part as well, to 0.0001 Angstrom: "
+                f"{named(structures, theirs)} as {named(structures, ours)}. Errors on them say nothing of new ones"
             )
         unknown = [number for number in part.species if number not in train.species]
         if unknown:
@@ -48,6 +55,29 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
                 "structures: predictions for them mean nothing"
             )
     return said
+
+
+def _missing(structures: StructureArrays) -> Iterator[str]:
+    """Labels that a few structures of a file lack."""
+    of_atoms = structures.count(np.isnan(structures.forces[:, 0])) > 0
+    for label, absent in (("energy", np.isnan(structures.energy)), ("forces", of_atoms)):
+        rows = np.flatnonzero(absent & (structures.n_atoms > 1) & np.isin(structures.file, structures.file[~absent]))
+        if 0 < 2 * len(rows) < len(structures):
+            yield f"{label} of {len(rows)} structures are NaN or missing, at least in part: {named(structures, rows)}"
+
+
+def check_shifts(structures: StructureArrays, shifts: Mapping[int, float]) -> list[str]:
+    """Say that energies of atoms do not belong to the energies of the structures."""
+    atoms = np.bincount(structures.row_of_atom, [shifts.get(number, 0.0) for number in structures.z.tolist()])
+    left = ((structures.energy - atoms) / structures.n_atoms)[structures.n_atoms > 1]
+    known, forces = ~np.isnan(left), np.nan_to_num(forces_of(structures))
+    if not known.any() or abs(middle := float(np.median(left[known]))) < BOUND + 3.0 * float(np.median(forces)):
+        return []
+    return [
+        f"energies less the energies of free atoms (e0s) are {middle:+.4g} eV per atom in the median, where bonds "
+        "give -9 to 0: e0s are of another method, or in another unit, than the energies. Set e0s: fit, or "
+        "compute both alike"
+    ]
 
 
 def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
@@ -60,7 +90,7 @@ def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]
         return []
     rows = np.unique(structures.row_of_atom[lonely])
     return [
-        f"{int(lonely.sum())} atoms in {len(rows)} structures, the first in row {structures.idx[rows[0]]}, have no "
+        f"{int(lonely.sum())} atoms in {len(rows)} structures, {named(structures, rows)}, have no "
         f"neighbour within {edges.cutoff:g} Angstrom, so that their forces are 0: raise the cutoff, or look at the "
         "unit of positions"
     ]

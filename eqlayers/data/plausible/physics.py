@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from eqlayers.data.plausible.magnitudes import all_electrons, far_neighbors, large_energies, large_forces, net_forces
+from eqlayers.data.plausible.order import other_axes, other_frames, other_shear
 from eqlayers.data.plausible.pair_model import PairModel, drawn, fitted, pairs_within_reach
 from eqlayers.data.plausible.ratios import Ratio, energy_over_forces, stiffness, stress_over_forces
+from eqlayers.data.plausible.rows import (
+    far_energies,
+    per_atom,
+    poor_stress,
+    repeated_energies,
+    unlike_forces,
+    zero_forces,
+)
 from eqlayers.data.plausible.verdict import Comparison, verdict
 from eqlayers.data.plausible.work import work_between_cells, work_of_forces
 from eqlayers.data.structures import StructureArrays, check_structures
@@ -24,19 +35,21 @@ def check_physics(structures: StructureArrays) -> list[str]:
     of nonmetals tell of the forces themselves. The mistakes that best explain the findings are reported.
     """
     check_structures(structures)
-    model = None
-    if (part := drawn(structures)) is not None:
-        pairs = pairs_within_reach(part)
-        if far := list(far_neighbors(part, pairs)):
-            return far  # all else would follow from it
-        model = fitted(part, pairs)
-    said = list(net_forces(structures))
+    part = drawn(structures)
+    model = None if part is None else fitted(part, pairs_within_reach(part))
+    for wrong in (other_axes(structures, model), far_neighbors(structures), per_atom(structures)):
+        if said := list(wrong):
+            return said  # all else would follow from it
+    said = [*zero_forces(structures), *poor_stress(structures), *repeated_energies(structures)]
+    if wrong_frames := list(other_frames(structures, model)):
+        return [*said, *wrong_frames]
+    said += [*net_forces(structures), *(unlike_forces(model) if model else ()), *far_energies(structures)]
+    said += other_shear(structures)
     comparisons = _comparisons(structures, model)
-    problems = verdict(comparisons)
+    problems = verdict(comparisons, float(np.median(structures.n_atoms)))
     if problems is None:
         # a factor that all labels share leaves comparisons of two labels as they are
-        known = any(each.label == "forces" and each.other is None and each.ratio for each in comparisons)
-        return [*said, *large_energies(structures), *([] if known else large_forces(structures))]
+        return [*said, *large_energies(structures), *large_forces(structures)]
     if any(each.ratio.exact and each.ratio.value < 0 for each in comparisons if each.ratio):
         raise DataError(f"labels of {structures.source} must have the signs of ASE, got others: {problems}")
     return [*said, problems]

@@ -17,6 +17,7 @@ _SURE = 4.5  # standard deviations of a correlation
 _CORRELATED, _FREE = 0.35, 8  # correlations and degrees of freedom from which on a ratio is one
 _FACTOR = 3.0  # by which a pair potential may be wrong
 _OUTLIER = 6.0  # times the median
+_LEAST_VIRIAL = 0.03  # Angstrom, of all forces: less is of second order, of which a pair potential knows nothing
 _NONMETALS = (1, 5, 6, 7, 8, 9, 14, 15, 16, 17, 32, 33, 34, 35, 53)
 _STIFFNESS = 45.0  # eV Angstrom^2: over the fourth power of the length, the force constant of a bond of nonmetals
 _OF_HYDROGEN, _OF_MOLECULES = 4.0, 7.0  # factors between which force constants lie
@@ -26,22 +27,14 @@ _ENERGY_EXPLAINED, _BONDS_EXPLAINED = 0.5, 0.65  # of the forces: near the minim
 
 @dataclass(frozen=True)
 class Ratio:
-    """A label over the same label from another source.
+    """A label over the same label from another source."""
 
-    Attributes:
-        value: The ratio; negative where the sign differs.
-        low, high: Bounds of the ratio of right labels.
-        source: The other source, a noun.
-        usual: A factor by which the ratio of right labels may well differ from 1.
-        exact: Whether this is physics, not statistics.
-    """
-
-    value: float
-    low: float
+    value: float  # negative where the sign differs
+    low: float  # of ratios of right labels
     high: float
-    source: str
-    usual: float = 2.0
-    exact: bool = False
+    source: str  # the other one, a noun
+    usual: float = 2.0  # a factor by which ratios of right labels may well differ from 1
+    exact: bool = False  # whether this is physics, not statistics
 
     def fits(self, expected: float) -> bool:
         """Whether the ratio may be this number."""
@@ -73,6 +66,8 @@ def stress_over_forces(model: PairModel, power: int = 0) -> Ratio | None:
     structures = model.structures
     volume = np.abs(np.linalg.det(structures.cell))
     known = ~np.isnan(structures.stress[:, 0, 0]) & structures.pbc.all(axis=1)
+    size = np.bincount(structures.row_of_atom, np.linalg.norm(np.nan_to_num(structures.forces), axis=1))
+    known &= np.linalg.norm(_without_trace(model.virial), axis=1) > _LEAST_VIRIAL * size
     others = _beside(model, volumes=False)
     virial = np.stack([structures.stress[known, a, b] * volume[known] ** (power + 1) for a, b in VOIGT], axis=1)
     weight = 1 / np.sqrt(structures.n_atoms[known, None])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.units import unit_size
@@ -16,21 +16,17 @@ from eqlayers.units import unit_size
 _ALIKE, _MOST = 0.25, 2  # explanations whose costs differ by less are given, so many at most
 #: Labels as subjects of sentences.
 SPOKEN = {"energy": "energies are", "forces": "forces are", "stress": "stress is"}
-# unit: how rare it is; a mistake in one more label is as rare as 1
+# how rare a unit is, in tenths, and the units; a mistake in one more label is as rare as 10
 _UNITS = {
-    "energy": {"kcal/mol": 0.0, "Hartree": 0.0, "kJ/mol": 0.1, "Rydberg": 0.3, "meV": 0.3},
-    "forces": {
-        "kcal/mol/Angstrom": 0.0,
-        "Hartree/Bohr": 0.0,
-        "kJ/mol/nm": 0.2,
-        "kJ/mol/Angstrom": 0.2,
-        "Rydberg/Bohr": 0.3,
-        "eV/Bohr": 0.3,
-        "meV/Angstrom": 0.3,
-        "Hartree/Angstrom": 0.4,
-        "kcal/mol/Bohr": 0.5,
-    },
-    "stress": {"GPa": 0.0, "kbar": 0.0, "Hartree/Bohr^3": 0.3, "bar": 0.5, "kcal/mol/Angstrom^3": 0.5},
+    "energy": ((0, "kcal/mol Hartree"), (1, "kJ/mol"), (3, "Rydberg meV")),
+    "forces": (
+        (0, "kcal/mol/Angstrom Hartree/Bohr"),
+        (2, "kJ/mol/nm kJ/mol/Angstrom"),
+        (3, "Rydberg/Bohr eV/Bohr meV/Angstrom"),
+        (4, "Hartree/Angstrom"),
+        (5, "kcal/mol/Bohr"),
+    ),
+    "stress": ((0, "GPa kbar"), (3, "Hartree/Bohr^3"), (5, "bar kcal/mol/Angstrom^3")),
 }
 # from one unit to another, of any label: numbers that were multiplied or divided once too often
 _CONVERSIONS = {
@@ -46,39 +42,29 @@ _WRONG = {
     "forces": "of the wrong sign, as the gradient",
     "stress": "of the wrong sign, as in files of VASP",
 }
+_OF_STRESS = ("GPa", "kbar", "bar")
 _SIGN = {"energy": 0.5, "forces": 0.0, "stress": 0.0}
 _CONVERTED, _ALSO_SIGN, _DIVIDED_TWICE = 1.2, 0.3, 0.6
 
 
-@dataclass(frozen=True)
-class Cause:
-    """One mistake in one label.
-
-    Attributes:
-        label: "energy", "forces" or "stress".
-        factor: How many times too large the label is.
-        said: What the label is: the end of a sentence that begins with one of ``SPOKEN``.
-        fix: What to do in the file, a clause; empty where the unit is all.
-        unit: The unit of the label, if that is the mistake.
-        rarity: How rare the mistake is, 0 for the usual ones.
-        power: Of the volume in Angstrom^3 that the stress is multiplied by before the factor holds.
-    """
+class Cause(NamedTuple):
+    """One mistake in one label."""
 
     label: str
-    factor: float
-    said: str
-    fix: str = ""
-    unit: str = ""
-    rarity: float = 0.0
-    power: int = 0
+    factor: float  # how many times too large the label is
+    said: str  # the end of a sentence that begins with one of ``SPOKEN``
+    fix: str = ""  # what to do in the file, a clause; empty where the unit is all
+    unit: str = ""  # of the label, if that is the mistake
+    rarity: float = 0.0  # 0 for the usual mistakes
+    power: int = 0  # of the volume in Angstrom^3 that the stress is multiplied by before the factor holds
 
 
-def causes(label: str) -> Iterator[Cause]:
-    """All mistakes in a label that are known."""
+def causes(label: str, atoms: float | None = None) -> Iterator[Cause]:
+    """All mistakes in a label that are known, of structures of so many atoms."""
     negate = f"negate the {'energies' if label == 'energy' else label} in the file"
     yield Cause(label, -1.0, _WRONG[label], negate, rarity=_SIGN[label])
-    for unit, rarity in _UNITS[label].items():
-        size = unit_size(label, unit)
+    for tenths, unit in ((tenths, unit) for tenths, units in _UNITS[label] for unit in units.split()):
+        size, rarity = unit_size(label, unit), tenths / 10
         yield Cause(label, 1 / size, f"in {unit}", unit=unit, rarity=rarity)
         if label != "energy":
             yield Cause(label, -1 / size, f"in {unit} and {_WRONG[label]}", negate, unit, rarity + _ALSO_SIGN)
@@ -87,6 +73,9 @@ def causes(label: str) -> Iterator[Cause]:
             said = f"{how} by {factor:.5g} once too often, as from {which}"
             fix = f"{back} by {factor:.5g} in the file, or correct data.units"
             yield Cause(label, times, said, fix, rarity=_CONVERTED)
+    if label == "energy" and atoms and atoms > 1:
+        said = "divided by the number of atoms"
+        yield Cause(label, 1 / atoms, said, "multiply by it in the file", rarity=0.1)
     if label == "stress":
         by_name = "with their name in the file"
         virial = f"set data.keys: {{virial: NAME, stress: null}} {by_name}"
@@ -99,16 +88,8 @@ def causes(label: str) -> Iterator[Cause]:
         )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A label beside what another label, or nature, says it is.
-
-    Attributes:
-        label: The label above the line: "energy", "forces" or "stress".
-        other: The label below it; None for what is known of nature.
-        ratios: Of the two, by the power of the volume in Angstrom^3 that the stress was multiplied by first; 0 alone
-            where there is no stress.
-    """
+class Comparison(NamedTuple):
+    """A label beside what another label, or nature (None), says it is, by the power of the volume as of a Cause."""
 
     label: str
     other: str | None
@@ -142,12 +123,12 @@ class Comparison:
         return math.log(ratio.value * below / above) / math.log(ratio.usual)
 
 
-def verdict(comparisons: Sequence[Comparison]) -> str | None:
+def verdict(comparisons: Sequence[Comparison], atoms: float | None = None) -> str | None:
     """The mistake, its reason and the fix, in a sentence each; None if all known labels may be right."""
     symptoms = "; ".join(clause for each in comparisons if (clause := each.wrong))
     if not symptoms:
         return None
-    likely = _explanations(comparisons)
+    likely = _explanations(comparisons, atoms)
     if not likely:
         return f"{symptoms}. No unit or sign explains this. Look at the labels, or name others with data.keys."
     why = ", or ".join(" and ".join(f"{SPOKEN[each.label]} {each.said}" for each in mistakes) for mistakes in likely)
@@ -155,18 +136,24 @@ def verdict(comparisons: Sequence[Comparison]) -> str | None:
     return f"{symptoms}. The likely cause: {why}. The fix: {', or else '.join(fixes)}."
 
 
-def _explanations(comparisons: Sequence[Comparison]) -> list[tuple[Cause, ...]]:
+def _explanations(comparisons: Sequence[Comparison], atoms: float | None) -> list[tuple[Cause, ...]]:
     """The sets of mistakes that explain all ratios, the cheapest first, and those that are about as cheap."""
     labels = [label for label in SPOKEN if any(label in (each.label, each.other) for each in comparisons)]
     priced = []
-    for chosen in itertools.product(*([None, *causes(label)] for label in labels)):
+    for chosen in itertools.product(*([None, *causes(label, atoms)] for label in labels)):
         mistakes = {cause.label: cause for cause in chosen if cause is not None}
         misfit = sum(each.misfit(mistakes) ** 2 for each in comparisons)
-        if mistakes and math.isfinite(misfit):
+        if mistakes and math.isfinite(misfit) and _of_one_program(mistakes):
             cost = sum(1 + cause.rarity for cause in mistakes.values()) + misfit
             priced.append((cost, tuple(mistakes.values())))
     priced.sort(key=lambda pair: pair[0])
     return [mistakes for cost, mistakes in priced[:_MOST] if cost < priced[0][0] + _ALIKE]
+
+
+def _of_one_program(mistakes: Mapping[str, Cause]) -> bool:
+    """Whether it is one mistake, or energies and others are in units of one program: else no cause can be told."""
+    units = [cause.unit.split("/")[0] for cause in mistakes.values() if cause.unit.split("/")[0] not in _OF_STRESS]
+    return len(mistakes) == 1 or (all(cause.unit for cause in mistakes.values()) and len(set(units)) < 2)
 
 
 def _fix(mistakes: Iterable[Cause]) -> str:

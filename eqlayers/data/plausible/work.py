@@ -12,6 +12,7 @@ from eqlayers.data.structures import StructureArrays
 
 FloatArray = NDArray[np.float64]
 
+_NEAR = 0.25  # Angstrom: farther, forces may have any other values on the way
 _PAIRS, _ENOUGH = 2000, 8  # pairs of structures that are compared at most, and at least for a verdict
 _SLOPES = (0.55, 1.5)  # anharmonic energies of large displacements change less than the trapezoids say, to 0.74 times
 _CHANCE, _SMALL = 6.0, 0.04  # standard errors by which a slope of few pairs may be off; the error of many pairs
@@ -34,7 +35,7 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
         moved = structures.pos[after] - structures.pos[before]
         same = np.array_equal(structures.z[before], structures.z[after])
         same &= np.array_equal(structures.cell[row], structures.cell[row + 1])
-        if same and 0 < np.abs(moved).max() < 1.0:  # farther ones crossed a boundary or are no neighbours
+        if same and 0 < np.abs(moved).max() < _NEAR:
             done = (structures.forces[before] + structures.forces[after]) * moved
             work.append(-0.5 * float(np.where(moved == 0, 0.0, done).sum()))  # atoms that are held have no forces
             change.append(float(structures.energy[row + 1] - structures.energy[row]))

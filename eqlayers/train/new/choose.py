@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from ...core.errors import DataError
-from ...data.plausible import check_parts
+from ...data.plausible import check_parts, check_shifts
 from ...data.splits import split_structures
 from ...data.statistics import without_training
 from ...data.targets import NO_UNIT
@@ -58,6 +58,8 @@ def choose(facts: Look, unit: str = NO_UNIT) -> Choices:
     parts = split_structures(split.value, facts.structures.config_type[rows], **{k: s.value for k, s in sizes.items()})
     taken = {name: rows[part] for name, part in zip(("train", "val", "test"), parts, strict=True)}
     noticed += check_parts(facts.structures, taken)
+    if set(facts.structures.species) <= set(facts.isolated):
+        noticed += check_shifts(facts.structures, facts.isolated)
     cutoff = _cutoff(facts)
     train = facts.structures.take(taken["train"])
     batch, edges = _batches(facts, train, cutoff.value, _ATOMS if facts.target is None else _ATOMS_OF_MOLECULES)
@@ -103,7 +105,7 @@ def choose(facts: Look, unit: str = NO_UNIT) -> Choices:
 
 
 def _labels(facts: Look) -> dict[str, Setting]:
-    """Names and units of labels, so that the file says what was found and guessed."""
+    """Names and units of labels, so that the file says what was found and taken for granted."""
     if facts.embedded:
         return {}
     used = {name: one for name, one in facts.file.columns.items() if name in ("energy", "forces", "stress", "virial")}
@@ -113,12 +115,9 @@ def _labels(facts: Look) -> dict[str, Setting]:
         if len(column.names) == 1
     }
     for name, column in used.items():
-        guessed = facts.guess is not None and name in facts.guess.units
         why = "as it was given" if name in facts.file.said else "taken for granted; the file says no unit"
         names = "" if len(column.names) == 1 else f"{' and '.join(column.names)}, of {column.number:,} structures; "
-        settings[f"data.units.{name}"] = Setting(
-            facts.file.units[name], names + ("guessed; see above" if guessed else why)
-        )
+        settings[f"data.units.{name}"] = Setting(facts.file.units[name], names + why)
     if "groups" in facts.file.units:
         settings["data.units.groups"] = Setting(facts.file.units["groups"], "of a config_type, or by periodicity")
     if facts.skip_bad:
@@ -269,8 +268,6 @@ def as_yaml(facts: Look, choices: Choices, name: str, typed: str, file: str | No
         + "Paths begin at the folder in which the command is typed."
     )
     notes = list(facts.file.notes)
-    if facts.guess is not None:
-        notes.append(f"units of energy and forces are guessed: {facts.guess.reason}")
     notes += [*facts.noticed, *choices.noticed]
     if notes:
         heading += ["", "Noticed in the data:", *(f"- {one}" for one in notes)]

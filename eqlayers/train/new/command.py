@@ -33,7 +33,6 @@ OPTIONS = {
     "split": "--data.split, --data.val, --data.test",
     "network": "--model.model, --model.model.init_args.hidden, .lmax, .layers",
     "training": "--trainer.max_epochs, --data.batch_size",
-    "guessed": "--data.units",
 }
 _EPILOG = "Options of the training are keys of the file that is written; `eqlayers fit my.xyz` trains without one."
 
@@ -65,7 +64,7 @@ def run(args: Sequence[str]) -> None:
     typed = f"eqlayers new {shlex.join(args)}"
     with atomic_write(output) as file:
         file.write(as_yaml(facts, choices, name, typed, shlex.quote(str(output))).encode())
-    print("\n".join(summary(facts, choices, {"guessed": "--units"})))
+    print("\n".join(summary(facts, choices, {})))
     print(f"written: {output}; read it, then type: eqlayers fit {shlex.quote(str(output))}")
 
 
@@ -98,9 +97,6 @@ def summary(facts: Look, choices: Choices, options: Mapping[str, str]) -> list[s
         "network": f"{network}, lmax {of['model.model.init_args.lmax']}, {of['model.model.init_args.layers']} layers",
         "training": f"{choices.epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
     }
-    if facts.guess is not None:
-        units = ", ".join(f"{name} in {unit}" for name, unit in facts.guess.units.items())
-        said["guessed"] = f"{units}: {facts.guess.reason}"
     lines = [described(facts)]
     for name, text in said.items():
         lines.append(f"{name:<8} {text}")

@@ -1,107 +1,28 @@
-"""Facts of a file of structures: labels and guesses of their units, order, distances, energies of atoms, mistakes."""
+"""Facts of a file of structures: labels, order, distances, energies of atoms, mistakes."""
 
 from __future__ import annotations
 
-import re
 import warnings
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
-from ase import units as ase_units
 from numpy.typing import NDArray
 
-from ...core.errors import ConfigError, DataError, EqlayersWarning
+from ...core.errors import DataError, EqlayersWarning
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.neighbors import StructureEdges, structure_edges
-from ...data.plausible import check_physics, check_reach
+from ...data.plausible import check_physics, check_reach, check_sizes
 from ...data.propertymodule import keys_of
 from ...data.readers import Keys, StructureFile, Units, read_file
-from ...data.statistics import lone_atoms, regression
+from ...data.statistics import lone_atoms
 from ...data.structures import StructureArrays
 from ...elements import symbols_of
-from ...units import unit_size
-
-#: Units that programs write, by how usual they are.
-CANDIDATES = (
-    ("eV", "eV/Angstrom"),
-    ("Hartree", "Hartree/Bohr"),
-    ("kcal/mol", "kcal/mol/Angstrom"),
-    ("eV", "Hartree/Bohr"),
-    ("Hartree", "eV/Angstrom"),
-    ("kJ/mol", "kJ/mol/Angstrom"),
-    ("eV", "kcal/mol/Angstrom"),
-    ("Hartree", "Hartree/Angstrom"),
-    ("kJ/mol", "kJ/mol/nm"),
-)
-#: Units that few programs write. All checks take them for others within a factor of 2.
-RARE = (("Rydberg", "Rydberg/Bohr"), ("kcal/mol", "kcal/mol/Bohr"))
-# Energies with all electrons over energies of the Thomas-Fermi atom: 0.65 of hydrogen, 0.76 of ethanol, 0.9 of gold.
-_ALL_ELECTRONS = (0.55, 1.05)
-_THOMAS_FERMI = 0.768745 * ase_units.Hartree
-
-
-class Guess(NamedTuple):
-    """Units of energy and forces, and the reason in a sentence."""
-
-    units: dict[str, str]
-    reason: str
-
-
-def guess_units(structures: StructureArrays, unsaid: bool = False) -> Guess | None:
-    """Units under which energies and forces agree, where the usual ones do not and one pair of units alone does.
-
-    ``unsaid``: the format of the file does not let eV be taken for granted.
-    """
-    wrong = _problems(structures)
-    if not wrong and not unsaid:
-        return None
-    fitting = []
-    for energy, forces in (*CANDIDATES, *RARE):
-        if unsaid or (energy, forces) != CANDIDATES[0]:
-            sizes = unit_size("energy", energy), unit_size("forces", forces)
-            other = replace(structures, energy=structures.energy * sizes[0], forces=structures.forces * sizes[1])
-            if not _problems(other):
-                fitting.append((energy, forces, _whole_atoms(other)))
-    usual = [one for one in fitting if one[:2] not in RARE] or fitting
-    whole = [one for one in usual if one[2]]
-    chosen = usual if len(usual) == 1 and not unsaid else whole
-    if len(chosen) != 1:
-        return None
-    energy, forces, all_electrons = chosen[0]
-    reason = f"in eV and eV/Angstrom {re.split(': |[.] The', wrong[0])[0]}" if wrong else "the file says no unit"
-    how = "energies include all electrons, and forces agree with them" if all_electrons else "all numbers agree"
-    others = [" and ".join(one[:2]) for one in fitting if one[:2] in RARE and one is not chosen[0]]
-    doubt = f", as they do in {' or in '.join(others)}: look them up" if others else ""
-    return Guess({"energy": energy, "forces": forces}, f"{reason}; in these units {how}{doubt}")
-
-
-def _problems(structures: StructureArrays) -> list[str]:
-    try:
-        return check_physics(structures)
-    except DataError as error:  # of a sign, which no unit changes
-        return [str(error)]
-
-
-def _whole_atoms(structures: StructureArrays) -> bool:
-    """Whether energies are of the size of atoms with all their electrons."""
-    free = np.bincount(structures.row_of_atom, weights=_THOMAS_FERMI * structures.z ** (7 / 3))
-    known = ~np.isnan(structures.energy)
-    if not known.any():
-        return False
-    share = float(np.median(-structures.energy[known] / free[known]))
-    return _ALL_ELECTRONS[0] < share < _ALL_ELECTRONS[1]
-
 
 #: Angstrom: the longest cutoff that is thought of; lists of neighbours reach so far.
 FARTHEST = 7.0
 _LOOKED_AT = 100  # structures whose neighbours are counted, all over the file
 _ALIKE = 0.6  # of the distance between structures drawn from the file: less between successive ones is a trajectory
-_LARGE_FORCE = 30.0  # eV/Angstrom on one atom
-_FAR_ENERGY = 15.0  # median deviations
-_FEWEST_ENERGIES = 20  # of which a median deviation says something
 
 
 @dataclass(frozen=True)
@@ -133,7 +54,7 @@ class Look:
     Attributes:
         successive: Distance of successive structures over the distance of any two; NaN where structures cannot be
             compared.
-        isolated: Atomic numbers of which there is an atom alone, with its energy.
+        isolated: Energy in eV of an atom alone, by atomic number.
         unique: Whether the energies determine the energies of atoms, by composition.
         noticed: Sentences on what looks wrong.
         target: The property that is learned, a name in the file; None for a potential.
@@ -142,10 +63,9 @@ class Look:
     path: str
     file: StructureFile
     embedded: bool
-    guess: Guess | None
     periodic: str
     successive: float
-    isolated: tuple[int, ...]
+    isolated: dict[int, float]
     unique: bool
     near: Near
     noticed: list[str]
@@ -188,7 +108,8 @@ def look(path: str, keys: Keys = None, units: Units = None, target: str | None =
     said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", EqlayersWarning)
-        file, guess = _read(path, embedded, partial(read_file, keys=keys, skip_bad=skip_bad), units)
+        place = embedded_trajectory(path) if embedded else path
+        file = read_file(place, keys, TRAJECTORY_UNITS if embedded else units, skip_bad)
         said += [str(one.message) for one in caught if one.category is EqlayersWarning]
     structures = file.structures
     if not set(structures.labels) & {"energy", "forces", "dipole", "polarizability", "y"}:
@@ -206,40 +127,21 @@ def look(path: str, keys: Keys = None, units: Units = None, target: str | None =
     said += check_reach(structures.take(rows), edges)
     pbc = np.asarray(structures.pbc.any(axis=1))[~alone]
     counts, known = structures.counts(structures.species), ~np.isnan(structures.energy)
+    first = structures.z[structures.starts[alone & known]]
     rank = int(np.linalg.matrix_rank(counts[known])) if known.any() else 0
     return Look(
         path=path,
         file=file,
         embedded=embedded,
-        guess=guess,
         periodic="all" if pbc.all() else "some" if pbc.any() else "none",
         successive=_successive(structures),
-        isolated=tuple(np.unique(structures.z[structures.starts[alone & known]]).tolist()),
+        isolated=dict(zip(first.tolist(), structures.energy[alone & known].tolist(), strict=True)),
         unique=rank == len(structures.species),
         near=_near(structures.take(rows), edges),
-        noticed=[*said, *check_physics(structures), *_outliers(structures, counts, known & ~alone)],
+        noticed=[*said, *check_physics(structures), *check_sizes(structures)],
         target=target,
         skip_bad=skip_bad,
     )
-
-
-def _read(path: str, embedded: bool, read: Any, units: Any) -> tuple[StructureFile, Guess | None]:
-    """The file, in units that were given, that it says, that were guessed, or that are taken for granted."""
-    if embedded:
-        return read(embedded_trajectory(path), units=TRAJECTORY_UNITS), None
-    asked = dict(units or {})
-    try:
-        file = read(path, units=asked)
-        bare = False
-    except ConfigError:
-        if Path(path).suffix != ".npz" or {"energy", "forces"} <= set(asked):
-            raise
-        file = read(path, units={"energy": "eV", "forces": "eV/Angstrom", **asked})
-        bare = True
-    guess = guess_units(file.structures, bare) if not {"energy", "forces", "pos", "groups"} & set(asked) else None
-    if guess is None:
-        return (read(path, units=asked) if bare else file), None  # which says that units must be given
-    return read(path, units={**asked, **guess.units}), guess
 
 
 def _near(structures: StructureArrays, edges: StructureEdges) -> Near:
@@ -293,38 +195,6 @@ def _successive(structures: StructureArrays) -> float:
     if len(near) < 5 or len(far) < 5 or np.median(far) == 0:
         return float("nan")
     return float(np.median(near) / np.median(far))
-
-
-def _outliers(structures: StructureArrays, counts: NDArray[np.int64], rows: NDArray[np.bool_]) -> list[str]:
-    """Sentences on forces and energies far from the others."""
-    said = []
-    size = np.linalg.norm(np.nan_to_num(structures.forces), axis=1)
-    largest = np.zeros(len(structures))
-    np.maximum.at(largest, structures.row_of_atom, size)
-    beyond = np.flatnonzero(largest > _LARGE_FORCE)
-    if 0 < 2 * len(beyond) <= len(structures):  # of more, the unit is likelier wrong, which is reported elsewhere
-        row = int(beyond[largest[beyond].argmax()])
-        said.append(
-            f"{len(beyond)} structures have a force above {_LARGE_FORCE:g} eV/Angstrom, the largest "
-            f"{largest[row]:.3g} in row {structures.idx[row]}: they weigh most in the training; look at them"
-        )
-    chosen = np.flatnonzero(rows)
-    if len(chosen) < _FEWEST_ENERGIES:
-        return said
-    atoms = structures.n_atoms[chosen].astype(np.float64)
-    energy = structures.energy[chosen]
-    left = (energy - counts[chosen] @ regression(counts[chosen], energy, intercept=False)) / atoms
-    middle = float(np.median(left))
-    spread = float(np.median(np.abs(left - middle)))
-    beyond = np.flatnonzero(np.abs(left - middle) > max(_FAR_ENERGY * spread, 1e-3))
-    if 0 < len(beyond) <= max(2, len(chosen) // 20):
-        row = int(beyond[np.abs(left[beyond] - middle).argmax()])
-        said.append(
-            f"{len(beyond)} energies are far from the others of their composition, the farthest by "
-            f"{left[row] - middle:+.3g} eV per atom in row {structures.idx[chosen[row]]}: look for calculations that "
-            "did not converge, or for other settings"
-        )
-    return said
 
 
 def described(facts: Look) -> str:

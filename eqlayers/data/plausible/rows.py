@@ -1,0 +1,224 @@
+"""Labels of some structures that the others contradict, and numbers in place of labels that were not computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from ase.data import covalent_radii
+from numpy.typing import NDArray
+
+from eqlayers.data.plausible.pair_model import UNEVEN, VOIGT, PairModel, drawn, pairs_within_reach, rescaled, uneven
+from eqlayers.data.structures import StructureArrays
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_FEW = 3  # structures that are no accident
+_DIGITS = 50.0  # sizes of labels over their last digit, from which on a 0 is no rounding
+_FEWEST, _FITTED = 10, 500  # energies of which a spread says something, and to which energies of atoms are fitted
+_DRAWS = 150  # of labels from which the search for energies of atoms starts
+_OVER = 6  # energies for each energy of an atom, so that half of them are too many for all to be met
+_SPREADS = 15.0  # median deviations of energies
+#: eV an atom: differences of energies of one composition, of like coordination and at all. Tungsten binds by 8.9.
+LIKE, BOUND = 1.0, 12.0
+_SAME_COORDINATION = 0.25  # relative
+_ALIKE, _POOR, _FACTOR = 0.75, 0.4, 8.0  # correlations with a pair potential, and a factor between forces
+
+
+def named(structures: StructureArrays, rows: IntArray, most: int = 8) -> str:
+    """Files and rows of structures, the first ones of each file."""
+    said = []
+    for file in dict.fromkeys(structures.file[rows].tolist()):
+        idx = structures.idx[rows][structures.file[rows] == file]
+        more = f" and {len(idx) - most} more" if len(idx) > most else ""
+        said.append(f"{file} row{'s' * (len(idx) > 1)} {', '.join(map(str, idx[:most]))}{more}")
+    return "; ".join(said)
+
+
+def forces_of(structures: StructureArrays) -> FloatArray:
+    """Root mean square of the lengths of the known forces of each structure, `[N]`; NaN without any."""
+    squares = np.square(structures.forces).sum(axis=1)
+    number = np.bincount(structures.row_of_atom, ~np.isnan(squares))
+    sums = np.bincount(structures.row_of_atom, np.nan_to_num(squares))
+    return np.asarray(np.sqrt(sums / np.where(number > 0, number, np.nan)))
+
+
+def _digit(values: FloatArray) -> float:
+    """The last digit of numbers with few of them, and about 0 for others."""
+    largest = float(np.abs(values).max(initial=0.0))
+    steps = np.diff(np.unique(np.round(values / largest, 12))) if largest else np.empty(0)
+    return float(steps.min(initial=1.0)) * largest
+
+
+def repeated_energies(structures: StructureArrays) -> Iterator[str]:
+    """One energy in structures of different composition, or of different forces, more often than digits allow."""
+    rows = np.flatnonzero(~np.isnan(structures.energy) & (structures.n_atoms > 1))
+    if len(rows) < _FEW:
+        return
+    values, which, number = np.unique(structures.energy[rows], return_inverse=True, return_counts=True)
+    same = rows[which == number.argmax()]
+    forces = np.round(np.log(np.nan_to_num(forces_of(structures)[same]) + 1e-3), 1)  # equal where symmetry makes copies
+    unlike = np.unique(np.column_stack([structures.counts(structures.species)[same], forces]), axis=0)
+    by_chance = len(rows) * _digit(values - values[0]) / max(np.ptp(values), 1e-300) if len(values) > 1 else 0.0
+    if len(unlike) >= _FEW and len(same) > _FEW + 4 * by_chance:
+        yield (
+            f"{len(same)} of {len(rows)} energies are exactly {values[number.argmax()] + 0.0:g} eV, though "
+            f"compositions or forces differ: {named(structures, same)}. Did calculations fail?"
+        )
+
+
+def zero_forces(structures: StructureArrays) -> Iterator[str]:
+    """Forces that are exactly 0 where no symmetry asks for it."""
+    size = forces_of(structures)
+    zero, other = np.flatnonzero((size == 0) & (structures.n_atoms > 1)), size[size > 0]
+    part = drawn(structures.take(zero)) if len(zero) >= _FEW else None
+    if part is None:
+        return
+    digit = _digit(np.abs(structures.forces[~np.isnan(structures.forces)]))
+    force = np.linalg.norm(uneven(part, pairs_within_reach(part))[0], axis=1)
+    rows = np.unique(part.row_of_atom[force > 30 * UNEVEN])
+    if len(rows) >= _FEW and (not len(other) or np.median(other) > _DIGITS * digit):
+        yield (
+            f"all forces are 0 in {len(zero)} of {len(size)} structures, and symmetry asks for it in {len(part)} of "
+            f"them in {len(part) - len(rows)} alone: {named(part, rows)}. Were they computed? Else leave them out"
+        )
+
+
+def poor_stress(structures: StructureArrays) -> Iterator[str]:
+    """Stress that is 0, or has no shear where the atoms have."""
+    rows = np.flatnonzero(~np.isnan(structures.stress[:, 0, 0]) & structures.pbc.all(axis=1))
+    if len(rows) < _FEW:
+        return
+    voigt = np.abs(np.stack([structures.stress[rows, a, b] for a, b in VOIGT], axis=1))
+    digit = _digit(voigt)
+    zero = ~voigt.any(axis=1)
+    if zero.sum() >= _FEW and (zero.all() or np.median(voigt[~zero].max(axis=1)) > _DIGITS * digit):
+        yield (
+            f"stress is 0 in {zero.sum()} of {len(rows)} periodic structures: {named(structures, rows[zero])}. Was it "
+            "computed? Else set data.keys: {stress: null}, or leave it out of these"
+        )
+        return
+    if voigt[:, 3:].any() or np.median(voigt.max(axis=1)) < _DIGITS * digit:
+        return
+    if (part := drawn(structures.take(rows))) is not None:
+        sheared = np.flatnonzero(np.abs(uneven(part, pairs_within_reach(part))[1]).max(axis=1) > UNEVEN)
+        if len(sheared) >= _FEW:
+            yield (
+                f"stress is diagonal in all {len(rows)} structures, though atoms or cells are sheared: "
+                f"{named(part, sheared)}. Its components yz, xz and xy are missing"
+            )
+
+
+def per_atom(structures: StructureArrays) -> Iterator[str]:
+    """Energies that do not grow with the number of atoms."""
+    rows = np.flatnonzero(~np.isnan(structures.energy) & (structures.n_atoms > 1))
+    atoms, counts = structures.n_atoms[rows], structures.counts(structures.species)[rows].astype(np.float64)
+    if len(rows) < _FEWEST or len(rows) < 3 * counts.shape[1] or atoms.max() < 1.5 * atoms.min():
+        return
+    whole, shares = (
+        float(np.median(np.abs(structures.energy[rows] - columns @ _of_atoms(columns, structures.energy[rows]))))
+        for columns in (counts, counts / atoms[:, None])
+    )
+    if 5 * shares < whole:
+        yield (
+            f"energies do not grow with the number of atoms: compositions explain them to {shares:.3g} eV as energies "
+            f"per atom, to {whole:.3g} eV as energies of {atoms.min()} to {atoms.max()} atoms. The likely cause: they "
+            "are divided by the number of atoms. The fix: multiply them by it in the file"
+        )
+
+
+def _of_atoms(columns: FloatArray, label: FloatArray) -> FloatArray:
+    """Coefficients that leave half of the labels nearest, whatever the other half is."""
+    draw, (num, size) = np.random.default_rng(0), columns.shape
+    starts = [np.arange(num), *(draw.permutation(num)[: size + 1] for _ in range(_DRAWS))]
+    best, least = np.zeros(size), np.inf
+    for rows in starts:
+        found: FloatArray = np.linalg.lstsq(columns[rows], label[rows], rcond=1e-6)[0]
+        for _ in range(2):  # to the half that is nearest
+            left = np.abs(label - columns @ found)
+            half = left <= np.median(left)
+            found = np.linalg.lstsq(columns[half], label[half], rcond=1e-6)[0]
+        if (spread := float(np.quantile(np.abs(label - columns @ found), 0.4))) < least:
+            best, least = found, spread
+    return best
+
+
+def far_energies(structures: StructureArrays) -> Iterator[str]:
+    """Energies that are farther from the others of their composition than forces and bonds allow."""
+    rows = np.flatnonzero(~np.isnan(structures.energy) & (structures.n_atoms > 1))
+    if len(rows) < _FEWEST:
+        return
+    atoms = structures.n_atoms[rows].astype(np.float64)
+    columns, label = structures.counts(structures.species)[rows] / atoms[:, None], structures.energy[rows] / atoms
+    some = np.random.default_rng(0).permutation(len(rows))[:_FITTED]
+    if len(some) < _OVER * np.linalg.matrix_rank(columns[some]):
+        return
+    left = label - columns @ _of_atoms(columns[some], label[some])
+    order = np.argsort(left)
+    cut = int(np.diff(left[order]).argmax()) + 1  # the widest gap; the others are on the side of the most
+    most = order[cut:] if 2 * cut <= len(rows) else order[:cut]
+    left -= np.median(left[most])
+    size = forces_of(structures)[rows]
+    allowed = np.maximum(np.fmax(size, np.nanmedian(size)) if np.isfinite(size).any() else 0.0, LIKE)
+    far = np.abs(left) > np.maximum(allowed, _SPREADS * np.median(np.abs(left[most])))
+    if not far.any() or 2 * far.sum() > len(rows):
+        return
+    far[far] &= (np.abs(left[far]) > BOUND) | _is_like(structures, rows[far], rows[~far])
+    if far.any():
+        off = left[far]
+        yield (
+            f"{far.sum()} of {len(rows)} energies are far from the others of their composition, the farthest by "
+            f"{off[np.abs(off).argmax()]:+.3g} eV per atom, where forces and bonds allow {allowed.min():.2g}: "
+            f"{named(structures, rows[far])}. Look for another method, settings or units, or calculations that did not "
+            "converge"
+        )
+
+
+def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> NDArray[np.bool_]:
+    """Whether structures are of the coordination of others: bonds per atom."""
+    draw = np.random.default_rng(0).permutation(others)[:100]
+    part = structures.take(np.concatenate([rows, draw]))
+    first, second, vector = pairs_within_reach(part)
+    bonded = np.linalg.norm(vector, axis=1) < 1.3 * (covalent_radii[part.z[first]] + covalent_radii[part.z[second]])
+    bonds = np.bincount(part.row_of_atom[first][bonded], minlength=len(part)) / part.n_atoms
+    usual = np.median(bonds[len(rows) :])
+    like: NDArray[np.bool_] = np.abs(bonds[: len(rows)] - usual) <= _SAME_COORDINATION * usual
+    return like
+
+
+def unlike_forces(model: PairModel) -> Iterator[str]:
+    """Structures whose forces have another sign or size than one pair potential gives for all."""
+    row, num = model.structures.row_of_atom, len(model.structures)
+    forces = np.nan_to_num(model.structures.forces)
+    if model.explained < _POOR and (other := rescaled(model)) is not None:
+        model = other
+    both, own, theirs = (
+        np.bincount(row, (one * other).sum(axis=1), num)
+        for one, other in ((forces, model.forces), (forces, forces), (model.forces, model.forces))
+    )
+    correlation = both / np.sqrt(np.maximum(own * theirs, 1e-300))
+    real = (model.structures.n_atoms > 2) & np.all(
+        [each > 1e-4 * np.median(theirs) for each in (theirs, 1e4 * own)], axis=0
+    )
+    told = np.flatnonzero(real & (np.abs(correlation) > _ALIKE))
+    if 4 * len(told) < 3 * num or len(told) < _FEWEST:
+        return
+    size = 0.5 * np.log(own[told] / theirs[told])
+    order = np.argsort(size)
+    steps = np.diff(size[order])
+    sized = np.isin(np.arange(len(told)), order[: int(steps.argmax()) + 1])
+    for split, limit in ((correlation[told] < 0, 0.0), (sized, np.log(_FACTOR))):
+        few = split if 2 * split.sum() <= len(told) else ~split
+        ratio = float(np.median(size[few]) - np.median(size[~few])) if few.any() else 0.0
+        if limit and steps.max() > max(limit, 3 * np.std(size[~few])):
+            what = f"are {np.exp(ratio):.3g} times those of the others"
+        elif few.any() and not limit and abs(ratio) < np.log(_FACTOR):
+            what = "point against those of the others"
+        else:
+            continue
+        yield (
+            f"forces of {few.sum()} of {len(told)} structures {what}, beside what one pair potential gives for all: "
+            f"{named(model.structures, told[few])}. They come from another unit, sign or program"
+        )
+        return
