@@ -220,7 +220,11 @@ def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArr
         "that are held, of which forces are 0 along that direction": fixed,
         "of which forces are NaN": absent & known,
     }
-    lines = [f"forces: left out of {int(which.sum()):,} atoms {why}" for why, which in whys.items() if which.any()]
+    lines = []
+    for why, which in whys.items():
+        marked = np.split(which, np.cumsum(sizes)[:-1])
+        if names := [frame.name for frame, part in zip(frames, marked, strict=True) if part.any()]:
+            lines.append(f"forces: left out of {int(which.sum()):,} atoms {why}: {few(names)}")
     return np.where(fixed[:, None], np.nan, forces), lines
 
 

@@ -99,9 +99,9 @@ def test_copies_and_missing_labels_are_named_by_file_and_row() -> None:
     (said,) = check_parts(again, {"train": np.r_[np.arange(40), 40], "val": [], "test": []})
     assert "a.xyz row 3. Remove them" in said
     energy, forces = right.energy.copy(), right.forces.copy()
-    energy[[2, 22]], forces[right.starts[5]] = np.nan, np.nan
+    energy[[2, 22]], forces[right.atoms(5)] = np.nan, np.nan
     said = check_parts(replace(right, energy=energy, forces=forces), {"train": np.arange(40), "val": [], "test": []})
-    assert [line.split(": ")[1] for line in said] == ["a.xyz row 2", "b.xyz row 2", "a.xyz row 5"]
+    assert [line.split(": ")[1] for line in said] == ["a.xyz row 2; b.xyz row 2", "a.xyz row 5"]
 
 
 def test_forces_that_are_0_by_symmetry_explain_nothing() -> None:

@@ -213,8 +213,8 @@ def test_what_cannot_be_used(
 def test_labels_under_two_names_are_all_read() -> None:
     """Free atoms have `energy`, the others `REF_energy`; the configuration leaves both names out."""
     structures = ethanol(30)
-    for symbol in "HCO":
-        structures.append(Atoms(symbol, info={"energy": -1.0}))
+    for symbol, energy in (("H", -13.0), ("C", -60.0), ("O", -60.0)):
+        structures.append(Atoms(symbol, info={"energy": energy}))
     config, text = written(structures)
     assert "energy" not in config["data"]["keys"]
     assert config["data"]["keys"]["forces"] == "REF_forces"
@@ -222,7 +222,7 @@ def test_labels_under_two_names_are_all_read() -> None:
     assert "energy and REF_energy, of 33 structures; taken for granted" in " ".join(text.replace("#", "").split())
     data = StructureDataModule(**config["data"], cache_dir="cache")
     data.setup()
-    assert data.statistics.shifts == {1: -1.0, 6: -1.0, 8: -1.0}
+    assert data.statistics.shifts == {1: -13.0, 6: -60.0, 8: -60.0}
     energies = [data.train_set[row].energy for row in range(len(data.train_set))]
     assert not np.isnan(energies).any()
 
