@@ -1,4 +1,4 @@
-"""Mistakes of some frames, of the order of labels, and of numbers that were not computed; and words that are said."""
+"""Mistakes of some frames, of the order of labels, and of numbers that were not computed; and their words."""
 
 from __future__ import annotations
 

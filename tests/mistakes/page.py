@@ -53,8 +53,8 @@ explains the numbers:
   exactly 0 where symmetry does not make them 0, stress that is 0 or has no shear. The number of digits of the labels
   is the margin.
 - **Some of the structures.** Energies that are farther from the others of their composition than forces times 1 Å, 15
-  median deviations, and 1 eV an atom (12 eV an atom where the number of bonds differs). Forces that point against those
-  of the others, or are more than 8 times larger, beside one pair potential for all. Up to a half may be wrong. Replayed
+  median deviations, and 1 eV an atom (12 eV an atom where the number of bonds differs). Forces that point against
+  the others, or are more than 8 times larger, beside one pair potential for all. Up to a half may be wrong. Replayed
   structures of another method are refused.
 - **Order.** Labels of the frame before or after, cells that are transposed or have other axes, components of shear in
   another order: another order explains the labels, and the one of the file does not.

@@ -23,7 +23,7 @@ _AXES = [axes for axes in itertools.permutations(range(3)) if axes != (0, 1, 2)]
 
 
 def other_frames(structures: StructureArrays, model: PairModel | None) -> Iterator[str]:
-    """Labels that are those of the frame before or after."""
+    """Labels of the frame before or after."""
     numbers = np.split(structures.z, structures.starts[1:])
     same = np.array([len(a) > 1 and np.array_equal(a, b) for a, b in itertools.pairwise(numbers)], dtype=bool)
     good = model is not None and model.explained > _GOOD
@@ -48,7 +48,7 @@ def other_frames(structures: StructureArrays, model: PairModel | None) -> Iterat
                 labels, said = "energies", f"there they are {ratio.value:.3g} times {ratio.source}, here unrelated"
         if labels:
             yield (
-                f"{labels} fit the positions of another frame: {said}. The likely cause: labels are those of the frame "
+                f"{labels} fit the positions of another frame: {said}. The likely cause: they are labels of the frame "
                 f"{word}. The fix: move them in the file, which has them one frame too {moved}"
             )
             return
@@ -60,7 +60,7 @@ def _model(structures: StructureArrays) -> PairModel | None:
 
 
 def other_axes(structures: StructureArrays, model: PairModel | None) -> Iterator[str]:
-    """Cells that are transposed, or whose components are in another order than those of positions."""
+    """Cells that are transposed, or whose components are in another order than the axes of positions."""
     periodic = np.flatnonzero(structures.pbc.all(axis=1))
     if len(periodic) < _FEWEST or (model is not None and model.explained > _GOOD):
         return

@@ -153,7 +153,7 @@ def pairs_within_reach(structures: StructureArrays) -> Pairs:
 
 
 def uneven(structures: StructureArrays, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
-    """What symmetry does not make 0: a force on each atom, `[A, 3]`, and shear, `[N, 3]`, of one soft pair potential.
+    """Force on each atom, `[A, 3]`, and shear, `[N, 3]`, of one soft pair potential: 0 where symmetry makes them so.
 
     Both are without unit; displacements by 0.01 Angstrom make some 0.005 of a force.
     """

@@ -6,18 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from eqlayers.data.plausible.magnitudes import all_electrons, far_neighbors, large_energies, large_forces, net_forces
-from eqlayers.data.plausible.order import other_axes, other_frames, other_shear
+from eqlayers.data.plausible import magnitudes, order, rows
 from eqlayers.data.plausible.pair_model import PairModel, drawn, fitted, pairs_within_reach
 from eqlayers.data.plausible.ratios import Ratio, energy_over_forces, stiffness, stress_over_forces
-from eqlayers.data.plausible.rows import (
-    far_energies,
-    per_atom,
-    poor_stress,
-    repeated_energies,
-    unlike_forces,
-    zero_forces,
-)
 from eqlayers.data.plausible.verdict import Comparison, verdict
 from eqlayers.data.plausible.work import work_between_cells, work_of_forces
 from eqlayers.data.structures import StructureArrays, check_structures
@@ -37,19 +28,23 @@ def check_physics(structures: StructureArrays) -> list[str]:
     check_structures(structures)
     part = drawn(structures)
     model = None if part is None else fitted(part, pairs_within_reach(part))
-    for wrong in (other_axes(structures, model), far_neighbors(structures), per_atom(structures)):
+    for wrong in (order.other_axes(structures, model), magnitudes.far_neighbors(structures), rows.per_atom(structures)):
         if said := list(wrong):
             return said  # all else would follow from it
-    said = [*zero_forces(structures), *poor_stress(structures), *repeated_energies(structures)]
-    if wrong_frames := list(other_frames(structures, model)):
+    said = [*rows.zero_forces(structures), *rows.poor_stress(structures), *rows.repeated_energies(structures)]
+    if wrong_frames := list(order.other_frames(structures, model)):
         return [*said, *wrong_frames]
-    said += [*net_forces(structures), *(unlike_forces(model) if model else ()), *far_energies(structures)]
-    said += other_shear(structures)
+    said += [
+        *magnitudes.net_forces(structures),
+        *(rows.unlike_forces(model) if model else ()),
+        *rows.far_energies(structures),
+    ]
+    said += order.other_shear(structures)
     comparisons = _comparisons(structures, model)
     problems = verdict(comparisons, float(np.median(structures.n_atoms)))
     if problems is None:
         # a factor that all labels share leaves comparisons of two labels as they are
-        return [*said, *large_energies(structures), *large_forces(structures)]
+        return [*said, *magnitudes.large_energies(structures), *magnitudes.large_forces(structures)]
     if any(each.ratio.exact and each.ratio.value < 0 for each in comparisons if each.ratio):
         raise DataError(f"labels of {structures.source} must have the signs of ASE, got others: {problems}")
     return [*said, problems]
@@ -71,7 +66,7 @@ def _comparisons(structures: StructureArrays, model: PairModel | None) -> list[C
     energy = energy or between_cells
     comparisons += [Comparison("energy", "forces", _known({0: energy})), Comparison("forces", None, _known({0: bonds}))]
     if not all(each is not None and each.right for each in (energy, bonds)):  # else it is so by chance
-        comparisons.append(Comparison("energy", None, _known({0: all_electrons(structures)})))
+        comparisons.append(Comparison("energy", None, _known({0: magnitudes.all_electrons(structures)})))
     return [each for each in comparisons if each.ratios]
 
 

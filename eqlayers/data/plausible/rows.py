@@ -212,9 +212,9 @@ def unlike_forces(model: PairModel) -> Iterator[str]:
         few = split if 2 * split.sum() <= len(told) else ~split
         ratio = float(np.median(size[few]) - np.median(size[~few])) if few.any() else 0.0
         if limit and steps.max() > max(limit, 3 * np.std(size[~few])):
-            what = f"are {np.exp(ratio):.3g} times those of the others"
+            what = f"are {np.exp(ratio):.3g} times the forces of the others"
         elif few.any() and not limit and abs(ratio) < np.log(_FACTOR):
-            what = "point against those of the others"
+            what = "point against the forces of the others"
         else:
             continue
         yield (

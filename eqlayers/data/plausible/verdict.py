@@ -51,8 +51,8 @@ class Cause(NamedTuple):
     """One mistake in one label."""
 
     label: str
-    factor: float  # how many times too large the label is
-    said: str  # the end of a sentence that begins with one of ``SPOKEN``
+    factor: float  # how many times the label is too large
+    said: str  # the end of a sentence, which begins with one of ``SPOKEN``
     fix: str = ""  # what to do in the file, a clause; empty where the unit is all
     unit: str = ""  # of the label, if that is the mistake
     rarity: float = 0.0  # 0 for the usual mistakes
