@@ -31,17 +31,17 @@ def other_frames(structures: StructureArrays, model: PairModel | None) -> Iterat
         return
     for step, word, moved in ((-1, "after", "early"), (1, "before", "late")):
         rows = np.flatnonzero(same) + (step < 0)
-        own, other = structures.take(rows), structures.take(rows + step)
+        as_filed, other = structures.take(rows), structures.take(rows + step)
         labels, said = "", ""
-        few = np.sort(np.random.default_rng(0).permutation(len(own))[:_SOME])
-        sets = [own] if good else [own, replace(own, forces=other.forces)]
+        few = np.sort(np.random.default_rng(0).permutation(len(as_filed))[:_SOME])
+        sets = [as_filed] if good else [as_filed, replace(as_filed, forces=other.forces)]
         models = [_model(each.take(few)) for each in sets]
         shares = [*(each.explained if each else 0.0 for each in models), 0.0]
         if shares[1] > _EXPLAINED and 1 - shares[1] < _LEFT * (1 - shares[0]):
             labels, said = "forces", f"a pair potential explains {shares[1]:.0%} of them there, {shares[0]:.0%} here"
         elif "energy" in structures.labels:
-            energies = replace(own, energy=other.energy)
-            ratios = [work_of_forces(own), work_of_forces(energies)]
+            energies = replace(as_filed, energy=other.energy)
+            ratios = [work_of_forces(as_filed), work_of_forces(energies)]
             if ratios == [None, None] and (here := models[0]) is not None:
                 ratios = [energy_over_forces(here), energy_over_forces(replace(here, structures=energies.take(few)))]
             if ratios[0] is None and (ratio := ratios[1]) is not None and ratio.right:
@@ -67,10 +67,10 @@ def other_axes(structures: StructureArrays, model: PairModel | None) -> Iterator
     part = structures.take(periodic[:_SOME])
     orders = [("transposed: its vectors are columns", part.cell.transpose(0, 2, 1))]
     orders += [("in another order of x, y and z than positions", part.cell[:, :, axes]) for axes in _AXES]
-    own = _model(part)
+    as_filed = _model(part)
     for said, cell in orders:
         other = None if np.allclose(cell, part.cell, atol=1e-2) else _model(replace(part, cell=cell))
-        share, here = (each.explained if each else 0.0 for each in (other, own))
+        share, here = (each.explained if each else 0.0 for each in (other, as_filed))
         if share > _EXPLAINED and 1 - share < _LEFT * (1 - here):
             yield (
                 f"a pair potential explains {here:.0%} of the forces by these cells, {share:.0%} by others. The likely "
@@ -86,12 +86,14 @@ def other_shear(structures: StructureArrays) -> Iterator[str]:
     if part is None:
         return
     expected = uneven(part, pairs_within_reach(part))[1]
-    given = np.stack([part.stress[:, a, b] for a, b in VOIGT[3:]], axis=1)
-    given, expected = (each / np.maximum(np.linalg.norm(each, axis=1), 1e-300)[:, None] for each in (given, expected))
-    scale = np.sqrt(np.square(expected).mean(axis=0)) * np.sqrt(np.square(given).mean(axis=0))[:, None]
+    labelled = np.stack([part.stress[:, a, b] for a, b in VOIGT[3:]], axis=1)
+    labelled, expected = (
+        each / np.maximum(np.linalg.norm(each, axis=1), 1e-300)[:, None] for each in (labelled, expected)
+    )
+    scale = np.sqrt(np.square(expected).mean(axis=0)) * np.sqrt(np.square(labelled).mean(axis=0))[:, None]
     if not scale.all():
         return
-    alike = given.T @ expected / len(part) / scale
+    alike = labelled.T @ expected / len(part) / scale
     alike *= np.sign(alike.flat[np.abs(alike).argmax()])
     best = max(_AXES, key=lambda axes: alike[range(3), axes].sum())
     means = np.trace(alike) / 3, alike[range(3), best].mean()

@@ -127,9 +127,9 @@ def rescaled(model: PairModel) -> PairModel | None:
     row, forces = structures.row_of_atom, np.nan_to_num(structures.forces)
     best = model
     for step in range(_ROUNDS):
-        both, own = (np.bincount(row, (forces * each).sum(axis=1)) for each in (best.forces, forces))
-        size = np.abs(both) if step > _ROUNDS - 3 else np.sqrt(own)  # at first, signs of forces of one size
-        factor = np.sign(both) * size / np.where(own > 0, own, np.inf)
+        both, labelled = (np.bincount(row, (forces * each).sum(axis=1)) for each in (best.forces, forces))
+        size = np.abs(both) if step > _ROUNDS - 3 else np.sqrt(labelled)  # at first, signs of forces of one size
+        factor = np.sign(both) * size / np.where(labelled > 0, labelled, np.inf)
         factor /= np.median(np.abs(factor)) + 1e-300
         if (other := fitted(replace(structures, forces=factor[row, None] * structures.forces), pairs)) is None:
             return None

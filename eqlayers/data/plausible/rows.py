@@ -134,13 +134,13 @@ def _of_atoms(columns: FloatArray, label: FloatArray) -> FloatArray:
     starts = [np.arange(num), *(draw.permutation(num)[: size + 1] for _ in range(_DRAWS))]
     best, least = np.zeros(size), np.inf
     for rows in starts:
-        found: FloatArray = np.linalg.lstsq(columns[rows], label[rows], rcond=1e-6)[0]
+        coefficients: FloatArray = np.linalg.lstsq(columns[rows], label[rows], rcond=1e-6)[0]
         for _ in range(2):  # to the half that is nearest
-            left = np.abs(label - columns @ found)
+            left = np.abs(label - columns @ coefficients)
             half = left <= np.median(left)
-            found = np.linalg.lstsq(columns[half], label[half], rcond=1e-6)[0]
-        if (spread := float(np.quantile(np.abs(label - columns @ found), 0.4))) < least:
-            best, least = found, spread
+            coefficients = np.linalg.lstsq(columns[half], label[half], rcond=1e-6)[0]
+        if (spread := float(np.quantile(np.abs(label - columns @ coefficients), 0.4))) < least:
+            best, least = coefficients, spread
     return best
 
 
@@ -193,18 +193,18 @@ def unlike_forces(model: PairModel) -> Iterator[str]:
     forces = np.nan_to_num(model.structures.forces)
     if model.explained < _POOR and (other := rescaled(model)) is not None:
         model = other
-    both, own, theirs = (
+    both, labelled, theirs = (
         np.bincount(row, (one * other).sum(axis=1), num)
         for one, other in ((forces, model.forces), (forces, forces), (model.forces, model.forces))
     )
-    correlation = both / np.sqrt(np.maximum(own * theirs, 1e-300))
+    correlation = both / np.sqrt(np.maximum(labelled * theirs, 1e-300))
     real = (model.structures.n_atoms > 2) & np.all(
-        [each > 1e-4 * np.median(theirs) for each in (theirs, 1e4 * own)], axis=0
+        [each > 1e-4 * np.median(theirs) for each in (theirs, 1e4 * labelled)], axis=0
     )
     told = np.flatnonzero(real & (np.abs(correlation) > _ALIKE))
     if 4 * len(told) < 3 * num or len(told) < _FEWEST:
         return
-    size = 0.5 * np.log(own[told] / theirs[told])
+    size = 0.5 * np.log(labelled[told] / theirs[told])
     order = np.argsort(size)
     steps = np.diff(size[order])
     sized = np.isin(np.arange(len(told)), order[: int(steps.argmax()) + 1])
