@@ -420,7 +420,7 @@ def trained(*args: Any, **options: Any) -> dict[str, Any]:
     return recorded(*args, **options)[0]
 
 
-QUIET = pytest.mark.filterwarnings("ignore:the forces of structures", "ignore:.*(workers|logging interval|fork)")
+QUIET = pytest.mark.filterwarnings("ignore::eqlayers.errors.EqlayersWarning", "ignore:.*(workers|logging|fork)")
 
 
 @QUIET
@@ -462,8 +462,8 @@ def test_a_run_that_goes_on_with_larger_batches_has_a_rate_to_the_end(
     want = [1e-2 * learning_rate_factor(step, 0, 37) for step in range(22, 37)]
     assert kept.rates == pytest.approx(want, rel=1e-12)
     assert min(kept.rates) > 0
-    rates = [row["learning_rate"] for row in read_history(tmp_path)][-2:]
-    assert rates == pytest.approx([1e-2 * learning_rate_factor(step, 0, 37) for step in (34, 37)], rel=1e-12)
+    rates = [row["learning_rate"] for row in read_history(tmp_path)]
+    assert rates[-2:] == pytest.approx([1e-2 * learning_rate_factor(n, 0, 37) for n in (34, 37)], rel=1e-12)
 
 
 @QUIET
@@ -475,9 +475,8 @@ def test_the_loss_of_a_validation_does_not_depend_on_its_batches(sizes: Path, tm
         (values,) = in_float64(tmp_path).validate(made, datamodule=data, verbose=False)
         losses.append(values["val/loss"])
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-12)
-    data = structures(sizes, val=5)
-    data.setup()
     rows: dict[str, Any] = {"energy": [], "forces": []}
+    (data := structures(sizes, val=5)).setup()
     for one in data.val_dataloader():  # type: ignore[union-attr]
         for name, value, label, factor in made._rows(one, made(one)):
             error = ((value - label) * factor).norm(dim=1)
@@ -497,7 +496,5 @@ def test_the_best_epoch_is_the_one_of_the_lowest_loss_of_its_stage(
     first = losses.index(min(losses[:4])), 4 + losses[4:].index(min(losses[4:]))
     assert errors.index(min(errors)) not in first, "the test needs another epoch with the lowest error"
     assert first[0] == losses.index(min(losses)), "losses with larger weights are larger"
-    if monitor:
-        assert best == errors.index(min(errors))
-    else:
-        assert (read_checkpoint(checkpoint_path(tmp_path, "first_stage"))["epoch"], best) == first
+    stage = checkpoint_path(tmp_path, "first_stage")
+    assert best == errors.index(min(errors)) if monitor else (read_checkpoint(stage)["epoch"], best) == first

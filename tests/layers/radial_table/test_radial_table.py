@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -449,20 +448,6 @@ def test_in_evaluation_mode_gradients_of_weights_are_made_where_they_are_asked_f
     torch.testing.assert_close(radial.weights[0].grad, wanted[0].detach(), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "arithmetic",
-    [
-        lambda w: 1.1 * w, lambda w: w * 2, lambda w: 2 * w, lambda w: w + w, lambda w: w / 2, lambda w: -w,
-        lambda w: torch.ones(2) * w, lambda w: w - torch.ones(2, 3), lambda w: w @ torch.eye(3), lambda w: w**2,
-    ],
-)  # fmt: skip
-def test_weights_by_interpolation_are_read_before_arithmetic(arithmetic: Callable[[TabledWeights], object]) -> None:
-    """A tuple would be repeated, added to another, or refused in torch's words."""
-    weights = RadialTable(RadialNetwork(3), knots=16)(torch.tensor([1.0, 2.0]))
-    with pytest.raises(ConfigError, match=r"must be read before arithmetic, got 2 .* \[E, 3\] .*weights\.weights"):
-        arithmetic(weights)
-
-
 def test_a_frozen_or_kept_table_is_rounded_once() -> None:
     """From float64: roundings of a network in float32 between knots would be slopes."""
     network = RadialNetwork(5, hidden=(16,))
@@ -473,24 +458,6 @@ def test_a_frozen_or_kept_table_is_rounded_once() -> None:
     assert torch.equal(frozen.table, exact.table.float())
     kept = RadialTable(network, knots=64).eval()(torch.tensor([1.0])).table
     assert torch.equal(kept, frozen.table)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda w: torch.mul(w, 2.0), lambda w: torch.cat([torch.ones(2, 3), w]), lambda w: torch.mul(input=w, other=w),
-        torch.nn.Linear(3, 3), torch.nn.SiLU(), lambda w: torch.einsum("ij,ij->i", torch.ones(2, 3), w),
-        lambda w: torch.cat(tensors=[w]), lambda w: torch.stack(tensors=[torch.ones(2, 3), w]), abs, lambda w: w // 2,
-        lambda w: w > 0,
-    ],
-)  # fmt: skip
-def test_weights_by_interpolation_are_read_before_functions_of_torch(function: Callable[[Any], object]) -> None:
-    weights = RadialTable(RadialNetwork(3), knots=16)(torch.tensor([1.0, 2.0]))
-    with pytest.raises(ConfigError, match=r"must be read before arithmetic, got 2 .*weights\.weights"):
-        function(weights)
-    with pytest.raises(AttributeError, match=r"must be read before 'sum' .*weights\.weights"):
-        weights.sum()  # type: ignore[attr-defined]
-    assert not hasattr(weights, "nothing")
 
 
 @pytest.mark.parametrize("pairs", [1, 3])
@@ -528,11 +495,3 @@ def test_live_tables_of_half_precision_are_as_good_as_frozen_ones(dtype: torch.d
     r = torch.rand(300).mul_(4.6).add_(0.2)
     wanted, live = (_slopes(one, r.to(kind)) for one, kind in ((made.double(), torch.float64), (made.to(dtype), dtype)))
     assert float((live - wanted).abs().max() / wanted.abs().max()) <= 20 * torch.finfo(dtype).eps
-
-
-@pytest.mark.parametrize("knots", [256, 400])
-@pytest.mark.parametrize("trained", [True, False])
-def test_lengths_of_another_dtype_give_weights_of_the_network(knots: int, trained: bool) -> None:
-    """In training as in validation, with any number of knots."""
-    made = RadialNetwork(8, hidden=(8,), basis=TabledBasis(BesselBasis(8, 5.0), knots)).requires_grad_(trained)
-    assert made(torch.tensor([1.0, 2.0], dtype=torch.float64)).coefficients.dtype == torch.float32
