@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-WARNINGS = pytest.mark.filterwarnings("ignore:.*test structures are in the training part")
+WARNINGS = pytest.mark.filterwarnings("ignore:.*(structures are in the training part|are NaN or missing)")
 
 
 @WARNINGS

@@ -42,8 +42,8 @@ def other_frames(structures: StructureArrays, model: PairModel | None) -> Iterat
         elif "energy" in structures.labels:
             energies = replace(as_filed, energy=other.energy)
             ratios = [work_of_forces(as_filed), work_of_forces(energies)]
-            if ratios == [None, None] and (here := models[0]) is not None:
-                ratios = [energy_over_forces(here), energy_over_forces(replace(here, structures=energies.take(few)))]
+            if ratios == [None, None] and (here := models[0]) is not None and (there := _model(energies.take(few))):
+                ratios = [energy_over_forces(here), energy_over_forces(there)]
             if ratios[0] is None and (ratio := ratios[1]) is not None and ratio.right:
                 labels, said = "energies", f"there they are {ratio.value:.3g} times {ratio.source}, here unrelated"
         if labels:
