@@ -27,6 +27,8 @@ from eqlayers.train.potential import PotentialModule
 from eqlayers.train.schedule import Plan, learning_rate_factor
 from tests.train.waters import displaced_waters
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*are NaN or missing")
+
 SMALL = {"species": [1, 8], "hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2, "cutoff": 3.0, "radial_hidden": [8]}
 
 
@@ -342,9 +344,6 @@ def test_settings_that_a_checkpoint_overrides_are_said(folder: Path, capsys: pyt
     ((name, stopping),) = (pair for pair in after["callbacks"].items() if pair[0].startswith("Stopping"))
     assert "'val/loss'" in name, "it follows the value that chooses best.ckpt"
     assert stopping["patience"] == 77, "what is asked for holds where nothing speaks against it"
-
-
-# -- batches ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
