@@ -86,7 +86,7 @@ def errors(run: Path) -> dict[str, float]:
 
 @pytest.mark.long
 @pytest.mark.thinned(6)
-@pytest.mark.filterwarnings("ignore:the forces of structures")  # they are random
+@pytest.mark.filterwarnings("ignore:the forces of structures", "ignore:.*are NaN or missing")  # they are random
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, one_batch = CASES[case]
