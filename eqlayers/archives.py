@@ -71,7 +71,7 @@ def read_tensors(path: Path, map_location: Any = "cpu") -> Any:
 
 @contextmanager
 def open_arrays(file: IO[bytes]) -> Iterator[Any]:
-    """The arrays of an npz archive by name, after a look at all of them: NumPy compares what it reads to the end."""
+    """The arrays of an npz archive by name; all members are checked first, as NumPy checks only what is read whole."""
     check_whole(file)
     with np.load(file, allow_pickle=False) as arrays:
         yield arrays

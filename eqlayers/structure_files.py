@@ -36,7 +36,7 @@ _ENDINGS = re.compile(r"^[^.].*\.(xyz|extxyz|traj)(\.gz|\.bz2|\.xz|\.zst)?$")  #
 _PART = re.compile(r"(.+)@(-?\d+|-?\d*:-?\d*(?::-?\d*)?)")
 #: u, of deuterium and tritium, which are hydrogen.
 _ISOTOPES = {"D": 2.014101778, "T": 3.016049281}
-_ISOTOPE = re.compile(r"^(\s*)([DT])(?=\s)")
+_ISOTOPE = re.compile(r"(?m)^(\s*)([DT])(?=\s)")
 _ASYMMETRY = 0.1  # of the largest number: more is no noise
 _MATRIX = re.compile(r"(?<!\S)(stress|virial)=")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|\{[^}]*\}|\[[^\]]*\]")
@@ -187,10 +187,12 @@ def _structure(frame: int, first: int, lines: list[str], twice: dict[str, list[s
 
 def _parsed(lines: list[str]) -> Atoms:
     """The structure of a frame; D and T are hydrogen of another mass."""
-    isotopes = [isotope[2] if (isotope := _ISOTOPE.match(line)) else "" for line in lines[2:]]
-    plain = [*lines[:2], *(_ISOTOPE.sub(r"\1H", line) for line in lines[2:])]
-    atoms = next(read_xyz(StringIO("".join(plain)), 0, _header))
-    if any(isotopes) and not atoms.has("masses"):
+    head, body = "".join(lines[:2]), "".join(lines[2:])
+    if _ISOTOPE.search(body) is None:
+        return next(read_xyz(StringIO(head + body), 0, _header))
+    atoms = next(read_xyz(StringIO(head + _ISOTOPE.sub(r"\1H", body)), 0, _header))
+    if not atoms.has("masses"):
+        isotopes = [isotope[2] if (isotope := _ISOTOPE.match(line)) else "" for line in lines[2:]]
         atoms.set_masses([_ISOTOPES.get(*pair) for pair in zip(isotopes, atoms.get_masses(), strict=False)])
     return atoms
 

@@ -16,6 +16,7 @@ from eqlayers.data.readers import read_structures
 from eqlayers.errors import DataError, EqlayersWarning, MissingPackageError
 from eqlayers.simulate.frames import frames, one_frame
 from eqlayers.structure_files import Found, files_of, structures_of
+from tests.each import each
 
 HEADER = "Properties=species:S:1:pos:R:3:forces:R:3 energy={}"
 
@@ -53,7 +54,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@each("kind", WRONG)
 def test_a_wrong_frame_is_named_or_left_out(tmp_path: Path, kind: str) -> None:
     changed, left, message = WRONG[kind]
     file = tmp_path / "set.xyz"
@@ -120,8 +121,7 @@ STRESS: dict[str, str | list[int]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["stress", "virial", "REF_stress"])
-@pytest.mark.parametrize("numbers", STRESS)
+@each("name, numbers", [(name, numbers) for name in ("stress", "virial", "REF_stress") for numbers in STRESS])
 def test_shear_is_read_or_refused(tmp_path: Path, name: str, numbers: str) -> None:
     file, wanted = tmp_path / "set.xyz", STRESS[numbers]
     file.write_text(text((2, HEADER.format(0) + f' Lattice="5 0 0 0 5 0 0 0 5" {name}="{numbers}"')))

@@ -100,7 +100,7 @@ NO_UNIT = "unit of the file"
 
 
 def own_target(name: str, unit: str, extensive: bool) -> Target:
-    """A property of own molecules, whose numbers and unit stay as they are.
+    """The target of a property in the user's file; its values are not converted.
 
     Example:
         >>> own_target("gap", "eV", extensive=False).report_unit

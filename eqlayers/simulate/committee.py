@@ -70,8 +70,8 @@ def chosen(models: Sequence[str]) -> str | list[str]:
 class Compared:
     """Errors of a quantity where there are labels, and deviations of a committee, over many structures."""
 
-    def __init__(self, name: str, unit: str) -> None:
-        self.name, self.unit = name, unit
+    def __init__(self, name: str, unit: str, factor: float = 1000.0) -> None:
+        self.name, self.unit, self.factor = name, unit, factor
         self._errors: list[Array] = []
         self._deviations: list[Array] = []
         self._pairs: list[Array] = []
@@ -91,20 +91,20 @@ class Compared:
     def mean_error(self) -> float | None:
         """The mean absolute error, in the unit; None without labels."""
         values = np.hstack([np.empty(0), *self._errors])
-        return 1000 * float(np.abs(values).mean()) if values.size else None
+        return self.factor * float(np.abs(values).mean()) if values.size else None
 
     def error_rows(self) -> list[tuple[str, str]]:
         """A line of the table that `predict` prints; none without labels."""
         if (mean := self.mean_error()) is None:
             return []
-        root = 1000 * np.sqrt(np.square(np.hstack(self._errors)).mean())
+        root = self.factor * np.sqrt(np.square(np.hstack(self._errors)).mean())
         return [(f"error of {self.name}", f"mean {mean:.4g}, root mean square {root:.4g} {self.unit}")]
 
     def deviation_rows(self) -> list[tuple[str, str]]:
         """A line of the table that `predict` prints; none of a single potential."""
         if not self._deviations:
             return []
-        values = 1000 * np.concatenate(self._deviations)
+        values = self.factor * np.concatenate(self._deviations)
         text = f"mean {values.mean():.4g}, largest {values.max():.4g} {self.unit}"
         deviations, errors = np.hstack([np.empty((2, 0)), *self._pairs])
         if fit := calibration(deviations, errors):

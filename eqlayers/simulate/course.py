@@ -144,8 +144,8 @@ def _panels(course: Course, settings: DynamicsSettings) -> list[Panel]:
     return panels
 
 
-def _of_atoms(trajectory: Path, course: Course, periodic: bool) -> list[Panel]:
-    """Pictures of distances and displacements, from evenly spaced frames; displacements in cells that stay alone."""
+def _of_atoms(trajectory: Path, course: Course, barostat: bool) -> list[Panel]:
+    """Panels of distances and, if the cell is constant, of displacements, from evenly spaced frames."""
     most = max(FEWEST, min(MOST_FRAMES, MOST_ATOMS // course.atoms))
     step = -(-len(course.time) // most)
     images = list(frames(trajectory, f"::{step}"))
@@ -156,7 +156,7 @@ def _of_atoms(trajectory: Path, course: Course, periodic: bool) -> list[Panel]:
         curves: list[Curve] = [(g, name, looks[n % len(looks)]) for n, (name, g) in enumerate(functions.items())]
         caption = f"Radial distribution function, mean of {len(images)} frames."
         panels.append(Panel(caption, "g(r)", curves, ("distance (A)", distances)))
-    if not periodic:
+    if not barostat:
         squares = mean_square_displacement(images)
         curves = [(values, name, looks[n % len(looks)]) for n, (name, values) in enumerate(squares.items())]
         caption = "Mean square displacement from the first frame, relative to the centre of mass."

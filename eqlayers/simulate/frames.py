@@ -27,7 +27,7 @@ OF_ATOMS = ("energies_deviation", "forces_deviation")
 
 
 def frames(path: str | Path, index: str = "") -> Iterator[Atoms]:
-    """Structures of a file, or of several, one by one as they are read; an index takes a part of the file."""
+    """Iterate over the structures of one or several files; ``index`` selects some, such as ``-1`` or ``:4``."""
     name = check_path("structures", path, "the path of a file")
     files, which = files_of(name)
     if index and which == slice(None):

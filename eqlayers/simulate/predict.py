@@ -20,6 +20,7 @@ from ..integrations.ase import as_potential, predict
 from ..models import read_potential
 from ..models.committee import DEVIATION, committee_files
 from ..models.molecule_property import load_property
+from ..structure_files import is_asymmetric
 from ..units import unit_of, unit_size
 from .committee import Compared, chosen
 from .describe import lines
@@ -120,11 +121,12 @@ def _compared() -> dict[str, Compared]:
 
 
 def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
-    """A value as numbers of a shape, or None; a matrix becomes the six numbers of Voigt that ASE has."""
+    """A value as numbers of a shape, or None; a symmetric matrix becomes the six numbers of Voigt that ASE has."""
     try:
         array = np.asarray(value, dtype=np.float64)
         if shape == (6,) and array.size == 9:
-            return full_3x3_to_voigt_6_stress(array.reshape(3, 3))
+            matrix = array.reshape(3, 3)
+            return None if is_asymmetric(matrix) else full_3x3_to_voigt_6_stress(matrix)
         return array.reshape(shape)
     except (TypeError, ValueError):
         return None

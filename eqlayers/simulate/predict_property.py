@@ -17,6 +17,7 @@ from ..core.errors import DataError
 from ..files import atomic_write
 from ..models.atoms import NeighborLists, check_atoms, collate
 from ..models.molecule_property import MoleculeProperty
+from .committee import Compared
 from .describe import lines
 from .frames import frames, set_aside
 from .watch import progress
@@ -26,8 +27,8 @@ def predict_property(learned: MoleculeProperty, options: argparse.Namespace, out
     """Write each molecule with its value under the property's name, a label of that name as REF_name."""
     name, size = learned.name, check_integer("--batch-size", options.batch_size, 1)
     by = f"{name}_predicted_by"  # in files that this function wrote
-    errors: list[float] = []
-    count = 0
+    errors = Compared(name, learned.unit, factor=1.0)
+    count = labelled = 0
     with atomic_write(output) as file, progress("predict", 0) as say, torch.inference_mode():
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
         read = frames(options.structures)
@@ -52,19 +53,14 @@ def predict_property(learned: MoleculeProperty, options: argparse.Namespace, out
                 elif (label := atoms.info.get(name)) is not None:
                     set_aside(atoms.info, name)
                 if isinstance(label, (int, float, np.number)):
-                    errors.append(value - float(label))
+                    errors.add(np.array([value - float(label)]), None)
+                    labelled += int(np.isfinite(label))
                 atoms.info |= {name: value, by: " ".join(options.model)}
                 ase.io.write(text, atoms, format="extxyz")
             count += len(molecules)
             say(count, f"{count} structures")
         text.detach()
-    known = np.array(errors)[np.isfinite(errors)]
-    about = f"{len(known)} of {name}, taken as {learned.unit}" if known.size else "none were found to compare with"
+    about = f"{labelled} of {name}, taken as {learned.unit}" if labelled else "none were found to compare with"
     rows = [("structures", f"{count} of {options.structures}"), ("labels", about), ("output", str(output))]
-    if known.size:
-        root = np.sqrt(np.square(known).mean())
-        rows.append(
-            (f"error of {name}", f"mean {np.abs(known).mean():.4g}, root mean square {root:.4g} {learned.unit}")
-        )
-    print(lines(rows))
+    print(lines(rows + errors.error_rows()))
     return 0

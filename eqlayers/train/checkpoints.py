@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
@@ -135,14 +135,35 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return read_checkpoint(path, map_location)
 
 
-class Best(ModelCheckpoint):
+class OfOneLoss(Callback):
+    """Base of callbacks that compare values of validations: losses with other weights are not compared."""
+
+    monitor: Any
+    weights: dict[str, float] | None = None
+
+    def changes(self, trainer: Trainer, module: LightningModule) -> bool:
+        """Whether the monitored loss has other weights than at the last validation, as in a second stage."""
+        if trainer.sanity_checking or self.monitor != "val/loss":
+            return False
+        before, self.weights = self.weights, module.loss_weights()  # type: ignore[operator]
+        return before not in (None, self.weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The callback's state, and the weights of the loss that was compared."""
+        return super().state_dict() | {"loss_weights": self.weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the best of an earlier start."""
+        super().load_state_dict(state_dict)
+        self.weights = state_dict.get("loss_weights")
+
+
+class Best(OfOneLoss, ModelCheckpoint):
     """`best.ckpt`: the epoch whose value on the validation part is the lowest; the last epoch is validated as well.
 
-    Losses with other weights are not compared: with the second stage of a training `best.ckpt` begins anew, and the
-    best of the first stage is in `first_stage.ckpt`.
+    With the second stage of a training `best.ckpt` begins anew, and the best of the first stage is in
+    `first_stage.ckpt`.
     """
-
-    weights: dict[str, float] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Take what is monitored from the module, unless it was named."""
@@ -158,35 +179,24 @@ class Best(ModelCheckpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the best of another loss."""
-        if not trainer.sanity_checking and self.monitor == "val/loss":
-            weights = pl_module.loss_weights()  # type: ignore[operator]
-            if self.weights not in (None, weights):
-                self.best_k_models, self.best_model_score, self.kth_best_model_path = {}, None, ""
-                best = Path(str(self.dirpath)) / "best.ckpt"
-                # copied: a kill before the next save must leave best.ckpt, which may be one of this stage after a kill
-                if trainer.is_global_zero and best.is_file() and _loss_weights_of(best) == self.weights:
-                    with atomic_write(best.with_name("first_stage.ckpt")) as file:
-                        file.write(best.read_bytes())
-            self.weights = weights
+        before = self.weights
+        if self.changes(trainer, pl_module):
+            self.best_k_models, self.best_model_score, self.kth_best_model_path = {}, None, ""
+            best = Path(str(self.dirpath)) / "best.ckpt"
+            # copied: a kill before the next save must leave best.ckpt, which may be one of this stage after a kill
+            if trainer.is_global_zero and best.is_file() and _loss_weights_of(best) == before:
+                with atomic_write(best.with_name("first_stage.ckpt")) as file:
+                    file.write(best.read_bytes())
         super().on_validation_end(trainer, pl_module)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Lightning's state, and the weights of the loss that was compared."""
-        return super().state_dict() | {"weights": self.weights}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the best of an earlier start."""
-        super().load_state_dict(state_dict)
-        self.weights = state_dict.get("weights")
 
 
 def _loss_weights_of(path: Path) -> dict[str, float] | None:
     """Weights of the loss by which a checkpoint was the best."""
-    states = read_checkpoint(path).get("callbacks", {}).values()
-    return next((state["weights"] for state in states if "weights" in state), None)
+    states = read_checkpoint(path).get("callbacks", {}).items()
+    return next((state["loss_weights"] for name, state in states if name.startswith("Best")), None)
 
 
-class Stopping(EarlyStopping):
+class Stopping(OfOneLoss, EarlyStopping):
     """Ends a fit when the monitored value gets no better; a loss with other weights is waited for anew.
 
     Args:
@@ -200,27 +210,13 @@ class Stopping(EarlyStopping):
         20
     """
 
-    weights: dict[str, float] | None = None
-
     def __init__(self, monitor: str | None = None, patience: int = 50, strict: bool = False, **options: Any) -> None:
         super().__init__(monitor, patience=patience, strict=strict, **options)  # type: ignore[arg-type]  # set by the fit
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the best of another loss."""
-        weights = pl_module.loss_weights()  # type: ignore[operator]
-        if not trainer.sanity_checking:
-            if self.monitor == "val/loss" and self.weights not in (None, weights):
-                self.best_score, self.wait_count = torch.full_like(self.best_score, math.inf), 0
-            self.weights = weights
-
-    def state_dict(self) -> dict[str, Any]:
-        """Lightning's state, and the weights of the loss that was compared."""
-        return super().state_dict() | {"loss_weights": self.weights}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the best of an earlier start."""
-        super().load_state_dict(state_dict)
-        self.weights = state_dict.get("loss_weights")
+        if self.changes(trainer, pl_module):
+            self.best_score, self.wait_count = torch.full_like(self.best_score, math.inf), 0
 
 
 def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelCheckpoint]:

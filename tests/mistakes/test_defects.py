@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from eqlayers.data.plausible import check_parts, check_physics, check_shifts
 from eqlayers.data.structures import StructureArrays
+from tests.each import each
 
 from .defects import DEFECTS, Defect, bad_rows, base, rows_times
 from .mistakes import said_of
@@ -28,34 +28,49 @@ MISSED = {
 }
 
 
-def cases() -> list[Any]:
-    """Each defect in each of its sets; all but one are slow."""
-    chosen = []
-    for turn, defect in enumerate(DEFECTS):
-        names = [name for name in defect.sets if (defect.name, name) not in MISSED]
-        for place, name in enumerate(names):
-            marks = [] if place == turn % len(names) else [pytest.mark.slow]
-            chosen.append(pytest.param(defect, name, id=f"{defect.name}-{name}", marks=marks))
-    return chosen
+ALL = [(defect, name) for defect in DEFECTS for name in defect.sets if (defect.name, name) not in MISSED]
+#: Each defect in one of its sets.
+SOME = [
+    found[turn % len(found)]
+    for turn, defect in enumerate(DEFECTS)
+    if (found := [case for case in ALL if case[0] is defect])
+]
 
 
-@pytest.mark.parametrize(("defect", "name"), cases())
-def test_a_defect_is_found_and_named(defect: Defect, name: str) -> None:
+def name_of(case: tuple[Defect, str]) -> str:
+    return f"{case[0].name}, {case[1]}"
+
+
+def find(defect: Defect, name: str) -> None:
     assert any(defect.said in sentence for sentence in said_of(defect.made(base(name))))
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        pytest.param(name, size, marks=[] if size == 12 else [pytest.mark.slow])
-        for name in RIGHT
-        for size in (6, 12, 40)
-    ],
-)
-def test_right_sets_get_no_word_but_a_remark(name: str, size: int) -> None:
-    """Large forces, energies of all electrons, forces that are 0 by symmetry, scans in random order."""
+@each("case", SOME, ids=name_of)
+def test_a_defect_is_found_and_named(case: tuple[Defect, str]) -> None:
+    find(*case)
+
+
+@pytest.mark.slow
+@each("case", [case for case in ALL if case not in SOME], ids=name_of)
+def test_a_defect_is_found_in_other_sets(case: tuple[Defect, str]) -> None:
+    find(*case)
+
+
+def only_remarks(name: str, size: int) -> None:
     said = said_of(RIGHT[name](size, 0))
     assert [sentence for sentence in said if not sentence.startswith("remark: force components")] == []
+
+
+@each("name", RIGHT)
+def test_right_sets_get_no_word_but_a_remark(name: str) -> None:
+    """Large forces, energies of all electrons, forces that are 0 by symmetry, scans in random order."""
+    only_remarks(name, 12)
+
+
+@pytest.mark.slow
+@each("name, size", [(name, size) for name in RIGHT for size in (6, 40)])
+def test_right_sets_of_other_sizes(name: str, size: int) -> None:
+    only_remarks(name, size)
 
 
 def test_the_rows_are_named() -> None:

@@ -16,6 +16,7 @@ from eqlayers.models import Potential, build_potential, describe_potential, load
 from eqlayers.models.classes import PUBLIC, build_part, check_part, describe_part, named_classes
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork
+from tests.each import each
 
 OWN = """
     import os
@@ -77,8 +78,7 @@ FOREIGN = ["my_network.Network", "my_network.function", "os.system", "torch.nn.L
 FOREIGN += ["eqlayers.models.Potential", "eqlayers.testing.networks.ToyNetwork", "eqlayers.nn.zbl", "Found", ".x", ""]
 
 
-@pytest.mark.parametrize("path", FOREIGN)
-@pytest.mark.parametrize("part", ["network", "repulsion"])
+@each("part, path", [(part, path) for part in ("network", "repulsion") for path in FOREIGN])
 def test_a_class_that_was_not_named_is_not_imported(module: str, tmp_path: Path, path: str, part: str) -> None:
     description = described("eqlayers.testing.ToyNetwork", num_species=1)
     description[part] = {"class_path": path, "init_args": {}}
@@ -130,7 +130,7 @@ CLASSES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "options", "message"), CLASSES, ids=str)
+@each("path, options, message", CLASSES)
 def test_classes_that_were_named_and_cannot_be_used(path: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_potential(described(path, **options), classes=path)
@@ -153,7 +153,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize(("part", "message"), PARTS, ids=[message for _, message in PARTS])
+@each("part, message", PARTS, ids=lambda row: row[1])
 def test_parts_that_are_not_plain(part: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_part("the network", part)

@@ -9,7 +9,7 @@ import numpy as np
 from ase import units as ase_units
 from ase.data import covalent_radii
 
-from eqlayers.data.plausible.pair_model import drawn, is_loose, pairs_within_reach
+from eqlayers.data.plausible.pair_model import Pairs, is_loose
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.plausible.rows import IntArray, forces_of, named
 from eqlayers.data.structures import StructureArrays
@@ -107,18 +107,20 @@ def check_sizes(structures: StructureArrays) -> list[str]:
     return []
 
 
-def far_neighbors(structures: StructureArrays) -> Iterator[str]:
-    """Positions in another unit: the nearest atoms are farther than bonds reach, or nearer than nuclei come."""
+def far_neighbors(structures: StructureArrays, part: StructureArrays | None, pairs: Pairs | None) -> Iterator[str]:
+    """Positions in another unit: the nearest atoms are farther than bonds reach, or nearer than nuclei come.
+
+    ``pairs`` are of a drawn ``part`` of the structures.
+    """
     if len(dense := np.flatnonzero(~is_loose(structures) & (structures.n_atoms > 2))):
         first = structures.take(dense[:1])
         apart = np.linalg.norm(first.pos[:500, None] - first.pos[:500], axis=2) + 100.0 * np.eye(min(len(first.z), 500))
         size = float(np.median(apart.min(axis=1) / (2 * covalent_radii[first.z[:500]])))
         yield _too_near(structures, dense, "less than 1 Angstrom^3 for an atom", size)
         return
-    part = drawn(structures)
-    if part is None:
+    if part is None or pairs is None:
         return
-    first, second, vector = pairs_within_reach(part)
+    first, second, vector = pairs
     radii = covalent_radii[part.z]
     nearest = np.full(len(radii), 100.0)  # beyond reach
     np.minimum.at(nearest, first, np.linalg.norm(vector, axis=1) / (radii[first] + radii[second]))

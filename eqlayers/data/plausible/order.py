@@ -29,22 +29,21 @@ def other_frames(structures: StructureArrays, model: PairModel | None) -> Iterat
     good = model is not None and model.explained > _GOOD
     if same.sum() < _FEWEST or "forces" not in structures.labels:
         return
+    here = 0.0 if model is None else model.explained
+    related = work_of_forces(structures) or (None if model is None else energy_over_forces(model))
     for step, word, moved in ((-1, "after", "early"), (1, "before", "late")):
         rows = np.flatnonzero(same) + (step < 0)
         as_filed, other = structures.take(rows), structures.take(rows + step)
         labels, said = "", ""
         few = np.sort(np.random.default_rng(0).permutation(len(as_filed))[:_SOME])
-        sets = [as_filed] if good else [as_filed, replace(as_filed, forces=other.forces)]
-        models = [_model(each.take(few)) for each in sets]
-        shares = [*(each.explained if each else 0.0 for each in models), 0.0]
-        if shares[1] > _EXPLAINED and 1 - shares[1] < _LEFT * (1 - shares[0]):
-            labels, said = "forces", f"a pair potential explains {shares[1]:.0%} of them there, {shares[0]:.0%} here"
-        elif "energy" in structures.labels:
+        there = None if good else _model(replace(as_filed, forces=other.forces).take(few))
+        if there is not None and there.explained > _EXPLAINED and 1 - there.explained < _LEFT * (1 - here):
+            labels, said = "forces", f"a pair potential explains {there.explained:.0%} of them there, {here:.0%} here"
+        elif "energy" in structures.labels and related is None:
             energies = replace(as_filed, energy=other.energy)
-            ratios = [work_of_forces(as_filed), work_of_forces(energies)]
-            if ratios == [None, None] and (here := models[0]) is not None and (there := _model(energies.take(few))):
-                ratios = [energy_over_forces(here), energy_over_forces(there)]
-            if ratios[0] is None and (ratio := ratios[1]) is not None and ratio.right:
+            fit = None if (ratio := work_of_forces(energies)) else _model(energies.take(few))
+            ratio = energy_over_forces(fit) if fit is not None else ratio
+            if ratio is not None and ratio.right:
                 labels, said = "energies", f"there they are {ratio.value:.3g} times {ratio.source}, here unrelated"
         if labels:
             yield (

@@ -27,8 +27,13 @@ def check_physics(structures: StructureArrays) -> list[str]:
     """
     check_structures(structures)
     part = drawn(structures)
-    model = None if part is None else fitted(part, pairs_within_reach(part))
-    for wrong in (order.other_axes(structures, model), magnitudes.far_neighbors(structures), rows.per_atom(structures)):
+    pairs = None if part is None else pairs_within_reach(part)
+    model = None if part is None or pairs is None else fitted(part, pairs)
+    for wrong in (
+        order.other_axes(structures, model),
+        magnitudes.far_neighbors(structures, part, pairs),
+        rows.per_atom(structures),
+    ):
         if said := list(wrong):
             return said  # all else would follow from it
     said = [*rows.zero_forces(structures), *rows.poor_stress(structures), *rows.repeated_energies(structures)]

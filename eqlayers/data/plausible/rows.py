@@ -1,4 +1,4 @@
-"""Labels of some structures that the others contradict, and numbers in place of labels that were not computed."""
+"""Outliers among labels of one kind, and placeholders such as 0 where a label was not computed."""
 
 from __future__ import annotations
 

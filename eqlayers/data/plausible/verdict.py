@@ -151,7 +151,7 @@ def _explanations(comparisons: Sequence[Comparison], atoms: float | None) -> lis
 
 
 def _of_one_program(mistakes: Mapping[str, Cause]) -> bool:
-    """Whether it is one mistake, or energies and others are in units of one program: else no cause can be told."""
+    """True for one mistake, or for several that are units of one program; False if no cause can be named."""
     units = [cause.unit.split("/")[0] for cause in mistakes.values() if cause.unit.split("/")[0] not in _OF_STRESS]
     return len(mistakes) == 1 or (all(cause.unit for cause in mistakes.values()) and len(set(units)) < 2)
 

@@ -109,7 +109,7 @@ def same_order(first: o3.Irreps, second: o3.Irreps, layout: str) -> bool:
 
 
 def joined(irreps: o3.Irreps, layout: str) -> o3.Irreps:
-    """The irreps simplified, or as they are where that would change the order of a row, as it may in 'ir_mul'."""
+    """The simplified irreps, or the given ones if simplifying would reorder the features, as it may in 'ir_mul'."""
     simple = irreps.simplify()
     return simple if same_order(irreps, simple, layout) else irreps
 

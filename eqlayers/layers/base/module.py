@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -104,10 +105,15 @@ class EquivariantModule(Scriptable):
         return f"{self.layout}, backend {self.backend or 'auto'}"
 
 
+@cache  # an error is not kept
+def _select_dense(backend: str, dtype: torch.dtype, device: torch.device) -> None:
+    select(Request(None, "", dtype, device), backend)
+
+
 @torch.compiler.assume_constant_result
 def check_dense(backend: str, dtype: torch.dtype, device: torch.device) -> None:
     """Raise BackendError unless the named backend takes tensors on this device, whose dense work torch does for it."""
-    select(Request(None, "", dtype, device), backend)
+    _select_dense(backend, dtype, device)
 
 
 class FormulaModule(EquivariantModule):

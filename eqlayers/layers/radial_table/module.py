@@ -171,7 +171,7 @@ class RadialTable(KeepsTable):
         return self
 
     def made_of(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The table ``[R, W]`` of these parameters and buffers in place of the network's."""
+        """The table ``[R, W]`` computed from given parameters and buffers instead of the network's."""
         return self.knots.table(self.knots.at, with_tensors(self.network, tensors)).to(self._dtype)
 
     def thaw(self) -> RadialTable:

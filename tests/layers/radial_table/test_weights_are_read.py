@@ -11,9 +11,10 @@ import torch
 from eqlayers.errors import ConfigError
 from eqlayers.functional import TabledWeights
 from eqlayers.nn import BesselBasis, RadialNetwork, RadialTable, TabledBasis
+from tests.each import each
 
 
-@pytest.mark.parametrize(
+@each(
     "arithmetic",
     [
         lambda w: 1.1 * w, lambda w: w * 2, lambda w: 2 * w, lambda w: w + w, lambda w: w / 2, lambda w: -w,
@@ -27,7 +28,7 @@ def test_weights_by_interpolation_are_read_before_arithmetic(arithmetic: Callabl
         arithmetic(weights)
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
     [
         lambda w: torch.mul(w, 2.0), lambda w: torch.cat([torch.ones(2, 3), w]), lambda w: torch.mul(input=w, other=w),
@@ -45,8 +46,7 @@ def test_weights_by_interpolation_are_read_before_functions_of_torch(function: C
     assert not hasattr(weights, "nothing")
 
 
-@pytest.mark.parametrize("knots", [256, 400])
-@pytest.mark.parametrize("trained", [True, False])
+@each("knots, trained", [(256, True), (256, False), (400, True), (400, False)])
 def test_lengths_of_another_dtype_give_weights_of_the_network(knots: int, trained: bool) -> None:
     """In training as in validation, with any number of knots."""
     made = RadialNetwork(8, hidden=(8,), basis=TabledBasis(BesselBasis(8, 5.0), knots)).requires_grad_(trained)
