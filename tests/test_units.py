@@ -9,7 +9,7 @@ from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
 from tests.each import each
 
 
-@pytest.mark.parametrize(("quantity", "unit"), DEFAULT_UNITS.items())
+@each("quantity, unit", DEFAULT_UNITS.items())
 def test_the_own_units_are_1(quantity, unit):
     assert unit_size(quantity, unit) == 1.0
 
@@ -37,7 +37,7 @@ def test_sizes(quantity, unit, expected):
     assert unit_size(quantity, unit) == pytest.approx(expected, rel=1e-6)  # digits of the numbers above
 
 
-@pytest.mark.parametrize(("quantity", "unit"), [
+@each("quantity, unit", [
     ("forces", "eV"), ("stress", "eV/Angstrom^2"), ("energy", "mol"), ("energy", "kcal"), ("energy", "kJ"),
     ("energy", "J"), ("energy", "eV/mol"), ("forces", "kcal/Angstrom"), ("energy", "kcal/mol/mol"),
 ])  # fmt: skip
@@ -46,7 +46,7 @@ def test_another_quantity(quantity, unit):
         unit_size(quantity, unit)
 
 
-@pytest.mark.parametrize("unit", ["", "foo", "eV//Angstrom", "eV Angstrom", "(eV)", "eV^", "1/eV"])
+@each("unit", ["", "foo", "eV//Angstrom", "eV Angstrom", "(eV)", "eV^", "1/eV"])
 def test_no_units(unit):
     with pytest.raises(ConfigError, match=r"units of energy must be made of eV, .*, got .*\. Use these names"):
         unit_size("energy", unit)

@@ -8,6 +8,7 @@ import eqlayers.nn as nn
 from eqlayers.algebra import as_irreps
 from eqlayers.errors import IrrepsError
 from eqlayers.layers.base.columns import same_order
+from tests.each import each
 
 from .cases import Case
 from .repeated import REFUSE
@@ -26,7 +27,7 @@ def test_every_layer_has_one() -> None:
     assert without == REFUSE.keys() - {"ElementwiseTensorProduct"}, "add a row to tests/catalogue/repeated.py"
 
 
-@pytest.mark.parametrize("name", REFUSE)
+@each("name", REFUSE)
 def test_repeated_irreps_that_would_be_misread_are_refused(name: str) -> None:
     with pytest.raises(IrrepsError, match=r"irreps_(in|in1|in2|gated) must have the groups .* with layout='ir_mul'"):
         getattr(nn, name)(*REFUSE[name], layout="ir_mul")

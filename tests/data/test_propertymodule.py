@@ -15,6 +15,7 @@ from ase.io import write
 
 from eqlayers.data import PropertyDataModule
 from eqlayers.errors import ConfigError, DataError, EqlayersWarning
+from tests.each import each
 
 
 def molecules(count: int = 20, seed: int = 0) -> list[Atoms]:
@@ -111,8 +112,8 @@ def test_files_of_the_parts(module, tmp_path: Path) -> None:
     assert len(data.train_set) == 18
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
+@each(
+    "target, message",
     [
         (
             "gap,mu",
@@ -127,7 +128,7 @@ def test_what_is_no_property(module, target: str, message: str) -> None:
         module(molecules(), target).setup()
 
 
-@pytest.mark.parametrize("target", [["gap", "mu"], "", None])
+@each("target", [["gap", "mu"], "", None])
 def test_several_properties(module, target) -> None:
     with pytest.raises(
         ConfigError, match=r"target must be the name of one property in the file, got .* one run for each"

@@ -11,6 +11,7 @@ from eqlayers.errors import ConfigError, DataError
 from eqlayers.integrations.convert import convert
 from eqlayers.models import Potential, load_potential, read_potential, save_potential
 from eqlayers.testing import ToyNetwork
+from tests.each import each
 
 
 @pytest.fixture
@@ -31,8 +32,8 @@ def test_a_potential_keeps_weights_and_facts(toy: Potential, capsys: pytest.Capt
     assert (facts["data"], facts["converted from"]) == ("none", "toy.pt")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
+@each(
+    "words, message",
     [
         ("toy.pt -o toy.txt", r"OUTPUT must end in \.pt, \.model, \.ckpt"),
         ("toy.pt -o toy.pt", "OUTPUT must be a new file"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from itertools import product
 
 import pytest
 from e3nn import o3
 
 from eqlayers.irreps.instructions import normalise, read_instructions, variances
 from eqlayers.irreps.modes import MODES
+from tests.each import each
 
 #: mode -> (muls, weight shape, fan-in), worked out by hand for muls (2, 3, .) or equal muls of 4
 BY_HAND = {
@@ -34,9 +36,10 @@ def test_the_table_of_modes_is_complete() -> None:
     assert set(MODES) == set(BY_HAND)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("irrep_normalization", ["component", "norm", "none"])
-@pytest.mark.parametrize("path_normalization", ["element", "path", "none"])
+@each(
+    "mode, irrep_normalization, path_normalization",
+    product(MODES, ["component", "norm", "none"], ["element", "path", "none"]),
+)
 def test_coefficients_by_the_formula(mode: str, irrep_normalization: str, path_normalization: str) -> None:
     (m1, m2, mo), _, fan = BY_HAND[mode]
     irreps = (o3.Irreps([(m1, "1o")]), o3.Irreps([(m2, "2e")]), o3.Irreps([(mo, "1o"), (mo, "1o")]))

@@ -31,9 +31,9 @@ MISSED = {
 ALL = [(defect, name) for defect in DEFECTS for name in defect.sets if (defect.name, name) not in MISSED]
 #: Each defect in one of its sets.
 SOME = [
-    found[turn % len(found)]
+    cases[turn % len(cases)]
     for turn, defect in enumerate(DEFECTS)
-    if (found := [case for case in ALL if case[0] is defect])
+    if (cases := [case for case in ALL if case[0] is defect])
 ]
 
 

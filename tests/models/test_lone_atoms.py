@@ -22,6 +22,7 @@ from eqlayers.models import (
     save_potential,
 )
 from eqlayers.nn import ZBL
+from tests.each import each
 
 SPECIES, SHIFTS = [29, 79], torch.tensor([3.51, -2.5], dtype=torch.float64)
 SMALL = {"hidden": "4x0e + 4x1o", "radial_hidden": [4], "cutoff": 4.0, "layers": 2}
@@ -56,7 +57,7 @@ def lone(dtype: torch.dtype = torch.float64, cells: bool = False) -> Structures:
     return structures._replace(cell=20 * torch.eye(3, dtype=dtype).repeat(3, 1, 1), shifts=torch.zeros(2, 3).long())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@each("name", NETWORKS)
 def test_a_lone_atom_has_its_shift(name: str) -> None:
     """In both dtypes and modes, with cells and without, beside others and with a repulsion, which ends far off."""
     for dtype in (torch.float32, torch.float64):
@@ -69,7 +70,7 @@ def test_a_lone_atom_has_its_shift(name: str) -> None:
             assert abs(float(energies["energy"][2].detach() - SHIFTS.sum())) > 1e-4  # neighbours do something
 
 
-@pytest.mark.parametrize("name", ["MACE", "TFN", "Equiformer"])
+@each("name", ["MACE", "TFN", "Equiformer"])
 def test_what_the_network_gives_lone_atoms_can_stay(name: str, tmp_path: Path) -> None:
     """The difference is one number for each atom of a species, so forces are the same; a file keeps the choice."""
     potential, kept = built(name).eval(), built(name, subtract_isolated=False).eval()
@@ -99,7 +100,7 @@ def test_new_weights_leave_no_stale_energies() -> None:
     torch.testing.assert_close(potential(lone())["energy"][:2], SHIFTS, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["MACE", "TFN"])
+@each("name", ["MACE", "TFN"])
 def test_gradients_of_weights_see_what_is_subtracted(name: str) -> None:
     """Gradients of energies are differences; gradients of a lone atom's energy are zero."""
     potential, step = built(name), 1e-5

@@ -12,6 +12,7 @@ from eqlayers.errors import ConfigError, DataError
 from eqlayers.models import MoleculeNetwork, Structures, load_potential
 from eqlayers.models.classes import describe_part
 from eqlayers.models.molecule_property import MoleculeProperty, load_property
+from tests.each import each
 
 PAIR = torch.tensor([[0, 1], [1, 0]])
 MOLECULE = Structures(torch.tensor([1, 1]), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.74]]), PAIR)
@@ -32,8 +33,10 @@ def written(path: Path, made: torch.nn.Module, **described: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("readout", ["scalar", "vector", "extent"])
+@each(
+    "readout, dtype",
+    [(readout, dtype) for readout in ("scalar", "vector", "extent") for dtype in (torch.float32, torch.float64)],
+)
 def test_a_checkpoint_predicts_what_its_network_does(tmp_path: Path, readout: str, dtype: torch.dtype) -> None:
     made = network(readout=readout).to(dtype)
     learned = load_property(written(tmp_path / "a.ckpt", made))
@@ -56,8 +59,8 @@ def test_the_random_state_is_kept(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize(
-    ("described", "error", "message"),
+@each(
+    "described, error, message",
     [
         ({"name": 3}, DataError, "name and unit of its property are no texts"),
         ({"unit": None}, DataError, "name and unit of its property are no texts"),

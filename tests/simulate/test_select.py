@@ -16,6 +16,7 @@ from eqlayers.integrations.ase import predict
 from eqlayers.models import Committee, Potential, save_potential
 from eqlayers.simulate.select import difference, lengths_within
 from eqlayers.testing import ToyNetwork
+from tests.each import each
 
 from .test_cli import out, rows
 
@@ -96,8 +97,8 @@ def test_differences_of_structures(water: Atoms, crystal: Atoms) -> None:
     assert difference(*(lengths_within(one, 3.5) for one in (at_the_cutoff, beyond))) == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
+@each(
+    "words, message",
     [
         ("-m a.pt", "-m must be a committee"),
         (f"{M} --most 0", "--most must be"),
