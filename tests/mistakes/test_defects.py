@@ -14,7 +14,7 @@ from tests.each import each
 from .defects import DEFECTS, Defect, bad_rows, base, rows_times
 from .mistakes import said_of
 from .right import RIGHT, scan, with_all_electrons
-from .sets import shuffled, stored
+from .sets import POOLS, shuffled, stored
 
 #: Fields of the table that no check tells: 12 elements in 40 structures, and forces that no pair potential explains.
 MISSED = {
@@ -71,6 +71,12 @@ def test_right_sets_get_no_word_but_a_remark(name: str) -> None:
 @each("name, size", [(name, size) for name in RIGHT for size in (6, 40)])
 def test_right_sets_of_other_sizes(name: str, size: int) -> None:
     only_remarks(name, size)
+
+
+@each("name, size, seed", [("crystals", 10, 25), ("minima", 30, 24)])
+def test_draws_of_right_sets_that_look_wrong_by_chance(name: str, size: int, seed: int) -> None:
+    """Cells that another order of axes explains better, and the only molecule of an element."""
+    assert said_of(POOLS[name](size, seed)) == []
 
 
 def test_the_rows_are_named() -> None:

@@ -108,10 +108,7 @@ def check_sizes(structures: StructureArrays) -> list[str]:
 
 
 def far_neighbors(structures: StructureArrays, part: StructureArrays | None, pairs: Pairs | None) -> Iterator[str]:
-    """Positions in another unit: the nearest atoms are farther than bonds reach, or nearer than nuclei come.
-
-    ``pairs`` are of a drawn ``part`` of the structures.
-    """
+    """Positions in another unit: neighbours, in ``pairs`` of a drawn ``part``, too far for bonds or too near."""
     if len(dense := np.flatnonzero(~is_loose(structures) & (structures.n_atoms > 2))):
         first = structures.take(dense[:1])
         apart = np.linalg.norm(first.pos[:500, None] - first.pos[:500], axis=2) + 100.0 * np.eye(min(len(first.z), 500))

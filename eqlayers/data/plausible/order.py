@@ -18,6 +18,7 @@ FloatArray = NDArray[np.float64]
 
 _SOME, _FEWEST = 60, 10  # structures that are fitted again
 _LEFT, _EXPLAINED, _GOOD = 0.5, 0.5, 0.75  # of the misfit in a better order; share explained there, and by a right one
+_LEFT_BY_CELLS = 0.3  # of the misfit: right cells of few structures are explained by others to a half by chance
 _SURER = 5.0  # standard deviations by which another order must correlate better
 _AXES = [axes for axes in itertools.permutations(range(3)) if axes != (0, 1, 2)]
 
@@ -70,7 +71,7 @@ def other_axes(structures: StructureArrays, model: PairModel | None) -> Iterator
     for said, cell in orders:
         other = None if np.allclose(cell, part.cell, atol=1e-2) else _model(replace(part, cell=cell))
         share, here = (each.explained if each else 0.0 for each in (other, as_filed))
-        if share > _EXPLAINED and 1 - share < _LEFT * (1 - here):
+        if share > _EXPLAINED and 1 - share < _LEFT_BY_CELLS * (1 - here):
             yield (
                 f"a pair potential explains {here:.0%} of the forces by these cells, {share:.0%} by others. The likely "
                 f"cause: the cell is {said}. The fix: correct it in the file"

@@ -162,6 +162,8 @@ def far_energies(structures: StructureArrays) -> Iterator[str]:
     size = forces_of(structures)[rows]
     allowed = np.maximum(np.fmax(size, np.nanmedian(size)) if np.isfinite(size).any() else 0.0, LIKE)
     far = np.abs(left) > np.maximum(allowed, _SPREADS * np.median(np.abs(left[most])))
+    there = columns > 0
+    far &= ~there[:, there.sum(axis=0) < 2 * _FEW].any(axis=1)  # energies of rare species are not told by the others
     if not far.any() or 2 * far.sum() > len(rows):
         return
     far[far] &= (np.abs(left[far]) > BOUND) | _is_like(structures, rows[far], rows[~far])
