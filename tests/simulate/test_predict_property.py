@@ -11,6 +11,7 @@ import pytest
 from ase import Atoms
 
 from eqlayers.cli import main
+from tests.molecules_with_gap import write_molecules
 
 TINY = ["--model.model.init_args.hidden=2x0e + 2x1o", "--model.model.init_args.layers=1", "--trainer.max_epochs=2"]
 GAP = ["my.xyz", "--data.target=gap", "--data.unit=eV", "--data.train=8", "--data.val=4", "--data.test=12"]
@@ -20,14 +21,7 @@ GAP = ["my.xyz", "--data.target=gap", "--data.unit=eV", "--data.train=8", "--dat
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A network of the gap of 24 molecules that was trained for two epochs."""
     monkeypatch.chdir(tmp_path)
-    made, frames = np.random.default_rng(0), []
-    for row in range(24):
-        size = 2 + row % 4
-        atoms = Atoms(made.choice([1, 8], size), np.arange(size)[:, None] * [1.0, 0, 0])
-        atoms.positions += 0.05 * made.standard_normal((size, 3))
-        atoms.info |= {"gap": float((atoms.numbers == 8).mean() + atoms.positions[0, 1]), "volume": 2.0 * size}
-        frames.append(atoms)
-    ase.io.write("my.xyz", frames)
+    write_molecules()
     assert main(["fit", *GAP, *TINY]) == 0
     return "runs/my_gap/checkpoints/best.ckpt"
 

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import ase.io
-import numpy as np
 import pytest
 import yaml
-from ase import Atoms
 
 from eqlayers.cli import main
+from tests.molecules_with_gap import write_molecules
 
 TINY = ["--model.model.init_args.hidden=2x0e + 2x1o", "--model.model.init_args.layers=1", "--trainer.max_epochs=2"]
 
@@ -20,15 +19,7 @@ TINY = ["--model.model.init_args.hidden=2x0e + 2x1o", "--model.model.init_args.l
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with molecules that have a volume, which grows with them, and a gap, which does not."""
     monkeypatch.chdir(tmp_path)
-    made, frames = np.random.default_rng(0), []
-    for row in range(24):
-        size = 2 + row % 4
-        atoms = Atoms(made.choice([1, 8], size), np.arange(size)[:, None] * [1.0, 0, 0])
-        atoms.positions += 0.05 * made.standard_normal((size, 3))
-        atoms.info["volume"] = float(2 * (atoms.numbers == 1).sum() + 7 * (atoms.numbers == 8).sum())
-        atoms.info["gap"] = float((atoms.numbers == 8).mean() + atoms.positions[0, 1])
-        frames.append(atoms)
-    ase.io.write("my.xyz", frames)
+    write_molecules()
     return tmp_path
 
 
