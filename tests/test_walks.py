@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import eqlayers as eq
+from eqlayers.cli import main
 from eqlayers.models import NequIP, Potential, Structures
+
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "qm9_mini.yaml"
 
 IRREPS, SH = "8x0e + 8x1o", "0e + 1o"
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
@@ -68,6 +72,23 @@ def convolution() -> Callable[[], Any]:
     return lambda: layer(x, y, w, graph)
 
 
+def broadcast() -> Callable[[], Any]:
+    layer, x, y = eq.TensorProduct(IRREPS, SH, IRREPS, PATHS, layout="ir_mul"), torch.randn(5, 1, 32), torch.randn(4, 4)
+    return lambda: layer(x, y)
+
+
+def edge_index() -> Callable[[], Any]:
+    layer = eq.TensorProductConv(IRREPS, SH, IRREPS, PATHS, layout="ir_mul", shared_weights=False)
+    edges, x, y = torch.randint(0, 5, (2, 5)), torch.randn(5, 32), torch.randn(5, 4)
+    w = torch.randn(5, layer.weight_numel)
+    return lambda: layer(x, y, w, edges)
+
+
+def layer_norm() -> Callable[[], Any]:
+    layer, x = eq.nn.LayerNorm(IRREPS, layout="ir_mul"), torch.randn(5, 32)
+    return lambda: layer(x)
+
+
 def contraction() -> Callable[[], Any]:
     layer = eq.nn.SymmetricContraction(IRREPS, "8x0e", correlation=2, num_elements=3)
     x, species = torch.randn(5, 32), torch.tensor([0, 1, 2, 0, 1])
@@ -84,7 +105,14 @@ def potential() -> Callable[[], Any]:
 
 @pytest.mark.parametrize(
     ("make", "functions", "files"),
-    [(tensor_product, 11, 8), (convolution, 14, 9), (contraction, 21, 9)],
+    [
+        (tensor_product, 11, 8),
+        (convolution, 14, 9),
+        (contraction, 21, 9),
+        (broadcast, 23, 12),
+        (edge_index, 27, 14),
+        (layer_norm, 25, 11),
+    ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_layer(make: Callable[[], Callable[[], Any]], functions: int, files: int) -> None:
@@ -98,3 +126,18 @@ def test_energy_and_forces() -> None:
     came = walk(potential())
     print(f"potential: {came}")
     assert len(came.steps) <= 305
+
+
+def test_a_configuration_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A configuration is read and checked a few times, not once for each class that it names."""
+
+    def printed() -> None:
+        with pytest.raises(SystemExit):
+            main(["fit", "-c", str(CONFIG), "--print_config"])
+
+    came = walk(printed)
+    reads = [name.partition(":")[0] for _, name in came.steps]
+    capsys.readouterr()
+    print(f"fit --print_config: {came}; read_yaml {reads.count('read_yaml')} times")
+    assert len(came.steps) <= 2956
+    assert reads.count("read_yaml") <= 9
