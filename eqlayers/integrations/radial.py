@@ -227,6 +227,8 @@ class TabledRadial(Replacement):
         fine: Whether the digits of coefficients do not keep the tolerance.
     """
 
+    _kept: Kept
+
     def __init__(
         self,
         original: nn.Module,
@@ -237,14 +239,14 @@ class TabledRadial(Replacement):
     ) -> None:
         super().__init__()
         mirror(self, original)
-        vars(self).update(_table=table, _shared=shared, _kind=kind, _fine=fine)
+        vars(self).update(_table=table, _shared=shared, _kind=kind, _fine=fine, _kept=Kept())  # of weights of now
         self.stand_in_for(original)
 
     def forward(self, lengths: Tensor) -> TabledWeights | Tensor:
         """``[E, 1]`` lengths, or more columns if the table is for pairs of species, to the weights of their edges."""
         table, shared = vars(self)["_table"], vars(self)["_shared"]
         made = (self._of_pairs if isinstance(table, PairTable) else self._of_lengths)(table, shared, lengths)
-        kind = vars(self).get("_kind", "weights")
+        kind = vars(self)["_kind"]
         if isinstance(made, Tensor):
             return made
         if kind == "before envelope":
@@ -261,7 +263,7 @@ class TabledRadial(Replacement):
         if may_be_kept(of, self.training):
             return _by_rows(self._kept(of, table.made_of), interval, coefficients)
         network, dtype = through_float64(table.network), of[0].dtype
-        fine = vars(self).get("_fine", False) and dtype is not torch.float64
+        fine = vars(self)["_fine"] and dtype is not torch.float64
         if knots.kink is not None or fine or not keeps_coefficients(knots.count, dtype):
             return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
         return by_coefficients(spline(network(knots.at), knots.end).to(dtype), interval, coefficients, knots.count)
@@ -275,12 +277,6 @@ class TabledRadial(Replacement):
         if len(pairs) * table.bytes_of_pair > MOST_BYTES:
             return table.at_edges(handed)
         return _by_rows(self._kept([*of, pairs], table.made_of), interval, coefficients)
-
-    @property
-    def _kept(self) -> Kept:
-        """The table of weights of now; models of older files lack it."""
-        kept: Kept = vars(self).setdefault("_table_of_now", Kept())
-        return kept
 
     def extra_repr(self) -> str:
         """Knots, and when the table is made."""

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from e3nn import o3
 from torch import Tensor
@@ -38,11 +36,6 @@ class FlatLayout:
         self.dim = irreps.dim  # kept: counting irreps at every call is slow, and no compiler can trace it
         self.layout = check_choice("layout", layout, LAYOUTS)
         self.slots = slots_of(irreps)
-        self.sizes = [slot.mul * slot.dim for slot in self.slots]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read a file, of an earlier version too, which lacks the sizes."""
-        self.__dict__.update(state)
         self.sizes = [slot.mul * slot.dim for slot in self.slots]
 
     def check(self, name: str, x: Tensor) -> None:

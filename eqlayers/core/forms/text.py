@@ -1,8 +1,7 @@
 """Programs and formulas as text: what a saved graph carries, so that a process that never built the layer can run it.
 
 The text is ``<kind>-2:<key>:<payload>``: the kind of the description and the format, the hash of its content, and the
-content as compressed JSON in URL-safe base64. Format 1 differs in the key alone, which hashed what Python printed of
-the classes of that time: its texts are read, and their keys are not compared.
+content as compressed JSON in URL-safe base64.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ..errors import ConfigError
 #: With which texts begin, before the number of the format.
 PROGRAM, FORMULA = "eqlayers-", "eqlayers-formula-"
 _MAX_BYTES = 1 << 28  # of the JSON; the largest programs of tests have 1e5 terms, 3 MB
-_FORMAT, _WITHOUT_KEY = "2", "1"
+_FORMAT = "2"
 T = TypeVar("T")
 
 
@@ -61,13 +60,13 @@ def _pack(kind: str, content: Any) -> str:
 
 
 def _unpack(kind: str, text: str, build: Callable[[Any], T], what: str) -> T:
-    """The description of a text of `_pack`, of this version or an earlier one, whose ``kind`` comes before the format.
+    """The description of a text of `_pack`, whose ``kind`` comes before the format.
 
     ``build`` makes it from the content, and raises what a wrong one raises; ``what`` is 'program' or 'formula', for
     messages. ConfigError if the text is of another version, damaged, or something else.
     """
     tag, _, rest = text.partition(":")
-    if tag not in (kind + _FORMAT, kind + _WITHOUT_KEY):
+    if tag != kind + _FORMAT:
         raise ConfigError(
             f"the text of a {what} must begin with '{kind}{_FORMAT}:', got {_short(text)}. It was saved by another "
             f"version of eqlayers: export the model again with this one."
@@ -85,7 +84,7 @@ def _unpack(kind: str, text: str, build: Callable[[Any], T], what: str) -> T:
             f"damaged: export the model again."
         ) from error
     of_content: str = base.key  # type: ignore[attr-defined]
-    if of_content != key and tag == kind + _FORMAT:
+    if of_content != key:
         raise ConfigError(
             f"the text of a {what} must hold the {what} of its key, {key[:16]}, got the {what} of {of_content}. The "
             f"file is damaged: export the model again."

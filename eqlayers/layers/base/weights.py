@@ -27,17 +27,9 @@ class Weights:
         self.owner = owner
         self.shapes = [tuple(i.path_shape) if getattr(i, "has_weight", True) else () for i in instructions]
         self.has = [getattr(i, "has_weight", True) for i in instructions]
-        self.sizes = self._sizes()
+        self.sizes = [math.prod(s) if has else 0 for s, has in zip(self.shapes, self.has, strict=True)]
         self.offsets = [sum(self.sizes[:i]) for i in range(len(self.sizes) + 1)]
         self.numel = self.offsets[-1]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read a file, of an earlier version too, which lacks the sizes."""
-        self.__dict__.update(state)
-        self.sizes = self._sizes()
-
-    def _sizes(self) -> list[int]:
-        return [math.prod(s) if has else 0 for s, has in zip(self.shapes, self.has, strict=True)]
 
     def read(self, weight: Tensor | list[Tensor] | None, stored: Tensor, internal: bool, shared: bool) -> Tensor:
         """The flat weight of a call: an argument, a list by instruction, or the stored weight of the layer.

@@ -79,11 +79,6 @@ def _at_knots(coefficients: Tensor) -> tuple[Tensor, list[Tensor]]:
     return (before + 4 * at + behind) / 6, [(behind - before) / 2]
 
 
-def rows_of_coefficients(coefficients: Tensor) -> Tensor:
-    """Rows of a table from the coefficients of a spline, which tables held before version 2 of their modules."""
-    return knot_rows(*_at_knots(coefficients))
-
-
 def lagrange_rows(values: Tensor) -> Tensor:
     """Rows of a table of cubics through the four values around each interval, or the first or last four."""
     near = torch.stack([values.narrow(-2, n, values.shape[-2] - 3) for n in range(4)], -1)

@@ -13,13 +13,13 @@ from torch.jit import is_scripting  # type: ignore[attr-defined]
 from ...core.checks import check_floating, check_integer, check_items, check_module, check_optional
 from ...core.dtypes import check_same_kind
 from ...core.errors import ConfigError, ShapeError
-from ...core.torch_internals import is_plain, under_autocast
+from ...core.torch_internals import under_autocast
 from ..gate.activation import NormalizedActivation
 from ..tensor_product.tabled_weights import TabledWeights
 from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
 from .knots import Kept, may_be_kept
-from .tabled_basis import KnotBasis, keeps_coefficients, read_table
+from .tabled_basis import KnotBasis, keeps_coefficients, rows_of
 
 
 class RadialBasis(torch.nn.Module):
@@ -161,20 +161,18 @@ class KeepsTable(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", None)
+        self._kept = Kept()  # the table of the weights of now
 
-    @property
-    def _kept(self) -> Kept:
-        """The table of the weights of now; modules that were pickled whole may lack it."""
-        kept: Kept = vars(self).setdefault("_table_of_now", Kept())
-        return kept
-
-    def _frozen(self, pairs: int, knots: int, interpolation: str = "spline") -> Tensor:
-        """The table that was made once, see `read_table`; the first call changes the table of an older file."""
+    def _frozen(self, knots: int, interpolation: str = "spline") -> Tensor:
+        """The table that was made once; ShapeError if it is of another number of knots."""
         assert self.table is not None
-        table = read_table(self.table, pairs, knots, interpolation)
-        if table is not self.table and is_plain([table]):
-            self.table = table
-        return table
+        rows = rows_of(knots, interpolation)
+        if self.table.shape[0] != rows:
+            raise ShapeError(
+                f"the table must have {rows} rows, for {knots} knots, got {self.table.shape[0]}. Build or compress it "
+                "with knots= and interpolation= of the one whose state dict it was."
+            )
+        return self.table
 
     def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
         """Take the shape of the tensors in a state dict."""
@@ -218,7 +216,7 @@ class ScalarNetwork(KeepsTable):
                     "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
                     "decompress(model) and train with knots=."
                 )
-            return x.weights(self._frozen(x.pairs, x.knots))
+            return x.weights(self._frozen(x.pairs * x.knots))
         width = self.weights[0].shape[0]
         if check_floating("basis", x, f"[..., {width}]").ndim < 1 or x.shape[-1] != width:
             raise ShapeError(

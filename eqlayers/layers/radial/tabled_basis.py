@@ -16,7 +16,7 @@ from ...core.errors import ConfigError, IndexRangeError, ShapeError
 from ..base.module import KeepsFloat64
 from ..pointwise.run import run_formula
 from ..tensor_product.tabled_weights import TabledWeights
-from .knots import gradients, knot_rows, lagrange_rows, rows_of_coefficients, slope, spline, spline_rows
+from .knots import gradients, knot_rows, lagrange_rows, slope, spline, spline_rows
 from .lower import INTERPOLATIONS, TO_COEFFICIENTS, coefficients_formula
 
 MOST_KNOTS = 1 << 14
@@ -153,28 +153,6 @@ def in_a_row(tables: Iterable[Tensor], pairs: int, knots: int, dtype: torch.dtyp
             made = table.new_zeros(rows_of(pairs * knots), table.shape[1], dtype=dtype)
         made[place * rows : (place + 1) * rows] = table[:rows]
     return made
-
-
-def read_table(table: Tensor, pairs: int, knots: int, interpolation: str = "spline") -> Tensor:
-    """A table of ``pairs`` times ``knots`` knots, or ShapeError; tables of version 0.3 and before as they are now."""
-    way, rows = INTERPOLATIONS[interpolation], rows_of(pairs * knots, interpolation)
-    if table.shape[0] == rows:
-        return table
-    before = knots + 2 if interpolation == "spline" else (way.derivatives + 1) * knots
-    if table.shape[0] != pairs * before:
-        raise ShapeError(
-            f"the table must have {rows} rows, for {knots} knots, got {table.shape[0]}. Build or compress it with "
-            "knots= and interpolation= of the one whose state dict it was."
-        )
-    old = table.double().unflatten(0, (pairs, before))
-    if interpolation == "spline":
-        made = rows_of_coefficients(old)
-    elif interpolation == "lagrange":
-        made = lagrange_rows(old)
-    else:
-        value, *derivatives = old.unflatten(1, (knots, way.derivatives + 1)).unbind(2)
-        made = knot_rows(value, derivatives)
-    return whole(made, interpolation).to(table.dtype)
 
 
 @torch.compiler.assume_constant_result

@@ -132,7 +132,7 @@ class RadialTable(KeepsTable):
             basis: Not read; so that the table can stand where a :class:`RadialNetwork` stood.
         """
         knots = self.knots
-        table = self._rows() if self.table is None else self._frozen(1, knots.count, knots.interpolation)
+        table = self._rows() if self.table is None else self._frozen(knots.count, knots.interpolation)
         interval, coefficients = knots(lengths)
         return TabledWeights(table, interval, coefficients.to(table.dtype), INTERPOLATIONS[knots.interpolation].orders)
 

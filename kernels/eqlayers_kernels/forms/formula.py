@@ -116,11 +116,6 @@ class Formula:
         """All that it is, as plain data."""
         return self.operands, self.results, self.nodes, self.outputs, self.channels
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read a file, of an earlier version too, which holds a key of another kind."""
-        self.__dict__.update(state)
-        self.key = key_of(self.content)
-
     @cached_property
     def of_nodes(self) -> bool:
         """Whether any operand or result has rows of senders or receivers."""

@@ -203,11 +203,6 @@ class Program:
     def __reduce__(self) -> tuple[type[Program], tuple[Any, ...]]:
         return Program, (self.paths, self.widths, self.layout)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read a file of an earlier version, which may hold a key of another kind."""
-        self.__dict__.update(state)
-        self.__dict__.pop("key", None)
-
     def __str__(self) -> str:
         """One line per path."""
         lines = [f"program {self.key}: x {self.widths[0]}, y {self.widths[1]}, w {self.widths[2]}, z {self.widths[3]}"]

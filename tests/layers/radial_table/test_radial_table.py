@@ -342,24 +342,6 @@ def _slopes(table: RadialTable, lengths: Tensor) -> Tensor:
     return torch.stack([torch.autograd.grad(one.sum(), at, retain_graph=True)[0].double() for one in weights.T])
 
 
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_tables_of_older_files_are_read(name: str) -> None:
-    """Coefficients of splines, values, or derivatives beside values, as version 0.3 wrote them."""
-    table, r = RadialTable(network(), knots=20, interpolation=name), torch.linspace(0.1, 4.1, 23, dtype=torch.float64)
-    wanted = table(r).weights().detach()
-    at = table.knots.at.clone().requires_grad_()
-    found = [table.network(at)]
-    for _ in range(INTERPOLATIONS[name].derivatives):
-        slopes = [torch.autograd.grad(v.sum(), at, retain_graph=True, create_graph=True)[0] for v in found[-1].T]
-        found.append(table.knots.step * torch.stack(slopes, 1))
-    old = spline(found[0], "flat") if name == "spline" else torch.stack(found, 1).flatten(0, 1)
-    table.load_state_dict({**table.state_dict(), "table": old.detach()})
-    for _ in range(2):
-        torch.testing.assert_close(table(r).weights(), wanted, rtol=0, atol=1e-14)
-    assert table.table is not None
-    assert table.table.shape == (table.knots.rows, 3)
-
-
 def test_the_table_of_a_function_that_is_no_module_is_made_in_every_call() -> None:
     """A closure holds the weight: gradients reach the weight, and the table follows its new values."""
     weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
