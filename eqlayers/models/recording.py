@@ -122,7 +122,7 @@ class Recorded:
 
     def _recording(self, structures: Structures, asked: tuple[str, ...], about: tuple[object, ...]) -> _Recording:
         self._last = None  # its memory goes before more is taken
-        padded = with_ghosts(structures, self.potential.cutoff)
+        padded = with_ghosts(structures, self.potential.cutoff, self.potential.species[0])
 
         def call() -> Results:
             results = self.potential(padded, asked, create_graph=False)
@@ -141,15 +141,15 @@ class Recorded:
         return _Recording(about, padded, results, replay)
 
 
-def with_ghosts(structures: Structures, cutoff: float) -> Structures:
-    """A copy with two more atoms, one more structure, and with edges between them that leave room for more."""
+def with_ghosts(structures: Structures, cutoff: float, species: int) -> Structures:
+    """A copy with room for more edges and a structure of two more atoms, of the first one's species or the given."""
     atoms, edges = len(structures.z), structures.edge_index.shape[1]
     room = STEP * math.ceil(max(1, ROOM * edges) / STEP)
     ends = structures.pos.new_zeros(GHOSTS, 3)
     ends[1, 2] = APART * cutoff
     assert structures.batch is not None
     padded = Structures(
-        torch.cat([structures.z, structures.z.new_full((GHOSTS,), int(structures.z[0]) if atoms else 0)]),
+        torch.cat([structures.z, structures.z.new_full((GHOSTS,), int(structures.z[0]) if atoms else species)]),
         torch.cat([structures.pos.detach(), ends]),
         structures.edge_index.new_empty(2, room),
         torch.cat([structures.batch, structures.batch.new_full((GHOSTS,), structures.num_graphs)]),
