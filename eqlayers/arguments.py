@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 from typing import Any, NoReturn
 
 from .core.errors import ConfigError
+from .names import nearest
 
 # what argparse says -> what must be, what came and the fix
 PATTERNS = (
@@ -36,8 +36,8 @@ PATTERNS = (
 
 
 def _near(typed: str, known: str) -> str:
-    close = difflib.get_close_matches(typed.strip("'"), re.findall(r"[\w-]+", known), n=1)
-    return f"Did you mean {close[0]!r}?" if close else "Pick one of these."
+    near = nearest(typed.strip("'"), re.findall(r"[\w-]+", known))
+    return f"Did you mean {near!r}?" if near else "Pick one of these."
 
 
 def explain(message: str, prog: str) -> str:

@@ -1,4 +1,4 @@
-"""Arguments that constructors do not have: an error that names the right one, from one table of words for one thing.
+"""Arguments that constructors do not have: an error that names the right one, from the table of `names`.
 
 Python refuses an unknown or a missing argument before a constructor runs, and at no cost to other calls; here its error
 is put into this package's words. The example of a missing argument is the call in the docstring.
@@ -7,7 +7,6 @@ is put into this package's words. The example of a missing argument is the call 
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import inspect
 import re
@@ -18,125 +17,11 @@ import torch
 
 from .core.checks import got
 from .core.errors import ArgumentError
+from .names import ARGUMENTS, nearest
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _MISSING = re.compile(r"^([\w.<>]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)$")
-
-#: Arguments of this package -> what other packages and other layers call the same. The first that is there wins.
-_SAME: dict[str, str] = {
-    "cutoff": (
-        "r_max rmax max_r rc r_c rcut r_cut cut cutoff_radius radial_cutoff radius max_radius cutoff_upper "
-        "cutoff_distance"
-    ),
-    "layers": (
-        "num_layers n_layers nlayers layer num_interactions n_interactions num_convs n_convs num_conv_layers "
-        "num_convolution_layer num_blocks depth"
-    ),
-    "hidden": (
-        "hidden_irreps irreps_hidden hidden_channels num_channels n_channels channels num_features n_features "
-        "features feature_irreps_hidden irreps hidden_dim hidden_size hidden_layers n_atom_basis sphere_channels "
-        "node_irreps widths neurons hs"
-    ),
-    "lmax": "l_max max_l max_ell ell_max L_max L degree max_degree sh_lmax lmax_list irreps_sh irreps_edge_sh",
-    "num_basis": (
-        "num_bessel num_bessels n_bessel num_rbf n_rbf nrbf num_radial n_radial n_basis num_radial_basis "
-        "num_basis_functions num_bessel_functions number_of_basis bessel_basis num_gaussians basis_size number"
-    ),
-    "radial_hidden": (
-        "radial_MLP radial_mlp radial_mlp_width radial_layers radial_neurons invariant_neurons fc_neurons "
-        "radial_mlp_layers hidden_radial hidden"
-    ),
-    "mean_neighbors": (
-        "avg_num_neighbors avg_num_neigh avg_neighbors average_num_neighbors num_neighbors num_neighbours "
-        "mean_neighbours mean_num_neighbors conv_denominator"
-    ),
-    "species": (
-        "elements element_list atomic_numbers atomic_number atom_types type_names chemical_symbols chemical_species "
-        "type_to_chemical_symbol z_table zs z symbols num_species num_elements num_types types"
-    ),
-    "num_species": "num_elements num_types num_atom_types n_species num_specie species",
-    "num_elements": "num_species num_types n_elements elements",
-    "p": (
-        "power cutoff_p polynomial_cutoff_p PolynomialCutoff_p num_polynomial_cutoff p_cut exponent dropout "
-        "drop_prob rate prob"
-    ),
-    "cutoff_p": "p power polynomial_cutoff_p PolynomialCutoff_p num_polynomial_cutoff p_cut",
-    "correlation": "correlation_order body_order nu contraction_degree nu_max",
-    "interactions": "interaction interaction_cls interaction_cls_first",
-    "readout_hidden": "MLP_irreps mlp_irreps readout_irreps readout_mlp",
-    "activation": "act nonlinearity activation_function act_fn gate",
-    "act": "activation nonlinearity act_fn",
-    "acts": "act activation activations nonlinearity",
-    "heads": "num_heads n_heads num_attention_heads",
-    "repulsion": "zbl ZBL pair_repulsion pair_potential",
-    "shifts": "atomic_energies E0s e0s per_type_energy_shifts shift atomref atomrefs",
-    "scale": "scales per_type_energy_scales atomic_inter_scale rescale std",
-    "network": "model net module",
-    "properties": "outputs targets output",
-    "irreps_in": (
-        "irreps_in1 irreps in_irreps input_irreps irreps_input feature_irreps_in irreps_node_input irreps_node "
-        "node_irreps irreps1"
-    ),
-    "irreps_in1": "irreps_in irreps1 irreps_1 irreps_node_input irreps_x in1 feature_irreps_in",
-    "irreps_in2": (
-        "irreps_sh irreps2 irreps_2 irreps_edge_attr irreps_edge irreps_node_attr irreps_y in2 edge_attrs_irreps"
-    ),
-    "filter_ir_out": "filter filter_ir filter_irreps keep lmax l_max max_ell",
-    "irreps_out": (
-        "irreps_in out_irreps output_irreps irreps_output target_irreps feature_irreps_out irreps_node_output "
-        "irreps_out1 irreps3 irreps_sh irreps l ls lmax l_max max_ell degrees degree out"
-    ),
-    "irreps_sh": (
-        "irreps_edge_attr irreps_edge edge_irreps sh_irreps edge_attrs_irreps irreps_in2 edge_attr_irreps lmax"
-    ),
-    "irreps_edge": "irreps_sh irreps_edge_attr",
-    "irreps": "irreps_in irreps_out in_irreps irreps_in1 num_features",
-    "instructions": "paths instruction",
-    "normalize": "normalise normalized",
-    "normalization": "normalisation norm",
-    "irrep_normalization": "normalization norm normalisation",
-    "biases": "bias use_bias with_bias",
-    "include_bias": "bias use_bias biases",
-    "num_weights": "out_features num_out weight_numel num_outputs out_dim",
-    "f_in": "channels_in in_features",
-    "f_out": "channels_out out_features",
-    "channels_out": "out_features channels",
-    "shared_weights": "share_weights shared",
-    "internal_weights": "own_weights learnable",
-    "layout": "memory_layout data_layout layout_in1 layout_in2 layout_out math_layout",
-    "backend": "method kernel implementation accelerator use_kernel",
-    "eps": "epsilon",
-    "epsilon": "eps",
-    "affine": "elementwise_affine learnable",
-    "lmax_out": "lmax",
-    "lmax_in": "lmax",
-    "res": "resolution grid_resolution",
-    "resolution": "res grid_resolution",
-    "knots": "num_knots n_knots points",
-    "dtype": "default_dtype precision",
-    "device": "map_location",
-    "potential_or_path": "potential model model_path model_paths models path checkpoint filename",
-    "path": "filename file model_path file_name",
-    "potential": "model module",
-    "members": "potentials models networks calculators",
-    "skin": "verlet_skin neighbor_skin buffer",
-}
-SAME = {ours: tuple(words.split()) for ours, words in _SAME.items()}
-
-#: Advice where more differs than the name: argument of this package -> words for it -> advice.
-WRITE: dict[str, dict[str, str]] = {
-    "irreps_out": {"lmax l_max max_ell": "the list of degrees, irreps_out=list(range(lmax + 1))"},
-    "irreps_sh": {"lmax": "irreps_sh=eqlayers.Irreps.spherical_harmonics(lmax)"},
-    "filter_ir_out": {"lmax l_max max_ell": "filter_ir_out=[(l, p) for l in range(lmax + 1) for p in (1, -1)]"},
-    "lmax": {"irreps_sh irreps_edge_sh": "the highest degree, lmax="},
-    "species": {"num_species num_elements num_types": "the atomic numbers, as in species=[1, 8]"},
-    "hidden": {
-        "hidden_channels num_channels n_channels channels num_features n_features n_atom_basis": (
-            "irreps with their channels, such as hidden='32x0e + 32x1o'"
-        )
-    },
-}
 
 #: Calls to write where the docstring has none, or one with names that it made before.
 EXAMPLES: dict[str, str] = {
@@ -147,9 +32,7 @@ EXAMPLES: dict[str, str] = {
         "TensorProductConv('8x0e', '0e + 1o', '8x0e + 8x1o', [(0, 0, 0, 'uvu', True), (0, 1, 1, 'uvu', True)], "
         "shared_weights=False)"
     ),
-    "accelerate": "accelerate(model)",
     "load_potential": "load_potential('potential.pt')",
-    "save_potential": "save_potential(potential, 'potential.pt')",
     "Calculator": "Calculator('potential.pt')",
 }
 
@@ -171,16 +54,20 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def right_name(wrong: str, names: Iterable[str]) -> str | None:
-    """The argument among ``names`` that ``wrong`` means, or None.
+    """The argument among ``names`` that ``wrong`` means, or what to write for it; None if none is known.
 
     Example:
         >>> right_name("r_max", ["species", "cutoff"]), right_name("laeyrs", ["layers"]), right_name("foo", ["layers"])
         ('cutoff', 'layers', None)
     """
     names = [name for name in names if not name.startswith("_")]
-    same = next((ours for ours, others in SAME.items() if ours in names and wrong in others), None)
-    close = difflib.get_close_matches(wrong, names, 1, 0.75)
-    return same or (close[0] if close else None)
+    rows = (use for use, words in ARGUMENTS.items() if wrong in words.split())
+    return next((use for use in rows if _argument(use) in names), None) or nearest(wrong, names, 0.75)
+
+
+def _argument(use: str) -> str:
+    """The argument that a row of `ARGUMENTS` is about."""
+    return re.split(r"\W", use)[0]
 
 
 def _refusal(function: Callable[..., Any], wrong: str, value: Any) -> ArgumentError:
@@ -190,10 +77,11 @@ def _refusal(function: Callable[..., Any], wrong: str, value: Any) -> ArgumentEr
     right = right_name(wrong, names)
     if right is None:
         return ArgumentError(f"{start} It has {', '.join(names)}.")
+    if right not in names:  # more differs than the name
+        return ArgumentError(f"{start} Write {right}.")
     default = next(p.default for p in known if p.name == right)
     usual = "" if default in (inspect.Parameter.empty, None) else f" (by default {default!r})"
-    other = (text for words, text in WRITE.get(right, {}).items() if wrong in words.split())
-    return ArgumentError(f"{start} Write {next(other, f'{right}={usual}')}.")
+    return ArgumentError(f"{start} Write {right}={usual}.")
 
 
 def _answer(function: Callable[..., Any], keywords: Mapping[str, Any], error: TypeError) -> None:

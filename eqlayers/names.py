@@ -1,4 +1,4 @@
-"""Names that people guess: one table of hints, and the search for names of this package in its other parts.
+"""Names that people guess: one table of hints, the nearest of known names, and the search in other parts.
 
 Modules answer a wrong name after ``answer_names(__name__)``. The exported names of a part are read from its
 source, so that finding a hint imports nothing but ``e3nn.o3``.
@@ -11,7 +11,7 @@ import difflib
 import dis
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from types import FrameType, ModuleType
@@ -27,118 +27,116 @@ PARTS = (
     "eqlayers.periodic", "eqlayers.errors", "eqlayers.units",
 )  # fmt: skip
 
-_SHORTEST, _ALIKE = 5, 0.8  # letters of a name that is compared with others, and how alike two names must be
-
-_CALCULATOR = "eqlayers.Calculator(potential_or_path), ASE's calculator"
-_EDGES = "eqlayers.data.radius_graph for one structure; the data modules make the edges of batches themselves"
-_RADIAL = "eqlayers.nn.RadialNetwork, which contains the radial basis and the envelope"
-_POTENTIAL = "eqlayers.Potential, which turns a network into energy, forces and stress"
 _NETWORKS = "eqlayers.models.MACE, eqlayers.models.NequIP or eqlayers.models.Equiformer"
-_CUTOFF = "eqlayers.nn.SmoothCutoff"
-_OPEN = "eqlayers.load_potential(path) for a potential of this package"
-_FOREIGN = "eqlayers.accelerate(model) for a model of mace-torch, nequip or SevenNet"
-_PRODUCT = "eqlayers.TensorProduct with the instructions of eqlayers.paths(irreps_in1, irreps_in2)"
-_MESSAGES = "eqlayers.TensorProductConv, which gathers, multiplies and sums over the neighbours"
-_FIT = "the command `eqlayers fit`, or eqlayers.train with Lightning"
-_DATA = "eqlayers.data.StructureDataModule"
-_TORCH_SUM = "torch.Tensor.index_add_, or eqlayers.TensorProductConv for messages"
+_FOREIGN = "eqlayers.accelerate(model) for a model of mace-torch, nequip, Allegro or SevenNet"
+_FILE = "eqlayers.accelerate(torch.load(path, weights_only=False)), if you trust the file"
 
 #: Name or call to use -> names of other packages, and other words for it.
-_WORDS: dict[str, str] = {
-    f"{_RADIAL}; a plain perceptron is e3nn.nn.FullyConnectedNet": "FullyConnectedNet",
-    f"{_RADIAL}; a plain perceptron is torch.nn.Sequential": "MLP",
-    "eqlayers.functional.radial_basis, or a layer such as eqlayers.nn.GaussianBasis": "soft_one_hot_linspace",
-    _CUTOFF: "soft_unit_step MollifierCutoff",
-    "eqlayers.nn.NormalizedActivation": "normalize2mom",
-    _TORCH_SUM: "scatter scatter_sum scatter_mean",
-    "eqlayers.testing.check_equivariance": "assert_equivariant equivariance_test",
-    "eqlayers.testing.check_equivariance, or the number alone, equivariance_residual": "equivariance_error",
-    "eqlayers.testing.random_orthogonal, or eqlayers.o3.rand_matrix": "random_rotation",
-    "eqlayers.o3.ReducedTensorProducts": "ReducedTensorProduct",
-    "eqlayers.o3.wigner_3j, or eqlayers.algebra.wigner_3j in NumPy": "clebsch_gordan",
-    "torch.Tensor of shape [..., irreps.dim]; eqlayers.Irreps describes it": "IrrepsArray IrrepsTensor",
-    "eqlayers.o3.spherical_harmonics_alpha_beta": "spherical_harmonics_alpha_beta",
-    "e3nn.math, or eqlayers.algebra for irreps and Wigner 3j symbols": "math",
+_NAMES = {
+    "eqlayers.Irreps, which describes a torch.Tensor of shape [..., irreps.dim]": "IrrepsArray",
+    "eqlayers.Linear": "LinearRS AtomwiseLinear EquivariantLinear",
+    "eqlayers.TensorProduct with the instructions of eqlayers.paths": "ChannelWiseTensorProduct",
+    "eqlayers.paths(irreps_in1, irreps_in2, filter_ir_out)": "tp_out_irreps_with_instructions instructions",
+    "eqlayers.TensorProductConv, which gathers, multiplies and sums over the neighbours": "MessagePassing Convolution",
+    "torch.Tensor.index_add_, or eqlayers.TensorProductConv for messages": "scatter scatter_sum",
+    "eqlayers.testing.check_equivariance": "assert_equivariant equivariance_error",
+    "eqlayers.o3.wigner_3j": "clebsch_gordan",
     "e3nn.io; eqlayers.nn.CartesianTensor is here": "io",
-    "e3nn.util; checks of layers are in eqlayers.testing": "util",
-    "eqlayers.testing for checks of layers, or eqlayers.data for data and edges": "utils",
-    "eqlayers.periodic.neighbor_list": "neighbour_list",
-    _EDGES: "get_neighborhood compute_neighborlist NeighborList ASENeighborList MatScipyNeighborList TorchNeighborList",
-    "eqlayers.nn.EdgeGeometry": "PairwiseDistances edge_vectors SphericalHarmonicEdgeAttrs",
-    _MESSAGES: "MessagePassing Convolution Conv TensorProductConvolution TensorProductScatter",
-    "eqlayers.models.Structures, which eqlayers.data.StructureDataModule makes": "AtomicData Data Batch",
-    _PRODUCT: (
-        "ChannelWiseTensorProduct ChannelwiseTensorProduct WeightedTensorProduct DepthwiseTensorProduct SeparableFCTP"
-    ),
-    "eqlayers.paths(irreps_in1, irreps_in2), which makes instructions": "instructions",
-    "eqlayers.paths(irreps_in1, irreps_in2, filter_ir_out)": "tp_out_irreps_with_instructions make_instructions",
-    "eqlayers.FullyConnectedTensorProduct": "FullyConnectedTP",
-    "eqlayers.Linear": "LinearRS AtomwiseLinear LinearNodeEmbeddingBlock EquivariantLinear O3Linear",
-    "eqlayers.nn.Interaction": (
-        "InteractionBlock ConvNetLayer ConvLayer RealAgnosticInteractionBlock RealAgnosticResidualInteractionBlock"
-    ),
-    "eqlayers.nn.SymmetricContraction": "EquivariantProductBasisBlock Contraction",
-    "eqlayers.nn.EquivariantAttention": "MultiHeadAttention Attention",
-    "eqlayers.nn.Gate, or eqlayers.nn.GatedNonlinearity for given irreps": "GatedActivation",
-    "eqlayers.nn.Activation": "ScalarActivation",
-    "eqlayers.nn.LayerNorm or eqlayers.nn.RMSNorm": "EquivariantLayerNorm",
-    "eqlayers.nn.SO2Convolution": "SO2Conv eSCNConv eSCNConvolution",
-    "eqlayers.nn.Dropout": "EquivariantDropout",
-    "eqlayers.nn.DropPath": "GraphDropPath",
-    "eqlayers.nn.RotateFeatures, or eqlayers.nn.EdgeFrame for edges": "SO3Rotation",
-    "eqlayers.nn.SphericalHarmonics": "RealSphericalHarmonics",
-    "eqlayers.nn.BesselBasis": "RadialEmbeddingBlock BesselEdgeLengthEncoding RadialBasisEdgeEncoding BesselRBF",
-    _RADIAL: "RadialMLP",
+    "eqlayers.functional.radial_basis, or a layer such as eqlayers.nn.GaussianBasis": "soft_one_hot_linspace",
+    "eqlayers.nn.RadialNetwork, which contains the radial basis and the envelope": "FullyConnectedNet MLP RadialMLP",
+    "eqlayers.nn.BesselBasis": "RadialEmbeddingBlock BesselRBF",
     "eqlayers.nn.GaussianBasis": "GaussianRBF GaussianSmearing",
-    "eqlayers.nn.BesselBasis or eqlayers.nn.GaussianBasis": "RBF",
     "eqlayers.nn.PolynomialCutoff": "PolynomialEnvelope",
-    "eqlayers.nn.ZBL": "ZBLBasis ZBLRepulsionEnergy PairRepulsion",
+    "eqlayers.nn.Interaction": "InteractionBlock ConvNetLayer",
+    "eqlayers.nn.SymmetricContraction": "EquivariantProductBasisBlock",
+    "eqlayers.nn.SO2Convolution": "SO2Conv eSCNConv",
+    _NETWORKS: "SchNet PaiNN SO3net",
     "eqlayers.models.MACE in a eqlayers.Potential": "ScaleShiftMACE",
-    "eqlayers.models.MACE": "MACEModel",
-    "eqlayers.models.NequIP in a eqlayers.Potential": "NequIPGNNModel NequIPModel",
-    _FOREIGN: "SevenNet",
-    _FOREIGN.replace("SevenNet", "Allegro"): "Allegro",
-    "eqlayers.integrations.from_mace(model), of the model that mace.calculators.mace_mp loads": "mace_mp",
-    _NETWORKS: "SchNet PaiNN SO3net Network Model",
-    "eqlayers.models.Equiformer": "EquiformerV2 eSCN",
     "eqlayers.models.TFN": "TensorFieldNetwork",
-    _POTENTIAL: "NeuralNetworkPotential ForceField ForceStressOutput StressForceOutput Forces Atomwise",
-    "eqlayers.Potential(network, shifts=, scale=)": "PerTypeScaleShift",
-    "eqlayers.Potential(network, shifts=)": "AtomicEnergiesBlock",
-    _OPEN: "load load_model from_pretrained from_file load_from_checkpoint",
+    "eqlayers.models.Structures, which eqlayers.data.StructureDataModule makes": "AtomicData Data Batch",
+    "eqlayers.Potential, which turns a network into energy, forces and stress": "NeuralNetworkPotential",
+    "eqlayers.load_potential(path)": "load load_model from_pretrained load_from_checkpoint",
     "eqlayers.save_potential(potential, path)": "save save_model",
-    _CALCULATOR: (
-        "Calculator ASECalculator EqlayersCalculator MACECalculator NequIPCalculator SevenNetCalculator SpkCalculator "
-        "calculators calculator"
+    "eqlayers.Calculator(potential_or_path), ASE's calculator": (
+        "Calculator ASECalculator MACECalculator NequIPCalculator SevenNetCalculator SpkCalculator calculator"
     ),
-    "eqlayers.models.Committee, the mean of several potentials with their deviation": "Ensemble EnsembleModel",
-    "eqlayers.Calculator([a, b]), which takes a list of potentials or files": "EnsembleCalculator CommitteeCalculator",
-    "eqlayers.integrations.ase, whose calculator is eqlayers.Calculator": "ase",
-    "the command `eqlayers md`, or eqlayers.simulate.run_dynamics": "md MD",
-    "eqlayers.simulate.relax, or torch.compile for speed": "optimize",
-    "torch.compile(model), which takes these layers with fullgraph=True": "compile compile_model",
-    "the command `eqlayers predict`, or eqlayers.integrations.ase.predict": "predict",
-    _FIT: "fit Trainer",
-    "eqlayers.train.PotentialModule": "AtomisticTask NequIPLightningModule",
-    _DATA: "DataModule AtomsDataModule ASEDataModule rMD17 MD17",
-    "eqlayers.data.read_structures": "ASEAtomsData AtomsData read load_xyz config_from_atoms",
-    "eqlayers.data.StructureDataset or eqlayers.data.MoleculeDataset": "Dataset",
+    "eqlayers.data.StructureDataModule": "DataModule AtomsDataModule",
+    "eqlayers.data.read_structures": "read ASEAtomsData",
     "eqlayers.data.MoleculeDataModule, or eqlayers.data.load_qm9 for the arrays": "QM9",
-    "eqlayers.accelerate(model), which needs no configuration": "CuEquivarianceConfig",
-    "eqlayers.accelerate(model)": "run_e3nn_to_cueq convert",
-    "the argument backend of a layer; eqlayers.explain(model) says which one runs": (
-        "set_backend set_optimization_defaults"
-    ),
-    "eqlayers.explain(model)": "get_backend",
+    "the command `eqlayers fit`, or eqlayers.train with Lightning": "fit Trainer",
+    "eqlayers.train.PotentialModule": "AtomisticTask NequIPLightningModule",
+    "the command `eqlayers predict`, or eqlayers.integrations.ase.predict": "predict",
+    "the command `eqlayers md`, or eqlayers.simulate.run_dynamics": "md",
+    "torch.compile(model), which takes these layers with fullgraph=True": "compile",
+    "eqlayers.integrations.from_mace(model), of the model that mace.calculators.mace_mp loads": "mace_mp",
+    _FOREIGN: "SevenNet Allegro",
+    "eqlayers.accelerate(model), which needs no configuration": "run_e3nn_to_cueq CuEquivarianceConfig",
+    "the argument backend of a layer; eqlayers.explain(model) says which one runs": "set_backend get_backend",
     "eqlayers.backends.BACKENDS, the backends by name, or eqlayers.explain(model)": "eqlayers.backends()",
     "eqlayers.accelerate(calculator.models[0])": "accelerate(MACECalculator)",
     "eqlayers.accelerate(calculator.model)": "accelerate(NequIPCalculator) accelerate(SevenNetCalculator)",
-    "eqlayers.accelerate(torch.load(path, weights_only=False)), if you trust the file": (
-        "accelerate(str) accelerate(PosixPath) accelerate(WindowsPath)"
-    ),
+    _FILE: "accelerate(str) accelerate(PosixPath) accelerate(WindowsPath)",
 }
-#: Names of other packages, and words for what this package calls otherwise -> what to use.
-HINTS = {name: use for use, names in _WORDS.items() for name in names.split()}
+HINTS = {name: use for use, names in _NAMES.items() for name in names.split()}
+
+#: Argument of this package, or what to write for it -> what others call the same. The first that is there wins.
+ARGUMENTS = {
+    "cutoff": "r_max rmax max_r r_c rcut r_cut cutoff_radius radius max_radius",
+    "layers": "num_layers n_layers num_interactions n_interactions num_convs num_blocks depth",
+    "hidden='32x0e + 32x1o'": "hidden_channels num_channels n_channels channels num_features n_features n_atom_basis",
+    "hidden": "hidden_irreps hidden_dim hidden_size feature_irreps_hidden irreps widths neurons hs",
+    "lmax, the highest degree": "irreps_sh irreps_edge_sh",
+    "lmax": "l_max max_l max_ell degree sh_lmax",
+    "num_basis": "num_bessel num_rbf n_rbf num_radial n_basis num_radial_basis num_gaussians number_of_basis number",
+    "radial_hidden": "radial_MLP radial_mlp invariant_neurons fc_neurons hidden",
+    "mean_neighbors": "avg_num_neighbors num_neighbors conv_denominator",
+    "species=[1, 8], the atomic numbers": "num_species num_elements num_types",
+    "species": "elements atomic_numbers atom_types type_names chemical_symbols z_table",
+    "num_species": "num_elements num_types species",
+    "num_elements": "num_species num_types elements",
+    "p": "power num_polynomial_cutoff polynomial_cutoff_p exponent dropout drop_prob rate prob",
+    "cutoff_p": "p power num_polynomial_cutoff polynomial_cutoff_p",
+    "correlation": "body_order nu contraction_degree",
+    "readout_hidden": "MLP_irreps readout_irreps",
+    "activation": "act nonlinearity gate",
+    "acts": "activation nonlinearity",
+    "heads": "num_heads n_heads",
+    "repulsion": "zbl ZBL pair_repulsion",
+    "shifts": "atomic_energies E0s per_type_energy_shifts atomref",
+    "scale": "per_type_energy_scales atomic_inter_scale std",
+    "network": "model net module",
+    "irreps_in": "irreps in_irreps irreps_in1 irreps_node_input",
+    "irreps_in1": "irreps_in irreps_node_input feature_irreps_in",
+    "irreps_in2": "irreps_sh irreps_edge_attr irreps_node_attr",
+    "filter_ir_out=[(l, p) for l in range(lmax + 1) for p in (1, -1)]": "lmax l_max max_ell",
+    "filter_ir_out": "filter filter_irreps",
+    "irreps_out=list(range(lmax + 1)), the degrees": "lmax l_max max_ell",
+    "irreps_out": "out_irreps irreps_node_output irreps_sh irreps l ls degrees",
+    "irreps_sh=eqlayers.Irreps.spherical_harmonics(lmax)": "lmax",
+    "irreps_sh": "irreps_edge_attr irreps_edge edge_attrs_irreps",
+    "irreps": "irreps_in irreps_out num_features",
+    "instructions": "paths",
+    "num_weights": "out_features out_dim weight_numel",
+    "layout": "memory_layout layout_in1 layout_out",
+    "backend": "method kernel",
+    "eps": "epsilon",
+    "affine": "elementwise_affine",
+    "dtype": "default_dtype precision",
+    "device": "map_location",
+    "potential_or_path": "model model_path model_paths checkpoint",
+    "path": "filename model_path",
+    "potential": "model",
+}
+
+
+def nearest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """The name among ``known`` that is spelled nearest; None if none is ``alike``, of 1.
+
+    Example:
+        >>> nearest("laeyrs", ["layers", "lmax"]), nearest("foo", ["layers"])
+        ('layers', None)
+    """
+    return next(iter(difflib.get_close_matches(wrong, known, 1, alike)), None)
 
 
 def _plain(name: str) -> str:
@@ -194,16 +192,10 @@ def hint(name: str, module: str = "eqlayers") -> str | None:
     if use is None and isinstance(getattr(importlib.import_module("torch.nn"), name, None), type):
         use = f"torch.nn.{name}, as layers are modules of torch"
     exports = getattr(sys.modules.get(module), "__all__", ())
-    return use or _nearest(name, {_plain(one): f"{module}.{one}" for one in exports}, plain)
-
-
-def _nearest(name: str, *places: Mapping[str, str]) -> str | None:
-    """The entry of the name that is spelled nearest, of the first table that has one; None for short names."""
-    wrong = _plain(name)
-    if len(wrong) < _SHORTEST:
-        return None
-    close = (difflib.get_close_matches(wrong, place, 1, _ALIKE) for place in places)
-    return next((place[one[0]] for one, place in zip(close, places, strict=True) if one), None)
+    for places in ({_plain(one): f"{module}.{one}" for one in exports}, plain):
+        close = nearest(_plain(name), places, 0.8) if use is None and len(_plain(name)) >= 5 else None
+        use = use if close is None else places[close]
+    return use
 
 
 def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exception:

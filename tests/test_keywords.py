@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import eqlayers as eq
-from eqlayers import keywords, models, nn
+from eqlayers import keywords, models, names, nn
 from eqlayers.data import radius_graph
 from eqlayers.errors import ArgumentError, ConfigError, EqlayersError
 from tests.each import each
@@ -30,18 +30,18 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "NequIP avg_num_neighbors": (lambda: models.NequIP([1], avg_num_neighbors=9.0), "Write mean_neighbors="),
     "MACE num_interactions": (lambda: models.MACE([1], num_interactions=2), "Write layers= (by default 2)."),
     "MACE hidden_irreps": (lambda: models.MACE([1], hidden_irreps="8x0e"), "Write hidden="),
-    "MACE hidden_channels": (lambda: models.MACE([1], hidden_channels=8), "such as hidden='32x0e + 32x1o'."),
-    "MACE num_elements": (lambda: models.MACE(num_elements=2), "Write the atomic numbers, as in species=[1, 8]."),
+    "MACE hidden_channels": (lambda: models.MACE([1], hidden_channels=8), "Write hidden='32x0e + 32x1o'."),
+    "MACE num_elements": (lambda: models.MACE(num_elements=2), "Write species=[1, 8], the atomic numbers."),
     "MACE max_ell": (lambda: models.MACE([1], max_ell=3), "Write lmax= (by default 3)."),
     "MACE num_bessel": (lambda: models.MACE([1], num_bessel=8), "Write num_basis= (by default 8)."),
     "MACE MLP_irreps": (lambda: models.MACE([1], MLP_irreps="8x0e"), "Write readout_hidden= (by default '16x0e')."),
     "Equiformer num_heads": (lambda: models.Equiformer([1], num_heads=4), "Write heads= (by default 4)."),
     "Potential atomic_energies": (lambda: eq.Potential(None, atomic_energies=[0.0]), "Write shifts=."),
     "SphericalHarmonics lmax": (lambda: nn.SphericalHarmonics(lmax=2, normalize=True),
-        "Write the list of degrees, irreps_out=list(range(lmax + 1))."),
+        "Write irreps_out=list(range(lmax + 1)), the degrees."),
     "SphericalHarmonics l": (lambda: nn.SphericalHarmonics(l=2, normalize=True), "Write irreps_out=."),
     "SphericalHarmonics normalise": (lambda: nn.SphericalHarmonics(2, normalise=True), "Write normalize=."),
-    "EdgeGeometry lmax": (lambda: nn.EdgeGeometry(lmax=2), "irreps_out=list(range(lmax + 1))."),
+    "EdgeGeometry lmax": (lambda: nn.EdgeGeometry(lmax=2), "irreps_out=list(range(lmax + 1)), the degrees."),
     "Interaction r_max": (lambda: nn.Interaction("0e", "0e", "0e", r_max=4.0), "Write cutoff= (by default 5.0)."),
     "Interaction irreps_edge_attr": (lambda: nn.Interaction("0e", irreps_edge_attr="0e"), "Write irreps_sh=."),
     "TensorProduct paths": (lambda: eq.TensorProduct("0e", "0e", "0e", paths=PATHS), "Write instructions=."),
@@ -194,14 +194,12 @@ def test_every_word_of_the_table_leads_to_an_argument_that_there_is() -> None:
     """A row of an argument that nothing has is dead, and so is a word that all classes of the row have themselves."""
     has = [{p.name for p in keywords.parameters(c)} for c in (*classes(), eq.Calculator)]
     has += [{p.name for p in keywords.parameters(f)} for f in (eq.load_potential, eq.save_potential, eq.accelerate)]
-    for ours, words in keywords.SAME.items():
-        owners = [names for names in has if ours in names]
-        assert owners, ours
-        assert len(set(words)) == len(words), ours
-        assert [word for word in words if all(word in names for names in owners)] == [], ours
-    for ours, rows in keywords.WRITE.items():
-        for words in rows:
-            assert set(words.split()) <= set(keywords.SAME[ours]), (ours, words)
+    for use, words in names.ARGUMENTS.items():
+        ours, others = re.split(r"\W", use)[0], words.split()
+        owners = [known for known in has if ours in known]
+        assert owners, use
+        assert len(set(others)) == len(others), use
+        assert [word for word in others if all(word in known for known in owners)] == [], use
 
 
 def test_what_an_error_inside_says_stays() -> None:

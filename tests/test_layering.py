@@ -23,14 +23,14 @@ BELOW = {
     "notices": (KERNELS,),  # what commands show: warnings, and kernels that are compiled
     "core": (KERNELS,),  # descriptions, the operator, backends, graphs, checks and errors
     "names": ("core",),  # hints for names that there are not
-    "keywords": ("core",),  # the right names of arguments
+    "keywords": ("names",),  # the right names of arguments
     "files": ("core",),
     "archives": ("core",),  # of tensors and arrays, compared with their checksums
     "units": ("core",),
     "elements": ("core",),  # symbols, atomic numbers and radii
     "database": ("files", "units"),  # labels in databases of ASE
     "structure_files": ("database",),  # structures in all other files, and where a file is wrong
-    "arguments": ("core",),
+    "arguments": ("names",),
     "irreps": ("keywords",),
     "sparse": ("core",),  # sparse products and their infos, complete
     "e3nn_compat": ("irreps",),  # state dicts and TorchScript

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..core.checks import check_path, check_type, got
 from ..core.errors import ConfigError
 from ..files import few, read_yaml
+from ..names import nearest
 
 Named = TypeVar("Named")
 
@@ -66,8 +67,8 @@ def check_known(what: str, names: Iterable[Any], known: Iterable[str], where: st
     known = list(known)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            fix = f"Did you mean {near[0]!r}?" if near else "Use one of these."
+            near = nearest(str(name), known)
+            fix = f"Did you mean {near!r}?" if near else "Use one of these."
             raise ConfigError(f"{where}: expected a {what} among {', '.join(known)}; got {name!r}. {fix}")
 
 

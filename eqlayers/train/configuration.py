@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import inspect
 import os
@@ -18,6 +17,7 @@ from ..arguments import explain
 from ..core.errors import ConfigError
 from ..elements import SYMBOLS
 from ..files import few, read_yaml, yaml_lines
+from ..names import nearest
 from .checkpoints import read_checkpoint
 
 #: Keys that only configurations of benchmarks have.
@@ -288,8 +288,8 @@ def unknown_key(unknown: str, keys: Sequence[str], where: str = "") -> str:
     if not all(re.fullmatch(r"[A-Za-z_][\w-]{0,39}", part) for part in unknown.split(".")):
         return f"a key{where} must be a known one, got one that is no name. `eqlayers fit FILE --help-all` lists them."
     sections = {key.rpartition(".")[0] for key in keys}
-    near = difflib.get_close_matches(unknown, sorted({*keys, *sections}), n=1, cutoff=0.6)
-    fix = f"Did you mean {near[0]!r}?" if near else "`eqlayers fit FILE --help-all` lists them."
+    near = nearest(unknown, sorted({*keys, *sections}))
+    fix = f"Did you mean {near!r}?" if near else "`eqlayers fit FILE --help-all` lists them."
     return f"a key{where} must be a known one, got {unknown!r}. {fix}"
 
 
