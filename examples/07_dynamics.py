@@ -1,7 +1,7 @@
 """Run a trained potential at constant energy, plot the drift, and set its errors beside errors of other packages.
 
     eqlayers fit -c configs/ethanol.yaml
-    python examples/07_dynamics.py runs/ethanol        # both: make train-forces
+    python examples/07_dynamics.py runs/ethanol
 
 Ten thousand steps of 0.5 fs from a frame of the test part, whose atoms get velocities of 500 K. The energy of a smooth
 potential is conserved: what it drifts by is the error of the integrator, and noise of a jump at the cutoff would heat.

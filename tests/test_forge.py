@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,10 +14,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FORGE = ROOT / ".github"
 WORKFLOWS = sorted((FORGE / "workflows").glob("*.yml"))
 FORMS = sorted(path for path in (FORGE / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
-TEXTS = [*WORKFLOWS, *FORMS, FORGE / "pull_request_template.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+TEXTS = [*WORKFLOWS, *FORMS, FORGE / "pull_request_template.md", ROOT / "CONTRIBUTING.md", FORGE / "SECURITY.md"]
+#: Commands of the checkout: targets of the Makefile and sessions of the noxfile.
 TARGETS = {"help", *re.findall(r"^does\.([\w-]+) +:=", (ROOT / "Makefile").read_text(), re.MULTILINE)}
-STEPS = re.findall(r"^(?:for step in|\$make) (.+?)(?:; do| >.*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-STEPS = [step for steps in STEPS for step in steps.split()]
+SESSIONS = set(re.findall(r"^@nox\.session.*\ndef (\w+)", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+HERE = {*(f"make {target}" for target in TARGETS), *(f"nox -s {session}" for session in SESSIONS)}
 #: What a reader makes by following a text.
 MADE = {"tests/layers/norm/test_norm_limit.py", "docs/_build", "docs/_build/html"}
 #: Commands of this package, as its own help lists them.
@@ -29,44 +29,52 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def jobs(workflow: Path) -> dict[str, Any]:
-    return yaml.safe_load(workflow.read_text())["jobs"]
+def named(text: str) -> set[str]:
+    """Commands of the checkout that a text or a script names; one `nox -s` may name several sessions."""
+    text = text.replace("$make", "`make").replace("$nox", "nox -s")
+    made = re.findall(r"(?:^|`)(make [a-z][\w-]*)", text, re.MULTILINE)
+    run = re.findall(r"\bnox -s (\w[\w ]*)", text)
+    return {*made, *(f"nox -s {session}" for sessions in run for session in sessions.split())}
 
 
-def targets_of(workflow: Path) -> list[str]:
-    """Targets of a workflow: the targets of its matrices, and those written out."""
-    targets = re.findall(r"run: make ([\w-]+)", workflow.read_text())
-    for job in jobs(workflow).values():
-        targets += job.get("strategy", {}).get("matrix", {}).get("target", [])
-    return targets
+def of_workflow(path: Path) -> set[str]:
+    """The commands that the matrices of a workflow hold."""
+    texts: list[str] = []
+    for job in yaml.safe_load(path.read_text())["jobs"].values():
+        matrix = job["strategy"]["matrix"]
+        texts += [f"`{command}`" for command in matrix.get("command", [])]
+        texts += [f"nox -s {session}" for session in matrix.get("session", [])]
+    return set().union(*map(named, texts))
 
 
 def test_there_are_files_to_look_at() -> None:
     assert {path.name for path in WORKFLOWS} == {"checks.yml", "weekly.yml"}
     assert {path.name for path in FORMS} == {"bug.yml", "idea.yml"}
-    assert {"lint", "test", "docs", "wheel-check"} <= TARGETS
+    assert sorted(TARGETS) == ["clean", "docs", "help", "lint", "test", "test-all", "train"]
+    assert {"wheel", "long", "bench", "mutations"} <= SESSIONS
     assert {"fit", "info", "cache"} <= COMMANDS
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=relative)
 def test_commands_that_a_text_names_are_there(path: Path) -> None:
     text = path.read_text()
-    made = {*re.findall(r"^make ([\w-]+)", text, re.MULTILINE), *re.findall(r"`make ([\w-]+)", text)}
-    made |= set(targets_of(path)) if path in WORKFLOWS else set()
-    assert not made - TARGETS, f"{relative(path)} names `make` {sorted(made - TARGETS)}, which the Makefile lacks"
+    gone = (named(text) | (of_workflow(path) if path in WORKFLOWS else set())) - HERE
+    assert not gone, f"{relative(path)} names {sorted(gone)}, which neither Makefile nor noxfile.py has"
     ours = set(re.findall(r"`eqlayers (\w+)", text))
     assert not ours - COMMANDS, f"{relative(path)} names `eqlayers` {sorted(ours - COMMANDS)}, which are no commands"
 
 
 def test_workflows_make_what_a_change_must_pass() -> None:
-    """A change is checked by the first of the steps; the rest follows within a week."""
-    checks, weekly = (targets_of(FORGE / "workflows" / f"{name}.yml") for name in ("checks", "weekly"))
-    missing = [step for step in STEPS if step not in checks + weekly]
-    assert not missing, f"no workflow makes {missing}, which .ci/run has: add them to the matrix of weekly.yml"
-    first = [step for step in ("lint", "wheel-check", "test", "docs") if step not in checks]
-    assert not first, f"checks.yml must make {first} for every change: add them to its matrix"
-    twice = sorted(set(checks) & set(weekly))
-    assert not twice, f"both workflows make {twice}: leave them in one"
+    """A change is checked by the first of the steps of .ci/run; the rest follows within a week."""
+    steps = named((ROOT / ".ci" / "run").read_text())
+    assert len(steps) == 9, f".ci/run has the steps {sorted(steps)}"
+    assert not steps - HERE, f".ci/run has the steps {sorted(steps - HERE)}, which neither Makefile nor noxfile.py has"
+    checks, weekly = (of_workflow(FORGE / "workflows" / f"{name}.yml") for name in ("checks", "weekly"))
+    missing = sorted(steps - checks - weekly)
+    assert not missing, f"no workflow runs {missing}, which .ci/run has: add them to the matrix of weekly.yml"
+    first = sorted({"make lint", "nox -s wheel", "make test", "make docs"} - checks)
+    assert not first, f"checks.yml must run {first} for every change: add them to its matrix"
+    assert not checks & weekly, f"both workflows run {sorted(checks & weekly)}: leave them in one"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=relative)
@@ -80,8 +88,9 @@ def test_workflows_are_bounded_and_read_only(path: Path) -> None:
         assert not loose, f"{relative(path)} uses {loose}: take actions of the forge itself, with a version"
         versions = [step["with"]["python-version"] for step in job["steps"] if "python-version" in step.get("with", {})]
         assert versions, f"the job {name} of {relative(path)} sets up no Python"
-        for version in versions:
-            assert f"on Python {version}" in (ROOT / "constraints.txt").read_text(), f"no constraints for {version}"
+        pins = (ROOT / ".ci" / "constraints" / "tested.txt").read_text()
+        others = [version for version in versions if f"on Python {version}" not in pins]
+        assert not others, f"the job {name} of {relative(path)} has Python {others}, for which there are no constraints"
 
 
 @pytest.mark.parametrize("path", FORMS, ids=relative)

@@ -110,7 +110,7 @@ def test_metadata(built: dict[str, Path]) -> None:
 
 def test_constraints_pin_every_requirement(built: dict[str, Path]) -> None:
     """Each direct requirement has one tested version, and the pin satisfies the declared bound."""
-    pins = read_pins("constraints.txt")
+    pins = read_pins("tested")
     with zipfile.ZipFile(built["wheel"]) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         lines = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
@@ -123,7 +123,7 @@ def test_constraints_pin_every_requirement(built: dict[str, Path]) -> None:
 @pytest.mark.parametrize(("name", "package", "e3nn"), [("nequip", "nequip", "0.6.0"), ("mace", "mace-torch", "0.4.4")])
 def test_other_environments_differ_in_nothing_but_e3nn(name: str, package: str, e3nn: str) -> None:
     """Environments of noxfile.py, in which the package is tested too."""
-    common, pins = read_pins("constraints.txt"), read_pins(f"constraints-{name}.txt")
+    common, pins = read_pins("tested"), read_pins(name)
     assert {"torch", "numpy", "pytest", "pytest-timeout", "matplotlib", "rich", "pyyaml", package} <= set(pins)
     assert {key: pin for key, pin in pins.items() if key in common} == {
         key: e3nn if key == "e3nn" else pin for key, pin in common.items() if key in pins
@@ -136,7 +136,7 @@ OF_TORCH = {"torch", "triton", "sympy"}
 
 @pytest.mark.parametrize("name", ["oldest", "newest"])
 def test_environments_of_other_torches_differ_in_nothing_but_what_torch_brings(name: str) -> None:
-    common, pins = read_pins("constraints.txt"), read_pins(f"constraints-{name}.txt")
+    common, pins = read_pins("tested"), read_pins(name)
     assert {"torch", "e3nn", "numpy", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "pyyaml"} <= set(pins)
     shared = {key: pin for key, pin in pins.items() if key in common and key not in OF_TORCH}
     assert shared == {key: common[key] for key in shared}
@@ -147,18 +147,19 @@ def test_the_torches_that_are_claimed_are_tested() -> None:
     (bounds,) = re.findall(
         r'^dependencies = \["torch>=([\d.]+),<2\.(\d+)"', (ROOT / "pyproject.toml").read_text(), re.M
     )
-    oldest, newest = (Version(read_pins(f"constraints-{name}.txt")["torch"]) for name in ("oldest", "newest"))
+    oldest, newest = (Version(read_pins(name)["torch"]) for name in ("oldest", "newest"))
     assert oldest == Version(bounds[0])
     assert newest.minor == int(bounds[1]) - 1
-    assert newest >= Version(read_pins("constraints.txt")["torch"])
+    assert newest >= Version(read_pins("tested")["torch"])
     claimed = f"2.{oldest.minor} to 2.{newest.minor}"
     for file in ("eqlayers/core/torch_internals.py", "docs/start/installation.md"):
         assert claimed in (ROOT / file).read_text()
 
 
-def read_pins(file: str) -> dict[str, str]:
+def read_pins(environment: str) -> dict[str, str]:
     """Version by canonical name."""
-    lines = [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
+    pins = ROOT / ".ci" / "constraints" / f"{environment}.txt"
+    lines = [line for line in pins.read_text().splitlines() if line and not line.startswith("#")]
     return {canonical(pin.name): next(iter(pin.specifier)).version for pin in map(Requirement, lines)}
 
 

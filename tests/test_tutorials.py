@@ -71,7 +71,7 @@ def test_the_gallery_has_every_example_with_its_source() -> None:
 
 @each("path", [path for path in EXAMPLES if path.stem not in RUN.ELSEWHERE], ids=name)
 def test_output_in_the_gallery_is_of_the_example_of_today(path: Path) -> None:
-    """But for `07_dynamics`, whose input takes `make train-forces`: the page shows only its picture."""
+    """But for `07_dynamics`, whose input takes minutes: the page shows only its picture."""
     again = f"run `python docs/gallery/run.py {path.stem}`"
     facts = json.loads((GALLERY / "runs.json").read_text()).get(path.stem)
     assert facts is not None, f"no output of {path.name} is kept: {again}"

@@ -41,7 +41,9 @@ def setup(app: Any) -> dict[str, Any]:
 def with_pages_of_the_site(app: Any, file: Path, page: str, text: list[str]) -> None:
     """Lead links between top-level files to the pages that include the files."""
     text[0] = re.sub(
-        r"\]\((CHANGELOG|CONTRIBUTING|SECURITY)\.md", lambda link: f"](docs/development/{link[1].lower()}.md", text[0]
+        r"\]\((?:\.github/)?(CHANGELOG|CONTRIBUTING|SECURITY)\.md",
+        lambda link: f"](docs/development/{link[1].lower()}.md",
+        text[0],
     )
 
 

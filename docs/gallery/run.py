@@ -29,7 +29,7 @@ PICTURES = {
 }
 #: The example whose results another one reads; both run in one folder, in this order.
 AFTER = {"12_vibrations": "09_own_structures"}
-#: Examples without output on the page: the first needs the result of `make train-forces`, the second trains four times.
+#: Examples without output on the page: the first needs a potential of configs/ethanol.yaml, the second trains 4 times.
 ELSEWHERE = {"07_dynamics", "08_fine_tuning"}
 
 

@@ -13,7 +13,7 @@ from eqlayers.bench.products.operands import Operands
 from eqlayers.bench.products.peers import Implementation, build_peer
 from eqlayers.bench.products.suite import Case
 
-# networks of other packages, of which an environment has one or none; `make test-integrations` has them
+# networks of other packages, of which an environment has one or none; `nox` has them
 collect_ignore = [] if any(map(find_spec, ("mace", "nequip", "sevenn"))) else ["networks/test_guests.py"]
 
 

@@ -39,7 +39,7 @@ class Case:
         order: Highest derivative that is compared with finite differences.
         family: Heading of the table in the documentation.
         lacks: Property -> why the layer has it not.
-        slow: Properties whose test takes long, and whose row has a quicker relative; `make test-slow` has them.
+        slow: Properties whose test takes long, and whose row has a quicker relative; `make test-all` has them.
     """
 
     name: str

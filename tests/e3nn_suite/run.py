@@ -124,7 +124,7 @@ def page(outcomes: Mapping[str, Mapping[str, Outcome]]) -> str:
         "layers, and with ours in their place in every module of e3nn:",
         *(f"- of `e3nn.{package}`: {', '.join(f'`{name}`' for name in names)};" for package, names in CLASSES.items()),
         "",
-        "`make test-e3nn` runs them and writes this page.",
+        "`nox -s e3nn_suite` runs them and writes this page.",
         "",
         f"torch {version('torch')}, Python {platform.python_version()}.",
         "",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.cases import e3nn_defaults
 
-# its networks are other packages', of which an environment has one or none; `make test-integrations` makes them
+# its networks are other packages', of which an environment has one or none; `nox` makes them
 collect_ignore = [] if any(map(find_spec, ("mace", "nequip", "sevenn"))) else ["test_radial.py"]
 
 IRREPS = ("4x0e + 4x1o", "0e + 1o", "4x0e + 4x0e + 4x1o + 4x1o")

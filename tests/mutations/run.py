@@ -1,7 +1,7 @@
 """Puts every fault of mutations.yaml into a copy of the source, and sees that the tests beside the source fail.
 
-Run `make mutations`, or `python tests/mutations/run.py batch_norm atoms` for the files with these words in their names.
-The command ends with 1 if a fault lives, if a test fails without a fault, or if a fault stops pytest itself. Two
+Run `nox -s mutations`, and `nox -s mutations -- batch_norm atoms` for the files with these words in their names. The
+command ends with 1 if a fault lives, if a test fails without a fault, or if a fault stops pytest itself. Two
 processes share the files, each in a copy of its own, and both keep kernels where the tests do, so that a fault compiles
 only the kernels that it changes.
 """

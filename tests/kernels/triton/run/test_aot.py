@@ -24,8 +24,8 @@ from eqlayers_kernels.triton.segment import launch
 from tests.kernels.layer_kinds import KINDS, OPERATIONS, QUICK
 
 ROOT = Path(__file__).resolve().parents[4]
-#: Name -> what pip installs into the folder of a release; `make triton-releases` does it.
-RELEASES = {path.stem.rpartition("-")[2]: path for path in sorted(ROOT.glob("requirements-triton-*.txt"))}
+#: Name -> what pip installs into the folder of a release; `nox -s releases` does it.
+RELEASES = {path.stem.rpartition("-")[2]: path for path in sorted(ROOT.glob(".ci/constraints/triton-*.txt"))}
 OTHERS = [pytest.param(release, marks=pytest.mark.releases) for release in RELEASES]
 SCRIPT = Path(__file__).with_name("compile_cases.py")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -38,11 +38,11 @@ def folder(release: str) -> Path:
     return Path(sys.prefix, "triton", release)
 
 
-# the two others compile these in `make test-triton-releases`, the installed one kernels of layers in `make test-long`
+# the two others compile these in `nox -s releases`, the installed one kernels of layers in `nox -s long`
 @pytest.fixture(params=[pytest.param("installed", marks=pytest.mark.slow), *OTHERS])
 def release(request) -> str:
     if request.param in RELEASES and not (folder(request.param) / ".installed").exists():
-        pytest.skip(f"needs Triton {request.param} in {folder(request.param)}: run `make test-triton-releases`")
+        pytest.skip(f"needs Triton {request.param} in {folder(request.param)}: run `nox -s releases`")
     return request.param
 
 
