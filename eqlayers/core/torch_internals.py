@@ -225,15 +225,18 @@ def asked_for(ctx: Any, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
     return tuple(found)
 
 
-def is_plain(tensors: Sequence[Tensor]) -> bool:
+def is_plain(tensors: Sequence[Tensor], observed: bool = False) -> bool:
     """Whether nothing but the tape of autograd would see an operator on these tensors, and they lie as they are.
 
-    Then what the dispatcher would come to can be called at once, without its two ways through Python.
-    Without one of the names: always the operator.
+    Then what the dispatcher would come to can be called at once, without its two ways through Python. ``observed``
+    allows a profiler and modes of ``torch.overrides``, which see calls and change no numbers. Without one of the names:
+    always the operator.
     """
-    if is_compiling() or _get_tracing_state() is not None or _profiler_enabled():
+    if is_compiling() or _get_tracing_state() is not None:
         return False
-    if forward_ad._current_level >= 0 or _len_torch_dispatch_stack() or _len_torch_function_stack():
+    if forward_ad._current_level >= 0 or _len_torch_dispatch_stack():
+        return False
+    if not observed and (_profiler_enabled() or _len_torch_function_stack()):
         return False
     if _are_functorch_transforms_active() or _dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH):
         return False

@@ -271,7 +271,7 @@ class TabledRadial(Replacement):
     def _of_pairs(self, table: PairTable, shared: _Shared, lengths: Tensor) -> TabledWeights | Tensor:
         """Read tables of the pairs that have occurred; run the network if weights are trained or tables too large."""
         handed, of = lengths[:, :2], _tensors(table)
-        if not (may_be_kept(of, self.training) and is_plain([handed])):
+        if not (may_be_kept(of, self.training) and is_plain([handed], observed=True)):
             return table.at_edges(handed)
         interval, coefficients, pairs = shared.of(table, handed if lengths.shape[1] > 2 else lengths)
         if len(pairs) * table.bytes_of_pair > MOST_BYTES:

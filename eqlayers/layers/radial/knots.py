@@ -155,7 +155,7 @@ class _Connected(torch.autograd.Function):
 def may_be_kept(tensors: Sequence[Tensor], training: bool) -> bool:
     """Whether a table of these may be kept: they are not trained, and no trace or transform goes over them."""
     trained = training and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    return not trained and is_plain(tensors)
+    return not trained and is_plain(tensors, observed=True)
 
 
 def _same(known: list[Tensor], now: list[Tensor]) -> bool:
