@@ -11,8 +11,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Python
     from e3nn.o3 import Irrep, Irreps
 
-    from . import autograd, backends, errors, functional, info, integrations, models, nn, o3, ops, sparse, testing
     from . import data as data
+    from . import errors, functional, integrations, models, nn, o3, sparse, testing
     from . import simulate as simulate
     from . import train as train
     from .core.graph import Graph
@@ -52,22 +52,18 @@ __all__ = [
     "TensorProductConv",
     "TensorSquare",
     "accelerate",
-    "autograd",
-    "backends",
     "compress",
     "deaccelerate",
     "decompress",
     "errors",
     "explain",
     "functional",
-    "info",
     "integrations",
     "keep_memory",
     "load_potential",
     "models",
     "nn",
     "o3",
-    "ops",
     "paths",
     "release_memory",
     "save_potential",
@@ -81,12 +77,12 @@ __all__ = [
 #: Homes of the names that are no modules of the package; others are layers, of `eqlayers.nn`.
 _HOMES = {
     "e3nn.o3": ("Irrep", "Irreps"),
-    "eqlayers.graph": ("Graph",),
+    "eqlayers.core.graph": ("Graph",),
     "eqlayers.integrations": ("accelerate", "deaccelerate"),
     "eqlayers.integrations.ase": ("Calculator",),
     "eqlayers.irreps.layout": ("to_ir_mul", "to_mul_ir"),
     "eqlayers.irreps.path_lists": ("paths",),
-    "eqlayers.memory": ("keep_memory", "release_memory"),
+    "eqlayers.core.memory": ("keep_memory", "release_memory"),
     "eqlayers.models": ("Potential", "compress", "decompress", "load_potential", "save_potential"),
     "eqlayers.sparse": ("SparseProductInfo", "SparseScaleInfo"),
 }

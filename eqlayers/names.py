@@ -14,16 +14,15 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
-from .core.errors import ArgumentError, UnknownImportError, UnknownNameError
+from .core.errors import UnknownImportError, UnknownNameError
 
 #: Parts whose exported names are searched, the first one that has a name wins.
 PARTS = (
     "eqlayers", "eqlayers.nn", "eqlayers.functional", "eqlayers.models", "eqlayers.data", "eqlayers.testing",
     "eqlayers.integrations", "eqlayers.simulate", "eqlayers.train", "eqlayers.sparse",
-    "eqlayers.algebra", "eqlayers.lowering", "eqlayers.backends",
     "eqlayers.periodic", "eqlayers.errors", "eqlayers.units",
 )  # fmt: skip
 
@@ -71,8 +70,7 @@ _NAMES = {
     "eqlayers.integrations.from_mace(model), of the model that mace.calculators.mace_mp loads": "mace_mp",
     _FOREIGN: "SevenNet Allegro",
     "eqlayers.accelerate(model), which needs no configuration": "run_e3nn_to_cueq CuEquivarianceConfig",
-    "the argument backend of a layer; eqlayers.explain(model) says which one runs": "set_backend get_backend",
-    "eqlayers.backends.BACKENDS, the backends by name, or eqlayers.explain(model)": "eqlayers.backends()",
+    "the argument backend of a layer; eqlayers.explain(model) says which one runs": "backends set_backend get_backend",
     "eqlayers.accelerate(calculator.models[0])": "accelerate(MACECalculator)",
     "eqlayers.accelerate(calculator.model)": "accelerate(NequIPCalculator) accelerate(SevenNetCalculator)",
     _FILE: "accelerate(str) accelerate(PosixPath) accelerate(WindowsPath)",
@@ -242,16 +240,6 @@ eqlayers.data.radius_graph.
         raise no_such_name(module, name, sys._getframe(1))
 
     sys.modules[module].__getattr__ = __getattr__  # type: ignore[method-assign]
-    if f"{module}()" in HINTS:
-        sys.modules[module].__class__ = _NotCalled
-
-
-class _NotCalled(ModuleType):
-    """A module that people take for a function."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        use = HINTS[f"{self.__name__}()"]
-        raise ArgumentError(f"{self.__name__} must be used by its names, it is a module, got a call. Use {use}.")
 
 
 class AnswersNames(type):

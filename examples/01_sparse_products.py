@@ -6,8 +6,7 @@ from e3nn import o3
 import eqlayers
 from eqlayers import functional
 from eqlayers.functional import sparse_mul, sparse_vecsca
-from eqlayers.info import sparse_product_infos
-from eqlayers.ops import PRODUCTS, register_product
+from eqlayers.sparse import PRODUCTS, register_product, sparse_product_infos
 from eqlayers.testing import check_derivatives, random_product, rounding_bound
 
 torch.manual_seed(0)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 import eqlayers as eq
-from eqlayers.algebra import representation_matrix
 from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.nn import BesselBasis, EdgeGeometry, EquivariantAttention, PolynomialCutoff
 from eqlayers.testing import random_orthogonal
@@ -58,7 +57,7 @@ def main() -> None:
         features = block(z, pos).detach()
         matrix = random_orthogonal(1, determinant=-1)  # a rotation times the inversion
         turned = block(z, pos @ matrix.T).detach()
-        residual = (turned - features @ representation_matrix(eq.o3.Irreps(IRREPS), matrix).T).abs().max().item()
+        residual = (turned - eq.nn.RotateFeatures(IRREPS)(features, matrix)).abs().max().item()
         print(f"{logits}: features {list(features.shape)}, equivariance {residual:.1e}")
 
         # The last atom leaves its nearest neighbour: how much do features change at the cutoff?

@@ -16,8 +16,11 @@ import torch
 from e3nn import o3
 
 import eqlayers as eq
-from eqlayers import autograd, backends, functional, info, lowering, models, nn, ops, testing
+from eqlayers import functional, models, nn, sparse, testing
+from eqlayers.core import backends
 from eqlayers.errors import EqlayersError
+from eqlayers.irreps import algebra
+from eqlayers.layers.tensor_product.plan import ProductPlan
 from tests.catalogue.cases import on_backend
 
 #: What must be, what came, the fix: of every message.
@@ -61,8 +64,8 @@ W = torch.ones(TP.weight_numel)
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
 CONVOLVE = {"x": X, "edge_attr": torch.ones(3, 4), "weight": torch.ones(3, CONV.weight_numel), "edge_index": EDGES}
 CONVOLVED = {"x": "features", "edge_attr": "features", "weight": "weight", "edge_index": "edges"}
-INFOS = info.sparse_product_infos([0, 1], [1, 0], [0, 0], in1_size=2, in2_size=2, out_size=1)
-SCALES = info.sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)
+INFOS = sparse.sparse_product_infos([0, 1], [1, 0], [0, 0], in1_size=2, in2_size=2, out_size=1)
+SCALES = sparse.sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)
 ONE = torch.ones(1, dtype=torch.float64)
 SPARSE = {"input1": torch.ones(4, 2, 1), "input2": torch.ones(4, 2, 1), "info_fwd": INFOS[0]}
 SPARSE_KINDS = {"input1": "sparse", "input2": "sparse", "info_fwd": "info"}
@@ -198,40 +201,40 @@ CASES: dict[str, Case] = {
     "sparse_outer": Case(functional.sparse_outer, SPARSE, SPARSE_KINDS),
     "sparse_scale": Case(functional.sparse_scale, {"input": torch.ones(4, 2, 1), "info_fwd": SCALES[0]}, {
         "input": "sparse", "info_fwd": "info", "backend": "backend"}),
-    "sparse_product_infos": Case(info.sparse_product_infos, {
+    "sparse_product_infos": Case(sparse.sparse_product_infos, {
         "index1": [0, 1], "index2": [1, 0], "index_out": [0, 0], "in1_size": 2, "in2_size": 2, "out_size": 1}, {
         "index1": "index", "index2": "index", "index_out": "index", "scale": "scale", "in1_size": "size",
             "in2_size": "size",
         "out_size": "size"}),
-    "sparse_scale_infos": Case(info.sparse_scale_infos, {"index": [0, 1], "index_out": [1, 0], "in_size": 2,
+    "sparse_scale_infos": Case(sparse.sparse_scale_infos, {"index": [0, 1], "index_out": [1, 0], "in_size": 2,
         "out_size": 2}, {
         "index": "index", "index_out": "index", "scale": "scale", "in_size": "size", "out_size": "size"}),
-    "as_irreps": Case(eq.algebra.as_irreps, {"value": "0e"}, {"value": "irreps"}),
-    "tensor_product_paths": Case(eq.algebra.tensor_product_paths, TWO, {
+    "as_irreps": Case(algebra.as_irreps, {"value": "0e"}, {"value": "irreps"}),
+    "tensor_product_paths": Case(algebra.tensor_product_paths, TWO, {
         "irreps_in1": "irreps", "irreps_in2": "irreps", "filter_ir_out": "filter"}),
     "paths": Case(eq.paths, TWO, {
         "irreps_in1": "irreps", "irreps_in2": "irreps", "filter_ir_out": "filter or irreps",
         "irreps_out": "optional irreps", "mode": "choice", "has_weight": "flag"}),
-    "representation_matrix": Case(eq.algebra.representation_matrix, {"irreps": "1o", "matrix": np.eye(3)}, {
+    "representation_matrix": Case(algebra.representation_matrix, {"irreps": "1o", "matrix": np.eye(3)}, {
         "irreps": "irreps", "matrix": "matrix"}),
-    "channel_major_order": Case(eq.algebra.channel_major_order, {"irreps": "1o"}, {"irreps": "irreps"}),
-    "wigner_3j": Case(eq.algebra.wigner_3j, {"l1": 1, "l2": 1, "l3": 0}, {"l1": "degree", "l2": "degree",
+    "channel_major_order": Case(algebra.channel_major_order, {"irreps": "1o"}, {"irreps": "irreps"}),
+    "wigner_3j": Case(algebra.wigner_3j, {"l1": 1, "l2": 1, "l3": 0}, {"l1": "degree", "l2": "degree",
         "l3": "degree"}),
-    "SparseProductInfo": Case(info.SparseProductInfo, INFOS[0]._asdict(), {
+    "SparseProductInfo": Case(sparse.SparseProductInfo, INFOS[0]._asdict(), {
         "scale": "info scale", "index1": "info index", "index2": "info index", "seg_out": "info index",
             "out_size": "out size"}),
-    "SparseScaleInfo": Case(info.SparseScaleInfo, SCALES[0]._asdict(), {
+    "SparseScaleInfo": Case(sparse.SparseScaleInfo, SCALES[0]._asdict(), {
         "scale": "info scale", "index": "info index", "seg_out": "info index", "out_size": "out size"}),
-    "ProductPlan": Case(lowering.ProductPlan, {
+    "ProductPlan": Case(ProductPlan, {
         "irreps": (TP.irreps_in1, TP.irreps_in2, TP.irreps_out), "instructions": TP.instructions,
             "layout": "mul_ir"}, {
         "irreps": "irrep list", "instructions": "ready instructions", "layout": "choice"}),
-    "SparseMul.apply": Case(autograd.SparseMul.apply, SPARSE, SPARSE_KINDS),
-    "SparseScale.apply": Case(autograd.SparseScale.apply, {
+    "SparseMul.apply": Case(sparse.SparseMul.apply, SPARSE, SPARSE_KINDS),
+    "SparseScale.apply": Case(sparse.SparseScale.apply, {
         "input": torch.ones(4, 2, 1), "info_fwd": SCALES[0], "info_bwd": SCALES[1], "backend": None}, {
         "input": "sparse", "info_fwd": "info", "backend": "backend"}),
-    "channels_of": Case(ops.channels_of, {"product": "mul"}, {"product": "product"}),
-    "register_product": Case(ops.register_product, {"name": "times", "channels": "u,u->u"}, {
+    "channels_of": Case(sparse.channels_of, {"product": "mul"}, {"product": "product"}),
+    "register_product": Case(sparse.register_product, {"name": "times", "channels": "u,u->u"}, {
         "name": "name", "channels": "channels"}),
     "find": Case(backends.find, {"name": "cpu"}, {"name": "backend"}),
     "check_backend": Case(backends.check_backend, {"name": "cpu"}, {"name": "backend"}),
@@ -382,7 +385,7 @@ LEFT = {
 METHODS = ("extra_repr", "whole_call", "make_room", "make_table", "at_pairs", "after_extension", "pooled_vector")
 METHODS += ("made_of",)  # with parameters and buffers of the network, by the table itself
 METHODS += ("functions",)  # of a basis, to be overridden
-PARTS = (eq, eq.algebra, functional, nn, models, testing, eq.integrations)
+PARTS = (eq, functional, nn, models, testing, eq.integrations)
 
 
 def wanted(part: Any) -> dict[str, tuple[Any, set[str]]]:
@@ -435,7 +438,8 @@ def test_the_table_has_every_argument_of_every_public_callable(part: Any) -> Non
 def test_the_table_has_every_public_name() -> None:
     known = {name.split(".")[0].split(" ")[0] for name in CASES}
     known |= {prefix + name for names in OTHERS.values() for name in names for prefix in ("", "sparse_")}
-    for part in (eq, eq.algebra, autograd, backends, functional, info, nn, ops, testing, eq.integrations):
+    known |= {"PathGroup", "ProgramInfos", "infos_of"}  # of programs, which layers make
+    for part in (eq, functional, nn, sparse, testing, eq.integrations):
         public = [one for one in part.__all__ if callable(value := getattr(part, one)) and not inspect.ismodule(value)]
         missing = [f"{part.__name__}.{name}" for name in public if name not in known]
         assert not missing, f"no row of {missing} in the table of bad calls: add one to a file tests/bad_calls/*.py"

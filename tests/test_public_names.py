@@ -42,7 +42,6 @@ FOREIGN = {"Irrep": "e3nn.o3", "Irreps": "e3nn.o3"}
 ROOMS = tuple(
     f"eqlayers.{room}" for room in ("core", "irreps", "layers", "sparse", "tools")
 )  # exported by public fronts
-FRONTS = ("autograd", "info", "ops")  # which the page of their room names
 NEEDS = {"data": "lightning", "train": "lightning", "periodic": "vesin"}
 NEEDS |= dict.fromkeys(("database", "simulate", "units"), "ase")
 PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in HIDDEN)
@@ -152,7 +151,7 @@ def documented_modules() -> list[str]:
 
 def test_every_part_has_its_place_in_the_reference() -> None:
     """The pages take the names from `__all__`; here only the list of modules can go stale."""
-    listed, parts = documented_modules(), [f"eqlayers.{part}" for part in PARTS if part not in FRONTS]
+    listed, parts = documented_modules(), [f"eqlayers.{part}" for part in PARTS]
     missing = [part for part in parts if part not in listed]
     assert not missing, f"no block `{{names}} MODULE` of {missing} in docs/reference: add it to the page of its topic"
     surplus = sorted({part for part in listed if part not in parts or listed.count(part) > 1})

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import memory
+from ..core import memory
 from ..core.checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
 from ..core.errors import ConfigError, OutOfMemoryError, needs_packages
 from ..keywords import named_arguments, parameters, refuse_others

@@ -30,7 +30,7 @@ def one_dimensional(words: Words, name: str, value: Any, integer: bool) -> None:
     if not isinstance(value, Tensor):
         raise DTypeError(
             f"{owner}.{name} must be a 1-D {kind} tensor or None, got {type(value).__name__}. "
-            f"Wrap it with torch.tensor(...), or build the infos with eqlayers.info.{words.builder}."
+            f"Wrap it with torch.tensor(...), or build the infos with eqlayers.sparse.{words.builder}."
         )
     if value.dtype != torch.int64 if integer else not value.is_floating_point():
         raise DTypeError(f"{owner}.{name} must be {kind}, got {value.dtype}. Convert it with `.to(...)`.")

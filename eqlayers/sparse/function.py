@@ -107,7 +107,7 @@ def _needed(info: SparseProductInfo | None, number: int, rows: int) -> SparsePro
     if info is None:
         raise GradientError(
             f"info_bwd{number} must be given, because the gradient of input{number} is needed, got None. "
-            f"Pass all three infos of eqlayers.info.sparse_product_infos, or detach input{number}."
+            f"Pass all three infos of eqlayers.sparse.sparse_product_infos, or detach input{number}."
         )
     if info.out_size is not None and info.out_size != rows:
         raise ShapeError(
@@ -133,7 +133,7 @@ def sparse_product(
     .. math:: z_{nM} = \sum_{t \in \mathrm{seg}[M]} s_t\; x_{n, i_1[t]} \circ y_{n, i_2[t]}
 
     Args:
-        product: A row of ``eqlayers.ops.PRODUCTS``, one added by ``register_product``, or a spec as ``"u,v->uv"``.
+        product: A row of ``eqlayers.sparse.PRODUCTS``, one added by ``register_product``, or a spec as ``"u,v->uv"``.
         input1: ``[..., M1, *channels]``; without leading axes it is shared by all rows.
         input2: ``[..., M2, *channels]``; leading axes broadcast with the axes of input1.
         info_fwd: The terms, sorted by output row.
@@ -151,7 +151,7 @@ def sparse_product(
 
     Example:
         >>> import torch, eqlayers
-        >>> infos = eqlayers.info.sparse_product_infos([0, 1], [1, 0], [0, 0], in1_size=2, in2_size=2, out_size=1)
+        >>> infos = eqlayers.sparse.sparse_product_infos([0, 1], [1, 0], [0, 0], in1_size=2, in2_size=2, out_size=1)
         >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])
         >>> sparse_product("mul", x, y, *infos)
         tensor([[10.]])
@@ -164,7 +164,7 @@ def sparse_product(
         if not isinstance(info, SparseProductInfo) and (info is not None or name == "info_fwd"):
             raise DTypeError(
                 f"{name} must be a SparseProductInfo, got {type(info).__name__}. "
-                f"Build the infos with eqlayers.info.sparse_product_infos."
+                f"Build the infos with eqlayers.sparse.sparse_product_infos."
             )
         here = None if info is None else info.device
         if here is not None and here != input1.device:

@@ -148,7 +148,7 @@ class SparseProductInfo(_Movable, _ProductFields):
         if len(set(lengths.values())) > 1:
             raise ShapeError(
                 f"{owner}.scale, {' and '.join(words.indices)} must have one entry per term each, got lengths "
-                f"{lengths}. Build infos with eqlayers.info.{words.builder}."
+                f"{lengths}. Build infos with eqlayers.sparse.{words.builder}."
             )
         for name, value in self._indices().items():
             if value is not None:

@@ -34,7 +34,7 @@ class _Scale(torch.autograd.Function):
         if info_bwd is None:
             raise GradientError(
                 "info_bwd must be given, because the gradient of input is needed, got None. "
-                "Pass both infos of eqlayers.info.sparse_scale_infos, or detach input."
+                "Pass both infos of eqlayers.sparse.sparse_scale_infos, or detach input."
             )
         if info_bwd.out_size is not None and info_bwd.out_size != rows:
             raise ShapeError(
@@ -76,7 +76,7 @@ class SparseScale:
         if not isinstance(info_fwd, SparseScaleInfo) or not isinstance(info_bwd, SparseScaleInfo | None):
             raise DTypeError(
                 f"info_fwd and info_bwd must be SparseScaleInfo, got {type(info_fwd).__name__} and "
-                f"{type(info_bwd).__name__}. Build them with eqlayers.info.sparse_scale_infos."
+                f"{type(info_bwd).__name__}. Build them with eqlayers.sparse.sparse_scale_infos."
             )
         here = info_fwd.as_product().device
         if here is not None and here != input.device:
@@ -114,7 +114,7 @@ def sparse_scale(
 
     Example:
         >>> import torch, eqlayers
-        >>> infos = eqlayers.info.sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)
+        >>> infos = eqlayers.sparse.sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)
         >>> sparse_scale(torch.tensor([[1.0], [10.0]]), *infos)
         tensor([[30.],
                 [ 2.]])

@@ -81,6 +81,6 @@ def channels_of(product: str) -> Channels:
     if row is None:
         raise ConfigError(
             f"product must be one of {', '.join(PRODUCTS)}, got {got(product)}. "
-            f"Add it with eqlayers.ops.register_product(name, channels)."
+            f"Add it with eqlayers.sparse.register_product(name, channels)."
         )
     return parse(row.channels)

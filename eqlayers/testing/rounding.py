@@ -50,7 +50,7 @@ def rounding_bound(
     x, y = check_floating("x", x, "[..., M1, *channels]"), check_floating("y", y, "[..., M2, *channels]")
     x, y = x.detach().double().cpu(), y.detach().double().cpu()
     check_channels(channels, x, y)
-    fix = "Build it with eqlayers.info.sparse_product_infos."
+    fix = "Build it with eqlayers.sparse.sparse_product_infos."
     check_type("info", info, SparseProductInfo, "a SparseProductInfo", fix, DTypeError)
     if check_dtype("dtype", dtype) not in ACCUMULATE:
         raise DTypeError(f"dtype must be one of {', '.join(map(str, ACCUMULATE))}, got {dtype}. Pick one of these.")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eqlayers.algebra import as_irreps, representation_matrix
+from eqlayers.irreps.algebra import as_irreps, representation_matrix
 from eqlayers.irreps.layout import to_ir_mul, to_mul_ir
 from tests.each import seeded
 

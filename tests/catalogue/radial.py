@@ -9,7 +9,7 @@ from e3nn.math import soft_one_hot_linspace
 from torch import Tensor
 
 import eqlayers.nn as nn
-from eqlayers.graph import Graph
+from eqlayers import Graph
 from tests.cases import default_dtype
 
 from .cases import Case, edges

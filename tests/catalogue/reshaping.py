@@ -7,7 +7,7 @@ from e3nn import nn as theirs
 from torch import Tensor
 
 import eqlayers.nn as nn
-from eqlayers.algebra import as_irreps, representation_matrix
+from eqlayers.irreps.algebra import as_irreps, representation_matrix
 from eqlayers.irreps.layout import to_ir_mul, to_mul_ir
 
 from .cases import Case, features

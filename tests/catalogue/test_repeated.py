@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import eqlayers.nn as nn
-from eqlayers.algebra import as_irreps
 from eqlayers.errors import IrrepsError
+from eqlayers.irreps.algebra import as_irreps
 from eqlayers.layers.base.columns import same_order
 from tests.each import each
 

@@ -7,10 +7,10 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import eqlayers as eq
+from eqlayers import Graph
 from eqlayers.core.forms.keys import describe, register_formula
 from eqlayers.core.forms.text import read_formula, write_formula
 from eqlayers.core.operator import sorted_edges
-from eqlayers.graph import Graph
 from eqlayers.layers.pointwise.run import run_formula
 from eqlayers_kernels.c.build import compiler
 from tests.formulas import cubic, edges_of_points, functions

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import eqlayers.nn as nn
-from eqlayers.algebra import as_irreps
+from eqlayers.irreps.algebra import as_irreps
 from tests.catalogue.attention import AttentionAggregate
 from tests.catalogue.cases import results
 from tests.catalogue.own_products import message, mixed

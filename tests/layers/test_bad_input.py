@@ -341,7 +341,7 @@ def test_explain_wants_a_module():
 
 
 def test_scale_wants_scale_infos():
-    product = eq.info.sparse_product_infos([0], [0], [0], in1_size=1, in2_size=1, out_size=1)
+    product = eq.sparse.sparse_product_infos([0], [0], [0], in1_size=1, in2_size=1, out_size=1)
     for infos in ((product[0], product[1]), (None, None)):
         with pytest.raises(DTypeError, match="sparse_scale_infos"):
             eq.functional.sparse_scale(torch.ones(1, 1), *infos)

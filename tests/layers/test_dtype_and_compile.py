@@ -144,14 +144,14 @@ def test_a_scale_that_wants_a_gradient_is_refused() -> None:
     scale = torch.nn.Parameter(torch.ones(1))
     index = torch.tensor([0])
     with pytest.raises(DTypeError, match="Pass what is learned as an operand"):
-        eq.info.SparseProductInfo(scale, index, index)
+        eq.sparse.SparseProductInfo(scale, index, index)
     with pytest.raises(DTypeError, match="Pass what is learned as an operand"):
-        eq.info.sparse_product_infos([0], [0], [0], scale, in1_size=1, in2_size=1, out_size=1)
+        eq.sparse.sparse_product_infos([0], [0], [0], scale, in1_size=1, in2_size=1, out_size=1)
     with pytest.raises(DTypeError, match="complex"):
-        eq.info.sparse_product_infos([0], [0], [0], [1j], in1_size=1, in2_size=1, out_size=1)
+        eq.sparse.sparse_product_infos([0], [0], [0], [1j], in1_size=1, in2_size=1, out_size=1)
 
 
 def test_coefficients_given_as_numbers_keep_float64() -> None:
-    info = eq.info.sparse_product_infos([0], [0], [0], [0.1], in1_size=1, in2_size=1, out_size=1)[0]
+    info = eq.sparse.sparse_product_infos([0], [0], [0], [0.1], in1_size=1, in2_size=1, out_size=1)[0]
     assert info.scale is not None
     assert info.scale.item() == 0.1

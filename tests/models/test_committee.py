@@ -14,8 +14,8 @@ pytest.importorskip("vesin")
 
 from ase.build import bulk, molecule
 
+from eqlayers import Graph
 from eqlayers.errors import ConfigError, EqlayersError
-from eqlayers.graph import Graph
 from eqlayers.models import Committee, NequIP, Potential, Structures, load_committee, save_potential
 from eqlayers.models.atoms import NeighborLists, collate
 from eqlayers.models.committee import MARK, committee_files

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from eqlayers import Graph
 from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
-from eqlayers.graph import Graph
 from eqlayers.layers.radial.module import ScalarNetwork
 from eqlayers.models import (
     MACE,

@@ -10,8 +10,8 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from eqlayers import Graph
 from eqlayers.errors import ConfigError, IrrepsError
-from eqlayers.graph import Graph
 from eqlayers.models import Equiformer, Potential, Structures
 from eqlayers.models.equiformer import EquiformerStep, reachable_in_frames
 from eqlayers.testing import check_potential, random_orthogonal

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from eqlayers import Graph
 from eqlayers.errors import ConfigError, IndexRangeError
-from eqlayers.graph import Graph
 from eqlayers.models import (
     MACE,
     TFN,

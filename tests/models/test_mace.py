@@ -9,8 +9,8 @@ import pytest
 import torch
 from e3nn import o3
 
+from eqlayers import Graph
 from eqlayers.errors import ConfigError, EqlayersError, IrrepsError
-from eqlayers.graph import Graph
 from eqlayers.models import MACE, Potential, Structures
 from eqlayers.models.mace_blocks import INTERACTIONS
 from eqlayers.nn import ZBL, EdgeGeometry

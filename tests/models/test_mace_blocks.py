@@ -6,8 +6,8 @@ import pytest
 import torch
 from e3nn import o3
 
+from eqlayers import Graph
 from eqlayers.errors import ConfigError
-from eqlayers.graph import Graph
 from eqlayers.models.mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout, Style
 from eqlayers.nn import EdgeVectors, NormalizedActivation
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from eqlayers import autograd, functional
+from eqlayers import functional, sparse
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, EqlayersError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_mul, sparse_product, sparse_scale
-from eqlayers.info import SparseProductInfo, sparse_product_infos, sparse_scale_infos
+from eqlayers.sparse import SparseProductInfo, sparse_product_infos, sparse_scale_infos
 from eqlayers.sparse.table import NAMED
 
 INFOS = sparse_product_infos([0, 3, 1], [4, 0, 2], [1, 1, 0], [0.1, 0.7, 1.3], in1_size=4, in2_size=5, out_size=2)
@@ -136,7 +136,7 @@ def test_names_that_do_not_exist():
 
 
 def _class_call(backend):
-    return autograd.SparseMul.apply(x(), y(), *INFOS, False, backend)
+    return sparse.SparseMul.apply(x(), y(), *INFOS, False, backend)
 
 
 def test_errors_leave_no_trace():

@@ -8,7 +8,7 @@ import torch
 
 from eqlayers.errors import DTypeError, EqlayersError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_product, sparse_scale
-from eqlayers.info import SparseProductInfo, SparseScaleInfo, sparse_product_infos, sparse_scale_infos
+from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, sparse_product_infos, sparse_scale_infos
 
 SIZES = (4, 5, 6)
 

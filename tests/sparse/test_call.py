@@ -5,7 +5,7 @@ import torch
 
 from eqlayers.core.dtypes import ACCUMULATE, DTYPES
 from eqlayers.errors import ShapeError
-from eqlayers.info import SparseProductInfo, SparseScaleInfo
+from eqlayers.sparse import SparseProductInfo, SparseScaleInfo
 from eqlayers.sparse.call import ProductCall, ScaleCall, check_channels, flatten_batch
 from eqlayers.sparse.channels import parse
 

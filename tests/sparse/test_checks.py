@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eqlayers.errors import DeviceError, DTypeError, EqlayersError, IndexRangeError, ShapeError
-from eqlayers.info import SparseProductInfo
+from eqlayers.sparse import SparseProductInfo
 from tests.sparse.test_info import full, ints, scale_info
 
 WRONG = {

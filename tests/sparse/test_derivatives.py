@@ -6,8 +6,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from eqlayers.errors import GradientError, ShapeError
 from eqlayers.functional import sparse_product
-from eqlayers.info import sparse_product_infos
-from eqlayers.ops import channels_of
+from eqlayers.sparse import channels_of, sparse_product_infos
 from eqlayers.sparse.run import WAYS
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import check_derivatives

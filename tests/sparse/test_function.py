@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from eqlayers import autograd, functional
+from eqlayers import functional, sparse
 from eqlayers.functional import sparse_product
-from eqlayers.info import SparseProductInfo, sparse_product_infos
+from eqlayers.sparse import SparseProductInfo, sparse_product_infos
 from tests.covering import covering
 
 CHANNELS = {
@@ -193,7 +193,7 @@ def test_classes_and_functions_are_the_product_of_their_name(product):
     x, y = operands(product, lead=((2,), ()))
     infos = sparse_product_infos([3, 0], [1, 4], [2, 0], [0.5, 2.0], in1_size=ROWS1, in2_size=ROWS2, out_size=3)
     want, _ = brute_force(CHANNELS[product], x, y, infos[0])
-    for call in (getattr(autograd, CLASSES[product]).apply, getattr(functional, f"sparse_{product}")):
+    for call in (getattr(sparse, CLASSES[product]).apply, getattr(functional, f"sparse_{product}")):
         torch.testing.assert_close(call(x, y, *infos), want)
         torch.testing.assert_close(call(x, y, *infos, True), want.sum(0))
 

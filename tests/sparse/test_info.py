@@ -8,7 +8,7 @@ import torch
 
 from eqlayers.errors import IndexRangeError, ShapeError
 from eqlayers.functional import sparse_mul
-from eqlayers.info import SparseProductInfo, SparseScaleInfo
+from eqlayers.sparse import SparseProductInfo, SparseScaleInfo
 
 
 def ints(*values):

@@ -10,10 +10,8 @@ import torch
 
 import eqlayers as eq
 from eqlayers.functional import sparse_product, sparse_scale
-from eqlayers.info import SparseProductInfo, sparse_product_infos, sparse_scale_infos
-from eqlayers.ops import channels_of
+from eqlayers.sparse import SparseProductInfo, channels_of, reference, sparse_product_infos, sparse_scale_infos
 from eqlayers.sparse import plans as backend
-from eqlayers.sparse import reference
 from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import rounding_bound

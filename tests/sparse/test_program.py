@@ -13,7 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
 from eqlayers import nn
-from eqlayers.backends import BACKENDS
+from eqlayers.core.backends import BACKENDS
 from eqlayers.core.forms.request import Request
 from eqlayers.irreps.modes import MODES
 from eqlayers.sparse import ProgramInfos, SparseProductInfo

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import torch
 
-from eqlayers.info import SparseProductInfo, sparse_scale_infos
-from eqlayers.sparse import reference
+from eqlayers.sparse import SparseProductInfo, reference, sparse_scale_infos
 from eqlayers.sparse.call import ProductCall, ScaleCall
 from eqlayers.sparse.channels import parse
 from tests.each import each

@@ -4,8 +4,7 @@ import itertools
 
 import torch
 
-from eqlayers.info import sparse_product_infos
-from eqlayers.sparse import plans, reference
+from eqlayers.sparse import plans, reference, sparse_product_infos
 from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.channels import parse
 from eqlayers.sparse.runs import find_runs, run_by_runs

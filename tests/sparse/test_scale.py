@@ -5,10 +5,9 @@ import itertools
 import pytest
 import torch
 
-from eqlayers.autograd import SparseScale
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, GradientError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_scale
-from eqlayers.info import SparseScaleInfo, sparse_scale_infos
+from eqlayers.sparse import SparseScale, SparseScaleInfo, sparse_scale_infos
 from eqlayers.sparse.run import WAYS
 from eqlayers.testing import check_derivatives
 

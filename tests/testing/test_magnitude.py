@@ -10,7 +10,7 @@ import pytest
 import torch
 from e3nn import o3
 
-from eqlayers.algebra import wigner_3j
+from eqlayers.irreps.algebra import wigner_3j
 from eqlayers.irreps.instructions import Instruction, normalise, read_instructions
 from eqlayers.testing import excess, linear_magnitude, product_magnitude
 from tests.each import each

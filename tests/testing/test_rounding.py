@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from eqlayers.functional import sparse_product
-from eqlayers.info import SparseProductInfo
+from eqlayers.sparse import SparseProductInfo
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import random_product, rounding_bound
 from tests.each import each

@@ -137,7 +137,7 @@ def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, b
     """:class:`eqlayers.TensorProduct` as a function, ``[..., in1.dim]`` and ``[..., in2.dim]`` to ``[..., out.dim]``.
 
     Args:
-        plan: Irreps, instructions and layout; the ``plan`` of a layer, or :class:`eqlayers.lowering.ProductPlan`.
+        plan: Irreps, instructions and layout; the ``plan`` of a layer, or `ProductPlan`.
         x, y, backend: See the layer, also for errors.
         weight: ``[weight_numel]`` shared by all samples, or ``[..., weight_numel]`` per sample.
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from eqlayers import nn
+from eqlayers import Graph, nn
 from eqlayers.bench.layers.radial import (
     CUTOFF,
     NUMBER,
@@ -16,7 +16,6 @@ from eqlayers.bench.layers.radial import (
     chebyshev,
     polynomial,
 )
-from eqlayers.core.graph import Graph
 from tests.bench.layers.test_pair import agree
 
 PAIR = Graph(torch.tensor([[0, 1], [1, 0]]), 2, 2)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eqlayers import nn
+from eqlayers import Graph, nn
 from eqlayers.bench.networks.parts import KERNELS, PRODUCTS, kind_of_form, time_by_part
-from eqlayers.graph import Graph
 from eqlayers.models import MACE, Potential
 from eqlayers.testing.peers.atoms import crystal
 

@@ -20,8 +20,8 @@ from eqlayers.bench.networks.parts import PARTS
 from eqlayers.bench.networks.run import FIELDS, MAIN, judged, run_networks
 from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
+from eqlayers.core.memory import KeptMemory
 from eqlayers.errors import ConfigError
-from eqlayers.memory import KeptMemory
 from tests.bench.test_step import NETWORK, molecules
 
 pytestmark = pytest.mark.xdist_group("bench networks")  # a second process would compile the same kernels

@@ -10,12 +10,12 @@ import pytest
 import torch
 from e3nn import o3
 
-from eqlayers.algebra import wigner_3j
 from eqlayers.bench.products.check import check
 from eqlayers.bench.products.operands import DIRECTIONS, Columns, Operands, draw, layout_form
 from eqlayers.bench.products.peers import PEERS, Refusal, build_peer, path_signs
 from eqlayers.bench.products.problems import GraphSpec, Problem
 from eqlayers.bench.products.suite import Case
+from eqlayers.irreps.algebra import wigner_3j
 
 SMALL = Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o")
 ODD = Problem("odd", "uvu", "3x0o+5x1o+2x2e", "0e+1o", "0e+0o+1o+2e")

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.backends import BACKENDS
-from eqlayers.core.backends import forms
+from eqlayers.core.backends import BACKENDS, forms
 from eqlayers.core.backends.ahead import compile_ahead
 from eqlayers.core.backends.recording import WATCHERS
 from eqlayers.core.forms.request import Request

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import eqlayers as eq
-from eqlayers.backends import verdicts
-from eqlayers.core.backends import cpu
+from eqlayers.core.backends import cpu, verdicts
 from eqlayers.core.backends.tables import edge_tables
 from eqlayers.core.forms.keys import describe
 from eqlayers.core.forms.program import Form
@@ -317,5 +316,5 @@ def test_what_is_refused_and_why() -> None:
     assert verdicts(Request(None, "", torch.float32, torch.device("cpu")))["cpu"] == "runs"
     with pytest.raises(BackendError, match="'cpu' must accept this call, but it runs whole tensor products and"):
         eq.functional.sparse_product(
-            "mul", torch.ones(1, 1), torch.ones(1, 1), eq.info.SparseProductInfo(), backend="cpu"
+            "mul", torch.ones(1, 1), torch.ones(1, 1), eq.sparse.SparseProductInfo(), backend="cpu"
         )

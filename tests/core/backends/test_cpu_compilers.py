@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.backends import verdicts
-from eqlayers.core.backends import cpu, forms
+from eqlayers.core.backends import cpu, forms, verdicts
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError
 from eqlayers_kernels.c.build import cache, compiler

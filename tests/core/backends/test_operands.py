@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from eqlayers import Graph
 from eqlayers.core.backends.operands import check_operands, shape_of, with_table
 from eqlayers.core.forms.keys import describe
 from eqlayers.core.forms.request import Sizes
 from eqlayers.core.forms.text import write_formula
 from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
-from eqlayers.graph import Graph
 from eqlayers.layers.pointwise.run import run_formula
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.forms.formula import Operand

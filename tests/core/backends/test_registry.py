@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import eqlayers
-from eqlayers.backends import BACKENDS, Backend, find, register, select, verdicts
+from eqlayers.core.backends import BACKENDS, Backend, find, register, select, verdicts
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError, ConfigError
 

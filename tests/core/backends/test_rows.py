@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
+from eqlayers import Graph
 from eqlayers.core.backends.whole import define
 from eqlayers.core.forms.description import with_rows
 from eqlayers.core.forms.keys import describe, register_formula
 from eqlayers.core.operator import form_operator, sorted_edges
 from eqlayers.errors import IndexRangeError
-from eqlayers.graph import Graph
 from eqlayers.layers.pointwise.run import run_formula
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.forms.formula import ROWS, Block, Expression, Operand, formula

@@ -11,10 +11,9 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from eqlayers import to_ir_mul, to_mul_ir
+from eqlayers import Graph, to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from eqlayers.functional import edge_softmax
-from eqlayers.graph import Graph
 from eqlayers.layers.attention.module import smooth_leaky_relu
 from eqlayers.nn import (
     AttentionAggregate,

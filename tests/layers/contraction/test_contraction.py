@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from eqlayers import to_ir_mul, to_mul_ir
-from eqlayers.algebra import wigner_3j
+from eqlayers.irreps.algebra import wigner_3j
 from eqlayers.nn import SymmetricContraction
 from eqlayers.testing import check_derivatives, equivariance_residual
 

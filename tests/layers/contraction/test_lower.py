@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from e3nn import o3
 
-from eqlayers.algebra import representation_matrix
+from eqlayers.irreps.algebra import representation_matrix
 from eqlayers.layers.contraction.basis import dense, from_dense, has_paths, independent, monomials, paths
 from eqlayers.layers.contraction.lower import (
     Contraction,

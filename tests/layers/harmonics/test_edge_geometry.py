@@ -13,8 +13,8 @@ from e3nn import o3
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.algebra import representation_matrix
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, IrrepsError, ShapeError
+from eqlayers.irreps.algebra import representation_matrix
 from eqlayers.nn import EdgeGeometry, EdgeVectors
 from eqlayers.testing import check_derivatives, random_orthogonal
 from tests.each import each

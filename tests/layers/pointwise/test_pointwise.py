@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from eqlayers import Graph, to_ir_mul, to_mul_ir
-from eqlayers.algebra import as_irreps
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError, UnknownNameError
+from eqlayers.irreps.algebra import as_irreps
 from eqlayers.nn import FormulaLayer
 from tests.each import each
 

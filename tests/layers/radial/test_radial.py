@@ -8,8 +8,8 @@ import mpmath
 import pytest
 import torch
 
+from eqlayers import Graph
 from eqlayers.errors import ConfigError
-from eqlayers.graph import Graph
 from eqlayers.layers.radial import functions as radial
 from eqlayers.layers.radial.functions import sin_over
 from eqlayers.layers.radial.module import ScalarNetwork

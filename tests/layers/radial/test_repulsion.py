@@ -8,9 +8,9 @@ import mpmath
 import pytest
 import torch
 
+from eqlayers import Graph
 from eqlayers.elements import COVALENT_RADII, covalent_radius
 from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
-from eqlayers.graph import Graph
 from eqlayers.nn import ZBL, EdgeGeometry, EdgeVectors
 
 EPS = torch.finfo(torch.float64).eps

@@ -13,8 +13,8 @@ from e3nn import o3
 
 import eqlayers as eq
 from eqlayers import to_ir_mul, to_mul_ir
-from eqlayers.algebra import representation_matrix
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
+from eqlayers.irreps.algebra import representation_matrix
 from eqlayers.irreps.layout import FlatLayout
 from eqlayers.layers.base.columns import Columns, whole_row
 from eqlayers.nn import ChangeOfBasis, Extract, ExtractIr, Identity, Linear, Merge, Separable, Sort, Split

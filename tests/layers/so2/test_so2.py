@@ -10,7 +10,7 @@ from e3nn import o3
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.algebra import as_irreps, representation_matrix
+from eqlayers.irreps.algebra import as_irreps, representation_matrix
 from eqlayers.nn import EdgeFrame, SO2Convolution, SO2Linear, TensorProduct, TensorProductConv
 from eqlayers.testing import check_derivatives, random_orthogonal
 from eqlayers_kernels.triton import availability

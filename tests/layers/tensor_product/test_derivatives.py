@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqlayers as eq
-from eqlayers import TensorProduct, algebra
+from eqlayers import TensorProduct
 from eqlayers.core.backends import whole
+from eqlayers.irreps import algebra
 from eqlayers.layers.tensor_product import lower as program
 from eqlayers.testing import check_derivatives, equivariance_residual
 

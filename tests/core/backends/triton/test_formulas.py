@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
+from eqlayers import Graph
 from eqlayers.core.forms.keys import register_formula
 from eqlayers.errors import IndexRangeError
-from eqlayers.graph import Graph
 from eqlayers.layers.pointwise.run import run_formula
 from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.triton import availability

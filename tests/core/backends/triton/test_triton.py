@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers.backends import select, verdicts
+from eqlayers.core.backends import select, verdicts
 from eqlayers.core.backends.triton import ALIGNMENT, TorchInstead, aligned, refuse
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError
