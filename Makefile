@@ -24,7 +24,7 @@ BESIDE_MACE := ConfigArgParse cuequivariance cuequivariance-torch e3nn h5py lmdb
 does.train    := fit to the energy U0 of the embedded molecules and test it: 6 to 8 min on an AMD EPYC, 10 min on a Zen 3
 does.test     := all tests but the slow ones and the tests of sessions of nox: 6 to 10 min on an AMD EPYC, 4 to 7 min with the kernels of an earlier run
 does.test-all := every test there is in .venv, with the slow ones and the tests of sessions of nox
-does.lint     := ruff and mypy: half a minute
+does.lint     := ruff, mypy, and the tests of the repository's text and structure: a minute
 does.docs     := run the tutorials, and write the HTML documentation to docs/_build/html: 3 to 6 min on an AMD EPYC
 does.clean    := remove what the commands above and nox made, except runs/
 COMMANDS := train test test-all lint docs clean
@@ -51,7 +51,7 @@ train: about-train $(VENV)/.installed-train
 	$(BIN)/eqlayers fit --resume -c configs/qm9_mini.yaml
 
 test: about-test $(VENV)/.installed-test
-	$(PYTEST) -m "not (slow or long or bench or packaging or releases or sanitizer)" --ignore=tests/bench
+	$(PYTEST) -m "not (slow or long or bench or packaging or releases or sanitizer)" --ignore=tests/bench --ignore=tests/repository
 
 test-all: about-test-all $(VENV)/.installed-test $(RELEASES)
 	$(PYTEST)
@@ -65,6 +65,7 @@ lint: about-lint $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(PYTEST) -m "not (slow or long)" tests/repository
 
 # The stamp is written last, so that an interrupted installation is repeated and a finished one is not. The first line
 # of an installation is a pip that shows how far it is: the one that comes with Python is silent for a minute.

@@ -39,7 +39,7 @@ NETWORKS = (
 LAYERS = (
     *("tests/compile", "tests/core", "tests/e3nn_compat", "tests/integrations", "tests/irreps", "tests/kernels"),
     *("tests/layers", "tests/models", "tests/sparse", "tests/testing", "tests/test_functional.py"),
-    "tests/test_public_names.py",
+    "tests/repository/test_public_names.py",
 )
 
 

@@ -2,8 +2,8 @@
 
 "That of", "whoever" or "what is given" make the reader look for the thing that is meant. Write the subject first, one
 fact a sentence, and repeat the noun. In ``tests``, and for local names that say nothing of what they hold, there are
-numbers that may fall and not rise: `pytest -s -k sources tests/test_plain_english.py` prints them. Not read, so
-far: the pages that `eqlayers bench report` writes. Not to be read: C and Triton code, which are part of the keys of
+numbers that may fall and not rise: `pytest -s -k sources tests/repository/test_plain_english.py` prints them. Not read,
+so far: the pages that `eqlayers bench report` writes. Not to be read: C and Triton code, which are part of the keys of
 compiled kernels.
 """
 
@@ -17,11 +17,11 @@ import pytest
 
 from tests.each import each
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = (
     *("docs/benchmarks/cpu/", "docs/benchmarks/networks/", "docs/benchmarks/accelerate/"),
     *("kernels/eqlayers_kernels/c/print/loops.py", "kernels/eqlayers_kernels/triton/run/sorting.py"),
-    "tests/test_plain_english.py",
+    "tests/repository/test_plain_english.py",
 )
 
 #: Phrase -> what to write in its place.

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+#: Lines of a file.
+LONGEST = 500
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "kernels/eqlayers_kernels"
 #: What is counted -> its folders, folders in these that are left out, and the most lines.
 LIMITS = {
@@ -54,3 +56,10 @@ def test_lines_may_not_rise(part: str) -> None:
     assert lines <= most, (
         f"{part} must have at most {most:,} lines, got {lines:,}: delete what new lines make superfluous"
     )
+
+
+@pytest.mark.parametrize("folder", ["eqlayers", "kernels", "examples", "tests"])
+def test_no_file_is_too_long(folder: str) -> None:
+    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    long = {name: length for name, length in lengths.items() if length > LONGEST}
+    assert not long, f"files of more than {LONGEST} lines, {long}: they hold two ideas; divide them"

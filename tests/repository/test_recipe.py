@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SECTION = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Add a layer\n")[2].partition("\n## ")[0]
 #: A file, the line below which the text goes (a new file without), and the text.
 BLOCKS = re.findall(r"^```py\n# (\S+?)(?:, below `([^`\n]+)`)?\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
@@ -22,7 +22,7 @@ MESSAGES = dict(re.findall(r"^\| (the .+?) \| `+ ?(.+?) ?`+ \|$", SECTION, re.MU
 FOLDERS = (".ci", ".github", "configs", "docs", "eqlayers", "examples", "kernels", "tests")
 #: The same, the text that is left out, and a test that must say so.
 LEFT_OUT = {
-    "the heading `Example:`": (r"^    Example:\n", "tests/test_public_names.py -k nn"),
+    "the heading `Example:`": (r"^    Example:\n", "tests/repository/test_public_names.py -k nn"),
     "the name in `__all__`": (r'^    "NormLimit",\n', "tests/catalogue/test_every_layer_has_a_row.py"),
     "the row of the catalogue": (r"^    row\(.+\n", "tests/catalogue/test_every_layer_has_a_row.py"),
     "the row of bad calls": (r'^    "NormLimit": .+\n.+\n', "tests/test_bad_calls.py -k every_argument"),

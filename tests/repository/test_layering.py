@@ -13,7 +13,7 @@ import pytest
 from tests.each import each
 from tests.fresh import fresh
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "eqlayers_kernels"
 
 # what each part may import directly; everything below those is allowed as well

@@ -12,7 +12,7 @@ import pytest
 
 import eqlayers
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 # parts whose functions and classes each show their use, in a doctest; dataclasses are made by those that do
 WITH_EXAMPLES = ("functional", "models", "nn", "testing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 #: A folder of sources -> the folder of its tests.
 MIRRORS = {"eqlayers": TESTS, "kernels/eqlayers_kernels": TESTS / "kernels"}

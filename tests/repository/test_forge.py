@@ -10,7 +10,7 @@ import yaml
 
 from eqlayers.cli import parser
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FORGE = ROOT / ".github"
 WORKFLOWS = sorted((FORGE / "workflows").glob("*.yml"))
 FORMS = sorted(path for path in (FORGE / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
