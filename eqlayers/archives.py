@@ -7,7 +7,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -50,7 +50,8 @@ def check_whole(file: IO[bytes]) -> None:
 def read_tensors(path: Path, map_location: Any = "cpu") -> Any:
     """The content of a file of ``torch.save``, which must be tensors and plain values: no code of the file runs.
 
-    DataError if it is cut or damaged, or has other objects; the message is the second half of a sentence.
+    DataError if it is cut, damaged, or has other objects or tensors that are not dense; the message is the second half
+    of a sentence.
     """
     if path.stat().st_size == 0:
         raise DataError("it is empty")
@@ -58,7 +59,10 @@ def read_tensors(path: Path, map_location: Any = "cpu") -> Any:
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about kinds of pickles, which the errors below are about
             check_whole(file)
-            return torch.load(file, map_location=map_location, weights_only=True)
+            content = torch.load(file, map_location=map_location, weights_only=True)
+        if any(one.layout != torch.strided or one.is_quantized or one.is_meta for one in tensors_of(content)):
+            raise zipfile.BadZipFile("it has a tensor that is sparse, quantized, or without values")
+        return content
     except zipfile.BadZipFile as error:
         raise DataError(str(error)) from None
     except Exception as error:  # torch raises many kinds, and advises to run the code of a hostile file
@@ -67,6 +71,15 @@ def read_tensors(path: Path, map_location: Any = "cpu") -> Any:
         if asked and isinstance(error, pickle.UnpicklingError):
             problem = f"it asks for {asked.group(1)}, which is no tensor and no plain value; nothing of it was run"
         raise DataError(problem) from None
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested lists and dictionaries."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_of(item)
 
 
 @contextmanager

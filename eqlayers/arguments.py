@@ -76,3 +76,9 @@ class ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise."""
         raise ConfigError(explain(message, self.prog))
+
+
+def add_classes(parser: argparse.ArgumentParser) -> None:
+    """The option of classes that are not of this package."""
+    about = "your own network in the file of the model, such as my_network.Network; it is imported. May be repeated"
+    parser.add_argument("--classes", action="append", default=[], metavar="CLASS", help=about)

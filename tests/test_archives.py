@@ -163,3 +163,29 @@ def test_files_that_are_no_archives_of_tensors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^it cannot be read \(\w+\), as if it was changed or of another kind$"):
         read_tensors(path)
     assert not (tmp_path / "run").exists()
+
+
+OTHER_TENSORS = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "without values": lambda: torch.zeros(2, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(1), torch.zeros(2)], layout=torch.jagged),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about tensors that are rare
+def test_tensors_of_other_kinds_are_refused(tmp_path: Path, subtests: Any) -> None:
+    path = tmp_path / "file"
+    for kind, make in OTHER_TENSORS.items():
+        with subtests.test(kind):
+            torch.save({"a": [{"b": make()}]}, path)
+            with pytest.raises(DataError, match=r"^it has a tensor that is sparse"):
+                read_tensors(path)
+
+
+def test_a_list_in_itself_is_refused(tmp_path: Path) -> None:
+    content: list[Any] = [torch.ones(1)]
+    content.append(content)
+    torch.save(content, tmp_path / "file")
+    with pytest.raises(DataError, match=r"^it cannot be read \(RecursionError\)"):
+        read_tensors(tmp_path / "file")

@@ -45,13 +45,14 @@ class Frame(NamedTuple):
 
 
 class StructureFile(NamedTuple):
-    """Structures of files, names and units of labels, labels whose unit is given, and lines on what else was found."""
+    """Structures of files, names and units of labels, labels whose unit is given, lines on others, charges."""
 
     structures: StructureArrays
     columns: dict[str, Column]
     units: dict[str, Any]
     said: set[str]
     notes: list[str]
+    states: dict[str, set[str]]
 
     def lines(self) -> list[str]:
         """Lines on what was found, what was assumed and what was not used."""
@@ -180,14 +181,26 @@ def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad
         **labels,
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
-    for name in sorted(unused & _STATES):
-        states = sorted({str(frame.values[name]) for frame in frames if name in frame.values})
-        text = f"{name}: {few(states)}, which no network sees: alike structures have other energies; train on one"
-        of_stress += [text] if len(states) > 1 else []
+    states = {
+        name: {str(frame.values[name]).removesuffix(".0") for frame in frames if name in frame.values}
+        for name in sorted(unused & _STATES)
+    }
+    of_stress += different_states([states])
     of_stress += [f"not used: {few(sorted(unused))}"] if unused else []
     used = {name: units.get(name, guessed.get(name, DEFAULT_UNITS[name])) for name in columns if name in DEFAULT_UNITS}
     used |= {"groups": units["groups"]} if "groups" in units else {}
-    return StructureFile(structures, columns, used, set(units), notes + of_stress)
+    return StructureFile(structures, columns, used, set(units), notes + of_stress, states)
+
+
+def different_states(files: Sequence[Mapping[str, set[str]]]) -> list[str]:
+    """A line for each charge or spin that differs in a file, or between several where no single one has all."""
+    lines = []
+    for name in dict.fromkeys(name for states in files for name in states):
+        each = [states.get(name, set()) for states in files]
+        if len(every := set().union(*each)) > max(1, *map(len, each)) or (len(files) == 1 < len(every)):
+            fix = "which no network sees: alike structures have other energies; train on one"
+            lines.append(f"{name}: {few(sorted(every))}{' in different files' * (len(files) > 1)}, {fix}")
+    return lines
 
 
 def _sizes(

@@ -19,7 +19,7 @@ from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_traj
 from eqlayers.data.neighbors import StructureEdges, structure_edges
 from eqlayers.data.plausible import check_parts, check_physics, check_reach, check_shifts, check_sizes, named
 from eqlayers.data.published import PUBLISHED, check_published, find_published
-from eqlayers.data.readers import read_keys, read_structures
+from eqlayers.data.readers import different_states, read_file, read_keys
 from eqlayers.data.replay import check_energies, only_labels, read_replay, replayed
 from eqlayers.data.splits import SPLIT_SEED, STRUCTURE_SPLITS, limited, split_structures
 from eqlayers.data.statistics import StructureStatistics, compute_structure_statistics, read_e0s, without_training
@@ -168,6 +168,7 @@ class StructureDataModule(FlatDataModule):
         self.report: list[str] = []
         self.findings: list[str] = []
         self._said: list[str] = []
+        self._states: list[dict[str, set[str]]] = []  # of each file
         self._loaded: tuple[StructureArrays, dict[str, NDArray[np.int64]]] | None = None
 
     @property
@@ -233,6 +234,7 @@ class StructureDataModule(FlatDataModule):
             if (old := self.replay) is not None:
                 sources["replay"] = only_labels(self._read([old.path], old.keys, old.units, None), old.labels)
             structures, rows = StructureArrays.joined(list(sources.values())), self._split(sources)
+            self.report += different_states(self._states)
             self._said = check_physics(structures)
             self.report += [f"remark: {sentence}" for sentence in check_sizes(structures)]
             if len(unused := np.setdiff1d(np.arange(len(structures)), np.concatenate(list(rows.values())))):
@@ -254,14 +256,15 @@ class StructureDataModule(FlatDataModule):
                 find_published(published, path)
             theirs = TRAJECTORY_UNITS if embedded else units
             place = embedded_trajectory(path) if embedded else path
-            structures, lines = read_structures(place, keys, theirs, self.skip_bad)
+            content = read_file(place, keys, theirs, self.skip_bad)
+            structures, self._states = content.structures, [*self._states, content.states]
             if published is not None:
                 check_published(published, path, structures)
             if len(paths) > 1:
                 names = [f"{Path(path).stem} {group}".strip() for group in structures.config_type.tolist()]
                 structures = dataclasses.replace(structures, config_type=np.array(names))
             parts.append(structures)
-            self.report += lines
+            self.report += content.lines()
         return StructureArrays.joined(parts)
 
     def _unlabelled(self, structures: StructureArrays, rows: Mapping[str, NDArray[np.int64]]) -> list[str]:
@@ -303,8 +306,7 @@ class StructureDataModule(FlatDataModule):
         self._num_new = len(parts["train"])
         if self.replay is not None:
             rows = np.flatnonzero(usable["replay"])
-            if self.e0s == "fit":
-                check_energies(sources["train"].take(parts["train"]), sources["replay"].take(rows))
+            check_energies(sources["train"].take(parts["train"]), sources["replay"].take(rows))
             again = rows[replayed(self.replay, sources["replay"].take(rows), self._num_new, self.split_seed)]
             self.report.append(f"replay: {len(again):,} structures of {self.replay.path} in every epoch")
             parts["train"] = np.concatenate([parts["train"], rows_of["replay"][again]])

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..arguments import ArgumentParser
+from ..arguments import ArgumentParser, add_classes
 from ..core.errors import ConfigError
 from ..files import atomic_write, check_output
 from ..models import Potential, load_potential, read_potential, save_potential
+from ..models.classes import Classes
 from .from_mace import from_mace, to_mace
 from .from_nequip import load_nequip, write_nequip
 
@@ -32,7 +33,7 @@ class Format(NamedTuple):
 
     read_endings: tuple[str, ...]
     written_ending: str
-    read: Callable[[str, str | None], Potential]
+    read: Callable[[str, str | None, Classes | None], Potential]
     write: Callable[[Potential, Path], None]
     about: str
 
@@ -41,15 +42,21 @@ FORMATS = {
     "eqlayers": Format(
         (".pt", ".pth", ".ckpt"),
         ".pt",
-        lambda path, head: load_potential(path),
+        lambda path, head, classes: load_potential(path, classes=classes),
         save_potential,
         "a potential of this package",
     ),
-    "mace": Format((".model",), ".model", from_mace, _write_mace, "a model of mace-torch, as `torch.save` writes it"),
+    "mace": Format(
+        (".model",),
+        ".model",
+        lambda path, head, classes: from_mace(path, head),
+        _write_mace,
+        "a model of mace-torch, as `torch.save` writes it",
+    ),
     "nequip": Format(
         (".nequip.zip", ".ckpt"),
         ".ckpt",
-        lambda path, head: load_nequip(path),
+        lambda path, head, classes: load_nequip(path),
         write_nequip,
         "a checkpoint or a package of nequip",
     ),
@@ -57,7 +64,11 @@ FORMATS = {
 
 
 def convert(
-    source: str | os.PathLike[str], output: str | os.PathLike[str], head: str | None = None, read_as: str | None = None
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    head: str | None = None,
+    read_as: str | None = None,
+    classes: Classes | None = None,
 ) -> Potential:
     """Convert the file of a model.
 
@@ -71,6 +82,7 @@ def convert(
         head: Name of a head, of a model of mace-torch with several.
         read_as: Format of the source, 'eqlayers', 'mace' or 'nequip'; None for the one of its ending. A ``.ckpt`` is
             this package's then.
+        classes: As of :func:`eqlayers.models.load_potential`.
 
     Returns:
         The potential that was written.
@@ -100,7 +112,7 @@ def convert(
     chosen = formats[0] if read_as is None else read_as
     if head is not None and chosen != "mace":
         raise ConfigError(f"head must be left out for a model without heads, got {head!r}. Leave it out.")
-    potential = FORMATS[chosen].read(name, head)
+    potential = FORMATS[chosen].read(name, head, classes)
     if written[path.suffix] == "eqlayers":
         facts = read_potential(name).facts if chosen == "eqlayers" else {"units": "eV, Angstrom"}
         save_potential(potential, path, {**facts, "converted from": Path(name).name})
@@ -128,9 +140,10 @@ def run(args: Sequence[str]) -> int:
     parser.add_argument("--head", help="name of a head, of a MACE with several")
     about = "format of MODEL; told by its ending if left out, where a .ckpt is of eqlayers"
     parser.add_argument("--from", dest="read_as", choices=FORMATS, help=about)
+    add_classes(parser)
     options: Any = parser.parse_args(list(args))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The TorchScript type system")  # torch about e3nn 0.4, which mace-torch needs
-        potential = convert(options.model, options.output, options.head, options.read_as)
+        potential = convert(options.model, options.output, options.head, options.read_as, options.classes)
     print(f"wrote {options.output}: {type(potential.network).__name__}, {potential.extra_repr()}")
     return 0

@@ -262,7 +262,7 @@ def _saved(path: Path, content: Any) -> SavedPotential:
     else:
         keys = ", ".join(repr(key) for key in list(content)[:5]) or "nothing"
         raise unusable(path, f"it describes no potential, but has {keys}")
-    tensors = isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())
+    tensors = isinstance(state, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items())
     if not (isinstance(described, dict) and isinstance(facts, dict) and tensors):
         raise unusable(path, "a description, weights or facts are missing in it")
     return SavedPotential(described, dict(state or {}), facts)

@@ -16,6 +16,7 @@ from ase.units import GPa
 from ..arguments import ArgumentParser
 from ..core.errors import ConfigError
 from ..integrations.ase import Calculator
+from ..lock import locked
 from ..models import Committee, load_committee, load_potential
 from ..models.committee import committee_files
 from ..testing import check_potential
@@ -228,7 +229,8 @@ def _md(options: argparse.Namespace) -> int:
         print(f"{settings.ensemble}: thermostat and barostat begin anew; positions and velocities go on")
     if not options.restart and atoms.get_momenta().any():
         print(f"velocities from {source}")
-    end = run_dynamics(atoms, calculator, settings, output, options.log, options.restart)
+    with locked(Path(output), trajectory=True):
+        end = run_dynamics(atoms, calculator, settings, output, options.log, options.restart)
     moved = end.atoms
     rows = [
         ("structure", f"{options.structure}, {moved.get_chemical_formula()}"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import add_classes
 from ..models.committee import MARK, Array, calibration
 
 _ENDINGS = (".pt", ".pth", ".ckpt")  # of potentials among words that may be structures
@@ -46,12 +47,6 @@ def one_option_each(args: Sequence[str], first: bool) -> list[str]:
             words.append(word)
             follows = first and is_model(word)
     return [*words, *behind]
-
-
-def add_classes(parser: argparse.ArgumentParser) -> None:
-    """The option of classes that are not of this package."""
-    about = "your own network in the file of the model, such as my_network.Network; it is imported. May be repeated"
-    parser.add_argument("--classes", action="append", default=[], metavar="CLASS", help=about)
 
 
 def add_members(parser: argparse.ArgumentParser) -> None:

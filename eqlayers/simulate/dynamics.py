@@ -19,10 +19,11 @@ from ase.md.verlet import VelocityVerlet
 from ..core.checks import check_choice, check_integer, check_number, check_seed, check_type
 from ..core.errors import ConfigError, DataError, EqlayersWarning
 from ..files import check_output
-from .frames import check_trajectory, one_frame, written_to
+from .frames import check_trajectory, frames, without_results, written_to
 from .watch import progress, stop_asked
 
 _DEVIATION = "forces_deviation"
+_ANOTHER = 1e-3  # eV an atom: more than what the dtype of one model changes
 _LONGEST_WAY = 1.0  # Angstrom in a step, the length of a bond; hydrogen at 10,000 K moves by 0.16 in a femtosecond
 
 
@@ -167,7 +168,7 @@ def run_dynamics(
 
     Raises:
         ConfigError: An ensemble that needs a cell, a trajectory that is there or not there, a restart with another
-            ensemble, thermostat or barostat, a largest deviation without a committee.
+            model, ensemble, thermostat or barostat, a largest deviation without a committee.
         DataError: Atoms that fly apart, or a file that cannot be read; frames until then are kept.
 
     Source:
@@ -191,7 +192,10 @@ def run_dynamics(
             "restart must be from a trajectory, got none. Name the trajectory of the run that was stopped."
         )
     place = None if trajectory is None else check_trajectory(trajectory, "the trajectory", new=not restart)
-    moved = one_frame(place) if restart and place is not None else atoms.copy()
+    moved, before = atoms.copy(), None
+    if restart and place is not None:
+        (end,) = frames(place, "-1")
+        before, moved = getattr(end.calc, "results", {}).get("energy"), without_results(end)
     if moved.numbers.tolist() != atoms.numbers.tolist():
         raise ConfigError(
             f"a restart must be of the atoms of the trajectory, got {atoms.get_chemical_formula()}, where {place} has "
@@ -219,6 +223,11 @@ def run_dynamics(
     moved.calc = calculator
     moved.info |= {"step": first, "time": began, "dynamics": asdict(settings)}
     moved.get_forces()  # what cannot be computed is told before a file is made
+    if before is not None and abs(now := moved.get_potential_energy() - before) > _ANOTHER * len(moved):
+        raise ConfigError(
+            f"a restart must be with the model of {place}, got one whose energy of the last frame is {now:+.6g} eV "
+            "off. Name that model, or begin another trajectory with its last frame."
+        )
     _check_speed(moved, settings)
     dynamics = ensemble.make(moved, settings)
     dynamics.nsteps = first

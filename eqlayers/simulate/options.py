@@ -8,10 +8,11 @@ import copy
 import ase
 import torch
 
+from ..arguments import add_classes
 from ..core.backends.ahead import compile_ahead
 from ..integrations.ase import predict
 from ..models import Committee, Potential
-from .committee import MODELS, add_classes
+from .committee import MODELS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FEW = 32  # atoms whose kernels are compiled before all atoms come

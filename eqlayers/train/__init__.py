@@ -25,7 +25,7 @@ from .potential_report import PotentialTestReport
 from .quiet import quiet_lightning
 from .report import PredictionTable, TestReport
 from .run import checkpoint_path, run_callbacks, run_loggers, trainer_options
-from .schedule import learning_rate_factor, warmup_cosine
+from .schedule import warmup_cosine
 from .summary import LayerSummary, layer_rows, summary_table
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "checkpoint_path",
     "layer_rows",
     "learning_curve",
-    "learning_rate_factor",
     "metric_name",
     "parity_plot",
     "quiet_lightning",

@@ -15,10 +15,10 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..core.errors import ConfigError, DataError
+from ..lock import LOCK
 from ..models.committee import read_mark
 from .base import is_dry_run
 from .checkpoints import read_checkpoint
-from .lock import LOCK
 from .run import checkpoint_path, has_checkpoint, members_of, results_of
 
 _NAME = "{}.earlier{}"

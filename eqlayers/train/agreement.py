@@ -89,23 +89,23 @@ def check_unseen(saved: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -
     """Compare parts of some data with what a checkpoint was trained on.
 
     Structures that the training part of the checkpoint shared with its own other parts are copies, of which the checks
-    of the data speak.
+    of the data speak; "start" are those that the potential of ``start_from`` was trained on.
 
     Returns:
-        The share that was trained on, and a sentence, for each part that is a file of its own and has such structures.
+        The share that was trained on, and a sentence, for each part that has such structures.
 
     Raises:
-        ConfigError: A part that is drawn holds such structures.
+        ConfigError: A part that is drawn holds structures that the checkpoint itself was trained on.
     """
     said = {}
     for name, now in identities(data).items():
-        before = saved.get(name, now[:0])
-        seen = int((torch.isin(now, saved["train"]) & ~torch.isin(now, before)).sum()) if name in parts else 0
-        if seen and data.is_drawn(name):
+        ours, again, old = (torch.isin(now, saved.get(key, now[:0])) for key in (name, "train", "start"))
+        number, seen = (int(which.sum()) if name in parts else 0 for which in (again & ~ours, again & ~ours | old))
+        if number and data.is_drawn(name):
             raise ConfigError(
-                f"the {name} part must hold no structure that the checkpoint was trained on, got {seen} of {len(now)}. "
-                "Set data.path, data.split, data.split_seed and the sizes of the parts as the run's config.yaml has "
-                "them, or train anew under another --name."
+                f"the {name} part must hold no structure that the checkpoint was trained on, got {number} of "
+                f"{len(now)}. Set data.path, data.split, data.split_seed and the sizes of the parts as the run's "
+                "config.yaml has them, or train anew under another --name."
             )
         if seen:
             about = f"{seen} of {len(now)} {name} structures, {seen / len(now):.0%}, were trained on"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -21,7 +23,7 @@ from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
 from ..models.classes import build_part
 from .agreement import check_checkpoint, check_unseen, data_facts, differences, identities
-from .checkpoints import FIX, Stopping, check_training, check_weights, read_checkpoint
+from .checkpoints import FIX, Stopping, check_training, check_weights, follow_folder, read_checkpoint
 from .schedule import Plan, plan_of, warmup_cosine
 
 STAGES = ("train", "val", "test")
@@ -129,7 +131,8 @@ class TrainedModule(LightningModule):
         super().__init__()
         self.plan: Plan | None = None
         self.saved_plan: Plan | None = None
-        self._trained = torch.empty(0, dtype=torch.int64)  # hashes of structures, from before this start
+        none = torch.empty(0, dtype=torch.int64)  # hashes of structures, from before this start, and of start_from
+        self._trained, self.of_start = none, none
         self.trained_share: dict[str, float] = {}  # by part: the fraction of its structures that were trained on
         self._done = (0, 0)  # steps in whole epochs, and these epochs, before this start
         check_module("model", model)
@@ -265,7 +268,7 @@ class TrainedModule(LightningModule):
         if (data := self._data()) is not None:
             checkpoint["eqlayers_data"], parts = data_facts(data), identities(data)
             trained = torch.cat([parts.get("train", self._trained), self._trained])  # before this start as well
-            checkpoint["eqlayers_structures"] = parts | {"train": trained.unique()}
+            checkpoint["eqlayers_structures"] = parts | {"train": trained.unique(), "start": self.of_start}
 
     def _data(self) -> Any:
         """The data module of the trainer, or None."""
@@ -279,13 +282,9 @@ class TrainedModule(LightningModule):
         if saved_data and data is not None:
             check_checkpoint(saved_data, data)
         if structures and data is not None:
-            self._trained = structures["train"]
+            self._trained, self.of_start = structures["train"], structures.get("start", self.of_start)
             parts = {"fit": ("val", "test"), "validate": ("val",)}.get(self.trainer.state.fn or "test", ("test",))
-            for name, (seen, sentence) in check_unseen(structures, data, parts).items():
-                self.trained_share[name] = seen
-                data.findings.append(sentence)
-                if self.trainer.is_global_zero:
-                    print(sentence, flush=True)
+            self.say_seen(structures, data, parts)
         mine, saved = self.hparams.get("model"), checkpoint.get("hyper_parameters", {}).get("model")
         changes = ", ".join(differences("model.model", saved, mine)) if mine and saved else ""
         if changes:
@@ -302,8 +301,20 @@ class TrainedModule(LightningModule):
             within = 0 if ended else batches["current"]["ready"] // self.trainer.accumulate_grad_batches
             self._done = checkpoint["global_step"] - within, checkpoint["epoch"] + ended
             for one in self.trainer.callbacks:  # type: ignore[attr-defined]
-                if isinstance(one, Stopping) and one.state_key in checkpoint["callbacks"]:
-                    checkpoint["callbacks"][one.state_key]["patience"] = one.patience  # Lightning restores the old one
+                state = checkpoint["callbacks"].get(getattr(one, "state_key", None))
+                if isinstance(one, Stopping) and state is not None:
+                    state["patience"] = one.patience  # Lightning restores the old one
+                if isinstance(one, ModelCheckpoint) and state is not None:
+                    follow_folder(state, Path(str(self.trainer.ckpt_path)), Path(str(one.dirpath)))
+
+    def say_seen(self, structures: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -> None:
+        """Say which parts hold structures that were trained on; see :func:`check_unseen`."""
+        for name, (seen, sentence) in check_unseen(structures, data, parts).items():
+            self.trained_share[name] = seen
+            if sentence not in data.findings:
+                data.findings.append(sentence)
+                if self.trainer.is_global_zero:
+                    print(sentence, flush=True)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
-from ..archives import read_tensors
+from ..archives import read_tensors, tensors_of
 from ..core.checks import check_path, check_type
 from ..core.errors import ConfigError, DataError
 from ..files import atomic_write, few
@@ -94,7 +94,7 @@ def _problem(checkpoint: Any) -> str | None:
         if other:
             return f"its {key!r} must hold tensors, {other[0]!r} is a {type(checkpoint[key][other[0]]).__name__}"
     for key in ("state_dict", "current_model_state", "optimizer_states"):
-        if not finite(checkpoint.get(key)):
+        if not all(torch.isfinite(one).all() for one in tensors_of(checkpoint.get(key))):
             return f"its {key!r} must hold finite numbers, some are NaN or infinite"
     if not re.match(r"\d+\.\d+", checkpoint["pytorch-lightning_version"]):
         return "its 'pytorch-lightning_version' is no version"
@@ -105,15 +105,6 @@ def _problem(checkpoint: Any) -> str | None:
     if facts is not None and not (facts.keys() == {"target"} and isinstance(facts["target"], str)):
         return "its 'eqlayers_data' must have a text for target, it has others"
     return None
-
-
-def finite(value: Any) -> bool:
-    """Whether all tensors in nested lists and dictionaries hold finite numbers only."""
-    if isinstance(value, Tensor):
-        return not value.is_floating_point() or bool(torch.isfinite(value).all())
-    if isinstance(value, Mapping):
-        return all(finite(item) for item in value.values())
-    return not isinstance(value, (list, tuple)) or all(finite(item) for item in value)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -282,6 +273,18 @@ def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) 
             f"the checkpoint must hold AdamW's state of {len(parameters)} parameters, got one of {len(indices)}, or of "
             f"other shapes. {FIX}"
         )
+
+
+def follow_folder(state: dict[str, Any], path: Path, folder: Path) -> None:
+    """Let the state of a ModelCheckpoint name a run's files in the folder that they are in, as after a move."""
+    if path.resolve().parent != folder.resolve():  # a run begins with the checkpoint of another one
+        return
+
+    def here(name: str) -> str:
+        return name and str(folder / Path(name).name)
+
+    state |= {key: here(state[key]) for key in ("best_model_path", "kth_best_model_path", "last_model_path")}
+    state |= {"dirpath": str(folder), "best_k_models": {here(name): v for name, v in state["best_k_models"].items()}}
 
 
 def while_restoring(error: BaseException) -> bool:

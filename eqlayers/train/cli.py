@@ -26,6 +26,7 @@ from ..core.errors import ConfigError, DataError, EqlayersError, MissingPackageE
 from ..data import MoleculeDataModule, PropertyDataModule, StructureDataModule
 from ..elements import symbols_of
 from ..files import atomic_write, read_yaml
+from ..lock import locked
 from ..models import MoleculeNetwork, NequIP, load_potential
 from .again import FLAGS, NOT_BEGUN, Aside, beginning, first_process, is_inside, remove_if_empty, stopped, waited
 from .averaging import EMA
@@ -45,8 +46,7 @@ from .configuration import (
     typed_options,
     with_flag,
 )
-from .fine_tuning import with_network
-from .lock import locked
+from .fine_tuning import trained_on, with_network
 from .module import PropertyModule
 from .new import for_structures
 from .parser import Parser
@@ -365,6 +365,7 @@ class TrainingCLI(LightningCLI):
             return
         start = load_potential(options.start_from, classes=options.classes)
         self.model.begin_with(start, self.datamodule.species, options.refit_shifts)
+        self.model.of_start = trained_on(options.start_from)
         network, recorded = options.model.model, self.config_dump["model"]["model"]
         if "species" in recorded.get("init_args", {}):
             network.init_args.species = recorded["init_args"]["species"] = list(self.model.potential.species)
@@ -395,6 +396,8 @@ class TrainingCLI(LightningCLI):
         done, last = saved.get("epoch", -1) + 1, self.trainer.max_epochs or -1
         if 0 < last <= done and first_process():
             print(f"the run has {done} epochs, and trainer.max_epochs is {last}{again}", flush=True)
+        if 0 < last < done:  # which Lightning refuses
+            return
         try:
             self.trainer.fit(model, **options)
         except BaseException:

@@ -22,6 +22,7 @@ from ..core.checks import check_integer, check_number
 from ..core.errors import ConfigError, EqlayersError
 from ..data import StructureDataModule
 from ..files import atomic_write, read_json, read_yaml
+from ..lock import locked
 from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
 from ..models.saving import classes_of
@@ -32,7 +33,6 @@ from .base import is_dry_run
 from .configuration import last_value, typed_value, with_flag
 from .history import write_json
 from .labels import LABELS, SHOWN
-from .lock import locked
 from .new import for_structures
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
@@ -256,7 +256,8 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
                 print(f"{committee.folder / member_name(place)} was trained to its end and stays as it is", flush=True)
             if fits:
                 committee.note(place)
-            _wait_for_files()
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                torch.distributed.barrier()  # until the first process has written the files that all of them read next
         tested = (
             last_value(committee.args, "test_after_fit", True) in (True, "true", "True") if fits else args[0] == "test"
         )
@@ -268,12 +269,6 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
         if fits and first_process() and not committee.was_there:
             remove_if_empty(committee.folder)
         raise
-
-
-def _wait_for_files() -> None:
-    """Wait for the first of several processes, which writes the files that all of them read next."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.barrier()
 
 
 def _test(committee: Committee, typed: Sequence[str]) -> None:

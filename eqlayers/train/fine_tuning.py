@@ -24,11 +24,11 @@ from ..models import Committee, Potential, Structures, build_potential, describe
 from ..models.classes import check_part
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
-from ..models.saving import classes_of
+from ..models.saving import classes_of, read_content
 from .agreement import SAME_WEIGHTS, differences
 from .base import TrainedModule
 from .configuration import given_values, last_value, typed_value
-from .run import checkpoint_path
+from .run import checkpoint_path, run_folder
 
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
 MOST = 512
@@ -46,7 +46,9 @@ def with_network(args: Sequence[str]) -> list[str]:
     start, resumed = last_value(args, "start_from"), last_value(args, "ckpt_path")
     if start is None:
         return list(args)
-    folder = Path(str(last_value(args, "runs", "runs"))) / str(last_value(args, "name", "default"))
+    folder = run_folder(str(last_value(args, "runs", "runs")), str(last_value(args, "name", "default")))
+    if "--resume" in args and checkpoint_path(folder, "last").exists():
+        resumed = checkpoint_path(folder, "last")
     path = resumed or start
     if args[0] != "fit" and not resumed:
         path = checkpoint_path(folder)
@@ -106,7 +108,17 @@ class FineTuned(TrainedModule):
         """Whether the potential was trained before; its shifts are fitted then, and the rest belongs to the weights."""
         if self._begun is not None:
             fit_shifts(self.potential, data, *self._begun)
+            self.say_seen({"start": self.of_start}, data, ("val", "test"))
         return self._begun is not None
+
+
+def trained_on(path: str | Path) -> Tensor:
+    """Hashes of the structures that a potential was trained on, by its checkpoint or the best of its run; or none."""
+    place = Path(path) if Path(path).suffix == ".ckpt" else checkpoint_path(Path(path).parent)
+    known = read_content(place).get("eqlayers_structures", {}) if place.is_file() else {}
+    if "train" not in known:
+        rank_zero_info("start: which structures it was trained on is not known, the test part may have some of them")
+    return torch.cat([torch.empty(0, dtype=torch.int64), *(known[n] for n in ("train", "start") if n in known)])
 
 
 def begun(configured: Potential, start: Potential, species: Sequence[int | str]) -> Potential:

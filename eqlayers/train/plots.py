@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -177,26 +176,3 @@ def _logarithmic(axis: Axes) -> None:
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.grid(alpha=0.25, which="both")
-
-
-def comparison_curves(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]], against: str) -> Figure:
-    """Errors of many runs, with a panel for each kind of error."""
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    many = max(len(curves) for curves in panels.values()) > 6  # a legend beside the curves needs space
-    figure = new_figure((7.2 if many else 4.6) * columns, (4.2 if many else 3.6) * rows)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis, (label, curves) in zip(axes, panels.items(), strict=False):
-        few = len(curves) <= 10
-        colours = colormaps["tab10"].colors if few else colormaps["turbo"](np.linspace(0.02, 0.95, len(curves)))  # type: ignore[attr-defined]
-        for (name, (x, y)), colour in zip(curves.items(), colours, strict=False):
-            x, y = _values("x", x), _values("y", y)
-            marker = "o" if len(x) < 40 else ""
-            axis.plot(x, y, label=name, color=colour, linewidth=1.3, marker=marker, markersize=2.5)
-        _logarithmic(axis)
-        axis.set(xlabel=against, ylabel=f"validation error, {label}")
-        beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "ncols": 1 + (len(curves) - 1) // 24}
-        axis.legend(fontsize=7, **beside if many else {"loc": "best"})
-    for axis in axes[len(panels) :]:
-        axis.set_axis_off()
-    return figure

@@ -31,6 +31,7 @@ WARNINGS = (
     r"[\s\S]*(was deprecated in v|JsonargparseDeprec)",  # calls that Lightning makes
     r"The number of training batches .* is smaller than the logging interval",  # epochs are shown, not steps
     r".*does not have many workers",  # graphs are small: batches are built faster than sent
+    r"The dirpath has changed",  # a run that begins with the checkpoint of another one has a best of its own
     r"Checkpoint directory .* exists and is not empty",  # the command line says it in its own words
 )
 

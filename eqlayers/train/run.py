@@ -50,7 +50,7 @@ def run_folder(runs: str | Path, name: str) -> Path:
     if not usable:
         raise ConfigError(f"runs and name must make a folder, got {str(folder)!r}. Change --runs or --name.")
     for inner in (folder, *(folder / part for part in FOLDERS)):
-        stays_inside(inner, Path(runs), "Remove the link, or change --name.")
+        stays_inside(inner, folder.parent, "Remove the link, or change --name.")
     return folder
 
 

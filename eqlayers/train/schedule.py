@@ -51,37 +51,6 @@ def plan_of(saved: object) -> Plan | None:
     return Plan(*saved)  # type: ignore[misc]
 
 
-def learning_rate_factor(step: int, warmup_steps: int, total_steps: int, final: float = 0.0) -> float:
-    r"""The factor on the base learning rate at an optimizer step.
-
-    .. math::
-        f(s) = \frac{s + 1}{w} \ (s < w), \qquad
-        f(s) = f_\infty + (1 - f_\infty) \frac{1 + \cos(\pi (s - w) / (t - w))}{2} \ (s \ge w)
-
-    The first step already moves (the factor is never 0), and from ``total_steps`` on the factor is ``final``.
-    The cosine comes from SGDR (Loshchilov and Hutter, arXiv:1608.03983) without restarts.
-
-    Args:
-        step: Steps taken so far.
-        warmup_steps: Steps of the linear rise; those beyond ``total_steps`` are cut.
-        total_steps: Steps of the whole training.
-        final: Factor at the end, between 0 and 1.
-
-    Returns:
-        A factor between 0 and 1.
-
-    Example:
-        >>> [round(learning_rate_factor(s, 2, 6), 3) for s in range(8)]
-        [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
-    """
-    step, warmup_steps = check_integer("step", step, 0), check_integer("warmup_steps", warmup_steps, 0)
-    return _factor(step, warmup_steps, check_integer("total_steps", total_steps, 0), _check_final("final", final))
-
-
-def _check_final(name: str, final: float) -> float:
-    return check_number(name, final, at_least=0, at_most=1, fix="Use a value from 0 to 1.")
-
-
 def _factor(step: int, warmup_steps: int, total_steps: int, final: float) -> float:
     warmup = min(warmup_steps, total_steps)
     if step < warmup:
@@ -93,13 +62,19 @@ def _factor(step: int, warmup_steps: int, total_steps: int, final: float) -> flo
 
 
 def warmup_cosine(warmup_steps: int, total_steps: float, final: float = 0.0) -> Callable[[int], float]:
-    """The schedule as a function of the step, for :class:`torch.optim.lr_scheduler.LambdaLR`.
+    r"""The factor on the base learning rate as a function of the step, for ``torch.optim.lr_scheduler.LambdaLR``.
 
-    A plain function and not an object: ``LambdaLR`` would save an object's attributes in the checkpoint, and a run
-    resumed with more epochs would silently keep the old length.
+    .. math::
+        f(s) = \frac{s + 1}{w} \ (s < w), \qquad
+        f(s) = f_\infty + (1 - f_\infty) \frac{1 + \cos(\pi (s - w) / (t - w))}{2} \ (s \ge w)
+
+    The first step already moves (the factor is never 0), and from ``total_steps`` on the factor is ``final``.
+    The cosine comes from SGDR (Loshchilov and Hutter, arXiv:1608.03983) without restarts. A plain function and not an
+    object: ``LambdaLR`` would save an object's attributes in the checkpoint, and a run resumed with more epochs would
+    silently keep the old length.
 
     Args:
-        warmup_steps: Steps of the linear rise.
+        warmup_steps: Steps of the linear rise; those beyond ``total_steps`` are cut.
         total_steps: Steps of the whole training, finite.
         final: Factor at the end, between 0 and 1.
 
@@ -110,8 +85,8 @@ def warmup_cosine(warmup_steps: int, total_steps: float, final: float = 0.0) -> 
         ConfigError: The training has no end, or a number is out of range.
 
     Example:
-        >>> warmup_cosine(10, 100)(4)
-        0.5
+        >>> [round(warmup_cosine(2, 6)(step), 3) for step in range(8)]
+        [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
     """
     warmup_steps = check_integer("model.warmup_steps", warmup_steps, 0)
     if total_steps == math.inf:
@@ -119,10 +94,6 @@ def warmup_cosine(warmup_steps: int, total_steps: float, final: float = 0.0) -> 
             "the cosine schedule must know the number of steps in advance, got a training without an end. "
             "Set trainer.max_epochs or trainer.max_steps (trainer.max_time may end it earlier)."
         )
-    final = _check_final("model.final_factor", final)
+    final = check_number("model.final_factor", final, at_least=0, at_most=1, fix="Use a value from 0 to 1.")
     total = int(check_number("total_steps", total_steps, at_least=0))
-
-    def factor(step: int) -> float:
-        return _factor(step, warmup_steps, total, final)
-
-    return factor
+    return lambda step: _factor(step, warmup_steps, total, final)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from ase import Atoms
 from ase.io import read, write
 
-from eqlayers.data import StructureDataModule
-from eqlayers.data.replay import read_replay
+from eqlayers.data import StructureArrays, StructureDataModule
+from eqlayers.data.replay import check_energies, read_replay
 from eqlayers.data.structure_dataset import StructureDataset
-from eqlayers.errors import ConfigError, DataError, EqlayersWarning
+from eqlayers.errors import ConfigError, DataError
 
 
 def file(path: Path, num: int, symbols: str, seed: int, stress: bool = False, bare: int = 0) -> str:
@@ -157,5 +158,26 @@ def test_energies_of_another_functional_are_refused(tmp_path: Path) -> None:
         build({"path": far})
     shifts = build({"path": far, "labels": ["forces"]}).statistics.shifts
     assert shifts == build({"path": old, "labels": ["forces"]}).statistics.shifts
-    with pytest.warns(EqlayersWarning, match="energies (are far from the others|less the energies of free atoms)"):
-        build({"path": far}, e0s={"H": 0.0, "O": 0.0})
+    for e0s in ({"H": 0.0, "O": 0.0}, "none"):
+        with pytest.raises(DataError, match=r"energies of .*far\.xyz must be of the method of .*new\.xyz, got"):
+            build({"path": far}, e0s=e0s)
+
+
+def test_crystals_and_dimers_of_one_method_are_taken() -> None:
+    """Tungsten binds by 8.9 eV an atom in the crystal and by 2.5 in the dimer."""
+    rng, sources = np.random.default_rng(0), []
+    for bond, atoms in ((-8.9, 16), (-2.5, 2)):
+        energy = atoms * (-100.0 + bond + 0.05 * rng.normal(size=20))
+        sources.append(
+            StructureArrays.of(
+                "a test",
+                [atoms] * 20,
+                [74] * 20 * atoms,
+                rng.normal(size=(20 * atoms, 3)) + np.arange(20 * atoms)[:, None],
+                energy=energy,
+            )
+        )
+    check_energies(*sources)
+    shifted = replace(sources[1], energy=sources[1].energy + 20.0)
+    with pytest.raises(DataError, match="must be of the method of"):
+        check_energies(sources[0], shifted)

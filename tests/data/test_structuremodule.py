@@ -48,6 +48,20 @@ def lengths(data) -> list[int]:
     return [len(data.train_set), len(data.val_set), len(data.test_set)]
 
 
+def test_charges_that_differ_between_files_are_said(module, tmp_path):
+    """Once, and not where a file alone has all of them, or where 0 is 0.0."""
+    files = {}
+    for seed, (name, charge) in enumerate({"neutral": 0, "zero": 0.0, "ions": 1}.items()):
+        files[name] = trimers(tmp_path, f"{name}.xyz", 12, seed, charge=lambda row, charge=charge: charge)
+    files["both"] = trimers(tmp_path, "both.xyz", 12, 3, charge=lambda row: row % 2)
+    said = "charge: 0, 1{}, which no network sees: alike structures have other energies; train on one"
+    for other, want in (("zero", []), ("ions", [said.format(" in different files")]), ("both", [said.format("")])):
+        data = module(files["neutral"], val_path=files[other], val=None, test=2)
+        assert [line for line in data.report if line.startswith("charge")] == want, other
+        again = module(files["neutral"], replay={"path": files[other], "number": 2}, train=8, val=2, test=2)
+        assert [line for line in again.report if line.startswith("charge")] == want, other
+
+
 def test_an_embedded_set(module):
     data = module(train=950, val=50)
     assert lengths(data) == [950, 50, 1000]

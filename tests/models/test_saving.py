@@ -178,10 +178,12 @@ FOREIGN = [
     ),
     (change(version=2), DataError, "its version is 2, this eqlayers reads 1"),
     (change(state_dict=None), DataError, "a description, weights or facts are missing"),
+    (change(state_dict=STATE | {3: torch.ones(1)}), DataError, "a description, weights or facts are missing"),
     (change(state_dict={}), DataError, r"do not fit ToyNetwork: 6 missing \(species_index"),
     (change(state_dict=STATE | {"more": torch.ones(1)}), DataError, r"1 unknown \(more\)"),
     (change(state_dict=STATE | {"shifts": torch.ones(3)}), DataError, r"1 of another shape \(shifts\)"),
     (change(state_dict=STATE | {"shifts": torch.tensor([0.0, torch.nan])}), DataError, r"1 not finite \(shifts\)"),
+    (change(state_dict=STATE | {"shifts": torch.ones(2).to_sparse()}), DataError, "it has a tensor that is sparse,"),
     (change(potential={"network": TOY}), ConfigError, "must have network, repulsion, species, subtract_isolated, got"),
 ]
 

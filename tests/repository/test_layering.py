@@ -83,9 +83,10 @@ BELOW = {
     "data": ("archives", "structure_files", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "pages": ("files",),  # HTML files about results
-    "train": ("testing", "data", "pages", "__version__", "arguments", "training_help"),
+    "lock": ("core",),  # of folders of runs and of trajectories
+    "train": ("testing", "data", "pages", "__version__", "arguments", "training_help", "lock"),
     "integrations": ("models", "testing", "arguments"),
-    "simulate": ("integrations", "structure_files", "pages", "arguments", "notices"),
+    "simulate": ("integrations", "structure_files", "pages", "arguments", "notices", "lock"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "notices"),
     "__main__": ("cli",),

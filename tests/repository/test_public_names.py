@@ -20,6 +20,7 @@ WITH_EXAMPLES = ("functional", "models", "nn", "testing")
 HIDDEN = (
     "archives",
     "arguments",
+    "lock",
     "cli",
     "core",
     "e3nn_compat",

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,8 @@ COMMANDS = {
     "committee": "predict water.xyz -m own.pt toy.pt -o out.xyz",
     "check of a committee": "check own.pt toy.pt",
     "info of a committee": "info own.pt toy.pt",
+    "select": "select water.xyz -m own.pt toy.pt -o out.xyz",
+    "convert": "convert own.pt -o new.pt",
 }
 
 
@@ -147,6 +150,24 @@ def test_md_restarts_and_says_how(capsys: pytest.CaptureFixture[str], monkeypatc
     frames = [ase.io.read(path, "-1") for path in ("whole.traj", "water_md.traj")]
     np.testing.assert_allclose(frames[1].positions, frames[0].positions, atol=1e-11)
     assert frames[1].info["step"] == 12
+
+
+def test_a_trajectory_has_one_run_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    script = "import sys; from pathlib import Path; from eqlayers.lock import locked; path = Path(sys.argv[1])\n"
+    script += "with locked(path, trajectory=True): print('held', flush=True), sys.stdin.read()"
+    command = [sys.executable, "-c", script, "a.traj"]
+    more = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, **more) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert main(shlex.split("md water.xyz -m toy.pt -o a.traj --steps 1 --report false")) == 2
+        assert f"a trajectory must have one run at a time, got a.traj, where process {other.pid}" in (
+            capsys.readouterr().err
+        )
+        assert not Path("a.traj").exists()
+        other.communicate()
+    assert main(shlex.split("md water.xyz -m toy.pt -o a.traj --steps 1 --report false")) == 0
+    assert not list(Path().glob(".*.lock"))
 
 
 def test_md_says_what_it_takes_and_forgets(capsys: pytest.CaptureFixture[str]) -> None:

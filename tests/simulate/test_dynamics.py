@@ -1,5 +1,6 @@
 """Energy is conserved, a restart is the run that was not interrupted, and whatever ends a run leaves its frames."""
 
+import copy
 import os
 import signal
 from dataclasses import replace
@@ -178,6 +179,20 @@ def test_time_goes_on_where_a_restart_changes_the_timestep(
     frames = ase.io.read(path, ":")
     np.testing.assert_allclose([frame.info["time"] for frame in frames], times, rtol=1e-12)
     assert [frame.info["dynamics"]["timestep"] for frame in frames] == 3 * [1.0] + 5 * [5.0]
+
+
+@pytest.mark.parametrize("suffix", [".traj", ".xyz"])
+def test_a_restart_keeps_the_model(potential: Potential, water: Atoms, tmp_path: Path, suffix: str) -> None:
+    """A copy in another dtype is the same model; one of other weights, or of other shifts alone, is not."""
+    path, settings = tmp_path / f"a{suffix}", DynamicsSettings(steps=4, interval=2)
+    run_dynamics(water, Calculator(potential), replace(settings, steps=2), path)
+    before = path.read_bytes()
+    other = copy.deepcopy(potential)
+    other.shifts += 0.01
+    with pytest.raises(ConfigError, match=r"must be with the model of .*a\S+, got one .* is \+0\.03 eV off\. Name"):
+        run_dynamics(water, Calculator(other), settings, path, restart=True)
+    assert path.read_bytes() == before
+    assert run_dynamics(water, Calculator(copy.deepcopy(potential).float()), settings, path, restart=True).last == 4
 
 
 @pytest.mark.parametrize(

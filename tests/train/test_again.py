@@ -140,6 +140,9 @@ def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr().out
     assert "the run has 3 epochs, and trainer.max_epochs is 3" in said
     assert "schedule:" not in said
+    assert main([*again, "--trainer.max_epochs", "2"]) == 0
+    assert "the run has 3 epochs, and trainer.max_epochs is 2" in capsys.readouterr().out
+    assert epochs() == [1, 2, 3]
 
 
 def test_a_run_that_ended_by_itself_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

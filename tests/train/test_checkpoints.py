@@ -1,5 +1,6 @@
 """Checkpoints: written whole, refused with a reason, and resumed to the same end."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,27 @@ def test_interrupted_and_resumed_equals_uninterrupted(make_run: Callable[..., An
         assert all(torch.equal(whole[part][name], parts[part][name]) for name in whole[part]), part
     best = [read_checkpoint(checkpoint_path(tmp_path / name))["epoch"] for name in ("whole", "parts")]
     assert best[0] == best[1]
+
+
+def test_a_run_whose_folder_was_moved_keeps_its_best(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    """The best begins anew with a checkpoint of another run, which is in no folder of this one."""
+    trainer, module, data = make_run("before", max_epochs=4, learning_rate=0.5)
+    trainer.fit(module, datamodule=data)
+    (tmp_path / "before").rename(tmp_path / "after")
+    for name in ("after", "other"):
+        trainer, module, data = make_run(name, max_epochs=5 if name == "after" else 6, learning_rate=0.5)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error" if name == "after" else "ignore", "The dirpath has changed")
+            trainer.fit(module, datamodule=data, ckpt_path=str(checkpoint_path(tmp_path / "after", "last")))
+    errors = [row["val_mae"] for row in read_history(tmp_path / "after")]
+    assert errors.index(min(errors)) < 4, "the test needs a best epoch before the move"
+    best = read_checkpoint(checkpoint_path(tmp_path / "after"))
+    assert best["epoch"] == errors.index(min(errors))
+    states = read_checkpoint(checkpoint_path(tmp_path / "after", "last"))["callbacks"]
+    paths = [state[key] for state in states.values() for key in ("dirpath", "best_model_path") if key in state]
+    assert len(paths) == 4
+    assert all(str(tmp_path / "after") in path for path in paths)
+    assert read_checkpoint(checkpoint_path(tmp_path / "other"))["epoch"] == 5
 
 
 def test_last_is_the_last_epoch_and_best_the_best(make_run: Callable[..., Any], tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +25,7 @@ from eqlayers.integrations.ase import Calculator
 from eqlayers.models import NequIP, Potential, Structures, extend_potential, load_potential
 from eqlayers.nn import ZBL
 from eqlayers.train import fine_tuning
-from eqlayers.train.fine_tuning import fit_shifts
+from eqlayers.train.fine_tuning import fit_shifts, trained_on
 from eqlayers.train.potential import PotentialModule
 
 # springs here are a twentieth as stiff as bonds, which the check of units notices
@@ -313,6 +316,34 @@ def test_what_does_not_fit_is_told(
     assert (folder / "old" / "potential.pt").exists()
 
 
+@pytest.mark.filterwarnings("ignore::eqlayers.errors.EqlayersWarning")  # of few structures
+def test_structures_that_the_earlier_potential_was_trained_on(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its test part is named by the fit, by a resumed fit and by a test; of a file without its run nothing is known."""
+    config = ["-c", str(folder / "old.yaml"), "--runs", str(tmp_path), "--data.split_seed", "7"]
+    start = ["--start_from", str(folder / "old" / "potential.pt")]
+    capsys.readouterr()
+    assert main(["fit", *config, *start]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\d of 4 val structures, \d+%, were trained on: errors on them say nothing", said)
+    share = json.loads((tmp_path / "old" / "metrics.json").read_text())["test_trained_share"]
+    assert 0 < share <= 1
+    for words in (["fit", *config, *start, "--resume", "--trainer.max_epochs", "2"], ["test", *config]):
+        (tmp_path / "old" / "metrics.json").unlink()
+        assert main(words) == 0
+        assert f"test structures, {share:.0%}, were trained on" in capsys.readouterr().out
+        assert json.loads((tmp_path / "old" / "metrics.json").read_text())["test_trained_share"] == share
+    mine = trained_on(tmp_path / "old" / "potential.pt")
+    theirs = trained_on(folder / "old" / "checkpoints" / "best.ckpt")
+    assert len(theirs) == 12
+    assert set(theirs.tolist()) < set(mine.tolist())
+    moved = shutil.copy(folder / "old" / "potential.pt", tmp_path)
+    assert len(trained_on(moved)) == 0
+    assert main(["fit", *config, "--name", "other", "--data.path", str(folder / "old.xyz"), "--start_from", moved]) == 0
+    assert "which structures it was trained on is not known" in caplog.text
+
+
 OWN = """
 from pathlib import Path
 from eqlayers.models import NequIP
@@ -351,6 +382,11 @@ def test_a_network_of_ones_own_must_be_named(
     for load in (load_potential, PotentialModule.load_from_checkpoint):
         with pytest.raises(ConfigError, match=r"--classes my_network\.Network"):
             load(last)
+    on = [*command, "--data.replay", "null", "--resume", "--trainer.max_epochs", "2"]
+    assert main([word for word in on if word not in ("--classes", classes)]) == 2
+    assert "name it: --classes my_network.Network, in Python" in capsys.readouterr().err
+    assert main(on) == 0
+    assert torch.load(last, weights_only=True)["epoch"] == 1
 
 
 def test_parsers_make_no_class_of_an_argument(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eqlayers.errors import ShapeError
-from eqlayers.train.plots import comparison_curves, histogram, learning_curve, parity_plot
+from eqlayers.train.plots import histogram, learning_curve, parity_plot
 
 pytestmark = pytest.mark.pictures
 
@@ -44,12 +44,3 @@ def test_parity_shows_every_molecule_and_its_error() -> None:
 def test_parity_of_equal_values_can_be_drawn() -> None:
     figure = parity_plot([1.0, 1.0], [1.0, 1.0], "mu", "D", "")
     assert figure.axes[0].get_xlim()[0] < 1.0 < figure.axes[0].get_xlim()[1]
-
-
-def test_curves_of_each_kind_have_a_panel_and_each_run_a_colour() -> None:
-    many = {f"run {n}": ([1.0, 2.0], [n + 2.0, n + 1.0]) for n in range(30)}
-    axes = comparison_curves({"forces (meV/A)": many, "mu (D)": {"one": ([5.0], [0.3])}}, "epoch").axes
-    assert [len(axis.lines) for axis in axes] == [30, 1]
-    assert len({tuple(np.round(line.get_color(), 6)) for line in axes[0].lines}) == 30
-    assert np.asarray(axes[0].lines[3].get_ydata()).tolist() == [5.0, 4.0]
-    assert axes[1].get_ylabel() == "validation error, mu (D)"

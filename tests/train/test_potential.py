@@ -24,7 +24,7 @@ from eqlayers.models import NequIP, load_potential
 from eqlayers.train import checkpoint_path, read_checkpoint, trainer_options
 from eqlayers.train.history import read_history
 from eqlayers.train.potential import PotentialModule
-from eqlayers.train.schedule import Plan, learning_rate_factor
+from eqlayers.train.schedule import Plan, warmup_cosine
 from tests.train.waters import displaced_waters
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*are NaN or missing")
@@ -308,7 +308,7 @@ def test_test_structures_that_were_trained_on(folder: Path, capsys: pytest.Captu
     config, more = ["-c", str(folder / "small.yaml"), "--name", "kept"], ["--test_after_fit", "false"]
     assert main(["fit", *config, *more]) == 0
     saved = read_checkpoint(checkpoint_path(folder / "kept", "last"))["eqlayers_structures"]
-    assert {name: len(hashes) for name, hashes in saved.items()} == {"train": 12, "val": 4, "test": 4}
+    assert {name: len(hashes) for name, hashes in saved.items()} == {"train": 12, "val": 4, "test": 4, "start": 0}
     on = ["--resume", "--trainer.max_epochs", "3", *more]
     capsys.readouterr()
     for options in (["test", "--data.split_seed", "7"], ["fit", "--data.split_seed", "7", *on]):
@@ -458,11 +458,11 @@ def test_a_run_that_goes_on_with_larger_batches_has_a_rate_to_the_end(
     assert "schedule: 37 steps (7 epochs), before 22 steps (2 epochs); the learning rate goes on with 3.54e-03" in said
     assert "the second stage begins with step 28" in said
     assert end["global_step"] == 37
-    want = [1e-2 * learning_rate_factor(step, 0, 37) for step in range(22, 37)]
+    want = [1e-2 * warmup_cosine(0, 37)(step) for step in range(22, 37)]
     assert kept.rates == pytest.approx(want, rel=1e-12)
     assert min(kept.rates) > 0
     rates = [row["learning_rate"] for row in read_history(tmp_path)]
-    assert rates[-2:] == pytest.approx([1e-2 * learning_rate_factor(n, 0, 37) for n in (34, 37)], rel=1e-12)
+    assert rates[-2:] == pytest.approx([1e-2 * warmup_cosine(0, 37)(n) for n in (34, 37)], rel=1e-12)
 
 
 @QUIET

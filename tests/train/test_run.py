@@ -15,7 +15,7 @@ import torch
 from eqlayers.models import MoleculeNetwork
 from eqlayers.pages import number
 from eqlayers.train import checkpoint_path, read_checkpoint, read_history
-from eqlayers.train.run import CompileAhead
+from eqlayers.train.run import CompileAhead, run_folder
 
 KEYS = {
     "test_U0_mae_meV": float,
@@ -37,6 +37,11 @@ KEYS = {
 
 
 pytestmark = pytest.mark.pictures
+
+
+def test_a_folder_of_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run_folder("~/runs", "own") == tmp_path / "runs" / "own"
 
 
 @pytest.fixture(scope="module")

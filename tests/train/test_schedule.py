@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eqlayers.errors import ConfigError
-from eqlayers.train.schedule import learning_rate_factor, warmup_cosine
+from eqlayers.train.schedule import warmup_cosine
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ from eqlayers.train.schedule import learning_rate_factor, warmup_cosine
     ],
 )
 def test_known_values(step: int, expected: float) -> None:
-    assert learning_rate_factor(step, 10, 110, final=0.2) == pytest.approx(expected, rel=1e-14)
+    assert warmup_cosine(10, 110, final=0.2)(step) == pytest.approx(expected, rel=1e-14)
 
 
 def test_rises_then_falls_and_never_stands_still_at_zero() -> None:
-    factors = [learning_rate_factor(step, 5, 50) for step in range(50)]
+    factors = [warmup_cosine(5, 50)(step) for step in range(50)]
     assert factors[:5] == sorted(factors[:5])
     assert factors[5:] == sorted(factors[5:], reverse=True)
     assert min(factors) > 0
@@ -35,11 +35,11 @@ def test_rises_then_falls_and_never_stands_still_at_zero() -> None:
 
 @pytest.mark.parametrize("total", [1, 3])
 def test_warmup_longer_than_training_ends_at_the_top(total: int) -> None:
-    assert [learning_rate_factor(step, 100, total) for step in range(total)][-1] == 1.0
+    assert [warmup_cosine(100, total)(step) for step in range(total)][-1] == 1.0
 
 
 def test_no_warmup_starts_at_the_top() -> None:
-    assert learning_rate_factor(0, 0, 10) == 1.0
+    assert warmup_cosine(0, 10)(0) == 1.0
 
 
 def test_resumed_schedule_follows_the_new_length() -> None:

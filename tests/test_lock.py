@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from eqlayers import lock
 from eqlayers.cli import main
 from eqlayers.errors import ConfigError
-from eqlayers.train import lock
+from eqlayers.lock import LOCK, locked
 from eqlayers.train.again import remove_if_empty
-from eqlayers.train.lock import LOCK, locked
 
 #: `eqlayers` that says when its first step begins, and stays there.
 SCRIPT = """
@@ -104,7 +104,7 @@ def test_a_second_fit_is_refused(
     assert Path("runs/one", LOCK) in before
     assert main(["fit", "-c", "run.yaml", "--name", "one", *options]) == 2
     holder = f"process {process.pid} on host {platform.node()}"
-    assert f"must have one fit at a time, got runs/one, where {holder} trains. Wait for" in capsys.readouterr().err
+    assert f"must have one run at a time, got runs/one, where {holder} writes. Wait for" in capsys.readouterr().err
     assert sorted(Path("runs").rglob("*")) == before, "the folder of the first fit is as it was"
     assert process.poll() is None
 
@@ -185,4 +185,4 @@ def test_a_file_system_without_locks(
     monkeypatch.setattr(lock.fcntl, "lockf", refuse)
     with locked(tmp_path / "a"):
         pass
-    assert "a cannot be locked (No locks available): keep other fits out of it yourself" in capsys.readouterr().out
+    assert "a/.lock cannot be locked (No locks available): keep other runs off yourself" in capsys.readouterr().out
