@@ -18,6 +18,8 @@ def test_every_command_says_what_it_does() -> None:
     rules = dict(re.findall(r"^([\w-]+): *(.*)$", MAKEFILE, re.MULTILINE))
     silent = [name for name in listed if rules.get(name, "").split()[:1] != [f"about-{name}"]]
     assert not silent, f"{silent} of the Makefile do not say first what they do: begin their needs with about-NAME"
+    quoted = [name for name, text in COMMANDS.items() if "'" in text]
+    assert not quoted, f"an apostrophe ends the text that the shell prints: rewrite `does.` of {quoted}"
 
 
 def test_installation_and_commands_name_the_same_sizes_and_times() -> None:
