@@ -71,11 +71,7 @@ def database_units(file: Path) -> dict[str, str]:
 
 
 def size_of_unit(file: Path, quantity: str, unit: str) -> float:
-    """The factor from a unit of a database to this package's; see :func:`eqlayers.units.unit_size`.
-
-    Raises:
-        ConfigError: The unit is not known, or measures something else.
-    """
+    """The factor from a unit of a database to this package's; see :func:`eqlayers.units.unit_size`."""
     try:
         return unit_size(quantity, unit)
     except ConfigError as error:

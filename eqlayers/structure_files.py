@@ -84,9 +84,6 @@ def structures_of(
     """Structures of a file that ASE reads, one by one, and for each bad frame a sentence with line, reason and remedy.
 
     ``which`` takes some of them; ``twice`` receives keys that stand twice in a header, with the names of these frames.
-
-    Raises:
-        DataError: The file is of no format of ASE, or another format than extended XYZ is broken.
     """
     try:
         with _unpacked(file) as plain:

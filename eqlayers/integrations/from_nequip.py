@@ -104,11 +104,7 @@ def from_nequip(model: nn.Module) -> Potential:
 
 
 def load_nequip(path: str) -> Potential:
-    """The potential of a checkpoint or of a package of nequip; such a file can run any code when it is read.
-
-    Raises:
-        ConfigError: nequip is not installed or cannot read the file, or a part has no counterpart here.
-    """
+    """The potential of a checkpoint or of a package of nequip; such a file can run any code when it is read."""
     with _nequip("nequip.model.saved_models.load_saved_model") as load:
         try:
             with open(path, "rb") as file:
@@ -161,11 +157,7 @@ def to_nequip(potential: Potential) -> nn.Module:
 
 
 def write_nequip(potential: Potential, path: Path) -> None:
-    """Write :func:`to_nequip` of a potential as a checkpoint that nequip loads, compiles and trains further.
-
-    Raises:
-        ConfigError: As of :func:`to_nequip`.
-    """
+    """Write :func:`to_nequip` of a potential as a checkpoint that nequip loads, compiles and trains further."""
     model = to_nequip(potential)
     network: Any = potential.network
     means = [float(step.get_buffer("mean_neighbors")) for step in network.steps]

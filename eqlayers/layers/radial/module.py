@@ -191,9 +191,6 @@ class ScalarNetwork(KeepsTable):
     Args:
         widths: Of the input, of each hidden layer, and of the result.
         activation: See :class:`NormalizedActivation`.
-
-    Raises:
-        ConfigError: An unknown activation.
     """
 
     def __init__(self, widths: Sequence[int], activation: str = "silu") -> None:
