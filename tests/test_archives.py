@@ -118,6 +118,15 @@ def test_a_member_that_the_directory_calls_empty_is_damaged(tmp_path: Path) -> N
         read_npz(path)
 
 
+def test_archives_with_a_comment_and_of_many_members_are_whole(tmp_path: Path) -> None:
+    path, many = tmp_path / "a.npz", {f"a{n}": np.array(n) for n in range(300)}
+    np.savez(path, **many)
+    assert same(read_npz(path), many)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = b"of 2026"
+    assert same(read_npz(path), many)
+
+
 def test_zeros_in_place_of_a_block(tmp_path: Path) -> None:
     torch.save({"weight": torch.rand(4000)}, path := tmp_path / "a.pt")
     whole = path.read_bytes()

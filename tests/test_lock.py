@@ -186,3 +186,24 @@ def test_a_file_system_without_locks(
     with locked(tmp_path / "a"):
         pass
     assert "a/.lock cannot be locked (No locks available): keep other runs off yourself" in capsys.readouterr().out
+
+
+def test_the_file_of_a_lock_is_no_other_and_says_who_holds_it_now(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / LOCK).write_text("process 1 on a host with a long name\n" * 3)
+    with locked(tmp_path / "a"):
+        assert (tmp_path / "a" / LOCK).read_text() == f"process {os.getpid()} on host {platform.node()}\n"
+    (tmp_path / "other").write_text("kept")
+    (tmp_path / "a" / LOCK).symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic link"), locked(tmp_path / "a"):
+        pass
+    assert (tmp_path / "other").read_text() == "kept"
+
+
+def test_a_holder_that_has_not_yet_said_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: object, how: int) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(lock.fcntl, "lockf", refuse)
+    with pytest.raises(ConfigError, match=r"got .*/a, where another process writes\. Wait"), locked(tmp_path / "a"):
+        pass

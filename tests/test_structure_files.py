@@ -108,6 +108,13 @@ def test_deuterium_and_tritium_are_hydrogen_of_another_mass(tmp_path: Path) -> N
     masses = list(frames(file))[2].get_masses()
     np.testing.assert_allclose(masses, [15.999, 2.0141, 3.0160], atol=1e-3)
     assert not list(frames(file))[1].has("masses")
+    file.write_text("2\nProperties=species:S:1:pos:R:3:masses:R:1\nD 0 0 0 2.5\nH 0 0 1 1.5\n")
+    assert one_frame(file).get_masses().tolist() == [2.5, 1.5], "the file's own"
+
+
+def test_a_header_may_be_a_number(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_text("1\n17\nH 0 0 0\n1\n\nO 0 0 0\n")
+    assert [str(atoms.symbols) for atoms in frames(tmp_path / "a.xyz")] == ["H", "O"]
 
 
 #: What a header says of the stress, and yz, xz, xy; or the reason that it is refused.
@@ -153,6 +160,7 @@ def several(tmp_path: Path) -> Path:
     for name, energies in {"b.xyz": (-3, -4), "a.xyz": (0, -1, -2)}.items():
         (folder / name).write_text("".join(f"{line}\n" for energy in energies for line in frame(energy)))
     (folder / "readme.txt").write_text("about\n")
+    (folder / ".c.xyz").write_text("of an editor\n")
     return folder
 
 
@@ -177,6 +185,8 @@ def test_folders_patterns_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write(tmp_path / "a.traj", [Atoms("H2", [[0, 0, 0], [0, 0, 0.7 + row]], info={"energy": row}) for row in range(4)])
     last = [one for one in structures_of(tmp_path / "a.traj", slice(-2, None)) if isinstance(one, Found)]
     assert [(one.atoms.info["energy"], one.frame) for one in last] == [(2, -2), (3, -1)]
+    odd = [one for one in structures_of(tmp_path / "a.traj", slice(1, None, 2)) if isinstance(one, Found)]
+    assert [(one.atoms.info["energy"], one.frame) for one in odd] == [(1, 1), (3, 3)]
 
 
 def test_an_error_in_one_of_several_files_names_it(tmp_path: Path) -> None:

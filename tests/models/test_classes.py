@@ -159,10 +159,20 @@ def test_parts_that_are_not_plain(part: Any, message: str) -> None:
         build_part("the network", part)
 
 
+def test_a_class_is_the_object_that_the_caller_gave() -> None:
+    """Also where no import finds it."""
+
+    class Network(ToyNetwork):
+        pass
+
+    part = {"class_path": f"{Network.__module__}.{Network.__qualname__}", "init_args": {"num_species": 1}}
+    assert type(build_part("the network", part, [Network])) is Network
+
+
 def test_what_names_classes() -> None:
     assert named_classes(None) == named_classes([]) == {}
     paths = {"eqlayers.layers.radial.repulsion.ZBL": ZBL, "eqlayers.nn.ZBL": ZBL}
     assert named_classes([ZBL, "a.B,c.D"]) == {**paths, "a.B": None, "c.D": None}
-    for wrong in (3, "Network", ["a.B", 3], int, ["a b.C"], {"a.B": 1}):
+    for wrong in (3, "Network", ["a.B", 3], int, ["a b.C"], ["a.B c"], {"a.B": 1}):
         with pytest.raises(ConfigError, match=r"classes must be classes of torch\.nn\.Module, or their paths, got"):
             named_classes(wrong)  # type: ignore[arg-type]

@@ -130,6 +130,7 @@ class EnergyAndForces(torch.nn.Module):
 #: One of each kind, by where they run; the others take seconds each and no other way.
 EXPORTED = {
     "TFN": (),
+    "MACE of one layer": (),
     **dict.fromkeys(("RealAgnosticResidualInteractionBlock", "NequIP", "Equiformer"), pytest.mark.long),
 }
 
@@ -139,7 +140,7 @@ EXPORTED = {
     "name",
     [
         pytest.param(name, marks=EXPORTED.get(name, pytest.mark.slow))
-        for name in (*NETWORKS, "toy with repulsion", "TFN of three properties")
+        for name in (*NETWORKS, "MACE of one layer", "toy with repulsion", "TFN of three properties")
     ],
 )
 def test_it_is_exported_with_free_numbers_of_atoms_and_edges(name: str) -> None:
@@ -147,6 +148,7 @@ def test_it_is_exported_with_free_numbers_of_atoms_and_edges(name: str) -> None:
     torch.manual_seed(3)
     both = {"properties": ("energy", "dipole", "polarizability"), "hidden": "4x0e + 4x1o + 4x2e"}
     network = {
+        "MACE of one layer": lambda: MACE(SPECIES, lmax=1, correlation=2, **(TINY | {"layers": 1})),
         "toy with repulsion": lambda: ToyNetwork(3),
         "TFN of three properties": lambda: TFN(SPECIES, layers=2, **(SMALL | both)),
     }
@@ -162,3 +164,18 @@ def test_it_is_exported_with_free_numbers_of_atoms_and_edges(name: str) -> None:
         for found, wanted in zip(exported(*sample), model(*sample), strict=True):
             bound = 1e-12 * max(1.0, float(wanted.abs().max()) if wanted.numel() else 0.0)
             torch.testing.assert_close(found, wanted, rtol=0, atol=bound)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MACE of one layer", "TFN"])
+def test_torch_compile_gives_the_same_energies(name: str) -> None:
+    """One graph for any numbers of atoms, none of which has to have a neighbour."""
+    torch.compiler.reset()
+    torch.manual_seed(3)
+    options = TINY | {"layers": 1}
+    network = TFN(SPECIES, lmax=1, **options) if name == "TFN" else MACE(SPECIES, lmax=1, correlation=2, **options)
+    potential = Potential(network, SPECIES).double().eval()
+    compiled = torch.compile(potential.atomic_energies, backend="aot_eager", dynamic=True)
+    for sample in (chain(7), chain(1), chain(5, edges=False), chain(20)):
+        results, wanted = compiled(Structures(*sample)), potential.atomic_energies(Structures(*sample))
+        torch.testing.assert_close(results, wanted, rtol=1e-13, atol=1e-13)

@@ -17,6 +17,7 @@ from eqlayers.models import (
     NequIP,
     Potential,
     Structures,
+    compress,
     extend_potential,
     load_potential,
     save_potential,
@@ -102,12 +103,18 @@ def test_new_weights_leave_no_stale_energies() -> None:
 
 @each("name", ["MACE", "TFN"])
 def test_gradients_of_weights_see_what_is_subtracted(name: str) -> None:
-    """Gradients of energies are differences; gradients of a lone atom's energy are zero."""
+    """Gradients of a loss of energies and forces are differences; gradients of a lone atom's energy are zero."""
     potential, step = built(name), 1e-5
     weights = dict(potential.named_parameters())
-    energies = potential(lone(), ("energy",))["energy"]
+
+    def loss() -> tuple[torch.Tensor, torch.Tensor]:
+        results = potential(lone(), ("energy", "forces"))
+        assert results["forces"].requires_grad
+        return results["energy"], results["energy"][2] + results["forces"].square().sum()
+
+    energies, total = loss()
     assert energies.requires_grad
-    slopes = torch.autograd.grad(energies[2], list(weights.values()), materialize_grads=True, retain_graph=True)
+    slopes = torch.autograd.grad(total, list(weights.values()), materialize_grads=True, retain_graph=True)
     for slope in torch.autograd.grad(energies[:2].sum(), list(weights.values()), materialize_grads=True):
         torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=1e-12)
     for (weight, parameter), slope in zip(weights.items(), slopes, strict=True):
@@ -115,8 +122,24 @@ def test_gradients_of_weights_see_what_is_subtracted(name: str) -> None:
         for sign in (1, -2, 1):
             with torch.no_grad():
                 parameter += sign * step * way
-                ends.append(float(potential(lone(), ("energy",))["energy"][2]))
+            ends.append(float(loss()[1].detach()))
         assert float((slope * way).sum()) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7), weight
+
+
+@each("name", ["MACE", "TFN"])
+def test_tables_files_and_float32_keep_the_energies(name: str, tmp_path: Path) -> None:
+    """Radial networks by tables, which a file brings back, and in float32; lone atoms alone and beside others."""
+    potential = built(name).eval()
+    alone = Structures(torch.tensor([29, 79]), torch.zeros(2, 3).double(), torch.empty(2, 0, dtype=torch.int64))
+    wanted = potential(lone(), ("energies",))["energies"].detach()
+    compress(potential, knots=200)
+    save_potential(potential, tmp_path / "tables.pt")
+    for one, bound in ((potential, 1e-5), (load_potential(tmp_path / "tables.pt"), 1e-5), (potential.float(), 3e-5)):
+        results = one(lone(one.dtype), ("energies",))["energies"].detach()
+        assert 0 < float((results[2:] - wanted[2:]).abs().max()) < bound
+        rounding = 64 * torch.finfo(one.dtype).eps
+        for energies in (results[:2], one(alone._replace(pos=alone.pos.to(one.dtype)), ("energies",))["energies"]):
+            torch.testing.assert_close(energies, SHIFTS, rtol=rounding, atol=rounding)
 
 
 def test_no_edge_reaches_an_atom_that_is_not_there() -> None:

@@ -144,6 +144,38 @@ def test_the_stress_of_a_left_handed_cell(network: Potential, training: bool) ->
     torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-14)
 
 
+def test_the_stress_of_a_flat_cell_is_none_and_leaves_that_of_others(network: Potential) -> None:
+    """Also its gradients, by the cells and the weights, which a division by 0 would make NaN."""
+    atoms, flat = crystal(), torch.diag(torch.tensor([9.0, 9.0, 0.0], dtype=torch.float64))
+    assert atoms.cell is not None
+    assert atoms.shifts is not None
+    both = Structures(
+        torch.cat([atoms.z, pair(1.1).z]),
+        torch.cat([atoms.pos, pair(1.1).pos]),
+        torch.cat([atoms.edge_index, PAIR + 4], 1),
+        torch.tensor([0, 0, 0, 0, 1, 1]),
+        2,
+        torch.cat([atoms.cell, flat[None]]).requires_grad_(),
+        torch.cat([atoms.shifts, atoms.shifts.new_zeros(2, 3)]),
+    )
+    stress = network(both, ("stress",), create_graph=True)["stress"]
+    torch.testing.assert_close(stress[0].detach(), network(atoms, ("stress",))["stress"][0], rtol=1e-12, atol=1e-14)
+    assert bool(stress[1].isnan().all())
+    (by_cells,) = torch.autograd.grad(stress[0].square().sum(), both.cell)
+    assert bool(by_cells[0].isfinite().all())
+
+
+def test_energies_in_evaluation_mode_keep_their_graph_where_nothing_is_differentiated(network: Potential) -> None:
+    atoms = crystal()
+    atoms.pos.requires_grad_()
+    energy = network(atoms, ("energy",))["energy"]
+    assert energy.requires_grad
+    (slopes,) = torch.autograd.grad(energy.sum(), atoms.pos)
+    results = network(atoms)
+    torch.testing.assert_close(-slopes, results["forces"], rtol=1e-12, atol=1e-12)
+    assert not results["energy"].requires_grad
+
+
 def test_the_hessian_is_the_slope_of_the_forces_in_one_piece_or_several(network: Potential) -> None:
     atoms, step = crystal(), 1e-5
     hessian = network.hessian(atoms)
