@@ -147,8 +147,8 @@ class FlatArrays:
     def take(self, rows: IntArray) -> Any:
         """Some of the structures, in the order of ``rows``."""
         rows = check_rows("rows", rows, len(self))
-        first = self.starts
-        atoms = np.concatenate([np.arange(first[row], first[row] + self.n_atoms[row]) for row in rows])
+        sizes = self.n_atoms[rows]
+        atoms = np.repeat(self.starts[rows] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
         chosen = {
             name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.kinds().items()
         }

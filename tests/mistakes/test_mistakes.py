@@ -57,6 +57,12 @@ def test_few_frames_get_a_wide_range() -> None:
     assert said_of(in_order(10, 9)) == []
 
 
+def test_ten_frames_in_order_tell_the_unit_of_energies() -> None:
+    """Hydrogens move by 0.25 Angstrom and more in 5 fs."""
+    unlike = in_units(("energy", "Hartree"))
+    assert [found(unlike, in_order(10, seed)) for seed in (0, 1, 2)] == [NAMED] * 3
+
+
 @pytest.mark.slow
 def test_alloys_of_as_many_compositions_as_cells() -> None:
     fields = {mistake.name: found(mistake, shuffled(alloys(), 200)) for mistake in MISTAKES}

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.data.plausible.pair_model import VOIGT, PairModel, drawn, fitted, pairs_within_reach, uneven
+from eqlayers.data.plausible.pair_model import VOIGT, PairModel, Pairs, drawn, fitted, pairs_within_reach, uneven
 from eqlayers.data.plausible.ratios import energy_over_forces
-from eqlayers.data.plausible.work import work_of_forces
+from eqlayers.data.plausible.work import with_same_next, work_of_forces
 from eqlayers.data.structures import StructureArrays
 
 FloatArray = NDArray[np.float64]
@@ -23,26 +23,24 @@ _SURER = 5.0  # standard deviations by which another order must correlate better
 _AXES = [axes for axes in itertools.permutations(range(3)) if axes != (0, 1, 2)]
 
 
-def other_frames(structures: StructureArrays, model: PairModel | None) -> Iterator[str]:
-    """Labels of the frame before or after."""
-    numbers = np.split(structures.z, structures.starts[1:])
-    same = np.array([len(a) > 1 and np.array_equal(a, b) for a, b in itertools.pairwise(numbers)], dtype=bool)
+def other_frames(structures: StructureArrays, model: PairModel | None, related: bool) -> Iterator[str]:
+    """Labels of the frame before or after, unless energies are ``related`` to the forces of their frame."""
+    same = with_same_next(structures)
     good = model is not None and model.explained > _GOOD
-    if same.sum() < _FEWEST or "forces" not in structures.labels:
+    if len(same) < _FEWEST or "forces" not in structures.labels or (good and related):
         return
     here = 0.0 if model is None else model.explained
-    related = work_of_forces(structures) or (None if model is None else energy_over_forces(model))
+    some = np.sort(np.random.default_rng(0).permutation(len(same))[:_SOME])
     for step, word, moved in ((-1, "after", "early"), (1, "before", "late")):
-        rows = np.flatnonzero(same) + (step < 0)
-        as_filed, other = structures.take(rows), structures.take(rows + step)
+        rows = same + (step < 0)
+        few, other = structures.take(rows[some]), structures.take(rows[some] + step)
         labels, said = "", ""
-        few = np.sort(np.random.default_rng(0).permutation(len(as_filed))[:_SOME])
-        there = None if good else _model(replace(as_filed, forces=other.forces).take(few))
+        there = None if good else _model(replace(few, forces=other.forces))
         if there is not None and there.explained > _EXPLAINED and 1 - there.explained < _LEFT * (1 - here):
             labels, said = "forces", f"a pair potential explains {there.explained:.0%} of them there, {here:.0%} here"
-        elif "energy" in structures.labels and related is None:
-            energies = replace(as_filed, energy=other.energy)
-            fit = None if (ratio := work_of_forces(energies)) else _model(energies.take(few))
+        elif "energy" in structures.labels and not related:
+            energies = replace(structures.take(rows), energy=structures.energy[rows + step])
+            fit = None if (ratio := work_of_forces(energies)) else _model(energies.take(some))
             ratio = energy_over_forces(fit) if fit is not None else ratio
             if ratio is not None and ratio.right:
                 labels, said = "energies", f"there they are {ratio.value:.3g} times {ratio.source}, here unrelated"
@@ -67,25 +65,31 @@ def other_axes(structures: StructureArrays, model: PairModel | None) -> Iterator
     part = structures.take(periodic[:_SOME])
     orders = [("transposed: its vectors are columns", part.cell.transpose(0, 2, 1))]
     orders += [("in another order of x, y and z than positions", part.cell[:, :, axes]) for axes in _AXES]
-    as_filed = _model(part)
-    for said, cell in orders:
-        other = None if np.allclose(cell, part.cell, atol=1e-2) else _model(replace(part, cell=cell))
-        share, here = (each.explained if each else 0.0 for each in (other, as_filed))
-        if share > _EXPLAINED and 1 - share < _LEFT_BY_CELLS * (1 - here):
-            yield (
-                f"a pair potential explains {here:.0%} of the forces by these cells, {share:.0%} by others. The likely "
-                f"cause: the cell is {said}. The fix: correct it in the file"
-            )
+    orders = [(said, cell) for said, cell in orders if not np.allclose(cell, part.cell, atol=1e-2)]
+    for step in (3, 1):  # every third structure is enough to reject most orders
+        few = part.take(np.arange(0, len(part), step))
+        fits = [_model(few), *(_model(replace(few, cell=cell[::step])) for _, cell in orders)]
+        here, *shares = (fit.explained if fit else 0.0 for fit in fits)
+        if max(shares, default=0.0) < _EXPLAINED:
             return
-
-
-def other_shear(structures: StructureArrays) -> Iterator[str]:
-    """Components of stress in the order of another program."""
-    known = np.flatnonzero(~np.isnan(structures.stress[:, 0, 0]) & structures.pbc.all(axis=1))
-    part = drawn(structures.take(known)) if len(known) >= _FEWEST else None
-    if part is None:
+        good = [share > _EXPLAINED and 1 - share < _LEFT_BY_CELLS * (1 - here) for share in shares]
+        orders = list(itertools.compress(orders, good))
+    for (said, _), share in zip(orders, itertools.compress(shares, good), strict=True):
+        yield (
+            f"a pair potential explains {here:.0%} of the forces by these cells, {share:.0%} by others. The likely "
+            f"cause: the cell is {said}. The fix: correct it in the file"
+        )
         return
-    expected = uneven(part, pairs_within_reach(part))[1]
+
+
+def other_shear(part: StructureArrays | None, pairs: Pairs | None) -> Iterator[str]:
+    """Components of stress in the order of another program, of a drawn part with its pairs."""
+    if part is None or pairs is None:
+        return
+    known = ~np.isnan(part.stress[:, 0, 0]) & part.pbc.all(axis=1)
+    if known.sum() < _FEWEST:
+        return
+    expected, part = uneven(part, pairs)[1][known], part.take(np.flatnonzero(known))
     labelled = np.stack([part.stress[:, a, b] for a, b in VOIGT[3:]], axis=1)
     labelled, expected = (
         each / np.maximum(np.linalg.norm(each, axis=1), 1e-300)[:, None] for each in (labelled, expected)

@@ -19,12 +19,7 @@ _POWERS = (0, -1, 1)  # of the volume
 
 
 def check_physics(structures: StructureArrays) -> list[str]:
-    """Search labels for wrong units and signs.
-
-    Between frames of a trajectory, or between cells, energies change by the work of forces and stress. In independent
-    structures a pair potential is fitted to the forces, and its energies and stress are compared with the labels. Bonds
-    of nonmetals tell of the forces themselves. The mistakes that best explain the findings are reported.
-    """
+    """Search labels for wrong units and signs, by the work of forces, a pair potential, and bonds of nonmetals."""
     check_structures(structures)
     part = drawn(structures)
     pairs = None if part is None else pairs_within_reach(part)
@@ -37,15 +32,16 @@ def check_physics(structures: StructureArrays) -> list[str]:
         if said := list(wrong):
             return said  # all else would follow from it
     said = [*rows.zero_forces(structures), *rows.poor_stress(structures), *rows.repeated_energies(structures)]
-    if wrong_frames := list(order.other_frames(structures, model)):
+    energy = work_of_forces(structures) or (None if model is None else energy_over_forces(model))
+    if wrong_frames := list(order.other_frames(structures, model, energy is not None)):
         return [*said, *wrong_frames]
     said += [
         *magnitudes.net_forces(structures),
         *(rows.unlike_forces(model) if model else ()),
         *rows.far_energies(structures),
     ]
-    said += order.other_shear(structures)
-    comparisons = _comparisons(structures, model)
+    said += order.other_shear(part, pairs)
+    comparisons = _comparisons(structures, model, energy)
     problems = verdict(comparisons, float(np.median(structures.n_atoms)))
     if problems is None:
         # a factor that all labels share leaves comparisons of two labels as they are
@@ -55,9 +51,9 @@ def check_physics(structures: StructureArrays) -> list[str]:
     return [*said, problems]
 
 
-def _comparisons(structures: StructureArrays, model: PairModel | None) -> list[Comparison]:
+def _comparisons(structures: StructureArrays, model: PairModel | None, energy: Ratio | None) -> list[Comparison]:
     """All that can be told; work goes before what a pair potential says."""
-    comparisons, bonds, between_cells = [], None, None
+    comparisons, between_cells = [], None
     if "stress" in structures.labels:
         work = {power: work_between_cells(structures, power) for power in _POWERS}
         between_cells = work[0][1]
@@ -65,10 +61,7 @@ def _comparisons(structures: StructureArrays, model: PairModel | None) -> list[C
         if model is not None:
             of_model = {power: stress_over_forces(model, power) for power in _POWERS}
             comparisons.append(Comparison("stress", "forces", _known(of_model)))
-    energy = work_of_forces(structures)
-    if model is not None:
-        energy, bonds = energy or energy_over_forces(model), stiffness(model)
-    energy = energy or between_cells
+    energy, bonds = energy or between_cells, None if model is None else stiffness(model)
     comparisons += [Comparison("energy", "forces", _known({0: energy})), Comparison("forces", None, _known({0: bonds}))]
     if not all(each is not None and each.right for each in (energy, bonds)):  # else it is so by chance
         comparisons.append(Comparison("energy", None, _known({0: magnitudes.all_electrons(structures)})))

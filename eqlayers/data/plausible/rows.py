@@ -18,7 +18,7 @@ _FEW = 3  # structures that are no accident
 _DIGITS = 50.0  # sizes of labels over their last digit, from which on a 0 is no rounding
 _FEWEST, _FITTED = 10, 500  # energies of which a spread says something, and to which energies of atoms are fitted
 _DRAWS = 150  # of labels from which the search for energies of atoms starts
-_OVER = 6  # energies for each energy of an atom, so that half of them are too many for all to be met
+_OVER, _TO_TELL = 6, 5.5  # energies for each energy of an atom, so that half are too many to be met; that tell of BOUND
 _SPREADS = 15.0  # median deviations of energies
 #: eV an atom: differences of energies of one composition, of like coordination and at all. Tungsten binds by 8.9.
 LIKE, BOUND = 1.0, 12.0
@@ -117,7 +117,7 @@ def per_atom(structures: StructureArrays) -> Iterator[str]:
     if len(rows) < _FEWEST or len(rows) < 3 * counts.shape[1] or atoms.max() < 1.5 * atoms.min():
         return
     whole, shares = (
-        float(np.median(np.abs(structures.energy[rows] - columns @ _of_atoms(columns, structures.energy[rows]))))
+        float(np.median(np.abs(structures.energy[rows] - columns @ _of_atoms(columns, structures.energy[rows], 0))))
         for columns in (counts, counts / atoms[:, None])
     )
     if 5 * shares < whole:
@@ -128,10 +128,11 @@ def per_atom(structures: StructureArrays) -> Iterator[str]:
         )
 
 
-def _of_atoms(columns: FloatArray, label: FloatArray) -> FloatArray:
-    """Coefficients that leave half of the labels nearest, whatever the other half is."""
+def _of_atoms(columns: FloatArray, label: FloatArray, draws: int = _DRAWS) -> FloatArray:
+    """Coefficients that leave half of the labels nearest, with draws whatever the other half is."""
     draw, (num, size) = np.random.default_rng(0), columns.shape
-    starts = [np.arange(num), *(draw.permutation(num)[: size + 1] for _ in range(_DRAWS))]
+    order = np.argsort(label - columns @ np.linalg.lstsq(columns, label, rcond=1e-6)[0])
+    starts = [order, order[: num // 2], order[num // 2 :], *(draw.permutation(num)[: size + 1] for _ in range(draws))]
     best, least = np.zeros(size), np.inf
     for rows in starts:
         coefficients: FloatArray = np.linalg.lstsq(columns[rows], label[rows], rcond=1e-6)[0]
@@ -151,8 +152,10 @@ def far_energies(structures: StructureArrays) -> Iterator[str]:
         return
     atoms = structures.n_atoms[rows].astype(np.float64)
     columns, label = structures.counts(structures.species)[rows] / atoms[:, None], structures.energy[rows] / atoms
+    plain, _, rank, _ = np.linalg.lstsq(columns, label, rcond=1e-6)
     some = np.random.default_rng(0).permutation(len(rows))[:_FITTED]
-    if len(some) < _OVER * np.linalg.matrix_rank(columns[some]):
+    few = len(some) < _OVER * rank
+    if len(some) < _TO_TELL * rank or np.abs(label - columns @ plain).max() < LIKE / 4:  # all are alike
         return
     left = label - columns @ _of_atoms(columns[some], label[some])
     order = np.argsort(left)
@@ -160,7 +163,7 @@ def far_energies(structures: StructureArrays) -> Iterator[str]:
     most = order[cut:] if 2 * cut <= len(rows) else order[:cut]
     left -= np.median(left[most])
     size = forces_of(structures)[rows]
-    allowed = np.maximum(np.fmax(size, np.nanmedian(size)) if np.isfinite(size).any() else 0.0, LIKE)
+    allowed = np.maximum(np.fmax(size, np.nanmedian(size)) if np.isfinite(size).any() else 0.0, BOUND if few else LIKE)
     far = np.abs(left) > np.maximum(allowed, _SPREADS * np.median(np.abs(left[most])))
     there = columns > 0
     far &= ~there[:, there.sum(axis=0) < 2 * _FEW].any(axis=1)  # energies of rare species are not told by the others

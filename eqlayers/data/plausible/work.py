@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.structures import StructureArrays
 
-FloatArray = NDArray[np.float64]
-
-_NEAR = 0.25  # Angstrom: farther, forces may have any other values on the way
+_NEAR = 0.35  # Angstrom: farther, energies of repelling atoms may change by less than _SLOPES times the trapezoids
 _PAIRS, _ENOUGH = 2000, 8  # pairs of structures that are compared at most, and at least for a verdict
 _SLOPES = (0.55, 1.5)  # anharmonic energies of large displacements change less than the trapezoids say, to 0.74 times
 _CHANCE, _SMALL = 6.0, 0.04  # standard errors by which a slope of few pairs may be off; the error of many pairs
@@ -26,20 +24,37 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
 
     The rule is exact for harmonic energies.
     """
-    candidates = np.flatnonzero(
-        (np.diff(structures.n_atoms) == 0) & ~np.isnan(np.diff(structures.energy)) & (structures.n_atoms[1:] > 1)
+    rows = with_same_next(structures)
+    known = ~np.isnan(structures.energy[rows + 1] - structures.energy[rows])
+    rows = rows[known & (structures.cell[rows] == structures.cell[rows + 1]).all(axis=(1, 2))]
+    if len(rows) < _ENOUGH:
+        return None
+    rows = rows[:: max(1, len(rows) // _PAIRS)]
+    before, after = structures.take(rows), structures.take(rows + 1)
+    moved = after.pos - before.pos
+    far = np.maximum.reduceat(np.abs(moved).max(axis=1), before.starts)
+    done = np.where(moved == 0, 0.0, (before.forces + after.forces) * moved).sum(axis=1)  # held atoms have no forces
+    work, near = np.asarray(-0.5 * np.bincount(before.row_of_atom, done), np.float64), (far > 0) & (far < _NEAR)
+    work, change = (each[near & np.isfinite(work)] for each in (work, after.energy - before.energy))
+    size = float(np.sqrt(np.square(work).sum() * np.square(change).sum()))
+    correlation = float(work @ change) / size if size else 0.0
+    if len(work) < _ENOUGH or abs(correlation) < _SURE:
+        return None
+    error = math.sqrt((1 - min(correlation**2, 1.0)) / (len(work) - 1)) / abs(correlation)  # of the slope, relative
+    wider = 1 + _CHANCE * max(0.0, error - _SMALL)
+    low, high = _SLOPES[0] / wider, _SLOPES[1] * wider
+    return Ratio(
+        float(work @ change / (work @ work)), low, high, "the work of the forces between frames", usual=1.4, exact=True
     )
-    work, change = [], []
-    for row in candidates[:: max(1, len(candidates) // _PAIRS)].tolist():
-        before, after = structures.atoms(row), structures.atoms(row + 1)
-        moved = structures.pos[after] - structures.pos[before]
-        same = np.array_equal(structures.z[before], structures.z[after])
-        same &= np.array_equal(structures.cell[row], structures.cell[row + 1])
-        if same and 0 < np.abs(moved).max() < _NEAR:
-            done = (structures.forces[before] + structures.forces[after]) * moved
-            work.append(-0.5 * float(np.where(moved == 0, 0.0, done).sum()))  # atoms that are held have no forces
-            change.append(float(structures.energy[row + 1] - structures.energy[row]))
-    return _slope(np.array(work), np.array(change), "the work of the forces between frames")
+
+
+def with_same_next(structures: StructureArrays) -> NDArray[np.int64]:
+    """Rows of structures of several atoms, where the next structure has the same ones in the same order."""
+    number, row = structures.n_atoms, structures.row_of_atom
+    same = (number > 1) & np.append(np.diff(number) == 0, False)
+    atoms = np.flatnonzero(same[row])
+    unlike = structures.z[atoms] != structures.z[atoms + number[row[atoms]]]
+    return np.flatnonzero(same & (np.bincount(row[atoms], unlike, len(number)) == 0))
 
 
 def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Ratio | None, Ratio | None]:
@@ -48,10 +63,9 @@ def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Rat
     The work of the stress, which is multiplied by a power of the volume in Angstrom^3 first, and the work of the
     forces, most of the change of a rattled crystal; None where the change is no sum of both, or hardly depends on one.
     """
-    nothing = (None, None)
     known = np.flatnonzero(~np.isnan(structures.stress[:, 0, 0]) & ~np.isnan(structures.energy))
     if len(known) <= _ENOUGH:
-        return nothing
+        return None, None
     _, group = np.unique(structures.counts(structures.species)[known], axis=0, return_inverse=True)
     volume = np.abs(np.linalg.det(structures.cell))
     sorting = np.lexsort((volume[known], group.reshape(-1)))
@@ -72,12 +86,12 @@ def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Rat
         work.append((float((stress * grown).sum()), float(np.nan_to_num(by_forces))))
         change.append(float(structures.energy[pair[1]] - structures.energy[pair[0]]))
     if len(work) < _ENOUGH:
-        return nothing
+        return None, None
     both, total = np.array(work), np.array(change)
     slopes, _, rank, _ = np.linalg.lstsq(both, total, rcond=1e-9)
     left = np.linalg.norm(total - both @ slopes)
     if left > math.sqrt(1 - _SURE**2) * np.linalg.norm(total):
-        return nothing
+        return None, None
     used = np.flatnonzero(np.linalg.norm(both, axis=0) > 0)
     errors = np.full(2, np.inf)
     if rank == len(used):
@@ -90,17 +104,3 @@ def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Rat
         for slope, error, label in zip(slopes, errors, ("stress", "forces"), strict=True)
     )
     return stress, forces
-
-
-def _slope(work: FloatArray, change: FloatArray, product: str) -> Ratio | None:
-    """The slope of energies by work."""
-    finite = np.isfinite(work)
-    work, change = work[finite], change[finite]
-    size = float(np.sqrt(np.square(work).sum() * np.square(change).sum()))
-    correlation = float(work @ change) / size if size else 0.0
-    if len(work) < _ENOUGH or abs(correlation) < _SURE:
-        return None
-    error = math.sqrt((1 - min(correlation**2, 1.0)) / (len(work) - 1)) / abs(correlation)  # of the slope, relative
-    wider = 1 + _CHANCE * max(0.0, error - _SMALL)
-    low, high = _SLOPES[0] / wider, _SLOPES[1] * wider
-    return Ratio(float(work @ change / (work @ work)), low, high, product, usual=1.4, exact=True)
