@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
 import warnings
 from collections import deque
@@ -130,8 +129,14 @@ def _unpacked(file: Path) -> Iterator[Path]:
         ) from error
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
         plain = Path(folder) / file.stem
-        with zstandard.open(file, "rb") as packed, plain.open("wb") as unpacked:
-            shutil.copyfileobj(packed, unpacked)
+        rest, unpack = b"", zstandard.ZstdDecompressor().decompressobj()  # zstandard.open takes a cut file for whole
+        with file.open("rb") as packed, plain.open("wb") as unpacked:
+            while part := rest or packed.read(2**20):
+                unpack = zstandard.ZstdDecompressor().decompressobj() if unpack.eof else unpack
+                unpacked.write(unpack.decompress(part))
+                rest = unpack.unused_data
+        if not unpack.eof:
+            raise EOFError("an end before its content ends")
         yield plain
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,5 +208,14 @@ def test_packed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingPackageError, match=r"a\.xyz\.zst must be unpacked by zstandard, .* pip install"):
         read_structures(tmp_path / "a.xyz.zst")
-    monkeypatch.setitem(sys.modules, "zstandard", SimpleNamespace(open=lambda path, mode: path.open(mode)))
+    likewise = SimpleNamespace(ZstdDecompressor=lambda: SimpleNamespace(decompressobj=zlib.decompressobj))
+    monkeypatch.setitem(sys.modules, "zstandard", likewise)
+    packed = zlib.compress(text().encode())
+    (tmp_path / "a.xyz.zst").write_bytes(packed)
     assert read_structures(tmp_path / "a.xyz.zst@1:")[0].energy.tolist() == [-1, -2, -3]
+    (tmp_path / "a.xyz.zst").write_bytes(packed + packed)  # as two files that were joined
+    assert len(read_structures(tmp_path / "a.xyz.zst")[0]) == 8
+    for cut in (packed[:-1], packed + packed[:-1], b""):
+        (tmp_path / "a.xyz.zst").write_bytes(cut)
+        with pytest.raises(DataError, match=r"EOFError: an end before|an empty file"):
+            read_structures(tmp_path / "a.xyz.zst")
