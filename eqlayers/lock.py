@@ -15,7 +15,6 @@ from .core.errors import ConfigError
 
 #: File in the folder of a run that is being trained, with its process and host.
 LOCK = ".lock"
-_FIX = "Wait for its end, stop it, or give this"
 
 
 @contextmanager
@@ -29,7 +28,9 @@ def locked(place: Path, trajectory: bool = False) -> Iterator[None]:
     path = place.with_name(f".{place.name}{LOCK}") if trajectory else place / LOCK
     one, fix = ("a trajectory", "run another --output") if trajectory else ("the folder of a run", "run another --name")
     made = [folder for folder in path.parents if not folder.exists()]
-    file = _taken(path, f"{one} must have one run at a time, got {place}", f"{_FIX} {fix}.")
+    file = _taken(
+        path, f"{one} must have one run at a time, got {place}", f"Wait for its end, stop it, or give this {fix}."
+    )
     try:
         yield
     finally:

@@ -131,8 +131,7 @@ class TrainedModule(LightningModule):
         super().__init__()
         self.plan: Plan | None = None
         self.saved_plan: Plan | None = None
-        none = torch.empty(0, dtype=torch.int64)  # hashes of structures, from before this start, and of start_from
-        self._trained, self.of_start = none, none
+        self._trained = self.of_start = torch.empty(0, dtype=torch.int64)  # hashes: before this start, of start_from
         self.trained_share: dict[str, float] = {}  # by part: the fraction of its structures that were trained on
         self._done = (0, 0)  # steps in whole epochs, and these epochs, before this start
         check_module("model", model)

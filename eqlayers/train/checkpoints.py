@@ -279,12 +279,10 @@ def follow_folder(state: dict[str, Any], path: Path, folder: Path) -> None:
     """Let the state of a ModelCheckpoint name a run's files in the folder that they are in, as after a move."""
     if path.resolve().parent != folder.resolve():  # a run begins with the checkpoint of another one
         return
-
-    def here(name: str) -> str:
-        return name and str(folder / Path(name).name)
-
-    state |= {key: here(state[key]) for key in ("best_model_path", "kth_best_model_path", "last_model_path")}
-    state |= {"dirpath": str(folder), "best_k_models": {here(name): v for name, v in state["best_k_models"].items()}}
+    keys = ("best_model_path", "kth_best_model_path", "last_model_path")
+    state |= {key: state[key] and str(folder / Path(state[key]).name) for key in keys}
+    best = {str(folder / Path(name).name): value for name, value in state["best_k_models"].items()}
+    state |= {"dirpath": str(folder), "best_k_models": best}
 
 
 def while_restoring(error: BaseException) -> bool:
