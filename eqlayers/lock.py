@@ -28,9 +28,7 @@ def locked(place: Path, trajectory: bool = False) -> Iterator[None]:
     path = place.with_name(f".{place.name}{LOCK}") if trajectory else place / LOCK
     one, fix = ("a trajectory", "run another --output") if trajectory else ("the folder of a run", "run another --name")
     made = [folder for folder in path.parents if not folder.exists()]
-    file = _taken(
-        path, f"{one} must have one run at a time, got {place}", f"Wait for its end, stop it, or give this {fix}."
-    )
+    file = _taken(path, f"{one} must have one run at a time, got {place}", fix)
     try:
         yield
     finally:
@@ -54,6 +52,7 @@ def _taken(path: Path, problem: str, fix: str) -> IO[str]:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 with file:
                     holder = " ".join(file.read(200).split()) or "another process"
+                fix = f"Wait for its end, stop it, or give this {fix}."
                 raise ConfigError(f"{problem}, where {holder} writes. {fix}") from None
             print(f"run: {path} cannot be locked ({error.strerror}): keep other runs off yourself", flush=True)
         if os.fstat(file.fileno()).st_nlink:  # its owner has not just removed it

@@ -129,12 +129,11 @@ def _unpacked(file: Path) -> Iterator[Path]:
         ) from error
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
         plain = Path(folder) / file.stem
-        rest, unpack = b"", zstandard.ZstdDecompressor().decompressobj()  # zstandard.open takes a cut file for whole
+        unpack = zstandard.ZstdDecompressor().decompressobj()  # zstandard.open takes a cut file for whole
         with file.open("rb") as packed, plain.open("wb") as unpacked:
-            while part := rest or packed.read(2**20):
+            while part := unpack.unused_data or packed.read(2**20):
                 unpack = zstandard.ZstdDecompressor().decompressobj() if unpack.eof else unpack
                 unpacked.write(unpack.decompress(part))
-                rest = unpack.unused_data
         if not unpack.eof:
             raise EOFError("an end before its content ends")
         yield plain
