@@ -52,8 +52,7 @@ def _taken(path: Path, problem: str, fix: str) -> IO[str]:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 with file:
                     holder = " ".join(file.read(200).split()) or "another process"
-                fix = f"Wait for its end, stop it, or give this {fix}."
-                raise ConfigError(f"{problem}, where {holder} writes. {fix}") from None
+                raise ConfigError(f"{problem}, where {holder} writes. Wait for its end, or give this {fix}.") from None
             print(f"run: {path} cannot be locked ({error.strerror}): keep other runs off yourself", flush=True)
         if os.fstat(file.fileno()).st_nlink:  # its owner has not just removed it
             file.truncate()
