@@ -21,12 +21,12 @@ from eqlayers.core import backends
 from eqlayers.errors import EqlayersError
 from eqlayers.irreps import algebra
 from eqlayers.layers.tensor_product.plan import ProductPlan
+from tests.catalogue import bad_calls
 from tests.catalogue.cases import on_backend
+from tests.catalogue.test_layers import CASES as LAYERS
 
 #: What must be, what came, the fix: of every message.
 GRAMMAR = re.compile(r".+ (must|needs|holds|is) .+[,;] .*(got|found) .+\. [A-Z0-9].+\.$", re.DOTALL)
-NAN = float("nan")
-META = torch.zeros(2, 3, device="meta")
 
 WRONG: dict[str, list[Any]] = runpy.run_path(str(Path(__file__).with_name("wrong_values.py")))["WRONG"]
 
@@ -95,12 +95,9 @@ CASES: dict[str, Case] = {
         "instructions": "pairs", "biases": "biases", "path_normalization": "choice", **LAYER}),
     "Linear with channels": Case(eq.Linear, {"irreps_in": "0e", "irreps_out": "0e", "f_in": 2, "f_out": 2}, {
         "f_in": "width", "f_out": "width"}),
-    "Norm": Case(nn.Norm, {"irreps_in": "2x1o"}, {"irreps_in": "irreps", "squared": "flag", **LAYER}),
     "SphericalHarmonics": Case(nn.SphericalHarmonics, {"irreps_out": 1, "normalize": True}, {
         "normalize": "flag", **HARMONICS}),
     "EdgeGeometry": Case(nn.EdgeGeometry, {"irreps_out": 1}, {"direction": "choice", **HARMONICS}),
-    "SO3Scale": Case(eq.SO3Scale, {"irreps": "2x0e + 1o"}, {
-        "irreps": "irreps", "scale": "choice", "per": "choice", "normalization": "choice", **LAYER}),
     "SO3Scale fixed": Case(eq.SO3Scale, {"irreps": "0e", "scale": "fixed", "values": 1.0}, {"values": "values"}),
     "SymmetricContraction": Case(nn.SymmetricContraction, {"irreps_in": "2x0e + 2x1o", "irreps_out": "2x1o",
         "correlation": 2, "num_elements": 3}, {
@@ -109,18 +106,8 @@ CASES: dict[str, Case] = {
         "internal_weights": "option flag", "shared_weights": "option flag", "one_hot": "option flag", **LAYER}),
     "SymmetricContraction.forward": Case(nn.SymmetricContraction("5x0e", "5x0e", 2, 2).forward, {
         "x": X, "y": torch.zeros(4).long()}, {"x": "features", "y": "index"}),
-    "SpeciesLinear": Case(nn.SpeciesLinear, {"irreps_in": "2x0e + 1o", "irreps_out": "3x0e + 1o", "num_species": 2}, {
-        "irreps_in": "irreps", "irreps_out": "irreps", "num_species": "width", **LAYER}),
     "SpeciesLinear.forward": Case(nn.SpeciesLinear("5x0e", "5x0e", 2).forward, {
         "features": X, "kind": torch.zeros(4).long()}, {"features": "features", "kind": "index"}),
-    "GatedNonlinearity": Case(nn.GatedNonlinearity, {"irreps_out": "2x0e + 1o"}, {
-        "irreps_out": "irreps", "even": "choice", "odd": "choice", "gate": "choice", **LAYER}),
-    "NormalizedActivation": Case(nn.NormalizedActivation, {"name": "silu"}, {"name": "choice"}),
-    "Interaction": Case(nn.Interaction, {"irreps_in": "4x0e", "irreps_sh": "0e + 1o", "irreps_out": "4x0e + 4x1o"}, {
-        "irreps_in": "irreps", "irreps_sh": "irreps", "irreps_out": "irreps", "num_basis": "width",
-        "cutoff": "positive", "radial_hidden": "widths", "mean_neighbors": "positive", **LAYER}),
-    "PolynomialCutoff": Case(nn.PolynomialCutoff, {}, {"cutoff": "positive", "p": "power"}),
-    "BesselBasis": Case(nn.BesselBasis, {}, {"num_basis": "width", "cutoff": "positive", "p": "power"}),
     "RadialNetwork": Case(nn.RadialNetwork, {"num_weights": 3}, {
         "num_weights": "count", "num_basis": "width", "cutoff": "positive", "hidden": "widths", "p": "power"}),
     "RadialTable": Case(nn.RadialTable, {"network": nn.RadialNetwork(3)}, {
@@ -130,8 +117,6 @@ CASES: dict[str, Case] = {
         "basis": "module", "cutoff": "positive", "knots": "knots"}),
     "AgnesiTransform": Case(nn.AgnesiTransform, {"species": [1, 8]}, {
         "species": "elements", "q": "positive", "p": "positive", "a": "positive"}),
-    "ZBL": Case(nn.ZBL, {}, {
-        "p": "power", "factor": "positive", "exponent": "positive", "prefactor": "positive"}),
     "MACE": Case(models.MACE, {"species": [1, 8], **SMALL}, {
         "species": "elements", "hidden": "irreps", "correlation": "width", "lmax": "size", "layers": "width",
         "num_basis": "width", "cutoff": "positive", "cutoff_p": "power", "radial_hidden": "widths",
@@ -148,8 +133,6 @@ CASES: dict[str, Case] = {
     "explain": Case(eq.explain, {}, {"module": "module", **BOTH}),
     "TensorProduct.explain": Case(TP.explain, {}, BOTH),
     "TensorProduct.selected_backend": Case(TP.selected_backend, {}, BOTH),
-    "TensorProduct.forward": Case(TP.forward, {"x": X, "y": Y}, {"x": "features", "y": "features",
-        "weight": "weight"}),
     "TensorProduct.forward per sample": Case(SAMPLES.forward, {"x": X, "y": Y, "weight": torch.ones(4,
         SAMPLES.weight_numel)}, {
         "x": "features", "y": "features", "weight": "weight"}),
@@ -158,26 +141,18 @@ CASES: dict[str, Case] = {
     "TensorProductConv.forward": Case(CONV.forward, CONVOLVE, {**CONVOLVED, "num_nodes": "nodes"}),
     "Linear.forward": Case(LINEAR.forward, {"features": X}, {"features": "features", "weight": "weight",
         "bias": "weight"}),
-    "SO3Scale.forward": Case(EXTERNAL.forward, {"x": X, "scales": torch.ones(4, 3)}, {"x": "features",
-        "scales": "features"}),
-    "SphericalHarmonics.forward": Case(nn.SphericalHarmonics(1, True).forward, {"x": X[:, :3]}, {"x": "features"}),
     "EdgeGeometry.forward": Case(nn.EdgeGeometry([0, 1]).forward, {
         "pos": X[:, :3], "edge_index": EDGES, "shifts": X[:3, :3], "cell": torch.ones(2, 3, 3),
         "batch": EDGES[0, [0] * 4]}, {
         "pos": "features", "edge_index": "edges", "shifts": "features", "cell": "features", "batch": "numbers"}),
     "spherical_harmonics": Case(functional.spherical_harmonics, {"l": 1, "x": X[:, :3], "normalize": True}, {
         "l": "degrees", "x": "features", "normalize": "flag", "normalization": "choice", "backend": "backend"}),
-    "Norm.forward": Case(nn.Norm("2x0e + 1o").forward, {"features": X}, {"features": "features"}),
-    "GatedNonlinearity.forward": Case(nn.GatedNonlinearity("1x0e + 1o").forward, {"x": X}, {
-        "x": "features", "added": "features", "residual": "features"}),
-    "PolynomialCutoff.forward": Case(nn.PolynomialCutoff().forward, {"lengths": torch.ones(4)},
-        {"lengths": "lengths"}),
-    "BesselBasis.forward": Case(nn.BesselBasis().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
-    "RadialNetwork.forward": Case(nn.RadialNetwork(3).forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
     "RadialTable.forward": Case(nn.RadialTable(nn.RadialNetwork(3)).forward, {"lengths": torch.ones(4)},
         {"lengths": "lengths"}),
     "TabledBasis.forward": Case(nn.TabledBasis(nn.BesselBasis()).forward, {"lengths": torch.ones(4)},
         {"lengths": "lengths"}),
+    "SO3Scale.forward": Case(EXTERNAL.forward, {"x": X, "scales": torch.ones(4, 3)}, {"x": "features",
+        "scales": "features"}),
     "Interaction.forward": Case(nn.Interaction("2x0e + 1o", "0e + 1o", "2x0e + 1o").forward, {
         "x": X, "edge_attr": torch.ones(3, 4), "lengths": torch.ones(3), "edge_index": EDGES}, {
         "x": "features", "edge_attr": "features", "lengths": "lengths", "edge_index": "edges"}),
@@ -286,6 +261,42 @@ for _more in _FILES:  # further families of layers
     CASES |= {name: Case(*row, own=_more["WRONG"]) for name, row in _more["ROWS"].items()}
 WRONG = {kind: values for more in _FILES for kind, values in more["WRONG"].items()} | WRONG
 
+
+def functions_of(case: Case) -> set[Any]:
+    """The function of a case, and the functions that it wraps."""
+    functions, function = set(), case.function
+    while function is not None:
+        functions.add(getattr(function, "__func__", function))
+        function = getattr(function, "__wrapped__", None)
+    return functions
+
+
+COVERED: dict[Any, set[str]] = {}
+for _case in CASES.values():
+    for _function in functions_of(_case):
+        COVERED.setdefault(_function, set()).update(_case.kinds)
+#: Layers without rows above, from their rows of the catalogue -> the row, the function, and what makes a call of it.
+OF_LAYERS: dict[str, tuple[Any, Any, Callable[..., Any]]] = {}
+for _layer in LAYERS:
+    _name = _layer.name.partition(",")[0]
+    for _call, _function, _make in (
+        (_name, getattr(nn, _name), bad_calls.constructed),
+        (f"{_name}.forward", getattr(nn, _name).forward, bad_calls.called),
+    ):
+        _arguments = set(bad_calls.arguments_of(_function))
+        if _call not in CASES and _arguments - COVERED.get(_function, set()):
+            OF_LAYERS[_call] = (_layer, _function, _make)
+            COVERED.setdefault(_function, set()).update(_arguments)
+
+
+def case_of(name: str) -> Case:
+    """A row of the table, or the call of a row of the catalogue."""
+    if name in CASES:
+        return CASES[name]
+    layer, function, make = OF_LAYERS[name]
+    return Case(*make(layer), bad_calls.arguments_of(function))
+
+
 #: Values of the table that an argument takes after all, with the reason.
 TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("explain", "module"): lambda value: value is None,  # a small product
@@ -309,11 +320,11 @@ TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
 }
 
 
-def rows(case: str) -> list[tuple[str, Any]]:
+def rows(name: str, case: Case) -> list[tuple[str, Any]]:
     """The arguments of a case with each of their wrong values."""
-    wrong = WRONG | CASES[case].own
-    taken = {name: TAKEN.get((case, name), lambda value: False) for name in CASES[case].kinds}
-    return [(n, v) for n, kind in CASES[case].kinds.items() for v in wrong[kind] if not taken[n](v)]
+    wrong = WRONG | case.own
+    taken = {argument: TAKEN.get((name, argument), lambda value: False) for argument in case.kinds}
+    return [(n, v) for n, kind in case.kinds.items() for v in wrong[kind] if not taken[n](v)]
 
 
 def says(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
@@ -329,14 +340,14 @@ def says(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:use irrep_normalization instead:DeprecationWarning")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *OF_LAYERS])
 def test_bad_calls(name: str) -> None:
-    case = CASES[name]
+    case = case_of(name)
     owner = getattr(case.function, "__self__", None)
     if isinstance(owner, torch.nn.Module):
         on_backend(owner, "torch")  # made with the table, before there were fixtures
     case.function(**case.good)
-    answers = {(n, repr(v)[:60]): says(case.function, {**case.good, n: v}) for n, v in rows(name)}
+    answers = {(n, repr(v)[:60]): says(case.function, {**case.good, n: v}) for n, v in rows(name, case)}
     wrong = [f"{name}({argument}={value}) {answer}" for (argument, value), answer in answers.items() if answer]
     if wrong:
         grammar = "a typed error of eqlayers.errors must say what must be, what came, and the fix"
@@ -414,16 +425,9 @@ def wanted(part: Any) -> dict[str, tuple[Any, set[str]]]:
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 def test_the_table_has_every_argument_of_every_public_callable(part: Any) -> None:
     """Methods as well, forwards above all; what a class inherits counts where any of its relatives stands."""
-    covered: dict[Any, set[str]] = {}
-    for case in CASES.values():
-        function = case.function
-        while function is not None:  # what it wraps, too
-            one = getattr(function, "__func__", function)
-            covered[one] = covered.get(one, set()) | set(case.kinds)
-            function = getattr(function, "__wrapped__", None)
     left = {name.removeprefix("*.") for names in LEFT.values() for name in names}
     missing = {
-        name: arguments - covered.get(function, set()) - left for name, (function, arguments) in wanted(part).items()
+        name: arguments - COVERED.get(function, set()) - left for name, (function, arguments) in wanted(part).items()
     }
     lines = [
         f"no wrong values of {', '.join(sorted(arguments))} of {part.__name__}.{name}: add them to the row "
@@ -436,11 +440,11 @@ def test_the_table_has_every_argument_of_every_public_callable(part: Any) -> Non
 
 
 def test_the_table_has_every_public_name() -> None:
-    known = {name.split(".")[0].split(" ")[0] for name in CASES}
+    known = {name.split(".")[0].split(" ")[0] for name in (*CASES, *OF_LAYERS)}
     known |= {prefix + name for names in OTHERS.values() for name in names for prefix in ("", "sparse_")}
     known |= {"PathGroup", "ProgramInfos", "infos_of"}  # of programs, which layers make
     for part in (eq, functional, nn, sparse, testing, eq.integrations):
         public = [one for one in part.__all__ if callable(value := getattr(part, one)) and not inspect.ismodule(value)]
         missing = [f"{part.__name__}.{name}" for name in public if name not in known]
         assert not missing, f"no row of {missing} in the table of bad calls: add one to a file tests/bad_calls/*.py"
-    assert sum(len(rows(name)) for name in CASES) > 2000
+    assert sum(len(rows(name, case)) for name, case in CASES.items()) > 2000

@@ -43,12 +43,9 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "rotate": (functional.rotate, {"x": torch.ones(4, 5), "irreps": IRREPS, "rotation": EYE}, {
         "x": "features", "irreps": "irreps", "rotation": "matrices of rotations", "kind": "choice", "inverse": "flag",
         **KIND}),
-    "WignerD": (nn.WignerD, {"irreps": IRREPS}, {"irreps": "irreps", "rotation": "choice", **KIND}),
     "WignerD.forward": (FULL.forward, {"rotation": EYE}, {"rotation": "matrices of rotations"}),
     "WignerD.D_from_matrix": (FULL.D_from_matrix, {"R": EYE}, {"R": "matrices of rotations"}),
     "WignerD.D_from_quaternion": (FULL.D_from_quaternion, {"q": ONE}, {"q": "quaternions"}),
-    "RotateFeatures": (nn.RotateFeatures, {"irreps": IRREPS}, {
-        "irreps": "irreps", "rotation": "choice", "method": "choice", "inverse": "flag", **KIND}),
     "RotateFeatures.forward": (TURN.forward, {"x": torch.ones(4, 5), "rotation": EYE}, {
         "x": "features", "rotation": "matrices of rotations"}),
     "EdgeFrame": (nn.EdgeFrame, {"lmax": 2}, {"lmax": "degree to 12", "backend": "backend"}),

@@ -46,9 +46,6 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "Split": (nn.Split, {"irreps": IRREPS, "parts": [1, -1]}, {
         "irreps": "irreps", "parts": "parts", "layout": "choice"}),
     "Merge": (nn.Merge, {"irreps": ["2x0e", "1o"]}, {"irreps": "list of irreps", "layout": "choice"}),
-    "Sort": (nn.Sort, {"irreps": IRREPS}, {"irreps": "irreps", "simplify": "flag", "layout": "choice"}),
-    "Identity": (nn.Identity, {"irreps_in": IRREPS, "irreps_out": IRREPS}, {
-        "irreps_in": "irreps", "irreps_out": "irreps", "layout": "choice"}),
     "Separable": (nn.Separable, {"irreps": IRREPS, "parts": ["2x0e", "1o"], "modules": [None, None]}, {
         "irreps": "irreps", "parts": "parts", "modules": "modules", "layout": "choice"}),
     "ChangeOfBasis": (nn.ChangeOfBasis, {"irreps": IRREPS}, {
@@ -71,9 +68,6 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "Sort.forward": (nn.Sort(IRREPS).forward, {"x": X}, {"x": "any dtype"}),
     "Sort.back": (nn.Sort(IRREPS).back, {"x": X}, {"x": "any dtype"}),
     "Identity.forward": (nn.Identity(IRREPS, IRREPS).forward, {"features": X}, {"features": "any dtype"}),
-    "ChangeOfBasis.forward": (nn.ChangeOfBasis(IRREPS).forward, {"x": X}, {"x": "features"}),
-    "LowRankLinear.forward": (nn.LowRankLinear(IRREPS, "3x0e", 1).forward, {"features": X}, {"features": "features"}),
-    "TensorDot.forward": (nn.TensorDot(IRREPS).forward, {"x": X, "y": X}, {"x": "features", "y": "features"}),
     "FormulaLayer.forward": (nn.FormulaLayer(lambda x: [x[0]], {"x": "5x0e"}, "5x0e").forward, {"x": X}, {
         "x": "features"}),
 }  # fmt: skip

@@ -147,7 +147,6 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "Merge.forward": (spread(nn.Merge(["2x0e", "1o"]).forward), {
         "features": [torch.ones(4, 2), torch.ones(4, 3)]}, {"features": "merged"}),
     "NormalizedActivation.forward": (nn.NormalizedActivation("silu").forward, {"x": X}, {"x": "any lengths"}),
-    "Separable.forward": (nn.Separable("2x0e + 1o", ["2x0e", "1o"], [None, None]).forward, {"x": X}, {"x": "features"}),
     "WignerD.D_from_angles": (nn.WignerD("1o").D_from_angles, dict.fromkeys(("alpha", "beta", "gamma"), R), {
         "alpha": "any lengths", "beta": "any lengths", "gamma": "any lengths", "k": "inversions"}),
     "WignerD.D_from_quaternion of parities": (nn.WignerD("1o").D_from_quaternion, {"q": torch.ones(3, 4)}, {

@@ -40,10 +40,7 @@ WRONG: dict[str, list[Any]] = {
     "axis": [5, -3, 1.5, "1", None, [1], True],
 }  # fmt: skip
 
-STATISTICS = {"irreps": "irreps", "eps": "small", "momentum": "probability", "affine": "flag"}
-STATISTICS |= {"normalization": "choice", **LAYER}
-OWN = {"irreps": "irreps", "eps": "small", "affine": "flag", "normalization": "choice", **LAYER}
-OF_EACH = {name: kind for name, kind in OWN.items() if name != "affine"}
+OF_EACH = {"irreps": "irreps", "eps": "small", "normalization": "choice", **LAYER}
 GATE = {"irreps_scalars": "2x0e", "act_scalars": [torch.tanh], "irreps_gates": "2x0e", "act_gates": [torch.tanh]}
 GATE["irreps_gated"] = "2x1o"
 ALL_GATE = {"irreps_scalars": "scalars", "irreps_gates": "gates", "irreps_gated": "gated", **LAYER}
@@ -52,24 +49,12 @@ SO3 = {"lmax_in": 1, "lmax_out": 1, "act": torch.tanh, "resolution": 2}
 
 #: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "BatchNorm": (nn.BatchNorm, {"irreps": IRREPS}, {
-        "reduce": "choice", "instance": "flag", "include_bias": "flag", **STATISTICS}),
-    "BatchNorm.forward": (nn.BatchNorm(IRREPS).forward, {"input": X}, {"input": "features"}),
-    "BatchRMSNorm": (nn.BatchRMSNorm, {"irreps": IRREPS}, STATISTICS),
-    "BatchRMSNorm.forward": (nn.BatchRMSNorm(IRREPS).forward, {"x": X}, {"x": "features"}),
-    "LayerNorm": (nn.LayerNorm, {"irreps": IRREPS}, OWN),
-    "LayerNorm.forward": (nn.LayerNorm(IRREPS, affine=False).forward, {"x": X}, {"x": "features"}),
-    "RMSNorm": (nn.RMSNorm, {"irreps": IRREPS}, {"over": "choice", **OWN}),
-    "RMSNorm.forward": (nn.RMSNorm(IRREPS, affine=False).forward, {"x": X}, {"x": "features"}),
     "norm": (functional.norm, {"x": X, "irreps": IRREPS}, {
         "x": "features", "irreps": "irreps", "squared": "flag", **LAYER}),
     "layer_norm": (functional.layer_norm, {"x": X, "irreps": IRREPS}, {
         "x": "features", "weight": "by copy", "bias": "by copy", **OF_EACH}),
     "rms_norm": (functional.rms_norm, {"x": X, "irreps": IRREPS}, {
         "x": "features", "weight": "by copy", "over": "choice", **OF_EACH}),
-    "MeanSquaredNorm": (nn.MeanSquaredNorm, {"irreps": IRREPS}, {
-        "irreps": "irreps", "over": "choice", "scaled": "flag", **LAYER}),
-    "MeanSquaredNorm.forward": (nn.MeanSquaredNorm(IRREPS).forward, {"features": X}, {"features": "features"}),
     "Activation": (nn.Activation, {"irreps_in": IRREPS, "acts": [torch.tanh, None]}, {
         "irreps_in": "irreps", "acts": "two acts", "layout": "choice"}),
     "Activation of scalars": (nn.Activation, {"irreps_in": "2x0e + 1x0o", "acts": [None, None]}, {"acts": "acts"}),
@@ -81,8 +66,6 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
         "act_scalars": "acts"}),
     "Gate of two gates": (nn.Gate, {**GATE, "irreps_gates": "1x0e + 1x0o", "act_gates": [None, None]}, {
         "act_gates": "acts"}),
-    "Gate.forward": (nn.Gate("2x0e", [torch.tanh], "", [], "").forward, {"features": torch.ones(4, 2)}, {
-        "features": "features"}),
     "Gate.forward of vectors": (nn.Gate("1x0e", [torch.tanh], "0e", [torch.cos], "1o").forward, {"features": X}, {
         "features": "features"}),
     "NormActivation": (nn.NormActivation, {"irreps_in": IRREPS, "scalar_nonlinearity": torch.sigmoid}, {
@@ -90,20 +73,13 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
         "epsilon": "optional small", **LAYER}),
     "NormActivation, not normalized": (nn.NormActivation, {
         "irreps_in": IRREPS, "scalar_nonlinearity": torch.sigmoid, "normalize": False}, {"epsilon": "given"}),
-    "NormActivation.forward": (nn.NormActivation(IRREPS, torch.sigmoid).forward, {"features": X}, {
-        "features": "features"}),
     "S2Activation": (nn.S2Activation, S2, {
         "irreps": "signal", "act": "act", "res": "points", "normalization": "choice", "lmax_out": "optional lmax",
         "random_rot": "flag"}),
-    "S2Activation.forward": (nn.S2Activation("0e + 1o", torch.tanh, 6).forward, {"features": torch.ones(3, 4)}, {
-        "features": "features"}),
     "SO3Activation": (nn.SO3Activation, SO3, {
         "lmax_in": "lmax", "lmax_out": "lmax", "act": "act", "resolution": "width", "normalization": "choice",
         "aspect_ratio": "ratio"}),
-    "SO3Activation.forward": (nn.SO3Activation(1, 1, torch.tanh, 2).forward, {"features": torch.ones(3, 10)}, {
-        "features": "features"}),
     "Dropout": (nn.Dropout, {"irreps": IRREPS, "p": 0.5}, {"irreps": "irreps", "p": "probability", "layout": "choice"}),
-    "Dropout.forward": (nn.Dropout(IRREPS, 0.5).forward, {"x": X}, {"x": "features"}),
     "dropout": (functional.dropout, {"x": X, "irreps": IRREPS}, {
         "x": "features", "irreps": "irreps", "p": "probability", "training": "flag", "layout": "choice"}),
     "drop_path": (functional.drop_path, {"x": X, "batch": torch.tensor([0, 0, 1, 1])}, {

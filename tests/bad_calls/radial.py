@@ -31,7 +31,6 @@ BASIS = {"num_basis": "width", "cutoff": "positive", "start": "start", "envelope
 SPACED = {**BASIS, "p": "optional power", "inside": "flag"}
 SUMMED = {"values": torch.ones(3, 5), "logits": torch.ones(3, 1), "edge_index": EDGES, "num_nodes": 4}
 R = {"lengths": torch.ones(4)}
-BLOCK = {"irreps_in": "2x0e", "irreps_sh": "0e", "irreps_out": "2x0e", "num_scalars": 2, "heads": 2}
 CALL = {"x": torch.ones(4, 5), "edge_attr": torch.ones(3, 4), "edge_scalars": torch.ones(3, 2), "edge_index": EDGES}
 
 #: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
@@ -44,11 +43,6 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "SmoothFiniteBasis": (nn.SmoothFiniteBasis, {}, SPACED),
     "FourierBasis": (nn.FourierBasis, {}, SPACED),
     "ChebyshevBasis": (nn.ChebyshevBasis, {}, {**BASIS, "p": "optional power"}),
-    "ChebyshevBasis.forward": (nn.ChebyshevBasis().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
-    "CosineCutoff": (nn.CosineCutoff, {}, {"cutoff": "positive"}),
-    "CosineCutoff.forward": (nn.CosineCutoff().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
-    "SmoothCutoff": (nn.SmoothCutoff, {}, {"cutoff": "positive", "start": "start"}),
-    "SmoothCutoff.forward": (nn.SmoothCutoff().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
     "polynomial_cutoff": (functional.polynomial_cutoff, R, {"lengths": "lengths", "cutoff": "positive", "p": "power"}),
     "cosine_cutoff": (functional.cosine_cutoff, R, {"lengths": "lengths", "cutoff": "positive"}),
     "smooth_cutoff": (functional.smooth_cutoff, R, {"lengths": "lengths", "cutoff": "positive", "start": "start"}),
@@ -61,14 +55,9 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "edge_softmax": (functional.edge_softmax, {"logits": torch.ones(3, 2), "edge_index": EDGES, "num_nodes": 4}, {
         "logits": "by edge logits", "edge_index": "edges", "num_nodes": "receivers", "envelope": "envelope",
         "sink": "sink", "deterministic": "flag"}),
-    "AttentionAggregate": (nn.AttentionAggregate, {"irreps": "2x0e + 2x1o"}, {
-        "irreps": "irreps", "heads": "width", "deterministic": "flag", **LAYER}),
     "AttentionAggregate.forward": (nn.AttentionAggregate("2x0e + 1x1o").forward, SUMMED, {
         "values": "by edge", "logits": "by edge", "edge_index": "edges", "num_nodes": "receivers",
         "envelope": "envelope"}),
-    "EquivariantAttention": (nn.EquivariantAttention, BLOCK, {
-        "irreps_in": "irreps", "irreps_sh": "irreps", "irreps_out": "irreps", "num_scalars": "width", "heads": "width",
-        "logits": "choice", "hidden": "width", "radial_hidden": "widths", **LAYER}),
     "EquivariantAttention.forward": (
         nn.EquivariantAttention("2x0e + 1x1o", "0e + 1o", "2x0e", 2, 1).forward, CALL, {
         "x": "features", "edge_attr": "by edge", "edge_scalars": "by edge scalars", "edge_index": "edges",

@@ -33,7 +33,6 @@ PRODUCT = nn.FullyConnectedTensorProduct(IRREPS, "0e + 1o", IRREPS)
 
 #: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "SO2Linear": (nn.SO2Linear, {"irreps_in": IRREPS, "irreps_out": IRREPS}, LAYER),
     "SO2Linear.forward": (LINEAR.forward, {"x": torch.ones(4, 5)}, {
         "x": "features", "scales": "factors", "weight": "matrices"}),
     "so2_linear": (functional.so2_linear, {"x": torch.ones(4, 5), "irreps_in": IRREPS, "irreps_out": IRREPS,

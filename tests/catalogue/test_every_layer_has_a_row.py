@@ -48,7 +48,7 @@ def without_row(rows: Collection[str], reasons: Collection[str] = tuple(WITHOUT_
     return [
         f'eqlayers.nn.{name} has no row in the list of layers. Add `Case("{name}", ...)` to CASES in '
         f"{' or '.join(files_of(layer.__module__))}, then run "
-        f"`python -m tests.catalogue.page docs/reference/catalogue.md`. CONTRIBUTING.md, 'Add a layer', shows a row."
+        f"`python -m tests.catalogue.page docs/reference/catalogue.md`. docs/development/add_a_layer.md shows a row."
         for name, layer in public_layers().items()
         if name not in named and name not in reasons
     ]
@@ -58,7 +58,7 @@ def not_exported(rows: Collection[str], names: Collection[str]) -> list[str]:
     """Advice for every row of a layer that `eqlayers.nn` does not export."""
     return [
         f"{name} has a row in the list of layers, and no place in __all__ of eqlayers.nn. Add it to `__all__` in "
-        f"eqlayers/nn.py. CONTRIBUTING.md, 'Add a layer', shows both lines."
+        f"eqlayers/nn.py. docs/development/add_a_layer.md shows both lines."
         for name in dict.fromkeys(map(class_of, rows))
         if name not in names
     ]
