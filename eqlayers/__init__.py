@@ -102,7 +102,7 @@ if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have 
         elif home is not None or name in __all__:
             value = getattr(import_module(home or "eqlayers.nn"), name)
         else:
-            from .names import no_such_name
+            from .hints.names import no_such_name
 
             raise no_such_name(__name__, name, sys._getframe(1))
         globals()[name] = value

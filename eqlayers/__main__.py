@@ -2,7 +2,7 @@
 
 import sys
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

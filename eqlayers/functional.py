@@ -1,6 +1,7 @@
 """Layers as functions, and functions of sparse products."""
 
 from .core.graph import as_graph
+from .hints.names import answer_names
 from .layers.attention.functions import attention_aggregate, edge_softmax
 from .layers.dropout.module import drop_path, dropout
 from .layers.harmonics.functions import spherical_harmonics
@@ -18,7 +19,6 @@ from .layers.rotation.functions import (
 from .layers.so2.functions import so2_linear
 from .layers.tensor_product.run import tensor_product, tensor_product_conv
 from .layers.tensor_product.tabled_weights import TabledWeights
-from .names import answer_names
 from .sparse import (
     sparse_inner,
     sparse_mat_t_vec,

@@ -1,7 +1,8 @@
 """Equivariant layers."""
 
 from .core.torch_internals import is_plain as is_plain  # isort: skip  # first, as it says which torch is needed
-from .keywords import name_arguments
+from .hints.keywords import name_arguments
+from .hints.names import answer_names
 from .layers.attention.module import AttentionAggregate, EquivariantAttention
 from .layers.basis.module import CartesianTensor, ChangeOfBasis
 from .layers.contraction.module import SymmetricContraction
@@ -40,7 +41,6 @@ from .layers.tensor_product.sub_products import (
     TensorDot,
     TensorSquare,
 )
-from .names import answer_names
 from .tools.explain import explain
 from .tools.warmup import WarmupReport, WarmupRow, warmup
 

@@ -20,7 +20,7 @@ from e3nn import o3 as _theirs
 from e3nn.o3 import *  # noqa: F403 -- whatever the installed version offers
 
 from .functional import spherical_harmonics  # noqa: F401 -- after the line above, so that ours hold
-from .names import no_such_name
+from .hints.names import no_such_name
 from .nn import (  # noqa: F401 -- after the line above, so that ours hold
     ElementwiseTensorProduct,
     FullTensorProduct,

@@ -15,7 +15,7 @@ from ase import Atoms
 from rich.console import Console
 from rich.table import Table
 
-from eqlayers.cli import main as eqlayers
+from eqlayers.cli.main import main as eqlayers
 from eqlayers.integrations.ase import predict
 from eqlayers.models import load_potential
 

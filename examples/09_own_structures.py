@@ -21,7 +21,7 @@ from ase.md.verlet import VelocityVerlet
 from lightning.pytorch import Trainer, seed_everything
 from matplotlib.figure import Figure
 
-from eqlayers.cli import main as eqlayers
+from eqlayers.cli.main import main as eqlayers
 from eqlayers.data import StructureDataModule
 from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.integrations.ase import Calculator

@@ -10,8 +10,8 @@ import torch
 import eqlayers.bench as bench
 import eqlayers.data as data
 import eqlayers.train as train
+from eqlayers.core.files.read_write import atomic_write
 from eqlayers.data import TARGETS, Edges, MoleculeArrays, MoleculeDataModule, MoleculeDataset, neighbor_edges
-from eqlayers.files import atomic_write
 from eqlayers.models import MoleculeNetwork, NequIP
 from tests.each import each
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.train.cli import TrainingCLI  # here: Lightning's log keeps the standard error of its import
 
 ROOT = Path(__file__).resolve().parents[1]

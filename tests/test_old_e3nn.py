@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eqlayers.cli import import_old_e3nn, main
+from eqlayers.cli.main import import_old_e3nn, main
 from eqlayers.integrations import mace
 
 

@@ -92,7 +92,7 @@ def test_metadata(built: dict[str, Path]) -> None:
         metadata = Parser().parsestr(archive.read(name).decode())
         (name,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
         entry_points = archive.read(name).decode()
-        assert "eqlayers = eqlayers.cli:main" in entry_points
+        assert "eqlayers = eqlayers.cli.main:main" in entry_points
         assert "[nequip.extension]\ninit_always = eqlayers.integrations.nequip" in entry_points
     assert metadata["Version"] == version_of_the_sources()
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]

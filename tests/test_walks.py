@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import eqlayers as eq
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.models import NequIP, Potential, Structures
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "qm9_mini.yaml"

@@ -23,9 +23,9 @@ import torch
 from eqlayers.bench.networks.entrants import LIVE, OWN, PEER, Entrant, Tables, evaluate_potential
 from eqlayers.bench.networks.run import subject_of
 from eqlayers.bench.networks.timing import training_step
+from eqlayers.bench.peers.networks import Subject
 from eqlayers.files import atomic_write
 from eqlayers.models import Recorded, compress
-from eqlayers.testing.peers.networks import Subject
 
 OPTIONS = {
     "mace": {"cutoff": 6.0, "hidden": "128x0e + 128x1o", "lmax": 3, "correlation": 3},

@@ -199,7 +199,8 @@ def table(what: str, rows: list[str]) -> str:
 
 def commands(_: str = "") -> str:
     """The helps of all commands, a heading each."""
-    from eqlayers import bench, cli
+    from eqlayers import bench
+    from eqlayers.cli.main import main as cli
 
     found = {"eqlayers": (), **{f"eqlayers {name}": (name,) for name in subcommands(cli.parser())}}
     for task in ("property", "potential"):
@@ -224,7 +225,7 @@ def subcommands(parser: argparse.ArgumentParser) -> list[str]:
 
 def command_help(*words: str) -> str:
     """The help that a command prints: all options, where it has two helps."""
-    from eqlayers.cli import main
+    from eqlayers.cli.main import main
 
     printed = io.StringIO()
     width = mock.patch.dict(os.environ, {"COLUMNS": str(COLUMNS)})

@@ -11,12 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..arguments import ArgumentParser
+from ..cli.arguments import ArgumentParser
 from ..core.backends import find
 from ..core.errors import ConfigError, EqlayersError
+from ..core.files.read_write import check_output
 from ..core.memory import keep_memory
-from ..files import check_output
-from ..testing.peers.networks import NETWORKS
 from .cold import run_cold
 from .config import DEVICES
 from .gpu.first import BUDGET, STAGES, run_first_gpu
@@ -25,6 +24,7 @@ from .layers.cases import LAYER_PEERS, read_layer_suite
 from .networks.accelerate import RUNS, run_accelerate
 from .networks.run import NAMES, run_networks
 from .overhead import run_overhead
+from .peers.networks import NETWORKS
 from .products.peers import PEERS
 from .products.suite import read_suite
 from .radial_tables import run_tables

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..arguments import check_threads
+from ..cli.arguments import check_threads
 from ..core.errors import ConfigError
 from ..core.memory import release_memory
-from ..files import cpu_model, source_commit
+from ..pages.machine import cpu_model, source_commit
 
 Call = Callable[[], Any]
 #: Written before a call, it empties a GPU's last-level cache.

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from ..files import plain_name
+from ..core.files.read_write import plain_name
 from .measure import RESOLUTION
 from .report import RENAME
 from .results import OURS, Record, fastest, whole_file

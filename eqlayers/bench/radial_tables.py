@@ -16,8 +16,6 @@ from .. import models
 from ..layers.radial.lower import INTERPOLATIONS
 from ..models import Potential, compress, load_potential
 from ..models.compression import radial_errors, without_tables
-from ..testing.peers.atoms import SPECIES, Place, rounded, structures
-from ..testing.peers.networks import Subject
 from .config import Field, Known, check_known, read_settings
 from .measure import describe, keep_random_state, threads
 from .networks.check import CPU, Bounds, bounds, gap, run
@@ -40,6 +38,8 @@ from .networks.entrants import (
 from .networks.main import MAIN, measure_main, read_main
 from .networks.parts import KERNELS, PRODUCTS
 from .networks.timing import Series, measure
+from .peers.atoms import SPECIES, Place, rounded, structures
+from .peers.networks import Subject
 from .results import OURS, Record, Say, goal, quiet
 from .step import LoadBatch
 

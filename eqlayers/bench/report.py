@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..files import plain_name
+from ..core.files.read_write import plain_name
 from .networks.parts import PARTS
 from .results import OURS, WORDS, Record, Table, device_seconds, mebibytes, number, spread, verdict, whole_file
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import IO, TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError
-from ..files import atomic_write, read_json
+from ..core.files.read_write import atomic_write, read_json
 from .measure import RESOLUTION
 
 if TYPE_CHECKING:

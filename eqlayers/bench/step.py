@@ -14,8 +14,8 @@ from torch import Tensor
 
 from .. import nn
 from ..core.errors import ConfigError
+from ..core.files.yaml_files import read_yaml
 from ..core.graph import Graph
-from ..files import read_yaml
 from ..irreps.layout import LAYOUTS
 from ..models import MoleculeNetwork
 from ..testing.defaults import default_dtype

@@ -6,7 +6,7 @@ imported here.
 
 from __future__ import annotations
 
-from eqlayers.names import answer_names
+from eqlayers.hints.names import answer_names
 
 from ..core.errors import needs_packages
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.archives import open_arrays
-from eqlayers.files import atomic_write
+from eqlayers.core.files.archives import open_arrays
+from eqlayers.core.files.read_write import atomic_write
 from eqlayers_kernels.c.build.cache import check_parents, directory, opened
 
 from ..core.errors import EqlayersWarning

@@ -9,9 +9,9 @@ import numpy as np
 from ase.stress import voigt_6_to_full_3x3_stress
 from numpy.typing import NDArray
 
+from eqlayers.atoms.labels import FREE, KEYS
+from eqlayers.atoms.structure_files import is_asymmetric
 from eqlayers.data.structures import refuse
-from eqlayers.files import FREE, KEYS
-from eqlayers.structure_files import is_asymmetric
 
 from ..core.errors import DataError
 

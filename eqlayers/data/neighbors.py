@@ -1,4 +1,4 @@
-"""Neighbour lists of molecules and of data sets, from a cache, each structure by :mod:`eqlayers.periodic`."""
+"""Neighbour lists of molecules and of data sets, from a cache, each structure by :mod:`eqlayers.atoms.periodic`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eqlayers.atoms.periodic import LONGEST, molecule_neighbors, structure_neighbors
 from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.structures import (
     FlatArrays,
@@ -21,8 +22,7 @@ from eqlayers.data.structures import (
     check_structures,
     refuse,
 )
-from eqlayers.keywords import named_arguments
-from eqlayers.periodic import LONGEST, molecule_neighbors, structure_neighbors
+from eqlayers.hints.keywords import named_arguments
 
 from ..core.checks import check_floating, check_number, check_path, check_tensor, check_type, got
 from ..core.errors import DataError, DTypeError, ShapeError

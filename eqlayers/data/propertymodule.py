@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eqlayers.atoms.labels import KEYS
+from eqlayers.core.files.read_write import few
 from eqlayers.data.datamodule import MoleculeDataModule
 from eqlayers.data.neighbors import StructureEdges
 from eqlayers.data.statistics import compute_statistics
 from eqlayers.data.structuremodule import StructureDataModule
 from eqlayers.data.structures import StructureArrays, refuse
 from eqlayers.data.targets import NO_UNIT, own_target
-from eqlayers.files import KEYS, few
 
 from ..core.checks import check_flag, check_type, got
 from ..core.errors import ConfigError, EqlayersWarning

@@ -14,12 +14,12 @@ import numpy as np
 from ase.data import atomic_numbers
 from ase.formula import Formula
 
+from eqlayers.core.files.read_write import few
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.qm9 import thermochemical_atomref
 from eqlayers.data.readers import is_web_page
 from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import TARGETS
-from eqlayers.files import few
 
 from ..core.checks import check_choice
 from ..core.errors import ConfigError, DataError

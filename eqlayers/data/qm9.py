@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 from torch_geometric.datasets import QM9
 
-from eqlayers.archives import check_whole
+from eqlayers.core.files.archives import check_whole
+from eqlayers.core.files.read_write import atomic_write
 from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.structures import MoleculeArrays
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS, Target, check_target
-from eqlayers.files import atomic_write
 
 from ..core.checks import check_flag, check_path
 from ..core.errors import DataError, EqlayersWarning

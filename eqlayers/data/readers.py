@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.archives import open_arrays
+from eqlayers.atoms.constraints import free_directions, held_atoms
+from eqlayers.atoms.database import PLACES, database_units, size_of_unit
+from eqlayers.atoms.elements import symbols_of
+from eqlayers.atoms.labels import KEYS
+from eqlayers.atoms.structure_files import Found, Which, files_of, structures_of, taken
+from eqlayers.atoms.units import DEFAULT_UNITS, OPEN, PERIODIC, read_units, unit_of, unit_size
+from eqlayers.core.files.archives import open_arrays
+from eqlayers.core.files.read_write import few
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
-from eqlayers.database import PLACES, database_units, size_of_unit
-from eqlayers.elements import symbols_of
-from eqlayers.files import KEYS, few, free_directions, held_atoms
-from eqlayers.structure_files import Found, Which, files_of, structures_of, taken
-from eqlayers.units import DEFAULT_UNITS, OPEN, PERIODIC, read_units, unit_of, unit_size
 
 from ..core.checks import check_choice, check_type
 from ..core.errors import ConfigError, DataError
@@ -100,7 +102,7 @@ def read_structures(
         keys: Name in the file by label ('energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability',
             'config_type'); it goes before recognised names. None leaves a label out.
         units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability'), such
-            as 'Hartree/Bohr'; see :func:`eqlayers.units.read_units` for groups of structures with others.
+            as 'Hartree/Bohr'; see :func:`eqlayers.atoms.units.read_units` for groups of structures with others.
         skip_bad: Leave frames out that cannot be read, or whose labels cannot, and list them.
 
     Forces of 0 on atoms that are held, along a line or in a plane as well, and NaN, are left out: no loss, statistic

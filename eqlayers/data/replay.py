@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eqlayers.atoms.units import read_units
 from eqlayers.data.readers import read_keys
 from eqlayers.data.statistics import regression
 from eqlayers.data.structures import LABELS, StructureArrays
-from eqlayers.units import read_units
 
 from ..core.checks import check_choice, check_integer, check_items, check_number, check_path, check_type, is_integer
 from ..core.errors import ConfigError, DataError

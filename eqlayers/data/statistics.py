@@ -11,11 +11,11 @@ import numpy as np
 from ase.geometry import minkowski_reduce
 from numpy.typing import NDArray
 
+from eqlayers.atoms.elements import by_element, symbols_of
 from eqlayers.data.neighbors import Edges, StructureEdges, check_edges
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structures import FlatArrays, MoleculeArrays, StructureArrays, check_structures
 from eqlayers.data.targets import Target, check_target
-from eqlayers.elements import by_element, symbols_of
 
 from ..core.checks import check_choice, check_number, check_type
 from ..core.errors import ConfigError, DataError, EqlayersWarning

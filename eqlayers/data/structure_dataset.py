@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
+from eqlayers.atoms.periodic import folded
 from eqlayers.data.neighbors import Edges, StructureEdges, check_edges
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structures import (
@@ -21,7 +22,6 @@ from eqlayers.data.structures import (
     check_structures,
     completed_cells,
 )
-from eqlayers.periodic import folded
 
 from ..core.checks import check_dtype
 

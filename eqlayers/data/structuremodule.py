@@ -13,6 +13,8 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
+from eqlayers.atoms.elements import symbols_of
+from eqlayers.atoms.units import read_units
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.datamodule import PARTS, FlatDataModule
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
@@ -25,8 +27,6 @@ from eqlayers.data.splits import SPLIT_SEED, STRUCTURE_SPLITS, limited, split_st
 from eqlayers.data.statistics import StructureStatistics, compute_structure_statistics, read_e0s, without_training
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
-from eqlayers.elements import symbols_of
-from eqlayers.units import read_units
 
 from ..core.checks import (
     check_choice,

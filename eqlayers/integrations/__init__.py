@@ -1,6 +1,6 @@
 """Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
 
-from ..names import answer_names
+from ..hints.names import answer_names
 from .forces import ForceCheck, check_forces
 from .from_mace import from_mace, to_mace
 from .from_nequip import from_nequip, to_nequip

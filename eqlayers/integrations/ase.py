@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import memory
 from ..core.checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
 from ..core.errors import ConfigError, OutOfMemoryError, needs_packages
-from ..keywords import named_arguments, parameters, refuse_others
+from ..hints.keywords import named_arguments, parameters, refuse_others
 from ..models import Committee, Potential, Recorded, load_committee, load_potential
 from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
 from ..models.classes import Classes

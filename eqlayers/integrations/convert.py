@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..arguments import ArgumentParser, add_classes
+from ..cli.arguments import ArgumentParser, add_classes
 from ..core.errors import ConfigError
-from ..files import atomic_write, check_output
+from ..core.files.read_write import atomic_write, check_output
 from ..models import Potential, load_potential, read_potential, save_potential
 from ..models.classes import Classes
 from .from_mace import from_mace, to_mace

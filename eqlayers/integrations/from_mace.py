@@ -17,9 +17,9 @@ from zipfile import BadZipFile, is_zipfile
 import torch
 from torch import Tensor, nn
 
-from ..archives import check_whole
 from ..core.checks import check_choice, check_path, check_type, got
 from ..core.errors import ConfigError, DataError, EqlayersError
+from ..core.files.archives import check_whole
 from ..layers.gate.activation import ACTIVATIONS
 from ..layers.linear.species_linear import SpeciesLinear
 from ..layers.radial.repulsion import ZBL

@@ -14,11 +14,11 @@ import torch
 from e3nn import o3
 from torch import Tensor, nn
 
-from ..archives import check_whole
+from ..atoms.elements import SYMBOLS
 from ..core.checks import check_type, got
 from ..core.errors import ConfigError
-from ..elements import SYMBOLS
-from ..files import atomic_write
+from ..core.files.archives import check_whole
+from ..core.files.read_write import atomic_write
 from ..layers.gate.activation import second_moment
 from ..models import NequIP, Potential
 from ..models.properties import even_scalars

@@ -20,10 +20,10 @@ from unittest import mock
 import torch
 from torch import nn
 
-from ..arguments import ArgumentParser
+from ..cli.arguments import ArgumentParser
 from ..core.checks import got
 from ..core.errors import ConfigError
-from ..files import atomic_write, check_output
+from ..core.files.read_write import atomic_write, check_output
 from ..models import load_potential
 from .from_mace import check_head, heads_of, load_model, to_mace
 from .kinds.harmonics import RebuiltWarning

@@ -14,9 +14,9 @@ from ..core.backends import check_backend
 from ..core.checks import check_flag, check_items, check_module, check_number, got
 from ..core.errors import BackendError, ConfigError
 from ..e3nn_compat.state_dict import E3nnState
-from ..keywords import named_arguments
+from ..hints.keywords import named_arguments
+from ..hints.names import HINTS
 from ..layers.tensor_product.base import ProductLayer
-from ..names import HINTS
 from ..nn import Linear
 from .check import compare
 from .kinds import KEPT, RULES, TARGETS, AcceleratedMessages, is_layer, is_scripted_layer, is_whole, kept_kind

@@ -17,7 +17,7 @@ with needs_packages("eqlayers.integrations.torch_geometric", "train"):
     from torch_geometric.data import Data
     from torch_geometric.transforms import BaseTransform
 
-    from ..periodic import neighbor_list
+    from ..atoms.periodic import neighbor_list
 
 from ..core.checks import (
     check_flag,

@@ -1,7 +1,7 @@
 """Complete networks, made of the layers."""
 
-from ..keywords import name_arguments
-from ..names import answer_names
+from ..hints.keywords import name_arguments
+from ..hints.names import answer_names
 from .committee import Committee, load_committee
 from .compression import CompressionReport, CompressionRow, compress, decompress
 from .equiformer import Equiformer

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..atoms.elements import symbols_of
 from ..core.checks import check_number, check_type, got
 from ..core.errors import ConfigError, DataError, IndexRangeError
-from ..elements import symbols_of
 from .committee import Committee
 from .molecule_property import MoleculeProperty
 from .potential import Potential
@@ -121,7 +121,7 @@ class NeighborLists:
         """``edge_index [2, E]`` int64 and ``shifts [E, 3]`` int64 of the pairs within the cutoff."""
         pos, cell = atoms.positions, periodic_cell(atoms)
         if self._found is None or not self._holds(pos, cell, atoms.pbc):
-            from ..periodic import neighbor_list  # which needs vesin, as networks alone do not
+            from ..atoms.periodic import neighbor_list  # which needs vesin, as networks alone do not
 
             pairs = neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin, name)
             self._found = torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
@@ -168,7 +168,7 @@ def collate(
     """
     if not structures:
         raise ConfigError(f"structures must be at least one, got {got(structures)}. Leave out empty batches.")
-    from ..periodic import folded  # with vesin, which networks alone do not need
+    from ..atoms.periodic import folded  # with vesin, which networks alone do not need
 
     sizes = [len(atoms) for atoms in structures]
     starts = np.cumsum([0, *sizes])

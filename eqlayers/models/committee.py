@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..atoms.elements import symbols_of
 from ..core.checks import check_device, check_dtype, check_flag, check_items, check_path, check_type
 from ..core.errors import ConfigError
+from ..core.files.read_write import few, read_json
 from ..core.graph import Graph
-from ..elements import symbols_of
-from ..files import few, read_json
 from ..layers.harmonics.edge_geometry import EdgeVectors
 from .classes import Classes
 from .potential import Potential, differentiated

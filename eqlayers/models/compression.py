@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ..atoms.elements import read_species, symbols_of
 from ..core.checks import check_integer, check_module, check_number, check_optional
 from ..core.errors import ConfigError
-from ..elements import read_species, symbols_of
 from ..layers.radial.knots import gradients
 from ..layers.radial.module import KeepsTable, ScalarNetwork
 from ..layers.radial.tabled_basis import (

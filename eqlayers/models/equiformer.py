@@ -9,13 +9,13 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ..atoms.elements import read_species
 from ..core.apply import run_program
 from ..core.backends.rows import taken
 from ..core.checks import check_integer, check_number
 from ..core.dtypes import widest_under_autocast
 from ..core.forms.program import Form
 from ..core.graph import Graph
-from ..elements import read_species
 from ..irreps.algebra import as_irreps
 from ..layers.attention.functions import edge_softmax
 from ..layers.attention.lower import check_heads, heads_program

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..atoms.elements import by_element, read_species, symbols_of
 from ..core.checks import check_number, check_type, got
 from ..core.errors import ConfigError
 from ..core.graph import Graph
-from ..elements import by_element, read_species, symbols_of
 from .compression import without_tables
 from .potential import Potential
 from .saving import build_potential, classes_of, describe_potential

@@ -9,10 +9,10 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ..atoms.elements import read_species, symbols_of
 from ..core.checks import check_choice, check_flag, check_integer, check_items, check_number, check_optional
 from ..core.errors import ConfigError, IrrepsError
 from ..core.graph import Graph
-from ..elements import read_species, symbols_of
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import EquivariantModule
 from ..layers.harmonics.edge_geometry import EdgeVectors

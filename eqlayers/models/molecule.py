@@ -9,12 +9,12 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ..atoms.elements import by_element, read_species
 from ..core.backends import check_backend
 from ..core.backends.rows import taken
 from ..core.checks import check_choice, check_integer, check_number, check_tensor
 from ..core.errors import IrrepsError
 from ..core.graph import Graph
-from ..elements import by_element, read_species
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import KeepsFloat64
 from ..layers.convolution.interaction import Interaction

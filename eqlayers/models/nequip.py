@@ -8,9 +8,9 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ..atoms.elements import read_species
 from ..core.checks import check_integer, check_number
 from ..core.graph import Graph
-from ..elements import read_species
 from ..irreps.algebra import as_irreps, tensor_product_paths
 from ..layers.convolution.interaction import Interaction
 from ..layers.harmonics.edge_geometry import EdgeVectors

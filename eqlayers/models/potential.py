@@ -10,6 +10,7 @@ from e3nn import o3
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..atoms.elements import SYMBOLS, by_element, read_species, symbols_of
 from ..core.backends.rows import taken
 from ..core.checks import (
     check_choice,
@@ -25,11 +26,10 @@ from ..core.checks import (
 from ..core.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 from ..core.graph import Graph, check_range
 from ..core.torch_internals import assert_later, being_traced, is_plain, unwrapped
-from ..elements import SYMBOLS, by_element, read_species, symbols_of
+from ..hints.names import AnswersNames
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import KeepsFloat64
 from ..layers.harmonics.edge_geometry import EdgeGeometry, EdgeVectors
-from ..names import AnswersNames
 from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
 

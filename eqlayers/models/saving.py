@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..archives import read_tensors
 from ..core.checks import check_device, check_dtype, check_path, check_type
 from ..core.errors import ConfigError, DataError
-from ..files import atomic_write
-from ..keywords import named_arguments
+from ..core.files.archives import read_tensors
+from ..core.files.read_write import atomic_write
+from ..hints.keywords import named_arguments
 from .classes import Classes, build_part, check_plain, describe_part
 from .compression import expect_tables
 from .potential import Potential

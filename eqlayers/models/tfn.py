@@ -9,9 +9,9 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ..atoms.elements import read_species
 from ..core.checks import check_integer, check_number
 from ..core.graph import Graph
-from ..elements import read_species
 from ..irreps.algebra import as_irreps
 from ..irreps.path_lists import paths
 from ..layers.radial.module import ScalarNetwork, hidden_widths

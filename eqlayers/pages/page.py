@@ -13,7 +13,7 @@ import rich.table
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from matplotlib.figure import Figure
 
-from ..files import atomic_write
+from ..core.files.read_write import atomic_write
 from .drawing import as_svg
 
 

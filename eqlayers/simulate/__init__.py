@@ -1,7 +1,7 @@
 """Relaxation and molecular dynamics with potentials, as functions and as commands; the algorithms are ASE's."""
 
 from ..core.errors import needs_packages
-from ..names import answer_names
+from ..hints.names import answer_names
 
 with needs_packages("eqlayers.simulate", "train"):
     import ase  # noqa: F401

@@ -13,10 +13,10 @@ import ase.io
 import torch
 from ase.units import GPa
 
-from ..arguments import ArgumentParser
+from ..cli.arguments import ArgumentParser
 from ..core.errors import ConfigError
+from ..core.files.lock import locked
 from ..integrations.ase import Calculator
-from ..lock import locked
 from ..models import Committee, load_committee, load_potential
 from ..models.committee import committee_files
 from ..testing import check_potential

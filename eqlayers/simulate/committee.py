@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import add_classes
+from ..cli.arguments import add_classes
 from ..models.committee import MARK, Array, calibration
 
 _ENDINGS = (".pt", ".pth", ".ckpt")  # of potentials among words that may be structures

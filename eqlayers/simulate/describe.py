@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..elements import SYMBOLS, symbols_of
-from ..files import flattened
+from ..atoms.elements import SYMBOLS, symbols_of
+from ..core.files.read_write import flattened
 from ..models import load_potential, read_potential
 from ..models.classes import Classes, describe_part
 from ..models.molecule_property import MoleculeProperty, load_property

@@ -18,7 +18,7 @@ from ase.md.verlet import VelocityVerlet
 
 from ..core.checks import check_choice, check_integer, check_number, check_seed, check_type
 from ..core.errors import ConfigError, DataError, EqlayersWarning
-from ..files import check_output
+from ..core.files.read_write import check_output
 from .frames import check_trajectory, frames, without_results, written_to
 from .watch import progress, stop_asked
 

@@ -14,11 +14,12 @@ from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from ..atoms.database import PLACES, database_units, size_of_unit
+from ..atoms.labels import FREE, KEYS
+from ..atoms.structure_files import files_of, structures_of
 from ..core.checks import check_path
 from ..core.errors import ConfigError, DataError
-from ..database import PLACES, database_units, size_of_unit
-from ..files import FREE, KEYS, atomic_write, check_output
-from ..structure_files import files_of, structures_of
+from ..core.files.read_write import atomic_write, check_output
 
 #: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.
 TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}

@@ -8,7 +8,7 @@ import copy
 import ase
 import torch
 
-from ..arguments import add_classes
+from ..cli.arguments import add_classes
 from ..core.backends.ahead import compile_ahead
 from ..integrations.ase import predict
 from ..models import Committee, Potential

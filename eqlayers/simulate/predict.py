@@ -14,14 +14,16 @@ import numpy as np
 from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
-from ..database import database_units, size_of_unit
-from ..files import FREE, KEYS, LABEL_NAMES, LABEL_UNITS, atomic_write, check_output, free_directions, held_atoms
+from ..atoms.constraints import free_directions, held_atoms
+from ..atoms.database import database_units, size_of_unit
+from ..atoms.labels import FREE, KEYS, LABEL_NAMES, LABEL_UNITS
+from ..atoms.structure_files import is_asymmetric
+from ..atoms.units import unit_of, unit_size
+from ..core.files.read_write import atomic_write, check_output
 from ..integrations.ase import as_potential, predict
 from ..models import read_potential
 from ..models.committee import DEVIATION, committee_files
 from ..models.molecule_property import load_property
-from ..structure_files import is_asymmetric
-from ..units import unit_of, unit_size
 from .committee import Compared, chosen
 from .describe import lines
 from .frames import check_different, frames, with_results

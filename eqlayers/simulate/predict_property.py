@@ -14,7 +14,7 @@ import torch
 
 from ..core.checks import check_integer
 from ..core.errors import DataError
-from ..files import atomic_write
+from ..core.files.read_write import atomic_write
 from ..models.atoms import NeighborLists, check_atoms, collate
 from ..models.molecule_property import MoleculeProperty
 from .committee import Compared

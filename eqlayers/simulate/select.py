@@ -12,13 +12,13 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
+from ..atoms.periodic import neighbor_list
 from ..core.checks import check_integer, check_number
 from ..core.errors import ConfigError
-from ..files import atomic_write, check_output
+from ..core.files.read_write import atomic_write, check_output
 from ..integrations.ase import as_potential, predict
 from ..models import Committee
 from ..models.committee import DEVIATION
-from ..periodic import neighbor_list
 from .committee import chosen
 from .describe import lines
 from .frames import check_different, frames, without_results

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..notices import started_bar
+from ..cli.notices import started_bar
 
 _PATIENCE = 2.0  # seconds without a bar
 

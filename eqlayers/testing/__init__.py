@@ -1,6 +1,6 @@
 """Tools to test equivariant layers, ours and yours: derivatives, equivariance, rounding bounds, random products."""
 
-from ..names import answer_names
+from ..hints.names import answer_names
 from .derivatives import DerivativeReport, check_derivatives
 from .equivariance import EquivarianceReport, check_equivariance, equivariance_residual, random_orthogonal
 from .magnitude import excess, linear_magnitude, product_magnitude

@@ -6,7 +6,7 @@ Needs the extra `train` (`pip install "eqlayers[train]"`).
 from __future__ import annotations
 
 from ..core.errors import needs_packages
-from ..names import answer_names
+from ..hints.names import answer_names
 
 with needs_packages("eqlayers.train", "train"):
     import jsonargparse  # noqa: F401

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..core.errors import ConfigError, DataError
-from ..lock import LOCK
+from ..core.files.lock import LOCK
 from ..models.committee import read_mark
 from .base import is_dry_run
 from .checkpoints import read_checkpoint

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..atoms.elements import read_species, symbols_of
 from ..core.errors import ConfigError
 from ..data.datamodule import PARTS, FlatDataModule
 from ..data.targets import Target
-from ..elements import read_species, symbols_of
 
 #: Arguments that say how a network computes, which no weight depends on.
 SAME_WEIGHTS = ("knots",)

@@ -15,10 +15,10 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
-from ..archives import read_tensors, tensors_of
 from ..core.checks import check_path, check_type
 from ..core.errors import ConfigError, DataError
-from ..files import atomic_write, few
+from ..core.files.archives import read_tensors, tensors_of
+from ..core.files.read_write import atomic_write, few
 from ..models.saving import misfit
 
 #: Key of a checkpoint -> its kind, and whether there is no checkpoint without.

@@ -20,13 +20,14 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ..arguments import check_threads
+from ..atoms.elements import symbols_of
+from ..cli.arguments import check_threads
 from ..core.checks import check_choice, check_integer, check_number
 from ..core.errors import ConfigError, DataError, EqlayersError, MissingPackageError
+from ..core.files.lock import locked
+from ..core.files.read_write import atomic_write
+from ..core.files.yaml_files import read_yaml
 from ..data import MoleculeDataModule, PropertyDataModule, StructureDataModule
-from ..elements import symbols_of
-from ..files import atomic_write, read_yaml
-from ..lock import locked
 from ..models import MoleculeNetwork, NequIP, load_potential
 from .again import FLAGS, NOT_BEGUN, Aside, beginning, first_process, is_inside, remove_if_empty, stopped, waited
 from .averaging import EMA

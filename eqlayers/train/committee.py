@@ -20,9 +20,10 @@ from rich.console import Console
 
 from ..core.checks import check_integer, check_number
 from ..core.errors import ConfigError, EqlayersError
+from ..core.files.lock import locked
+from ..core.files.read_write import atomic_write, read_json
+from ..core.files.yaml_files import read_yaml
 from ..data import StructureDataModule
-from ..files import atomic_write, read_json, read_yaml
-from ..lock import locked
 from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
 from ..models.saving import classes_of

@@ -13,11 +13,12 @@ from typing import Any
 
 import yaml
 
-from ..arguments import explain
+from ..atoms.elements import SYMBOLS
+from ..cli.arguments import explain
 from ..core.errors import ConfigError
-from ..elements import SYMBOLS
-from ..files import few, read_yaml, yaml_lines
-from ..names import nearest
+from ..core.files.read_write import few
+from ..core.files.yaml_files import read_yaml, yaml_lines
+from ..hints.names import nearest
 from .checkpoints import read_checkpoint
 
 #: Keys that only configurations of benchmarks have.

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 from torch_geometric.loader import DataLoader
 
+from ..atoms.elements import by_element, element, symbols_of
 from ..core.checks import check_flag, check_number, check_type
 from ..core.errors import ConfigError
 from ..data.statistics import regression
 from ..data.structures import StructureArrays
-from ..elements import by_element, element, symbols_of
 from ..models import Committee, Potential, Structures, build_potential, describe_potential, read_potential
 from ..models.classes import check_part
 from ..models.compression import without_tables

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks.timer import Timer
 
 from ..core.checks import check_flag, check_path, check_type
 from ..core.errors import DataError
-from ..files import atomic_write, read_json
+from ..core.files.read_write import atomic_write, read_json
 from .base import is_dry_run, trained_module
 from .summary import count_parameters
 

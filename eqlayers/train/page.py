@@ -15,7 +15,7 @@ from ase.symbols import Symbols
 from numpy.typing import NDArray
 from torch import nn
 
-from ..files import read_json
+from ..core.files.read_write import read_json
 from ..pages import Block, Code, Facts, Picture, Section, Table, number
 from .history import starts_in
 from .labels import SHOWN

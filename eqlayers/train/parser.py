@@ -13,7 +13,7 @@ from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..training_help import GROUPS, option_lines
+from ..cli.training_help import GROUPS, option_lines
 from .checkpoints import Stopping
 
 #: Options of other packages' classes that the help shows; the others have a page of their own.

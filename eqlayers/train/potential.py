@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
+from ..atoms.elements import by_element, symbols_of
 from ..core.checks import check_choice, check_items, check_number, check_type
 from ..core.errors import ConfigError
-from ..elements import by_element, symbols_of
-from ..files import few
+from ..core.files.read_write import few
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.committee import DEVIATION
 from ..models.properties import OUTPUTS

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 
+from ..atoms.labels import LABEL_NAMES, LABEL_UNITS
 from ..core.errors import EqlayersError
 from ..data.statistics import regression
 from ..data.structure_dataset import StructureDataset
-from ..files import LABEL_NAMES, LABEL_UNITS
 from ..models import Committee, Potential, save_potential
 from ..models.committee import DEVIATION
 from ..pages import Block, Picture, Section, Table, Text, number

@@ -20,9 +20,10 @@ from rich.console import Console
 
 from .. import __version__
 from ..core.checks import check_flag, check_path, check_type
+from ..core.files.read_write import atomic_write
 from ..data.targets import Target
-from ..files import atomic_write, cpu_model, source_commit
 from ..pages import Block, Picture, Section, Table, number, save_figure, write_page
+from ..pages.machine import cpu_model, source_commit
 from . import page
 from .base import is_dry_run, trained_module
 from .history import read_history, write_json

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from ..core.backends.ahead import compile_ahead
 from ..core.checks import check_flag, check_path
 from ..core.errors import ConfigError
-from ..files import plain_name, stays_inside
+from ..core.files.read_write import plain_name, stays_inside
 from ..models.committee import MARK
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import Bar, History

@@ -14,7 +14,7 @@ from rich.progress import track
 
 from eqlayers_kernels.triton.run.aot import TARGETS
 
-from ..arguments import ArgumentParser
+from ..cli.arguments import ArgumentParser
 from ..core.errors import ConfigError
 from ..nn import warmup
 from .cli import TrainingCLI

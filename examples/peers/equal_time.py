@@ -30,9 +30,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from eqlayers import keep_memory
+from eqlayers.core.files.read_write import atomic_write, read_json
 from eqlayers.data import MoleculeDataModule, StructureDataModule
-from eqlayers.files import atomic_write, read_json, source_commit
 from eqlayers.pages import number, save_figure
+from eqlayers.pages.machine import source_commit
 from eqlayers.train.averaging import ema_decay
 from eqlayers.train.history import write_json
 from eqlayers.train.plots import comparison_curves

@@ -6,7 +6,7 @@ from tests.fresh import fresh
 
 #: What is missing, what then is imported or called, and the extra that brings it.
 MISSING = (
-    ("vesin", "import eqlayers.periodic", "train"),
+    ("vesin", "import eqlayers.atoms.periodic", "train"),
     ("vesin", "import eqlayers.integrations.ase", "train"),
     ("ase", "import eqlayers.integrations.ase", "train"),
     ("vesin", "import eqlayers.simulate", "train"),
@@ -15,7 +15,7 @@ MISSING = (
     ("torch_geometric", "import eqlayers.integrations.torch_geometric", "train"),
     *((name, "import eqlayers.train", "train") for name in ("lightning", "rich", "torchmetrics", "jsonargparse")),
     ("matplotlib", "LAYER.visualize()", "bench"),
-    ("yaml", "from eqlayers.files import read_yaml; read_yaml('none.yaml', 'a suite')", "bench"),
+    ("yaml", "from eqlayers.core.files.read_write import read_yaml; read_yaml('none.yaml', 'a suite')", "bench"),
 )
 PARTS = ("periodic", "integrations.ase", "integrations.torch_geometric", "data", "simulate", "train")
 PROBE = """

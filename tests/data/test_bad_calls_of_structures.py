@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import eqlayers.data as data
-from eqlayers.periodic import neighbor_list
+from eqlayers.atoms.periodic import neighbor_list
 from tests.each import each
 
 NAN = float("nan")

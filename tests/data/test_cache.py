@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
+from eqlayers.core.files.read_write import atomic_write
 from eqlayers.data.cache import cached_arrays, content_key, user_cache_dir
-from eqlayers.files import atomic_write
 
 ARRAYS = {"a": np.arange(1000.0), "b": np.arange(6).reshape(2, 3)}
 

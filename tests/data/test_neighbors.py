@@ -8,7 +8,7 @@ import pytest
 import torch
 from e3nn import o3
 
-from eqlayers import periodic
+from eqlayers.atoms import periodic
 from eqlayers.data.neighbors import radius_graph
 from eqlayers.errors import ConfigError, DataError, ShapeError
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch_geometric.loader import DataLoader
 
+from eqlayers.atoms.periodic import neighbor_list
 from eqlayers.data import neighbors
 from eqlayers.data.neighbors import structure_edges
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
 from eqlayers.models.structures import Structures
-from eqlayers.periodic import neighbor_list
 
 N_ATOMS, CUTOFF = [3, 2, 4], 3.0
 CELLS = np.stack([np.diag([3.0, 4, 5]), np.zeros((3, 3)), np.diag([4.0, 4, 0])])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.integrations.convert import convert
 from eqlayers.models import Potential, load_potential, read_potential, save_potential

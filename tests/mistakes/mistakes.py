@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from eqlayers.atoms.units import unit_size
 from eqlayers.data.plausible import check_physics
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
-from eqlayers.units import unit_size
 
 
 @dataclass(frozen=True)

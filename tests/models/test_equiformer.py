@@ -55,7 +55,7 @@ def test_every_property_of_a_potential_holds(name: str) -> None:
 
 def test_a_cell_smaller_than_the_cutoff_and_atoms_alone() -> None:
     """Atoms that see their own images, along the axis of the frames, too; forces and stress by finite differences."""
-    neighbor_list = pytest.importorskip("eqlayers.periodic").neighbor_list
+    neighbor_list = pytest.importorskip("eqlayers.atoms.periodic").neighbor_list
     potential = built(hidden="2x0e + 2x1o", layers=1)
     cell = torch.tensor([[2.2, 0.1, 0.0], [0.0, 2.5, 0.0], [0.0, 0.1, 2.9]], dtype=torch.float64)
     pos = torch.tensor([[0.0, 0.0, 0.0], [1.1, 1.2, 1.3]], dtype=torch.float64)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eqlayers.cli import parser
+from eqlayers.cli.main import parser
 
 ROOT = Path(__file__).resolve().parents[2]
 FORGE = ROOT / ".github"

@@ -19,22 +19,16 @@ KERNELS = "eqlayers_kernels"
 # what each part may import directly; everything below those is allowed as well
 BELOW = {
     KERNELS: (),
-    "training_help": (),  # pages of help that need no import
-    "notices": (KERNELS,),  # what commands show: warnings, and kernels that are compiled
+    "cli.training_help": (),  # pages of help that need no import
+    "cli.notices": (KERNELS,),  # what commands show: warnings, and kernels that are compiled
     "core": (KERNELS,),  # descriptions, the operator, backends, graphs, checks and errors
-    "names": ("core",),  # hints for names that there are not
-    "keywords": ("names",),  # the right names of arguments
-    "files": ("core",),
-    "archives": ("core",),  # of tensors and arrays, compared with their checksums
-    "units": ("core",),
-    "elements": ("core",),  # symbols, atomic numbers and radii
-    "database": ("files", "units"),  # labels in databases of ASE
-    "structure_files": ("database",),  # structures in all other files, and where a file is wrong
-    "arguments": ("names",),
-    "irreps": ("keywords",),
+    "hints": ("core",),  # answers to names and arguments that there are not
+    "atoms": ("core",),  # elements, units, constraints, labels and files of structures, neighbours by vesin
+    "cli.arguments": ("hints",),
+    "irreps": ("hints",),
     "sparse": ("core",),  # sparse products and their infos, complete
     "e3nn_compat": ("irreps",),  # state dicts and TorchScript
-    "layers.base": ("e3nn_compat", "keywords", "elements", "sparse"),
+    "layers.base": ("e3nn_compat", "atoms", "sparse"),
     "layers.pointwise": ("layers.base",),
     "layers.reshape": ("layers.base",),
     "layers.dropout": ("layers.base",),
@@ -73,23 +67,21 @@ BELOW = {
         "layers.basis",
         "layers.reshape",
         "layers.dropout",
-        "names",
     ),
     "nn": ("functional", "tools"),
     "o3": ("nn",),
-    "models": ("nn", "periodic", "files", "archives", "__version__"),  # files of potentials name their version
+    "models": ("nn", "atoms", "__version__"),  # files of potentials name their version
     "testing": ("models",),
-    "periodic": ("core",),  # neighbour lists by vesin
-    "data": ("archives", "structure_files", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
+    "data": ("atoms", "hints", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
-    "pages": ("files",),  # HTML files about results
-    "lock": ("core",),  # of folders of runs and of trajectories
-    "train": ("testing", "data", "pages", "__version__", "arguments", "training_help", "lock"),
-    "integrations": ("models", "testing", "arguments"),
-    "simulate": ("integrations", "structure_files", "pages", "arguments", "notices", "lock"),
-    "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
-    "cli": ("train", "bench", "simulate", "notices"),
-    "__main__": ("cli",),
+    "pages": ("core",),  # HTML files about results
+    "train": ("testing", "data", "pages", "__version__", "cli.arguments", "cli.training_help"),
+    "integrations": ("models", "testing", "cli.arguments"),
+    "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
+    "bench": ("models", "testing", "integrations", "simulate", "cli.arguments"),
+    "cli.main": ("train", "bench", "simulate", "cli.notices"),
+    "cli": (),
+    "__main__": ("cli.main",),
     "": (
         "sparse",
         "train",
@@ -97,7 +89,7 @@ BELOW = {
         "testing",
         "integrations",
         "o3",
-        "names",
+        "hints",
         "errors",
         "functional",
         "models",
@@ -126,11 +118,11 @@ def module_name(path: Path) -> str:
 
 
 def part_of(module: str) -> str:
-    """The row of the table: `eqlayers.core.graph` is in `core`, a family of layers has its own, `eqlayers` is ``."""
+    """The row of the table: `eqlayers.core.graph` is in `core`, families of layers have their own, `eqlayers` is ``."""
     top, *rest = module.split(".")
     if top == KERNELS or not rest:
         return KERNELS if top == KERNELS else ""
-    return ".".join(rest[:2]) if rest[0] == "layers" else rest[0]
+    return ".".join(rest[:2]) if rest[0] in ("layers", "cli") else rest[0]
 
 
 def imports(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:

@@ -20,8 +20,8 @@ from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane
 from ase.db import connect
 from ase.units import Bohr, kcal, mol
 
-from eqlayers.cli import main, of_potentials
-from eqlayers.files import LABEL_NAMES, LABEL_UNITS
+from eqlayers.atoms.labels import LABEL_NAMES, LABEL_UNITS
+from eqlayers.cli.main import main, of_potentials
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, load_potential, save_potential
 from eqlayers.simulate import cli
@@ -153,7 +153,9 @@ def test_md_restarts_and_says_how(capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 def test_a_trajectory_has_one_run_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
-    script = "import sys; from pathlib import Path; from eqlayers.lock import locked; path = Path(sys.argv[1])\n"
+    script = (
+        "import sys; from pathlib import Path; from eqlayers.core.files.lock import locked; path = Path(sys.argv[1])\n"
+    )
     script += "with locked(path, trajectory=True): print('held', flush=True), sys.stdin.read()"
     command = [sys.executable, "-c", script, "a.traj"]
     more = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -14,7 +14,7 @@ import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, load_potential, save_potential

@@ -8,7 +8,7 @@ from ase import Atoms
 from ase.calculators.lj import LennardJones
 from ase.units import GPa
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.simulate import DynamicsSettings, run_dynamics
 from eqlayers.simulate.course import Course, course_of, drift_of, write_course
 

@@ -12,7 +12,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.stress import voigt_6_to_full_3x3_stress
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from tests.molecules_with_gap import write_molecules
 
 TINY = ["--model.model.init_args.hidden=2x0e + 2x1o", "--model.model.init_args.layers=1", "--trainer.max_epochs=2"]

@@ -11,7 +11,7 @@ import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.integrations.ase import predict
 from eqlayers.models import Committee, Potential, save_potential
 from eqlayers.simulate.select import difference, lengths_within

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.errors import ConfigError
 from eqlayers.train import again, checkpoint_path, read_checkpoint

@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.data.targets import TARGETS
 from eqlayers.errors import ConfigError
 from eqlayers.models import MoleculeNetwork

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.train import again
 from eqlayers.train.again import Aside, left_aside
 from eqlayers.train.potential import PotentialModule

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError, DataError, EqlayersError
 from eqlayers.train import PropertyModule, checkpoint_path, read_checkpoint
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 import yaml
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.models import load_committee
 from eqlayers.models.committee import MARK
 from eqlayers.train.potential import PotentialModule

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from eqlayers.cli import main
-from eqlayers.files import read_yaml, yaml_lines
+from eqlayers.cli.main import main
+from eqlayers.core.files.yaml_files import read_yaml, yaml_lines
 from eqlayers.models import MoleculeNetwork
 from eqlayers.train.configuration import check_config
 

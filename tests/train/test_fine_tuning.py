@@ -18,7 +18,7 @@ import yaml
 from ase import Atoms
 from ase.io import write
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.data import StructureArrays, StructureDataset, structure_edges
 from eqlayers.errors import ConfigError
 from eqlayers.integrations.ase import Calculator

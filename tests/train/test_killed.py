@@ -14,14 +14,14 @@ import pytest
 import torch
 import yaml
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.train import checkpoint_path, read_checkpoint, read_history
 
 # `eqlayers` with a signal to itself at the n-th call of a function; files that it writes then are written by half
 SCRIPT = """
 import io, os, signal, sys
 import torch
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.train import history, report
 from eqlayers.train.base import TrainedModule
 from eqlayers.train.potential import PotentialModule

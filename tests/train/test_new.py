@@ -17,7 +17,7 @@ from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.data import StructureDataModule
 from eqlayers.data.embedded import embedded_trajectory
 

@@ -9,7 +9,7 @@ import ase.io
 import pytest
 import yaml
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from tests.molecules_with_gap import write_molecules
 
 TINY = ["--model.model.init_args.hidden=2x0e + 2x1o", "--model.model.init_args.layers=1", "--trainer.max_epochs=2"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.train.parser import shown_default
 from tests.each import each
 

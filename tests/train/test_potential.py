@@ -17,7 +17,7 @@ from ase.io import write
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.data import StructureDataModule
 from eqlayers.errors import ConfigError
 from eqlayers.models import NequIP, load_potential

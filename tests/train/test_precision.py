@@ -13,7 +13,7 @@ import yaml
 from ase import Atoms
 from ase.io import read, write
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.integrations.ase import predict
 from eqlayers.models import load_potential
 from eqlayers.train import checkpoint_path, read_checkpoint

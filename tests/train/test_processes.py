@@ -17,7 +17,7 @@ import yaml
 from ase import Atoms
 from ase.io import write
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.data import MoleculeDataModule
 from eqlayers.models import NequIP, Potential, save_potential
 from eqlayers.train import checkpoint_path, read_checkpoint
@@ -27,7 +27,7 @@ from tests.train.waters import displaced_waters
 SCRIPT = """
 import sys
 import torch
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.train.base import TrainedModule
 
 def keep(self):

@@ -15,7 +15,7 @@ import torch
 from ase import Atoms
 from ase.io import read, write
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.data.published import PUBLISHED
 from eqlayers.data.targets import TARGETS
 from eqlayers.integrations.ase import Calculator, predict
@@ -182,7 +182,7 @@ def test_the_page_has_a_read_out_for_every_target_of_qm9() -> None:
 @pytest.mark.filterwarnings("ignore:this split was published for")  # the fixture is smaller
 @pytest.mark.parametrize(
     "target",
-    # the energy by the file as it is: test_every_configuration_runs of tests/test_cli.py
+    # the energy by the file as it is: test_every_configuration_runs of tests/cli/test_main.py
     ["mu", "r2", "gap", pytest.param("U0", marks=pytest.mark.slow), pytest.param("alpha", marks=pytest.mark.slow)],
 )
 def test_qm9(target: str, small: Path) -> None:

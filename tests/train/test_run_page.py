@@ -9,7 +9,7 @@ import yaml
 from ase import Atoms
 from ase.io import write
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 
 from .waters import displaced_waters
 

@@ -13,7 +13,7 @@ import torch
 from ase import Atoms, units
 from ase.io import read, write
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.integrations.ase import Calculator, predict
 from eqlayers.models import TFN, Structures, load_potential
 from eqlayers.train.potential import PotentialModule

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.nn import WarmupReport
 from eqlayers.train import warmup
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...files import read_json
+from ...core.files.read_write import read_json
 
 #: Of a time beside its bound: limits that overlap less than perfectly, clocks under load, gaps between launches.
 TIMES_BOUND = 1.3

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core.errors import ConfigError
-from ...files import read_json
+from ...core.files.read_write import read_json
 from ..config import check_known
 from ..measure import describe, find_device
 from ..results import Record, Say, goal, load, quiet, save

@@ -23,7 +23,7 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot, compiling, edges, forms
 
-from ...files import atomic_write
+from ...core.files.read_write import atomic_write
 from ...nn import TensorProduct
 from ..config import find_config
 from ..kernels import DIRECTIONS

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 
 from ...integrations import Report, accelerate
-from ...testing.peers.atoms import rounded
-from ...testing.peers.networks import NETWORKS, Subject, absent
 from ..config import check_known
 from ..measure import describe, refusal, threads
+from ..peers.atoms import rounded
+from ..peers.networks import NETWORKS, Subject, absent
 from ..results import Record, Say, number, quiet
 from .check import CPU, bounds, wrong_in_float64
 from .entrants import EAGER, EXACT, FORCES, PEER, TRAINING, Maker, Tables, eager

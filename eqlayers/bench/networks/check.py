@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...testing.peers.networks import Subject
+from ..peers.networks import Subject
 from .entrants import EXACT, LIMITS, PEER, TABLES, Entrant, Maker, Tables, enter
 
 #: How far two ways to compute the same numbers may be apart, in rounding errors of the plain network: the largest of

@@ -14,7 +14,7 @@ from ase.optimize import FIRE
 from torch import Tensor
 
 from ...simulate.dynamics import DynamicsSettings, give_velocities
-from ...testing.peers.networks import Subject
+from ..peers.networks import Subject
 from ..results import Record, Say
 from .entrants import EXACT, FORCES, OWN, Entrant, Maker, Tables, enter, evaluate_potential
 from .symmetrix import ase_atoms

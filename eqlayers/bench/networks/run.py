@@ -16,8 +16,6 @@ from ... import models
 from ...core.checks import check_flag
 from ...core.errors import ConfigError
 from ...integrations import from_mace, from_nequip
-from ...testing.peers.atoms import Place, crystal, repeats, rounded
-from ...testing.peers.networks import PACKAGES, Subject, absent
 from ..config import DEVICE, Field, Known, check_known, find_config, read_config, read_fields
 from ..measure import (
     describe,
@@ -27,6 +25,8 @@ from ..measure import (
     release,
     threads,
 )
+from ..peers.atoms import Place, crystal, repeats, rounded
+from ..peers.networks import PACKAGES, Subject, absent
 from ..results import Record, Say, goal, nothing, quiet
 from ..step import LoadBatch
 from .check import SAMPLES, bounds, wrong_in_float64

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...testing.peers.atoms import Place
-from ...testing.peers.networks import Subject
+from ..peers.atoms import Place
+from ..peers.networks import Subject
 from ..products.peers import Refusal
 
 PACKAGE = "symmetrix-xl"

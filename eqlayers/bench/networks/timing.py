@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...testing.peers.networks import Subject
 from ..measure import Call, alternate, free_memory, peak_extra, ratio, refusal, summary, threads
+from ..peers.networks import Subject
 from ..products.peers import why_refused
 from ..results import OURS, Record, Say
 from .check import Bounds, Errors, Outcome, compare, force_loss, run

@@ -9,8 +9,8 @@ import numpy as np
 from ase.data import covalent_radii
 from numpy.typing import NDArray
 
+from eqlayers.atoms.periodic import structure_neighbors
 from eqlayers.data.structures import StructureArrays
-from eqlayers.periodic import structure_neighbors
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

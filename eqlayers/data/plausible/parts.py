@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from eqlayers.atoms.elements import symbols_of
 from eqlayers.data.neighbors import StructureEdges, check_edges
 from eqlayers.data.plausible.rows import BOUND, forces_of, named
 from eqlayers.data.structures import StructureArrays, check_structures
-from eqlayers.elements import symbols_of
 
 from ...core.errors import DataError
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from eqlayers.atoms.units import unit_size
 from eqlayers.data.plausible.ratios import Ratio
-from eqlayers.units import unit_size
 
 _ALIKE, _MOST = 0.25, 2  # explanations whose costs differ by less are given, so many at most
 #: Labels as subjects of sentences.

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...atoms.elements import covalent_radius, read_species
 from ...core.checks import check_floating, check_number
 from ...core.errors import ShapeError
 from ...core.graph import Graph, check_graph, check_index, check_lengths
-from ...elements import covalent_radius, read_species
 from ..base.module import KeepsFloat64
 
 

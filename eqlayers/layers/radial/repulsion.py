@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...atoms.elements import COVALENT_RADII, covalent_radius, read_species
 from ...core.backends.rows import summed_rows
 from ...core.checks import check_number, check_type
 from ...core.errors import IndexRangeError
 from ...core.graph import Graph, check_graph, check_index, check_lengths
 from ...core.torch_internals import being_traced
-from ...elements import COVALENT_RADII, covalent_radius, read_species
 from ..base.module import KeepsFloat64
 from ..harmonics.edge_geometry import EdgeVectors
 from .cutoffs import PolynomialCutoff

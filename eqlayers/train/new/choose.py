@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from ...atoms.elements import SYMBOLS, symbols_of
 from ...core.errors import DataError
 from ...data.plausible import check_parts, check_shifts
 from ...data.splits import split_structures
 from ...data.statistics import without_training
 from ...data.targets import NO_UNIT
-from ...elements import SYMBOLS, symbols_of
 from .look import Look, described
 from .property import Setting, choose_property
 

@@ -11,14 +11,15 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any
 
-from ...arguments import ArgumentParser
+from ...atoms.structure_files import files_of
+from ...atoms.units import read_units
+from ...cli.arguments import ArgumentParser
 from ...core.errors import ConfigError
+from ...core.files.read_write import atomic_write, check_output, plain_name
+from ...core.files.yaml_files import read_yaml
 from ...data.embedded import TRAJECTORIES
 from ...data.readers import read_keys
 from ...data.targets import NO_UNIT
-from ...files import atomic_write, check_output, plain_name, read_yaml
-from ...structure_files import files_of
-from ...units import read_units
 from ..configuration import last_value, near_files, typed_value
 from ..run import run_folder
 from .choose import Choices, as_yaml, choose

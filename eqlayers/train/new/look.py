@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...atoms.elements import symbols_of
 from ...core.errors import DataError, EqlayersWarning
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.neighbors import StructureEdges, structure_edges
@@ -17,7 +18,6 @@ from ...data.propertymodule import keys_of
 from ...data.readers import Keys, StructureFile, Units, read_file
 from ...data.statistics import lone_atoms
 from ...data.structures import StructureArrays
-from ...elements import symbols_of
 
 #: Angstrom: the longest cutoff that is thought of; lists of neighbours reach so far.
 FARTHEST = 7.0

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...atoms.database import database_units
 from ...data.targets import NO_UNIT
-from ...database import database_units
 from .look import Look
 
 _BETTER = 0.5  # of the other fit's errors: less decides

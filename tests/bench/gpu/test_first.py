@@ -17,7 +17,7 @@ from eqlayers.bench.gpu.bounds import TIMES_BOUND
 from eqlayers.bench.gpu.first import BUDGET, FILE, LEAST, STAGES, Setting, Stage, run_first_gpu
 from eqlayers.bench.report import count_goals, page
 from eqlayers.bench.results import load
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,13 +9,13 @@ import torch
 
 from eqlayers.bench.cli import run
 from eqlayers.bench.networks import accelerate
+from eqlayers.bench.peers import networks as network_subjects
+from eqlayers.bench.peers.atoms import Place, clusters
 from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report
 from eqlayers.integrations.kinds import AcceleratedGate
-from eqlayers.testing.peers import networks as network_subjects
-from eqlayers.testing.peers.atoms import Place, clusters
 
 SMALL = clusters((4, 1))
 

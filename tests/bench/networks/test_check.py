@@ -10,9 +10,9 @@ from torch import Tensor
 
 from eqlayers.bench.networks.check import SAMPLES, Bounds, bounds, compare, directions, gap, run
 from eqlayers.bench.networks.entrants import EXACT, PEER, TABLES, Entrant
+from eqlayers.bench.peers.atoms import crystal, rounded
+from eqlayers.bench.peers.networks import Subject
 from eqlayers.models import Potential
-from eqlayers.testing.peers.atoms import crystal, rounded
-from eqlayers.testing.peers.networks import Subject
 
 
 class Toy(torch.nn.Module):

@@ -16,11 +16,11 @@ from eqlayers.bench.networks.dynamics import compared, drift
 from eqlayers.bench.networks.entrants import EXACT, TABLES
 from eqlayers.bench.networks.run import run_dynamics
 from eqlayers.bench.networks.timing import Series
+from eqlayers.bench.peers.atoms import clusters
+from eqlayers.bench.peers.networks import Subject
 from eqlayers.bench.report import tables
 from eqlayers.bench.results import quiet
 from eqlayers.errors import ConfigError
-from eqlayers.testing.peers.atoms import clusters
-from eqlayers.testing.peers.networks import Subject
 
 pytestmark = pytest.mark.xdist_group("bench networks")  # as test_networks.py: the same kernels
 FIELDS = {

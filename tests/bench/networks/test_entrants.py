@@ -22,8 +22,8 @@ from eqlayers.bench.networks.entrants import (
     makers,
     of_models,
 )
-from eqlayers.testing.peers.atoms import clusters
-from eqlayers.testing.peers.networks import Subject
+from eqlayers.bench.peers.atoms import clusters
+from eqlayers.bench.peers.networks import Subject
 from tests.bench.networks.test_check import Toy, evaluate
 
 CPU, TABLES = torch.device("cpu"), Tables(50, 1e-3)

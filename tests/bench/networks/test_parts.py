@@ -7,8 +7,8 @@ import torch
 
 from eqlayers import Graph, nn
 from eqlayers.bench.networks.parts import KERNELS, PRODUCTS, kind_of_form, time_by_part
+from eqlayers.bench.peers.atoms import crystal
 from eqlayers.models import MACE, Potential
-from eqlayers.testing.peers.atoms import crystal
 
 
 def test_kernels_are_told_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:

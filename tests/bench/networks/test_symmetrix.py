@@ -16,8 +16,8 @@ from eqlayers.bench.networks.check import Bounds, compare, run
 from eqlayers.bench.networks.entrants import BESIDE_SYMMETRIX, PEER, Entrant, Tables, enter, makers, of_models
 from eqlayers.bench.networks.run import judged
 from eqlayers.bench.networks.symmetrix import MISSING, _last, symmetrix
-from eqlayers.testing.peers.atoms import crystal
-from eqlayers.testing.peers.networks import Subject
+from eqlayers.bench.peers.atoms import crystal
+from eqlayers.bench.peers.networks import Subject
 
 PREPARED, BY_ASE, OURS_BY_ASE = BESIDE_SYMMETRIX
 TABLES = Tables(250, 1e-4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.models import MACE, Potential, load_potential, save_potential
 
 from .test_from_mace import EPS, SPECIES, batch_of, make

@@ -18,7 +18,7 @@ from mace.cli import run_train
 from mace.tools import build_default_arg_parser
 from mace.tools.scripts_utils import extract_config_mace_model
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report, accelerate
 from eqlayers.integrations import mace as programs

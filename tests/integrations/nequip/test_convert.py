@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eqlayers.cli import main
+from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError
 from eqlayers.models import NequIP, Potential, load_potential, save_potential
 

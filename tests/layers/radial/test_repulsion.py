@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from eqlayers import Graph
-from eqlayers.elements import COVALENT_RADII, covalent_radius
+from eqlayers.atoms.elements import COVALENT_RADII, covalent_radius
 from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
 from eqlayers.nn import ZBL, EdgeGeometry, EdgeVectors
 

@@ -1,0 +1,52 @@
+"""Constraints of ASE: directions along which atoms are free to move, and atoms that are held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import DataError
+
+
+def free_directions(atoms: Any) -> NDArray[np.float64] | None:
+    """``[A, 3, 3]``: what constraints of ASE, or the ``move_mask`` of a file, leave of forces along x, y and z.
+
+    None without constraints.
+    """
+    if not atoms.constraints:
+        return None
+    free = np.tile(np.eye(3), (len(atoms), 1, 1))
+    for constraint in atoms.constraints:
+        if type(constraint).__name__ in ("FixAtoms", "FixCartesian", "FixedLine", "FixedPlane", "FixScaled"):
+            for axis in range(3):
+                column = np.ascontiguousarray(free[:, :, axis])
+                try:
+                    constraint.adjust_forces(atoms, column)
+                except IndexError as error:
+                    raise DataError(
+                        f"constraints must hold atoms of the structure, which has {len(atoms)}, got {constraint}: "
+                        f"{error}. Repair the file, or remove them by atoms.set_constraint()."
+                    ) from error
+                free[:, :, axis] = column
+    return free
+
+
+def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) -> NDArray[np.bool_]:
+    """``[A]``: atoms that are held along some direction, along which their forces are 0, as ASE writes them.
+
+    Example:
+        >>> forces, free = np.array([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0]]), np.tile(np.diag([1.0, 0.0, 1.0]), (2, 1, 1))
+        >>> held_atoms(forces, free).tolist()
+        [True, False]
+    """
+    held_ones = np.zeros(len(forces), bool)
+    if free is None:
+        return held_ones
+    for atom in np.flatnonzero((free != np.eye(3)).any(axis=(1, 2))):
+        vectors, sizes, _ = np.linalg.svd(free[atom])
+        held = vectors[:, sizes < 1e-6]  # two planes leave forces in the second, so the way there says nothing
+        part = np.abs(held.T @ forces[atom]).max(initial=0.0) if held.shape[1] else np.inf
+        held_ones[atom] = part <= 1e-7 + 1e-6 * np.abs(forces[atom]).max()
+    return held_ones

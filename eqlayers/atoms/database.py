@@ -1,0 +1,78 @@
+"""Databases of ASE, with labels and units as schnetpack keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import ConfigError, needs_packages
+from .labels import KEYS
+from .units import unit_size
+
+with needs_packages("eqlayers.atoms.database", "train"):
+    from ase import Atoms
+    from ase.db import connect
+
+__all__ = ["database_structures", "database_units", "size_of_unit"]
+
+#: Name of the unit of positions among the units of labels.
+PLACES = "positions"
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """The database; ASE would make one where there is none, and fill an empty file."""
+    if not file.is_file() or not file.stat().st_size:
+        raise OSError(f"no database, but {'an empty file' if file.is_file() else 'nothing'}")
+    with connect(str(file), type="db") as database:
+        yield database
+
+
+def database_structures(file: Path, which: int | slice = slice(None)) -> Iterator[Atoms]:
+    """Structures of a database, with the arrays beside them, in which schnetpack keeps all labels.
+
+    Args:
+        file: The database.
+        which: Of its rows; no other is read.
+    """
+    with _opened(file) as database:
+        rows = range(database.count())[which]
+        places = [rows] if isinstance(rows, int) else rows
+        if not isinstance(rows, int) and rows.step == 1:
+            selected = database.select(offset=rows.start, limit=len(rows)) if len(rows) else iter(())
+        else:
+            selected = (row for place in places for row in database.select(offset=place, limit=1))
+        for row in selected:
+            atoms = row.toatoms()
+            for name, value in {**row.key_value_pairs, **row.data}.items():
+                try:
+                    array = np.asarray(value)
+                except ValueError:  # lists of several lengths are no label
+                    continue
+                batch = array.ndim > (2 if name in KEYS["forces"] else 1) and array.shape[0] == 1
+                atoms.info[name] = array[0] if batch else array  # schnetpack's batch of one
+            yield atoms
+
+
+def database_units(file: Path) -> dict[str, str]:
+    """Units that the metadata of a database say as schnetpack does, by the name of an array, and of ``positions``."""
+    try:
+        with _opened(file) as database:
+            said = database.metadata
+    except Exception:  # no database: the reader of the structures says so
+        return {}
+    named = said.get("_property_unit_dict")
+    units = {str(name): str(unit) for name, unit in named.items() if unit} if isinstance(named, dict) else {}
+    return units | ({PLACES: str(said["_distance_unit"])} if said.get("_distance_unit") else {})
+
+
+def size_of_unit(file: Path, quantity: str, unit: str) -> float:
+    """The factor from a unit of a database to this package's; see :func:`eqlayers.atoms.units.unit_size`."""
+    try:
+        return unit_size(quantity, unit)
+    except ConfigError as error:
+        raise ConfigError(f"units in the metadata of {file} must be known ones: {error}") from None

@@ -1,0 +1,223 @@
+"""Structures in files that ASE reads: several files by one name, a part of a file, and errors with frame and line."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from glob import glob, has_magic
+from io import StringIO, TextIOWrapper
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from ..core.checks import check_path
+from ..core.errors import DataError, EqlayersError, EqlayersWarning, MissingPackageError, needs_packages
+from .database import database_structures
+
+with needs_packages("eqlayers.atoms.structure_files", "train"):
+    from ase import Atoms
+    from ase.io import iread
+    from ase.io.extxyz import key_val_str_to_dict, read_xyz
+    from ase.io.formats import filetype, open_with_compression
+    from ase.stress import voigt_6_to_full_3x3_stress
+    from ase.utils import string2index
+
+#: An index or a slice.
+Which = int | slice
+T = TypeVar("T")
+_ENDINGS = re.compile(r"^[^.].*\.(xyz|extxyz|traj)(\.gz|\.bz2|\.xz|\.zst)?$")  # of structures in a folder
+_PART = re.compile(r"(.+)@(-?\d+|-?\d*:-?\d*(?::-?\d*)?)")
+#: u, of deuterium and tritium, which are hydrogen.
+_ISOTOPES = {"D": 2.014101778, "T": 3.016049281}
+_ISOTOPE = re.compile(r"(?m)^(\s*)([DT])(?=\s)")
+_ASYMMETRY = 0.1  # of the largest number: more is no noise
+_MATRIX = re.compile(r"(?<!\S)(stress|virial)=")
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|\{[^}]*\}|\[[^\]]*\]")
+#: What a line and the words of ASE show, and what helps.
+_ADVICE = (
+    (re.compile(r"\*\*"), "Such a number was too long for its column: write the frame again, with more digits"),
+    (re.compile(r"[\d.][dD][+-]?\d"), r"Write exponents with E: sed -E 's/([0-9.])[dD]([-+]?[0-9])/\1E\2/g'"),
+    (re.compile(r"'[A-Z][a-z]?\W?\d+' is no element"), "Write the symbol of the element without a number"),
+    (re.compile("no text in UTF-8"), "Convert the file: iconv -f latin1 -t utf-8"),
+    (re.compile("atoms and has"), "Correct the number, or complete the frame"),
+    (re.compile("assign tuple of length"), "Complete the columns that the header names"),
+)
+
+
+class Found(NamedTuple):
+    """A structure of a file, the number of its frame from 0, and its name for messages: frame and line of the text."""
+
+    atoms: Atoms
+    frame: int
+    name: str
+
+
+def is_asymmetric(matrix: Any) -> bool:
+    """Whether the halves of a matrix differ by more than noise, as where only one of them was stored."""
+    off = np.abs(matrix - matrix.T).max()
+    single = off > 0 and any(not half.any() for half in (np.triu(matrix, 1), np.tril(matrix, -1)))
+    return bool(single or off > _ASYMMETRY * np.abs(matrix).max())
+
+
+def files_of(path: str | Path) -> tuple[list[Path], Which]:
+    """Files of a file, a folder or a pattern (``runs/*.xyz``), and which structures: all, or of ``a.xyz@0:100``."""
+    place, which = Path(check_path("path", path, "a file of structures")), cast(Any, slice(None))
+    if not place.exists() and (part := _PART.fullmatch(str(place))):
+        place, which = Path(part[1]), string2index(part[2])
+    if place.is_file() or not (place.is_dir() or has_magic(str(place))):
+        return [place] if place.is_file() else [], which
+    names = place.iterdir() if place.is_dir() else map(Path, glob(str(place), recursive=True))
+    files = sorted(file for file in names if file.is_file())
+    return [file for file in files if not place.is_dir() or _ENDINGS.search(file.name)], which
+
+
+def structures_of(
+    file: Path, which: Which = slice(None), twice: dict[str, list[str]] | None = None
+) -> Iterator[Found | str]:
+    """Structures of a file that ASE reads, one by one, and for each bad frame a sentence with line, reason and remedy.
+
+    ``which`` takes some of them; ``twice`` receives keys that stand twice in a header, with the names of these frames.
+    """
+    try:
+        with _unpacked(file) as plain:
+            if file.suffix != ".db" and filetype(str(plain)) == "extxyz":
+                with TextIOWrapper(open_with_compression(str(plain), "rb"), "utf-8-sig", "surrogateescape") as lines:
+                    for chunk in taken(_chunks(lines, file), which):
+                        yield _structure(*chunk, {} if twice is None else twice)
+                return
+            others = iread(str(plain), which, do_not_split_by_at_sign=True)
+            every = database_structures(file, which) if file.suffix == ".db" else others
+            numbers = count(which) if isinstance(which, int) else count(which.start or 0, which.step or 1)
+            for frame, atoms in zip(numbers, every, strict=False):
+                yield Found(atoms, frame, f"row {frame}")
+    except EqlayersError:
+        raise
+    except Exception as error:  # readers of a hundred formats fail in as many ways
+        raise DataError(
+            f"{file} must be whole and of a format that ASE reads, got {type(error).__name__}: "
+            f"{' '.join(str(error).split())}. Make or fetch it again, or convert it to extended XYZ."
+        ) from error
+
+
+def taken(items: Iterable[T], which: Which) -> Iterable[T]:
+    """Some of the items; where the last one is asked for, no other is held."""
+    if which == -1:
+        return deque(items, 1)
+    if isinstance(which, int):
+        which = slice(which, which + 1 or None)
+    forward = min(which.start or 0, which.stop or 0, which.step or 1) >= 0
+    return islice(items, which.start, which.stop, which.step) if forward else list(items)[which]
+
+
+@contextmanager
+def _unpacked(file: Path) -> Iterator[Path]:
+    """The file, or where it is packed by zstd, which ASE does not read, its content in a temporary folder."""
+    if file.suffix != ".zst":
+        yield file
+        return
+    try:
+        import zstandard  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{file} must be unpacked by zstandard, which is not installed. Type: pip install zstandard."
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
+        plain = Path(folder) / file.stem
+        unpack = zstandard.ZstdDecompressor().decompressobj()  # zstandard.open takes a cut file for whole
+        with file.open("rb") as packed, plain.open("wb") as unpacked:
+            while part := unpack.unused_data or packed.read(2**20):
+                unpack = zstandard.ZstdDecompressor().decompressobj() if unpack.eof else unpack
+                unpacked.write(unpack.decompress(part))
+        if not unpack.eof:
+            raise EOFError("an end before its content ends")
+        yield plain
+
+
+# ---- extended XYZ -------------------------------------------------------------------------------------------------
+
+
+def _chunks(lines: Iterable[str], file: Path) -> Iterator[tuple[int, int, list[str]]]:
+    """Frames: number, first line, and lines: a number alone, the header, and all until a number alone or empty line."""
+    frame, first, line = 0, 0, "\n"
+    chunk: list[str] = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if len(chunk) != 1 and (not text or text.isdigit()):
+            if chunk:
+                yield frame, first, chunk
+                frame += 1
+            chunk = []
+        if text or chunk:
+            first = first if chunk else number
+            chunk.append(line)
+    if chunk:
+        yield frame, first, chunk
+    if not line.endswith("\n"):
+        text = "does not end with a line break: the last number may be cut off. Compare its size with the original's"
+        warnings.warn(f"{file} {text}", EqlayersWarning, stacklevel=2)
+
+
+def _structure(frame: int, first: int, lines: list[str], twice: dict[str, list[str]]) -> Found | str:
+    """The structure of a frame, which ASE reads, or the line that cannot be read."""
+    number = len(lines) - 2 - sum(line.lstrip().startswith("VEC") for line in lines[-3:])
+    place, line, name = 0, lines[0], f"frame {frame}, line "
+    if not line.strip().isdigit() or int(line) != number:
+        words = f"the frame says {line.strip():.60} atoms and has {max(number, 0)} lines of atoms"
+    else:
+        keys = re.findall(r"(?:^|\s)([^\s=]+)=", _QUOTED.sub("", lines[1]))
+        for key in {key for key in keys if keys.count(key) > 1}:
+            twice.setdefault(key, []).append(f"{name}{first}")
+        try:
+            (text := "".join(lines)).encode()
+            return Found(_parsed(lines), frame, f"{name}{first}")
+        except UnicodeEncodeError as error:
+            place, words = text.count("\n", 0, error.start), "the line is no text in UTF-8"
+        except Exception as error:  # ASE's own, of many classes
+            place, problem = _located(lines, error)
+            words = f"{problem} is no element" if isinstance(problem, KeyError) else " ".join(str(problem).split())
+        line = lines[place]
+    advice = next((advice for shown, advice in _ADVICE if shown.search(f"{words} {line}")), "Repair the frame")
+    return f"{name}{first + place}: {words.rstrip('.')}. {advice}"
+
+
+def _parsed(lines: list[str]) -> Atoms:
+    """The structure of a frame; D and T are hydrogen of another mass."""
+    head, body = "".join(lines[:2]), "".join(lines[2:])
+    if _ISOTOPE.search(body) is None:
+        return next(read_xyz(StringIO(head + body), 0, _header))
+    atoms = next(read_xyz(StringIO(head + _ISOTOPE.sub(r"\1H", body)), 0, _header))
+    if not atoms.has("masses"):
+        isotopes = [isotope[2] if (isotope := _ISOTOPE.match(line)) else "" for line in lines[2:]]
+        atoms.set_masses([_ISOTOPES.get(*pair) for pair in zip(isotopes, atoms.get_masses(), strict=False)])
+    return atoms
+
+
+def _header(text: str) -> dict[str, Any]:
+    """Values of a header, as ASE reads it; stress and virial may be six numbers, in the order of Voigt.
+
+    Nine that are no symmetric matrix stay nine numbers: ASE would take one half of them.
+    """
+    values: dict[str, Any] = key_val_str_to_dict(_MATRIX.sub(r"any_\1=", text))
+    for name in ("stress", "virial"):
+        if f"any_{name}" in values:
+            numbers = np.asarray(values.pop(f"any_{name}"))
+            full = voigt_6_to_full_3x3_stress(numbers) if numbers.size == 6 else numbers
+            symmetric = full.size == 9 and not is_asymmetric(full := full.reshape(3, 3))
+            values[name] = 0.5 * (full + full.T) if symmetric else numbers
+    return values
+
+
+def _located(lines: list[str], error: Exception) -> tuple[int, Exception]:
+    """The first line of a frame that cannot be read by itself, and the error."""
+    for place in range(1, len(lines)):
+        try:
+            _parsed([f"{min(place - 1, 1)}\n", lines[1], *lines[place : place + 1][: place - 1]])
+        except Exception as problem:
+            return place, problem
+    return 0, error

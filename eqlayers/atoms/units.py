@@ -1,0 +1,125 @@
+"""Units of labels as texts, such as "kcal/mol/Angstrom", and their size in eV, Angstrom and elementary charges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ase import units as ase_units
+
+from ..core.checks import check_choice, check_type
+from ..core.errors import ConfigError
+
+__all__ = ["DEFAULT_UNITS", "OPEN", "PERIODIC", "read_units", "unit_of", "unit_size"]
+
+PERIODIC, OPEN = "periodic", "nonperiodic"  # groups of structures
+
+#: Quantities with a unit, and the one that they have inside of the package.
+DEFAULT_UNITS = {
+    "pos": "Angstrom",
+    "energy": "eV",
+    "forces": "eV/Angstrom",
+    "stress": "eV/Angstrom^3",
+    "virial": "eV",
+    "dipole": "e*Angstrom",
+    "polarizability": "Angstrom^3",
+}
+#: Powers of energy, length, charge and moles. Joules and calories are per mole: a molecule has 1e-21 of them.
+_ENERGY, _LENGTH, _CHARGE, _MOLES, _OF_MOLES = (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 0, 0, 1)
+_DIMENSIONS = {
+    "pos": _LENGTH,
+    "energy": _ENERGY,
+    "forces": (1, -1, 0, 0),
+    "stress": (1, -3, 0, 0),
+    "virial": _ENERGY,
+    "dipole": (0, 1, 1, 0),
+    "polarizability": (0, 3, 0, 0),
+}
+# name: size in ASE's units, dimension
+_UNITS: dict[str, tuple[float, tuple[int, ...]]] = {
+    "eV": (1.0, _ENERGY),
+    "meV": (1e-3, _ENERGY),
+    "Hartree": (ase_units.Hartree, _ENERGY),
+    "Rydberg": (ase_units.Rydberg, _ENERGY),
+    "kcal": (ase_units.kcal, _OF_MOLES),
+    "kJ": (ase_units.kJ, _OF_MOLES),
+    "J": (ase_units.J, _OF_MOLES),
+    "mol": (ase_units.mol, _MOLES),
+    "Angstrom": (1.0, _LENGTH),
+    "Bohr": (ase_units.Bohr, _LENGTH),
+    "nm": (ase_units.nm, _LENGTH),
+    "GPa": (ase_units.GPa, (1, -3, 0, 0)),
+    "kbar": (1e3 * ase_units.bar, (1, -3, 0, 0)),
+    "bar": (ase_units.bar, (1, -3, 0, 0)),
+    "e": (1.0, _CHARGE),
+    "Debye": (ase_units.Debye, (0, 1, 1, 0)),
+}
+_SAME = {"Ha": "Hartree", "Eh": "Hartree", "Ry": "Rydberg", "A": "Angstrom", "Ang": "Angstrom", "Å": "Angstrom"}
+_SAME |= {"a0": "Bohr", "bohr": "Bohr", "hartree": "Hartree", "angstrom": "Angstrom", "D": "Debye", "debye": "Debye"}
+
+
+def unit_size(quantity: str, unit: Any) -> float:
+    """The factor from a unit to eV, Angstrom and elementary charges.
+
+    Args:
+        quantity: One of ``DEFAULT_UNITS``.
+        unit: A product of names: eV, meV, Hartree, Rydberg, kcal, kJ, J, mol, Angstrom, Bohr, nm, GPa, kbar, bar, e,
+            Debye; "/" divides by the name that follows, "^3" is a power.
+
+    Raises:
+        ConfigError: A name that is not known, or a unit of another quantity.
+
+    Example:
+        >>> unit_size("energy", "meV"), round(unit_size("forces", "Hartree/Bohr"), 4)
+        (0.001, 51.4221)
+    """
+    check_choice("units", quantity, DEFAULT_UNITS)
+    text = check_type(f"units of {quantity}", unit, str, f"a text such as {DEFAULT_UNITS[quantity]!r}", "Pass a text.")
+    size, dimension = 1.0, [0, 0, 0, 0]
+    for factor_text in re.split(r"(?=[*/])", f"*{text.replace(' ', '')}")[1:]:
+        parsed = re.fullmatch(r"([*/])([^\W\d_]+\d?)(?:\^(\d))?", factor_text)
+        sign, name, power = parsed.groups() if parsed else ("", factor_text, None)
+        known_name = _SAME.get(name, name)
+        if known_name not in _UNITS:
+            names = ", ".join([*_UNITS, *_SAME])
+            raise ConfigError(f"units of {quantity} must be made of {names}, got {unit!r}. Use these names.")
+        times = (-1 if sign == "/" else 1) * int(power or 1)
+        factor, powers = _UNITS[known_name]
+        size *= factor**times
+        dimension = [total + times * single for total, single in zip(dimension, powers, strict=True)]
+    if tuple(dimension) != _DIMENSIONS[quantity]:
+        raise ConfigError(
+            f"units of {quantity} must be of the kind {DEFAULT_UNITS[quantity]}, got {unit!r}, which measures "
+            "something else. Write for example 'Hartree/Bohr' for forces, and 'kcal/mol', not 'kcal', for energies."
+        )
+    return size
+
+
+def unit_of(units: Mapping[str, Any], quantity: str, group: str, periodic: bool) -> str:
+    """The unit of a quantity of a structure: of its config_type, else of its periodicity, else of all.
+
+    Example:
+        >>> unit_of({"energy": "Ha", "groups": {"periodic": {"energy": "eV"}}}, "energy", "bulk", True)
+        'eV'
+    """
+    groups = units.get("groups", {})
+    of = next((name for name in (group, PERIODIC if periodic else OPEN) if quantity in groups.get(name, ())), None)
+    return str(units.get(quantity, DEFAULT_UNITS[quantity]) if of is None else groups[of][quantity])
+
+
+def read_units(units: Any) -> dict[str, Any]:
+    """Units by quantity, each checked; ``groups`` has units by config_type, or "periodic", "nonperiodic": `unit_of`.
+
+    Raises:
+        ConfigError: No mapping, or a quantity or a unit that is not known.
+    """
+    fix = "Pass units={'energy': 'Hartree', 'forces': 'Hartree/Bohr'}."
+    what = "a mapping from quantity to unit"
+    checked = dict(check_type("units", {} if units is None else units, Mapping, what, fix))
+    groups = check_type("units.groups", checked.pop("groups", {}), Mapping, "a mapping from group to units", fix)
+    of_groups = {name: dict(check_type(f"units.groups.{name}", of, Mapping, what, fix)) for name, of in groups.items()}
+    for mapping in (checked, *of_groups.values()):
+        for quantity, unit in mapping.items():
+            unit_size(quantity, unit)
+    return {**checked, **({"groups": of_groups} if of_groups else {})}

@@ -1,0 +1,1 @@
+"""The command `eqlayers`: its parser, its help, and what it shows while it works."""

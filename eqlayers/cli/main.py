@@ -1,0 +1,330 @@
+"""The command `eqlayers`. Training and benchmarks need seconds to import, so only their commands import them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+TRAINING = {
+    "new": "look at structures and write a commented configuration: eqlayers new my.xyz",
+    "fit": "train, then test the best weights",
+    "warmup": "compile the kernels of a fit ahead of it",
+    "validate": "errors on the validation part",
+    "test": "errors on the test part, with table, metrics.json and pictures",
+    "predict": "write predictions.csv; with -m, energies and forces of structures by a potential",
+}
+
+POTENTIALS = {
+    "check": "measure what every potential must satisfy: eqlayers check MODEL",
+    "relax": "move atoms to a minimum of the energy",
+    "md": "molecular dynamics",
+    "select": "the structures of a pool that are worth a label: eqlayers select pool.xyz -m committee/",
+}
+
+#: A warning of torch; mace-torch sets the variable to read its models, and its user has nothing to change.
+_READS_ALL = "Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD detected"
+
+BENCH = "measure speed and memory beside peers: run, report, first-gpu, step, networks, cold, overhead, accelerate"
+
+CACHE = {"info": "where they are and how much room they take", "clear": "remove all of them"}
+
+EPILOG = """\
+from structures to a potential in three commands:
+  eqlayers new my.xyz                                                                      (writes my.yaml)
+  eqlayers fit my.yaml                                                                     (or: eqlayers fit my.xyz)
+  eqlayers check runs/my/potential.pt
+
+training commands take a configuration file, and every key in it as an option:
+  eqlayers fit configs/qm9_mini.yaml
+  eqlayers fit configs/qm9_mini.yaml --model.learning_rate 2e-3 --name faster
+  eqlayers fit configs/qm9_mini.yaml --resume                                              (go on)
+  eqlayers fit configs/ethanol.yaml --committee 4                                          (a committee)
+  eqlayers test configs/qm9_mini.yaml
+  eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
+  eqlayers fit --help                                                                      (the options)
+
+potentials are files of save_potential or checkpoints, and these commands have their own help:
+  eqlayers info model.pt
+  eqlayers check model.pt
+  eqlayers relax crystal.cif -m model.pt --cell
+  eqlayers md relaxed.xyz -m model.pt --ensemble nvt --temperature 300 --steps 10000
+  eqlayers predict structures.xyz -m model.pt -o predicted.xyz
+  eqlayers select pool.xyz -m runs/ethanol --most 50                                       (what to label next)
+  eqlayers convert my.model -o my.pt                                                       (from MACE, NequIP, and back)
+
+benchmarks have subcommands, each with its own help:
+  eqlayers bench run smoke
+  eqlayers bench networks ours
+  eqlayers bench --help
+
+beside mace-torch, with the options of mace_run_train:
+  eqlayers mace train --config water.yaml
+  eqlayers mace lammps water.model water-mliap.pt                                          (or: runs/water/potential.pt)
+
+kernels that were compiled for CPUs are kept on disk:
+  eqlayers cache info
+  eqlayers cache clear
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        Exit status: 0, 1 for a check that fails or a relaxation that does not converge, 2 for input that cannot be
+        used, 130 after Ctrl-C, or 141 if the reader of the output is gone.
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    from ..core.errors import EqlayersError
+    from ..core.memory import keep_memory
+    from .training_help import asks_for_general_help, general_help
+
+    keep_memory()  # a setting of the process, which is ours here
+    try:
+        if asks_for_general_help(args):
+            print(general_help(args[0]), end="")
+            return 0
+        if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "convert", "mace"}):
+            return compute(args)
+        parsed = parser().parse_args(args)
+        if parsed.version:
+            from .. import __version__
+
+            print(f"eqlayers {__version__}")
+        elif parsed.command == "info":
+            import_old_e3nn()
+            info()
+        elif parsed.command == "cache":
+            cache(parsed.action)
+        else:
+            parser().print_help()
+    except EqlayersError as error:
+        print(f"eqlayers: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of the output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 the interpreter flushes it at the end
+        return 141
+    except OSError as error:
+        print(
+            f"eqlayers: error: files and folders of a command must be there and yours to write, got {error}. Check "
+            "path, permissions and free space.",
+            file=sys.stderr,
+        )
+        return 2
+    except KeyboardInterrupt as error:
+        print("; ".join(["eqlayers: interrupted", *map(str, error.args)]), file=sys.stderr)
+        return 130
+    return 0
+
+
+def import_old_e3nn(package: str = "e3nn") -> None:
+    """Import e3nn 0.4, which mace-torch needs, where it is installed.
+
+    Its constants hold slices, which torch.load refuses since torch 2.6 unless they are allowed, as they are here.
+    """
+    from importlib import import_module
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        old = version(package).startswith("0.4.")
+    except PackageNotFoundError:
+        return
+    if old:
+        from torch.serialization import safe_globals
+
+        with safe_globals([slice]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _READS_ALL)
+            import_module(f"{package}.o3")
+
+
+def compute(args: Sequence[str]) -> int:
+    """Hand over to a command that computes: it shows when it compiles, and has lines for warnings."""
+    import_old_e3nn()
+    from .notices import shown, warnings_as_lines
+
+    with shown(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _READS_ALL)
+        if args[0] == "mace":  # whose programs have a log for warnings
+            from ..integrations import mace
+
+            return mace.run(args[1:])
+        with warnings_as_lines():
+            if args[0] == "convert":
+                from ..integrations import convert
+
+                return convert.run(args[1:])
+            if of_potentials(args):
+                return potentials(args)
+            return bench(args[1:]) if args[0] == "bench" else train(args)
+
+
+def train(args: Sequence[str]) -> int:
+    """Hand over to the training command line, or say how to install what it needs."""
+    try:
+        from ..train import cli, committee, new, warmup
+    except ModuleNotFoundError as error:
+        return missing(error, "training", "train")
+    commands = {"new": new.run, "warmup": warmup.run}
+    if args[0] in commands:
+        commands[args[0]](args[1:])
+    elif committee.asked(args):
+        committee.run(args)
+    else:
+        cli.run(args)
+    return 0
+
+
+def of_potentials(args: Sequence[str]) -> bool:
+    """Whether a command is about potentials: two names belong to others as well, without a model.
+
+    Example:
+        >>> of_potentials(["predict", "a.xyz", "-m", "model.pt"]), of_potentials(["predict", "-c", "qm9.yaml"])
+        (True, False)
+        >>> of_potentials(["info", "model.pt"]), of_potentials(["info"])
+        (True, False)
+    """
+    name, *rest = args or [""]
+    options = {word.partition("=")[0] for word in rest}
+    if name == "predict":
+        return not options.isdisjoint({"-m", "--model"}) and options.isdisjoint({"-c", "--config"})
+    return name in POTENTIALS or (name == "info" and any(not word.startswith("-") for word in rest))
+
+
+def potentials(args: Sequence[str]) -> int:
+    """Hand over to the commands of potentials, or say how to install what they need."""
+    try:
+        from ..simulate import cli
+    except ModuleNotFoundError as error:
+        return missing(error, "potentials", "train")
+    return cli.run(args)
+
+
+def bench(args: Sequence[str]) -> int:
+    """Hand over to the benchmarks' command line, or say how to install what it needs."""
+    try:
+        from ..bench.cli import run
+
+        run(args, molecules)
+    except ModuleNotFoundError as error:
+        return missing(error, "benchmarks", "bench")
+    return 0
+
+
+def missing(error: ModuleNotFoundError, what: str, extra: str) -> int:
+    """Say which extra brings a package that is not installed; the package's own modules are no extra's."""
+    if (error.name or "").split(".")[0] == "eqlayers":
+        raise error
+    print(
+        f"eqlayers: error: {what} {'need' if what.endswith('s') else 'needs'} the packages of the extra `{extra}`; "
+        f"{error.name} is not installed. Install them: pip install 'eqlayers[{extra}]'",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def molecules(options: Mapping[str, Any]) -> Any:
+    """A training batch of real molecules for `eqlayers bench`, which stands below the data and cannot load them."""
+    from ..bench.step import Batch
+    from ..core.errors import ConfigError
+
+    try:
+        from ..data import MoleculeDataModule
+    except ImportError as error:
+        raise ConfigError(
+            f"`bench step`, `tables` and `networks ours` need the packages of the extra `train`, got {error}. "
+            f"Install them: pip install 'eqlayers[train]'"
+        ) from error
+    try:
+        data = MoleculeDataModule(**options)
+    except TypeError as error:
+        raise ConfigError(
+            f"data: expected options of MoleculeDataModule, got {dict(options)}: {error}. Correct them."
+        ) from error
+    data.setup()
+    batch, statistics = next(iter(data.train_dataloader())), data.statistics
+    return Batch(
+        *(batch.z, batch.pos, batch.edge_index, batch.batch, batch.num_graphs, batch.y),
+        *(statistics.shifts, statistics.scale, statistics.mean_neighbors),
+    )
+
+
+def info() -> None:
+    """Print versions, devices, and for a small layer on each device which backend runs and why the others do not."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    import torch
+
+    from .. import __version__
+    from ..nn import TensorProduct
+
+    print(f"eqlayers {__version__}, python {platform.python_version()}, {platform.machine()}")
+    for package in ("torch", "triton", "e3nn", "lightning", "torch-geometric"):
+        try:
+            print(f"  {package} {version(package)}")
+        except PackageNotFoundError:
+            print(f"  {package}: not installed")
+    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    print(f"cpu: {torch.get_num_threads()} threads")
+    for device in devices[1:]:
+        print(f"{device}: {torch.cuda.get_device_name(device)}")
+    layer = TensorProduct("8x0e+8x1o", "1x1o", "8x1o+8x0e", [(0, 0, 0, "uvu", True), (1, 0, 1, "uvu", True)])
+    for device in devices:
+        print(layer.explain(device))
+
+
+def cache(action: str) -> None:
+    """Print what the cache of compiled kernels holds, or empty it."""
+    from eqlayers_kernels.c.build import cache as disk
+
+    from ..core.errors import EqlayersError
+
+    if action == "info":
+        contents = disk.info()
+        print(f"folder   {contents.directory or 'none'}")
+        print(f"kernels  {contents.entries}")
+        print(f"size     {contents.size / 2**20:.1f} MiB of at most {contents.limit / 2**20:.0f} MiB")
+        print(f"problem  {contents.problem or 'none'}")
+        return
+    try:
+        removed = disk.clear()
+        print(f"removed {removed} {'kernel' if removed == 1 else 'kernels'} from {disk.directory()}")
+    except OSError as error:
+        raise EqlayersError(
+            f"the folder of compiled kernels must be yours to empty, got: {error}. Become its owner with write "
+            f"permission for yourself alone, or set EQLAYERS_CACHE_DIR to another folder."
+        ) from error
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of everything but training."""
+    from .arguments import ArgumentParser
+
+    top = ArgumentParser(
+        prog="eqlayers",
+        description="O(3)-equivariant layers for PyTorch.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="store_true", help="print the version")
+    commands = top.add_subparsers(dest="command", metavar="command")
+    rest = {
+        "bench": BENCH,
+        "convert": "a model of MACE or NequIP as a potential, and back: eqlayers convert my.model -o my.pt",
+        "mace": "MACE's own programs with these layers: mace train, as mace_run_train; mace lammps, a file for LAMMPS",
+        "info": "versions, devices, and the backends that can run here; info MODEL: what a potential is",
+    }
+    for name, about in (TRAINING | POTENTIALS | rest).items():
+        commands.add_parser(name, help=about)
+    about = "kernels compiled for CPUs and kept on disk: info, clear"
+    kept = commands.add_parser("cache", help=about, description=about)
+    kept.add_argument("action", choices=CACHE, help="; ".join(f"{name}: {what}" for name, what in CACHE.items()))
+    return top
+
+
+if __name__ == "__main__":  # python -m eqlayers.cli.main
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""Names that people guess: one table of hints, the nearest of known names, and the search in other parts.
+
+Modules answer a wrong name after ``answer_names(__name__)``. The exported names of a part are read from its
+source, so that finding a hint imports nothing but ``e3nn.o3``.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import dis
+import importlib
+import sys
+from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from types import FrameType
+from typing import Any
+
+from ..core.errors import UnknownImportError, UnknownNameError
+
+#: Parts whose exported names are searched, the first one that has a name wins.
+PARTS = (
+    "eqlayers", "eqlayers.nn", "eqlayers.functional", "eqlayers.models", "eqlayers.data", "eqlayers.testing",
+    "eqlayers.integrations", "eqlayers.simulate", "eqlayers.train", "eqlayers.sparse",
+    "eqlayers.atoms.periodic", "eqlayers.errors", "eqlayers.atoms.units",
+)  # fmt: skip
+
+_NETWORKS = "eqlayers.models.MACE, eqlayers.models.NequIP or eqlayers.models.Equiformer"
+_FOREIGN = "eqlayers.accelerate(model) for a model of mace-torch, nequip, Allegro or SevenNet"
+_FILE = "eqlayers.accelerate(torch.load(path, weights_only=False)), if you trust the file"
+
+#: Name or call to use -> names of other packages, and other words for it.
+_NAMES = {
+    "eqlayers.Irreps, which describes a torch.Tensor of shape [..., irreps.dim]": "IrrepsArray",
+    "eqlayers.Linear": "LinearRS AtomwiseLinear EquivariantLinear",
+    "eqlayers.TensorProduct with the instructions of eqlayers.paths": "ChannelWiseTensorProduct",
+    "eqlayers.paths(irreps_in1, irreps_in2, filter_ir_out)": "tp_out_irreps_with_instructions instructions",
+    "eqlayers.TensorProductConv, which gathers, multiplies and sums over the neighbours": "MessagePassing Convolution",
+    "torch.Tensor.index_add_, or eqlayers.TensorProductConv for messages": "scatter scatter_sum",
+    "eqlayers.testing.check_equivariance": "assert_equivariant equivariance_error",
+    "eqlayers.o3.wigner_3j": "clebsch_gordan",
+    "e3nn.io; eqlayers.nn.CartesianTensor is here": "io",
+    "eqlayers.functional.radial_basis, or a layer such as eqlayers.nn.GaussianBasis": "soft_one_hot_linspace",
+    "eqlayers.nn.RadialNetwork, which contains the radial basis and the envelope": "FullyConnectedNet MLP RadialMLP",
+    "eqlayers.nn.BesselBasis": "RadialEmbeddingBlock BesselRBF",
+    "eqlayers.nn.GaussianBasis": "GaussianRBF GaussianSmearing",
+    "eqlayers.nn.PolynomialCutoff": "PolynomialEnvelope",
+    "eqlayers.nn.Interaction": "InteractionBlock ConvNetLayer",
+    "eqlayers.nn.SymmetricContraction": "EquivariantProductBasisBlock",
+    "eqlayers.nn.SO2Convolution": "SO2Conv eSCNConv",
+    _NETWORKS: "SchNet PaiNN SO3net",
+    "eqlayers.models.MACE in a eqlayers.Potential": "ScaleShiftMACE",
+    "eqlayers.models.TFN": "TensorFieldNetwork",
+    "eqlayers.models.Structures, which eqlayers.data.StructureDataModule makes": "AtomicData Data Batch",
+    "eqlayers.Potential, which turns a network into energy, forces and stress": "NeuralNetworkPotential",
+    "eqlayers.load_potential(path)": "load load_model from_pretrained load_from_checkpoint",
+    "eqlayers.save_potential(potential, path)": "save save_model",
+    "eqlayers.Calculator(potential_or_path), ASE's calculator": (
+        "Calculator ASECalculator MACECalculator NequIPCalculator SevenNetCalculator SpkCalculator calculator"
+    ),
+    "eqlayers.data.StructureDataModule": "DataModule AtomsDataModule",
+    "eqlayers.data.read_structures": "read ASEAtomsData",
+    "eqlayers.data.MoleculeDataModule, or eqlayers.data.load_qm9 for the arrays": "QM9",
+    "the command `eqlayers fit`, or eqlayers.train with Lightning": "fit Trainer",
+    "eqlayers.train.PotentialModule": "AtomisticTask NequIPLightningModule",
+    "the command `eqlayers predict`, or eqlayers.integrations.ase.predict": "predict",
+    "the command `eqlayers md`, or eqlayers.simulate.run_dynamics": "md",
+    "torch.compile(model), which takes these layers with fullgraph=True": "compile",
+    "eqlayers.integrations.from_mace(model), of the model that mace.calculators.mace_mp loads": "mace_mp",
+    _FOREIGN: "SevenNet Allegro",
+    "eqlayers.accelerate(model), which needs no configuration": "run_e3nn_to_cueq CuEquivarianceConfig",
+    "the argument backend of a layer; eqlayers.explain(model) says which one runs": "backends set_backend get_backend",
+    "eqlayers.accelerate(calculator.models[0])": "accelerate(MACECalculator)",
+    "eqlayers.accelerate(calculator.model)": "accelerate(NequIPCalculator) accelerate(SevenNetCalculator)",
+    _FILE: "accelerate(str) accelerate(PosixPath) accelerate(WindowsPath)",
+}
+HINTS = {name: use for use, names in _NAMES.items() for name in names.split()}
+
+#: Argument of this package, or what to write for it -> what others call the same. The first that is there wins.
+ARGUMENTS = {
+    "cutoff": "r_max rmax max_r r_c rcut r_cut cutoff_radius radius max_radius",
+    "layers": "num_layers n_layers num_interactions n_interactions num_convs num_blocks depth",
+    "hidden='32x0e + 32x1o'": "hidden_channels num_channels n_channels channels num_features n_features n_atom_basis",
+    "hidden": "hidden_irreps hidden_dim hidden_size feature_irreps_hidden irreps widths neurons hs",
+    "lmax, the highest degree": "irreps_sh irreps_edge_sh",
+    "lmax": "l_max max_l max_ell degree sh_lmax",
+    "num_basis": "num_bessel num_rbf n_rbf num_radial n_basis num_radial_basis num_gaussians number_of_basis number",
+    "radial_hidden": "radial_MLP radial_mlp invariant_neurons fc_neurons hidden",
+    "mean_neighbors": "avg_num_neighbors num_neighbors conv_denominator",
+    "species=[1, 8], the atomic numbers": "num_species num_elements num_types",
+    "species": "elements atomic_numbers atom_types type_names chemical_symbols z_table",
+    "num_species": "num_elements num_types species",
+    "num_elements": "num_species num_types elements",
+    "p": "power num_polynomial_cutoff polynomial_cutoff_p exponent dropout drop_prob rate prob",
+    "cutoff_p": "p power num_polynomial_cutoff polynomial_cutoff_p",
+    "correlation": "body_order nu contraction_degree",
+    "readout_hidden": "MLP_irreps readout_irreps",
+    "activation": "act nonlinearity gate",
+    "acts": "activation nonlinearity",
+    "heads": "num_heads n_heads",
+    "repulsion": "zbl ZBL pair_repulsion",
+    "shifts": "atomic_energies E0s per_type_energy_shifts atomref",
+    "scale": "per_type_energy_scales atomic_inter_scale std",
+    "network": "model net module",
+    "irreps_in": "irreps in_irreps irreps_in1 irreps_node_input",
+    "irreps_in1": "irreps_in irreps_node_input feature_irreps_in",
+    "irreps_in2": "irreps_sh irreps_edge_attr irreps_node_attr",
+    "filter_ir_out=[(l, p) for l in range(lmax + 1) for p in (1, -1)]": "lmax l_max max_ell",
+    "filter_ir_out": "filter filter_irreps",
+    "irreps_out=list(range(lmax + 1)), the degrees": "lmax l_max max_ell",
+    "irreps_out": "out_irreps irreps_node_output irreps_sh irreps l ls degrees",
+    "irreps_sh=eqlayers.Irreps.spherical_harmonics(lmax)": "lmax",
+    "irreps_sh": "irreps_edge_attr irreps_edge edge_attrs_irreps",
+    "irreps": "irreps_in irreps_out num_features",
+    "instructions": "paths",
+    "num_weights": "out_features out_dim weight_numel",
+    "layout": "memory_layout layout_in1 layout_out",
+    "backend": "method kernel",
+    "eps": "epsilon",
+    "affine": "elementwise_affine",
+    "dtype": "default_dtype precision",
+    "device": "map_location",
+    "potential_or_path": "model model_path model_paths checkpoint",
+    "path": "filename model_path",
+    "potential": "model",
+}
+
+
+def nearest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
+    """The name among ``known`` that is spelled nearest; None if none is ``alike``, of 1.
+
+    Example:
+        >>> nearest("laeyrs", ["layers", "lmax"]), nearest("foo", ["layers"])
+        ('layers', None)
+    """
+    return next(iter(difflib.get_close_matches(wrong, known, 1, alike)), None)
+
+
+def _plain(name: str) -> str:
+    """A name without its style: ``SO3_Linear``, ``so3_linear`` and ``SO3Linear`` are one."""
+    return name.replace("_", "").lower()
+
+
+@cache
+def exported(module: str) -> tuple[str, ...]:
+    """The names in ``__all__`` of a module, read from its source; the module is not imported."""
+    try:
+        spec = find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        with open(spec.origin, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+    except (AssertionError, ImportError, OSError, SyntaxError, ValueError):  # without sources there are no hints
+        return ()
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            assert isinstance(node, ast.Assign)
+            try:
+                return tuple(ast.literal_eval(node.value))
+            except ValueError:  # put together when it is imported
+                return ()
+    return ()
+
+
+@cache
+def _places() -> tuple[dict[str, str], dict[str, str]]:
+    """The names to use, by the exact name and by the name without its style."""
+    exact = HINTS | {name: f"{part}.{name}" for part in reversed(PARTS) for name in exported(part)}
+    return exact, {_plain(name): use for name, use in exact.items()}
+
+
+def hint(name: str, module: str = "eqlayers") -> str | None:
+    """The name to use in place of a name that a module does not have; None if none is known.
+
+    A typing error is answered by the nearest name of the module itself, then by the nearest of all names.
+
+    Example:
+        >>> hint("radius_graph"), hint("Sphericalharmonics"), hint("foo")
+        ('eqlayers.data.radius_graph', 'eqlayers.nn.SphericalHarmonics', None)
+        >>> hint("TensorProdct", "eqlayers.nn"), hint("radius_grph", "eqlayers.nn")
+        ('eqlayers.nn.TensorProduct', 'eqlayers.data.radius_graph')
+    """
+    exact, plain = _places()
+    use = exact.get(name)
+    if use is None and hasattr(importlib.import_module("e3nn.o3"), name):
+        use = f"eqlayers.o3.{name}"
+    use = use or plain.get(_plain(name))
+    if use is None and isinstance(getattr(importlib.import_module("torch.nn"), name, None), type):
+        use = f"torch.nn.{name}, as layers are modules of torch"
+    exports = getattr(sys.modules.get(module), "__all__", ())
+    for places in ({_plain(one): f"{module}.{one}" for one in exports}, plain):
+        close = nearest(_plain(name), places, 0.8) if use is None and len(_plain(name)) >= 5 else None
+        use = use if close is None else places[close]
+    return use
+
+
+def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exception:
+    """The error for a name that a module does not have, with a hint where there is one.
+
+    In ``from module import name`` it is an ImportError, as Python gives an AttributeError a text of its own there.
+    """
+    plain = AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules.get(module))
+    if name.startswith("_"):  # Python and its tools ask for these
+        return plain
+    if _is_submodule(module, name):
+        use = f"Import it first: import {module}.{name}."
+    elif (better := hint(name, module)) is not None:
+        use = f"Use {better}."
+    else:
+        return plain
+    text = f"a name of {module} must be one that it has, got {name!r}. {use}"
+    asked_by = "" if frame is None or frame.f_lasti < 0 else dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if asked_by == "IMPORT_FROM":  # from module import name
+        return UnknownImportError(text, name=module)
+    return UnknownNameError(text, name=name)  # without obj, so that Python adds no guess of its own
+
+
+def _is_submodule(module: str, name: str) -> bool:
+    paths = getattr(sys.modules.get(module), "__path__", None)
+    return paths is not None and find_spec(f"{module}.{name}") is not None
+
+
+def answer_names(module: str) -> None:
+    """Make a module answer a name that it does not have by an error with a hint.
+
+    ``__getattr__`` is set here, as type checkers take a module whose source has one to have every name.
+
+    Example:
+        >>> from eqlayers import nn
+        >>> nn.radius_graph
+        Traceback (most recent call last):
+            ...
+        eqlayers.errors.UnknownNameError: a name of eqlayers.nn must be one that it has, got 'radius_graph'. Use \
+eqlayers.data.radius_graph.
+    """
+
+    def __getattr__(name: str) -> Any:
+        raise no_such_name(module, name, sys._getframe(1))
+
+    sys.modules[module].__getattr__ = __getattr__  # type: ignore[method-assign]
+
+
+class AnswersNames(type):
+    """Type of a class that answers an unknown name as modules do."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise no_such_name(cls.__name__, name)

@@ -1,0 +1,301 @@
+"""Names that people guess: those that work, and the hint that the others get."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import eqlayers
+from eqlayers.errors import ConfigError, EqlayersError, UnknownImportError, UnknownNameError
+from eqlayers.hints import names
+from tests.each import each
+from tests.fresh import fresh
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKS = "works"
+
+#: What users of e3nn, NequIP, MACE and SchNetPack ask for -> it works, or what the answer names.
+GUESSES = {
+    "eqlayers.Irreps": WORKS,
+    "eqlayers.Irrep": WORKS,
+    "eqlayers.Calculator": WORKS,
+    "eqlayers.Potential": WORKS,
+    "eqlayers.load_potential": WORKS,
+    "eqlayers.save_potential": WORKS,
+    "eqlayers.paths": WORKS,
+    "eqlayers.models.MACE": WORKS,
+    "eqlayers.data.radius_graph": WORKS,
+    "eqlayers.simulate.relax": WORKS,
+    "eqlayers.train.PotentialModule": WORKS,
+    "eqlayers.testing.check_equivariance": WORKS,
+    "eqlayers.o3.wigner_3j": WORKS,
+    "eqlayers.o3.Irreps": WORKS,
+    "eqlayers.o3.rand_matrix": WORKS,
+    "eqlayers.nn.Gate": WORKS,
+    "eqlayers.nn.BatchNorm": WORKS,
+    "eqlayers.nn.Linear": WORKS,
+    "eqlayers.functional.spherical_harmonics": WORKS,
+    "eqlayers.radius_graph": "eqlayers.data.radius_graph",
+    "eqlayers.neighbor_list": "eqlayers.atoms.periodic.neighbor_list",
+    "eqlayers.spherical_harmonics": "eqlayers.functional.spherical_harmonics",
+    "eqlayers.SphericalHarmonics": "eqlayers.nn.SphericalHarmonics",
+    "eqlayers.Gate": "eqlayers.nn.Gate",
+    "eqlayers.Activation": "eqlayers.nn.Activation",
+    "eqlayers.BatchNorm": "eqlayers.nn.BatchNorm",
+    "eqlayers.Norm": "eqlayers.nn.Norm",
+    "eqlayers.MACE": "eqlayers.models.MACE",
+    "eqlayers.NequIP": "eqlayers.models.NequIP",
+    "eqlayers.Nequip": "eqlayers.models.NequIP",
+    "eqlayers.ScaleShiftMACE": "eqlayers.models.MACE",
+    "eqlayers.MACECalculator": "eqlayers.Calculator",
+    "eqlayers.NequIPCalculator": "eqlayers.Calculator",
+    "eqlayers.SpkCalculator": "eqlayers.Calculator",
+    "eqlayers.load_model": "eqlayers.load_potential",
+    "eqlayers.load": "eqlayers.load_potential",
+    "eqlayers.save": "eqlayers.save_potential",
+    "eqlayers.wigner_3j": "eqlayers.o3.wigner_3j",
+    "eqlayers.backends": "eqlayers.explain",
+    "eqlayers.wigner_D": "eqlayers.functional.wigner_D",
+    "eqlayers.rand_matrix": "eqlayers.o3.rand_matrix",
+    "eqlayers.check_equivariance": "eqlayers.testing.check_equivariance",
+    "eqlayers.assert_equivariant": "eqlayers.testing.check_equivariance",
+    "eqlayers.FullyConnectedNet": "eqlayers.nn.RadialNetwork",
+    "eqlayers.MLP": "eqlayers.nn.RadialNetwork",
+    "eqlayers.BesselBasis": "eqlayers.nn.BesselBasis",
+    "eqlayers.SymmetricContraction": "eqlayers.nn.SymmetricContraction",
+    "eqlayers.Interaction": "eqlayers.nn.Interaction",
+    "eqlayers.ChannelWiseTensorProduct": "eqlayers.paths",
+    "eqlayers.tp_out_irreps_with_instructions": "eqlayers.paths",
+    "eqlayers.MessagePassing": "eqlayers.TensorProductConv",
+    "eqlayers.AtomicData": "eqlayers.models.Structures",
+    "eqlayers.DataModule": "eqlayers.data.StructureDataModule",
+    "eqlayers.QM9": "eqlayers.data.load_qm9",
+    "eqlayers.Trainer": "eqlayers fit",
+    "eqlayers.relax": "eqlayers.simulate.relax",
+    "eqlayers.md": "eqlayers.simulate.run_dynamics",
+    "eqlayers.run_e3nn_to_cueq": "eqlayers.accelerate",
+    "eqlayers.from_mace": "eqlayers.integrations.from_mace",
+    "eqlayers.SchNet": "eqlayers.models.MACE",
+    "eqlayers.io": "e3nn.io",
+    "eqlayers.nn.FullyConnectedNet": "eqlayers.nn.RadialNetwork",
+    "eqlayers.nn.Irreps": "eqlayers.Irreps",
+    "eqlayers.nn.MACE": "eqlayers.models.MACE",
+    "eqlayers.nn.GaussianRBF": "eqlayers.nn.GaussianBasis",
+    "eqlayers.nn.EquivariantProductBasisBlock": "eqlayers.nn.SymmetricContraction",
+    "eqlayers.nn.so3_linear_": "eqlayers.nn.SO3Linear",
+    "eqlayers.nn.radius_graph": "eqlayers.data.radius_graph",
+    "eqlayers.o3.Gate": "eqlayers.nn.Gate",
+    "eqlayers.o3.FullyConnectedNet": "eqlayers.nn.RadialNetwork",
+    "eqlayers.functional.Linear": "eqlayers.Linear",
+    "eqlayers.functional.soft_one_hot_linspace": "eqlayers.functional.radial_basis",
+    "eqlayers.functional.radius_graph": "eqlayers.data.radius_graph",
+    "eqlayers.models.load_model": "eqlayers.load_potential",
+    "eqlayers.models.Calculator": "eqlayers.Calculator",
+    "eqlayers.models.SO3net": "eqlayers.models.NequIP",
+    "eqlayers.data.neighbor_list": "eqlayers.atoms.periodic.neighbor_list",
+    "eqlayers.data.AtomsDataModule": "eqlayers.data.StructureDataModule",
+    "eqlayers.data.read": "eqlayers.data.read_structures",
+    "eqlayers.testing.assert_equivariant": "eqlayers.testing.check_equivariance",
+    "eqlayers.integrations.Calculator": "eqlayers.Calculator",
+    "eqlayers.integrations.mace_mp": "eqlayers.integrations.from_mace",
+    "eqlayers.simulate.Calculator": "eqlayers.Calculator",
+    "eqlayers.TensorProdct": "eqlayers.TensorProduct",
+    "eqlayers.accelarate": "eqlayers.accelerate",
+    "eqlayers.nn.Linaer": "eqlayers.nn.Linear",
+    "eqlayers.nn.SO2Conv": "eqlayers.nn.SO2Convolution",
+    "eqlayers.nn.eSCNConv": "eqlayers.nn.SO2Convolution",
+    "eqlayers.nn.Sequential": "torch.nn.Sequential",
+    "eqlayers.nn.ModuleList": "torch.nn.ModuleList",
+    "eqlayers.nn.SymetricContraction": "eqlayers.nn.SymmetricContraction",
+    "eqlayers.nn.radius_grph": "eqlayers.data.radius_graph",
+    "eqlayers.o3.TensorProdct": "eqlayers.o3.TensorProduct",
+    "eqlayers.o3.spherical_harmonic": "eqlayers.o3.spherical_harmonics",
+    "eqlayers.functional.spherical_harmonic": "eqlayers.functional.spherical_harmonics",
+    "eqlayers.models.NequPI": "eqlayers.models.NequIP",
+    "eqlayers.models.load_potental": "eqlayers.models.load_potential",
+    "eqlayers.data.radius_grpah": "eqlayers.data.radius_graph",
+    "eqlayers.train.AtomisticTask": "eqlayers.train.PotentialModule",
+}
+
+
+def found(guess: str) -> object:
+    """The object that ``import`` and attributes give for a dotted name."""
+    module, _, name = guess.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_there_are_sixty_guesses() -> None:
+    assert len(GUESSES) >= 60
+
+
+@each("guess", GUESSES)
+def test_a_guess_works_or_is_answered(guess: str) -> None:
+    answer = GUESSES[guess]
+    if answer == WORKS:
+        assert found(guess) is not None
+        return
+    module, _, name = guess.rpartition(".")
+    with pytest.raises(
+        UnknownNameError, match=rf"^a name of {module} must be one that it has, got '{name}'\. Use "
+    ) as e:
+        found(guess)
+    assert answer in str(e.value)
+    assert not hasattr(importlib.import_module(module), name)
+    with pytest.raises(UnknownImportError, match=f"got '{name}'") as e:
+        exec(f"from {module} import {name}")
+    assert answer in str(e.value)
+    assert isinstance(e.value, ImportError)
+    assert isinstance(e.value, EqlayersError)
+
+
+#: Words of hints that look like names and are none.
+COMMANDS = {"eqlayers fit", "eqlayers md", "eqlayers predict"}
+
+
+@each("name", names.HINTS)
+def test_hints_name_what_there_is(name: str) -> None:
+    for dotted in re.findall(r"\b(?:eqlayers|torch|e3nn)(?:\.\w+)+", names.HINTS[name]):
+        found_ = importlib.import_module(dotted.split(".")[0])
+        for depth, part in enumerate(dotted.split(".")[1:], start=2):
+            if isinstance(found_, ModuleType) and not hasattr(found_, part):
+                found_ = importlib.import_module(".".join(dotted.split(".")[:depth]))
+            else:
+                found_ = getattr(found_, part)
+    assert re.search(r"\.\w|`eqlayers \w+`|argument backend", names.HINTS[name])
+
+
+def test_hints_are_of_names_that_no_part_exports() -> None:
+    """One that a part exports is found without a row. The calculator needs one, as it is not in `__all__`."""
+    exported = {name for part in names.PARTS for name in names.exported(part)}
+    assert sorted(exported & names.HINTS.keys()) == []
+
+
+def test_exported_names_are_read_as_python_reads_them() -> None:
+    for part in names.PARTS:
+        assert list(names.exported(part)) == importlib.import_module(part).__all__, part
+    assert names.exported("eqlayers.nothing") == ()
+    assert names.exported("eqlayers.o3") == ()  # put together when it is imported
+
+
+def test_unknown_names_get_pythons_own_error() -> None:
+    for module in (eqlayers, eqlayers.nn, eqlayers.o3, eqlayers.functional):
+        for name in ("quux_of_nothing", "prod", "nor", "_private", "__wrapped__"):
+            with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute '{name}'") as e:
+                getattr(module, name)
+            assert not isinstance(e.value, EqlayersError)
+    with pytest.raises(ImportError, match="cannot import name 'quux_of_nothing'"):
+        exec("from eqlayers import quux_of_nothing")
+
+
+def test_a_class_answers_names_as_modules_do() -> None:
+    with pytest.raises(UnknownNameError, match=r"name of Potential must .* got 'load'\. Use eqlayers\.load_potential"):
+        eqlayers.Potential.load("potential.pt")
+    assert not hasattr(eqlayers.Potential, "no_such_name_at_all")
+
+
+@each(
+    "model, use",
+    [("MACECalculator", "calculator.models[0]"), ("NequIPCalculator", "calculator.model"), ("str", "torch.load(path")],
+)
+def test_what_is_no_model_is_answered_by_what_to_accelerate(model: str, use: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"Use eqlayers.accelerate({use}")):
+        eqlayers.accelerate("my.model" if model == "str" else type(model, (), {})())
+    with pytest.raises(ConfigError, match="Pass a layer or a model"):
+        eqlayers.accelerate(3)
+
+
+def test_a_module_that_is_not_imported_yet_is_named() -> None:
+    code = (
+        "import eqlayers.integrations as i\n"
+        "try:\n    i.torch_geometric\nexcept AttributeError as error:\n    print(error)\n"
+        "from eqlayers.integrations import torch_geometric"
+    )
+    done = fresh(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("Import it first: import eqlayers.integrations.torch_geometric.")
+
+
+def test_dir_shows_the_public_names_only() -> None:
+    assert dir(eqlayers) == sorted({*eqlayers.__all__, "Calculator", "data", "simulate", "train"})
+    assert [name for name in dir(eqlayers) if getattr(eqlayers, name, None) is None] == []
+
+
+def test_type_checkers_see_the_names_that_python_finds() -> None:
+    tree = ast.parse((ROOT / "eqlayers" / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name))
+    declared = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        home = ".".join(filter(None, ("eqlayers" if node.level else "", node.module)))
+        for alias in node.names:
+            assert alias.asname in (None, alias.name)
+            declared[alias.name] = f"{home}.{alias.name}"
+    assert sorted(declared) == dir(eqlayers)
+    for name, home in declared.items():
+        module, _, last = home.rpartition(".")
+        value = (
+            importlib.import_module(home) if module == "eqlayers" else getattr(importlib.import_module(module), last)
+        )
+        assert getattr(eqlayers, name) is value, name
+
+
+def test_names_are_the_very_objects() -> None:
+    assert eqlayers.Linear is eqlayers.nn.Linear
+    assert eqlayers.load_potential is eqlayers.models.load_potential
+    layer = pickle.loads(pickle.dumps(eqlayers.Linear("2x0e", "3x0e")))
+    torch.testing.assert_close(layer(torch.ones(1, 2)).shape, torch.Size([1, 3]))
+    assert pickle.loads(pickle.dumps(eqlayers.load_potential)) is eqlayers.load_potential
+
+
+def test_one_name_is_one_class_of_the_layers_below() -> None:
+    """A reader who looks for a class by its name finds one."""
+    homes: dict[str, list[str]] = {}
+    for folder in ("eqlayers/core", "eqlayers/sparse", "kernels/eqlayers_kernels"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert len(homes) > 100
+    twice = {name: files for name, files in homes.items() if len(files) > 1}
+    assert not twice, f"a class name must stand for one class, got {twice}: name what each class holds"
+
+
+ALONE = """
+import json, sys
+import eqlayers
+alone = sorted(m for m in sys.modules if m.split(".")[0] in ("eqlayers", "eqlayers_kernels", "torch", "e3nn", "numpy"))
+eqlayers.errors.EqlayersError
+some = sorted(m for m in sys.modules if m.split(".")[0] in ("eqlayers", "eqlayers_kernels", "torch", "e3nn", "numpy"))
+print(json.dumps([alone, some]))
+"""
+LAZY = """
+import json, sys
+import eqlayers
+eqlayers.nn.Linear
+for name in ("radius_graph", "StructureDataModule", "relax", "PotentialModule", "quux"):
+    assert not hasattr(eqlayers, name)
+heavy = [m for m in ("lightning", "ase", "vesin", "torch_geometric", "eqlayers.models") if m in sys.modules]
+from eqlayers import *
+star = [m for m in ("lightning", "ase", "torch_geometric") if m in sys.modules]
+print(json.dumps([heavy, star, Linear is eqlayers.nn.Linear]))
+"""
+
+
+def test_importing_the_package_imports_nothing_and_hints_no_extra() -> None:
+    alone = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
+    assert alone.returncode == 0, alone.stderr
+    done = fresh(LAZY)
+    assert done.returncode == 0, done.stderr
+    errors = ["eqlayers", "eqlayers.core", "eqlayers.core.errors", "eqlayers.errors"]
+    assert json.loads(alone.stdout) == [["eqlayers"], errors]
+    assert json.loads(done.stdout) == [[], [], True]
