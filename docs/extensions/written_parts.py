@@ -200,7 +200,7 @@ def table(what: str, rows: list[str]) -> str:
 def commands(_: str = "") -> str:
     """The helps of all commands, a heading each."""
     from eqlayers import bench
-    from eqlayers.cli.main import main as cli
+    from eqlayers.cli import main as cli
 
     found = {"eqlayers": (), **{f"eqlayers {name}": (name,) for name in subcommands(cli.parser())}}
     for task in ("property", "potential"):

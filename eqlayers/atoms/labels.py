@@ -1,4 +1,4 @@
-"""Names of labels in files of structures, and of what a saved potential keeps of them."""
+"""Names of labels in files of structures, and facts about labels that a saved potential keeps."""
 
 from __future__ import annotations
 

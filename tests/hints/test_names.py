@@ -21,7 +21,7 @@ from eqlayers.hints import names
 from tests.each import each
 from tests.fresh import fresh
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WORKS = "works"
 
 #: What users of e3nn, NequIP, MACE and SchNetPack ask for -> it works, or what the answer names.

@@ -115,7 +115,7 @@ def test_keys_have_their_path_value_and_comment(parts: ModuleType) -> None:
 
 
 def test_a_help_is_printed_for_each_command(parts: ModuleType) -> None:
-    from eqlayers.cli.main import main as cli
+    from eqlayers.cli import main as cli
 
     asked = parts.subcommands(cli.parser())
     assert {"fit", "md", "bench", "cache"} <= set(asked)
