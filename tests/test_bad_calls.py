@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import reprlib
 import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -336,7 +337,7 @@ def says(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
         return "" if GRAMMAR.match(text) else f"says: {text}"
     except Exception as error:
         return f"raises {type(error).__name__}: {error}"
-    return f"gives {result!r}"[:200]
+    return f"gives {reprlib.repr(result)}"
 
 
 @pytest.mark.filterwarnings("ignore:use irrep_normalization instead:DeprecationWarning")
