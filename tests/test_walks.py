@@ -109,9 +109,9 @@ def potential() -> Callable[[], Any]:
         (tensor_product, 11, 8),
         (convolution, 14, 9),
         (contraction, 21, 9),
-        (broadcast, 23, 12),
-        (edge_index, 27, 14),
-        (layer_norm, 25, 11),
+        (broadcast, 14, 9),
+        (edge_index, 18, 10),
+        (layer_norm, 16, 9),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )

@@ -4,48 +4,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from .backends import BACKENDS
 from .backends.forms import chosen
 from .backends.rows import Ends, gathered, summed
 from .backends.whole import contract
-from .forms.description import with_rows
-from .forms.program import ROW_MAPS, Form
+from .forms.description import Description
+from .forms.program import Form
 from .forms.request import Sizes
 from .graph import Graph
-from .operator import at_once, call_form, sorted_edges
+from .operator import WITH_KERNELS, at_once, call_form, sorted_edges
 from .torch_internals import is_plain
 
 
 def run_program(
-    form: Form,
+    form: Description,
     operands: Sequence[Tensor],
-    rows: Sequence[str],
     graph: Graph | None = None,
     backend: str | None = None,
     deterministic: bool = True,
 ) -> Tensor:
     """Run a program, differentiable to any order: ``[rows, width]``.
 
-    Operands x, y and w are of one dtype and device; ``rows`` says of them and of the result which rows they have:
-    'each', 'src', 'dst' or 'one', ``[width]``. The edges of ``graph`` are the rows of the batch.
+    ``form`` is one of `Form.calls`. Operands x, y and w are of one dtype and device, with the rows of the form. The
+    edges of ``graph`` are the rows of the batch.
     """
-    if form.program.paths and is_plain(operands):
-        results = at_once(form.with_rows(*rows), operands, graph, backend, deterministic)
+    product: Any = form.form
+    if product.program.paths and is_plain(operands):
+        results = at_once(form, operands, graph, backend, deterministic)
         if results is not None:
             return results[0]
     first = operands[0]
     name = chosen(first.device.type, first.dtype, backend, form.key)
     whole = BACKENDS[name].whole
-    if whole is None and form.program.paths:
+    if whole is None and product.program.paths:
         tables = None if graph is None else graph.tables(sorted_edges)
         sizes = Sizes(operands[1].shape[0]) if graph is None else graph.sizes
-        return call_form(operands, tables, sizes, with_rows(form.key, *rows), name, deterministic)[0]
+        return call_form(operands, tables, sizes, form.key, name, deterministic)[0]
     ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
-    wide = [t if kind == "one" else gathered(kind, t, ends) for t, kind in zip(operands, rows, strict=False)]
-    return summed(rows[3], (whole or contract)(form.key, *wide), ends, deterministic)
+    pairs = zip(operands, product.rows, strict=False)
+    wide = [t if rows == "one" else gathered(rows, t, ends) for t, rows in pairs]
+    return summed(product.rows[3], (whole or contract)(product.program.key, *wide), ends, deterministic)
 
 
 def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -66,5 +69,24 @@ def run_by_row(
     w = x.new_empty(0) if w is None else w
     shared = w.ndim == 1
     rows = as_rows(x, lead), as_rows(y, lead), w if shared else as_rows(w, lead)
-    z = run_program(form, rows, ROW_MAPS[False, shared], None, backend)
+    z = run_program(form.calls[False, shared], rows, None, backend)
     return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
+
+
+def broadcast_at_once(form: Description, operands: Sequence[Tensor], backend: str | None) -> Tensor | None:
+    """Run a program on plain operands ``[..., width]`` whose leading axes broadcast; None where `at_once` runs none."""
+    if backend is not None and backend not in WITH_KERNELS:
+        return None
+    dtype, leads = operands[0].dtype, []
+    for (width, rows), t in zip(form.shapes, operands, strict=True):
+        if t.dtype is not dtype or not t.ndim or t.shape[-1] != width:
+            return None
+        if rows is not None:
+            leads.append(t.shape[:-1])
+    try:
+        lead = torch.broadcast_shapes(*leads)
+    except RuntimeError:
+        return None
+    flat = [t if rows is None else as_rows(t, lead) for (_, rows), t in zip(form.shapes, operands, strict=True)]
+    results = at_once(form, flat, None, backend)
+    return None if results is None else results[0].reshape(*lead, results[0].shape[-1])

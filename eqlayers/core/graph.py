@@ -122,8 +122,9 @@ class Graph:
 
     def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None, copy: bool = True) -> None:
         edge_index = check_edge_index(edge_index)
-        self._edge_index = edge_index.clone() if check_flag("copy", copy) else edge_index
-        self._num_src = _check_number("num_src", num_src)
+        self._edge_index = edge_index.clone() if copy is not False and check_flag("copy", copy) else edge_index
+        simple = type(num_src) is int and 0 <= num_src <= _MOST
+        self._num_src = num_src if simple else _check_number("num_src", num_src)
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
         self._compiled = torch.compiler.is_compiling()  # made by the code that is compiled, and gone with its call
         self._in_range = False  # known to be

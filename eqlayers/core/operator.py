@@ -17,7 +17,15 @@ from torch import Tensor
 
 from .backends.forms import BY_DEVICE, find_runner, fits, run_form
 from .backends.operands import check_operands, shape_of, with_table
-from .backends.tables import check_edges, check_intervals, edge_tables, interval_tables, length_of, length_of_intervals
+from .backends.tables import (
+    check_edges,
+    check_intervals,
+    edge_tables,
+    interval_tables,
+    length_of,
+    length_of_intervals,
+    sort_edges,
+)
 from .forms.description import Description
 from .forms.keys import describe, text_of
 from .forms.request import Runner, Sizes
@@ -167,7 +175,7 @@ def at_once(
     if runner is None:
         return None
     if graph is not None and tables is None:
-        tables = graph.tables(edge_tables, plain=True)
+        tables = graph.tables(sort_edges, plain=True)
     if on_tape(operands):
         call = OperatorCall(description, sizes, "" if name == home else name, deterministic)
         return _Form.apply(runner, call, tables, *operands)
@@ -196,33 +204,11 @@ def call_form(
     backend: str = "",
     deterministic: bool = True,
 ) -> Sequence[Tensor]:
-    """Run the form: directly in eager mode, by the torch operator under tracing; exported graphs get its text."""
+    """Run a form by the torch operator, which refuses operands that do not fit; exported graphs get its text."""
     backend = "" if backend == BY_DEVICE.get(operands[0].device.type) else backend
-    how = *sizes[:3], key, backend, deterministic
-    if not is_plain(operands) or not (operands[0].is_cpu or operands[0].is_cuda):
-        if traced_for_others():
-            how = *sizes[:3], text_of(key), backend, deterministic
-        results: Sequence[Tensor] = form_operator(operands, graph, *how)
-    elif on_tape(operands):
-        runner = lambda tensors, tables, _: run_form(tensors, tables, *how)  # noqa: E731
-        results = _Form.apply(runner, _call_of(operands, *how), graph, *operands)
-    else:
-        results = run_form(operands, graph, *how)
+    key = text_of(key) if traced_for_others() else key
+    results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], key, backend, deterministic)
     return results
-
-
-def _call_of(
-    operands: Sequence[Tensor],
-    rows: int,
-    num_src: int,
-    num_dst: int,
-    key: str,
-    backend: str = "",
-    deterministic: bool = True,
-) -> OperatorCall:
-    description = describe(key)
-    sizes = with_table(description.form, operands, Sizes(rows, num_src, num_dst))
-    return OperatorCall(description, sizes, backend, deterministic)
 
 
 def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list[Tensor]:
@@ -230,8 +216,10 @@ def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list
         with below_autograd():
             results: list[Tensor] = form_operator(operands, graph, *how)
             return results
+    description = describe(how[3])
+    sizes = with_table(description.form, operands, Sizes(*how[:3]))
     with single_level():
-        return list(_Form.apply(None, _call_of(operands, *how), graph, *operands))
+        return list(_Form.apply(None, OperatorCall(description, sizes, *how[4:]), graph, *operands))
 
 
 for _device in ("CPU", "CUDA"):

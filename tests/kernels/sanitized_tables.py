@@ -60,10 +60,10 @@ def places_of(graph: Any, place: np.ndarray) -> list[np.ndarray]:
     found = edges.interval_offsets(place.size, PLACES)
     out = np.empty(found.length, np.int64)
     where = np.ascontiguousarray(place, dtype=np.int64)
-    wrong = edges.sort_intervals(
+    wrong = edges.load("sort_places")(
         index.ctypes.data, where.ctypes.data, place.size, graph.senders, PLACES, out.ctypes.data
     )
-    assert wrong is None
+    assert wrong == -1
     return [np.array(out[a:b]) for a, b in pairwise(found)]
 
 

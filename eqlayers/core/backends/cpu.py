@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch, memory
-from eqlayers_kernels.c.run.edges import graph_offsets, interval_offsets
+from eqlayers_kernels.c.run.edges import interval_offsets
 from eqlayers_kernels.c.run.launch import Compiled
 from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import ProductForm
@@ -25,7 +24,7 @@ from ..dtypes import ACCUMULATE, DTYPES
 from ..errors import EqlayersWarning
 from ..forms.request import PLACES, Request, Runner, Sizes
 from .registry import as_backend_error
-from .tables import not_of_this_graph
+from .tables import not_of_this_graph, offsets_of
 
 #: Results larger than this are stored past the caches: a reader finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
@@ -34,8 +33,6 @@ FEW = memory.WORTH_BYTES // 8
 
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
-#: The offsets of tables, for calls over one graph.
-offsets_of = lru_cache(maxsize=64)(graph_offsets)
 _said: set[str] = set()
 
 

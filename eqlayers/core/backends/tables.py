@@ -6,8 +6,9 @@ In Triton's interpreter CPU tensors have the former, and are packed anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from ..graph import check_edge_index
 from .registry import as_backend_error
 from .rows import Ends
 
+#: The offsets of tables, for calls over one graph.
+offsets_of = lru_cache(maxsize=64)(c_edges.graph_offsets)
 _TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"
 _REMAKE = "Make them anew from the edges of this graph."
 
@@ -36,15 +39,19 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     IndexRangeError if an index lies outside its nodes or intervals, which is found on CPU only.
     """
     check_edges(edge_index, num_src, num_dst)
-    if edge_index.device.type != "cpu":
+    return sort_edges(edge_index, num_src, num_dst)
+
+
+def sort_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
+    """`edge_tables` of edges ``[2, E]`` and numbers of nodes that were checked before."""
+    if not edge_index.is_cpu:
         return triton_edges.pack(edge_index, num_src, num_dst)
     edges = edge_index.to(torch.int64).contiguous()
     count = edges.shape[1]
-    out = torch.empty(c_edges.graph_offsets(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
-    with as_backend_error():
-        wrong = c_edges.sort_edges(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
-    if wrong is not None:
-        row, edge = wrong
+    out = torch.empty(offsets_of(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
+    wrong = _loaded("sort_edges")(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
+    if wrong >= 0:
+        edge, row = divmod(wrong, 2)
         name, nodes, what = (("src", num_src, "senders"), ("dst", num_dst, "receivers"))[row]
         raise IndexRangeError(
             f"edge_index[{row}] ({name}) must lie in [0, {nodes}), the number of {what}, got "
@@ -66,14 +73,20 @@ def interval_tables(
     out = torch.empty(behind + c_edges.interval_offsets(count, intervals).length, dtype=torch.int64, device="cpu")
     out[:behind] = graph
     addresses = edges.data_ptr(), interval.data_ptr()
-    with as_backend_error():
-        wrong = c_edges.sort_intervals(*addresses, count, num_src, intervals, out.data_ptr() + 8 * behind)
-    if wrong is not None:
+    wrong = _loaded("sort_places")(*addresses, count, num_src, intervals, out.data_ptr() + 8 * behind)
+    if wrong >= 0:
         raise IndexRangeError(
             f"intervals must lie in [0, {intervals}), the intervals of the table, got {int(interval[wrong])} at edge "
             f"{wrong}. Clamp them."
         )
     return out
+
+
+@cache
+def _loaded(name: str) -> Callable[..., int]:
+    """A function of C that sorts edges; BackendError if there is no compiler."""
+    with as_backend_error():
+        return c_edges.load(name)
 
 
 # -- their lengths, and what fits -------------------------------------------------------------------------------------
@@ -82,7 +95,7 @@ def interval_tables(
 def length_of(edges: int, num_src: int, num_dst: int, device: torch.device) -> int:
     """Elements of the tables of a graph."""
     if device.type == "cpu":
-        return c_edges.graph_offsets(edges, num_src, num_dst).length
+        return c_edges.graph_offsets(edges, num_src, num_dst).length  # in fakes numbers may be symbols
     return triton_edges.length(edges, num_src, num_dst)
 
 
@@ -161,7 +174,7 @@ def by_traversal(graph: Tensor, sizes: Sizes, reading: Reading | None) -> dict[s
 
 
 def _packed_anew(graph: Tensor, edges: int, senders: int, receivers: int, intervals: int | None) -> Tensor:
-    behind = c_edges.graph_offsets(edges, senders, receivers).length
+    behind = offsets_of(edges, senders, receivers).length
     index = _sorted_edges(graph[:behind], edges, senders, receivers)
     packed = triton_edges.pack(index, senders, receivers)
     if intervals is None:
@@ -176,7 +189,7 @@ def _packed_anew(graph: Tensor, edges: int, senders: int, receivers: int, interv
 
 def _sorted_edges(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
     """``[2, E]``: the edges that tables of C are of; IndexRangeError if they are not what sorting gives."""
-    start, numbers, others = c_edges.graph_offsets(edges, senders, receivers).by_dst
+    start, numbers, others = offsets_of(edges, senders, receivers).by_dst
     order, place = graph[numbers : numbers + edges], torch.arange(edges)
     if torch.equal(order.sort().values, place):
         index = graph.new_empty(2, edges)

@@ -7,11 +7,16 @@ from eqlayers_kernels.forms.program import Program
 
 from .description import KNOWN, Description
 
-#: Rows of x, y, w and z: row by row or along a graph, with weights of every row or one row of them for all.
-ROW_MAPS = {
-    (graph, shared): ("src" if graph else "each", "each", "one" if shared else "each", "dst" if graph else "each")
-    for graph in (False, True)
-    for shared in (False, True)
+Rows = tuple[str, str, str, str]
+#: Rows of x, y, w and z: row by row or along a graph, with weights of every row or one row of them for all; and of
+#: results for every edge, with weights of its own, by the rows of x and y.
+ROW_MAPS: dict[tuple[object, object], Rows] = {
+    (False, False): ("each", "each", "each", "each"),
+    (False, True): ("each", "each", "one", "each"),
+    (True, False): ("src", "each", "each", "dst"),
+    (True, True): ("src", "each", "one", "dst"),
+    ("src", "each"): ("src", "each", "each", "each"),
+    ("src", "dst"): ("src", "dst", "each", "each"),
 }
 
 
@@ -19,7 +24,7 @@ class Form(Description):
     """A program under its key, row by row. Operators take the key, a string, so that compilers see a constant.
 
     The key is a short content hash, known to processes that have built the form, or the text of operators that have it.
-    ``calls`` are what eager calls carry: along a graph or row by row, with one row of weights for all or one for each.
+    ``calls`` are the forms with the rows of `ROW_MAPS`, which calls carry.
     """
 
     def __init__(self, program: Program, key: str | None = None) -> None:

@@ -166,7 +166,7 @@ def run_aggregate(
     operands = values, weights, values.new_empty(0)
     # edges are the senders of this graph, so kernels of convolutions sum rows of edges
     to_nodes = graph.halves()[1]
-    return run_program(form, operands, ("src", "each", "one", "dst"), to_nodes, backend, deterministic)
+    return run_program(form.calls[True, True], operands, to_nodes, backend, deterministic)
 
 
 @lru_cache(maxsize=256)

@@ -249,8 +249,8 @@ class EquivariantAttention(EquivariantModule):
         sink = self.sink.to(logits.dtype)
         shares = edge_softmax(logits, graph, envelope=envelope, sink=sink)
         weights, shares = widest_under_autocast(self.radial(edge_scalars), shares)
-        each = ("each", "each", "one", "each")
-        weights = run_program(self._per_head, (weights, shares, weights.new_empty(0)), each, None, self.backend)
+        operands = weights, shares, weights.new_empty(0)
+        weights = run_program(self._per_head.calls[False, True], operands, None, self.backend)
         features: Tensor = self.down(self.product(self.up(x), edge_attr, weights, graph))
         return features
 
@@ -260,9 +260,9 @@ class EquivariantAttention(EquivariantModule):
         query, key = self.query(x), self.key(x)
         if self.logits == "dot":
             operands = widest_under_autocast(key, query, weights)
-            return run_program(self._compare, operands, ("src", "dst", "each", "each"), graph, self.backend)
+            return run_program(self._compare.calls["src", "dst"], operands, graph, self.backend)
         operands = widest_under_autocast(key, edge_attr, weights)
-        invariants = run_program(self._compare, operands, ("src", "each", "each", "each"), graph, self.backend)
+        invariants = run_program(self._compare.calls["src", "each"], operands, graph, self.backend)
         invariants = invariants + taken(query, graph.ends[1])
         active = smooth_leaky_relu(invariants).unflatten(-1, (self.heads, self.hidden))
         return (active * (self.read * self.hidden**-0.5)).sum(-1)

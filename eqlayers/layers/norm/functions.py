@@ -68,6 +68,12 @@ def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, l
     That is the dtype of the features; under autocast it is the dtype of the computation. In float16 the square of 300
     is infinite, and the square of 1e-4 is 0; torch's own norms compute in float32, too.
     """
+    if x.is_cpu and not torch.is_autocast_enabled("cpu") and x.dtype in (torch.float32, torch.float64):
+        for t in others.values():
+            if t is not None and not (t.dtype is x.dtype and t.is_cpu):
+                break
+        else:
+            return x, list(others.values()), x.dtype
     operands = {name: x, **{key: value for key, value in others.items() if value is not None}}
     mixed = under_autocast(x.device.type)
     if mixed:
@@ -83,9 +89,10 @@ def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, l
 
 def numbers_of(plan: CopyPlan, numbers: Tensor, apart: bool) -> Tensor:
     """Select from numbers of all copies ``[..., num_irreps]`` the copies that are apart, or the others."""
-    parts = [numbers.narrow(-1, first, count) for first, count in plan.ranges[apart]]
-    if len(parts) == 1:
-        return parts[0]
+    ranges = plan.ranges[apart]
+    if len(ranges) == 1:
+        return numbers.narrow(-1, *ranges[0])
+    parts = [numbers.narrow(-1, first, count) for first, count in ranges]
     return torch.cat(parts, -1) if parts else numbers.narrow(-1, 0, 0)
 
 
@@ -120,14 +127,15 @@ def group_means(numbers: Tensor, muls: Sequence[int]) -> Tensor:
     return torch.cat([part.mean(-1, keepdim=True) for part in numbers.split(muls, -1)], -1)
 
 
-def _spread(factors: Tensor, muls: Sequence[int], weight: Tensor | None) -> Tensor:
-    """One number for each group ``[..., groups]`` to one for each copy, times its weight ``[copies]``."""
-    lead = factors.shape[:-1]
+def _factors(squares: Tensor, muls: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
+    """Factors ``[..., copies]`` by which each group gets a mean square of 1, times the weights ``[copies]``."""
+    lead = squares.shape[:-1]
     if min(muls) == max(muls):
-        wide, shape = factors.unsqueeze(-1), (len(muls), muls[0])
-        wide = wide.expand(*lead, *shape) if weight is None else wide * weight.reshape(shape)
-        return wide.reshape(*lead, sum(muls))
-    pieces = zip(factors.split(1, -1), muls, strict=True)
+        shape = len(muls), muls[0]
+        roots = (squares.reshape(*lead, *shape).mean(-1) + eps).rsqrt().unsqueeze(-1)
+        spread = roots.expand(*lead, *shape) if weight is None else roots * weight.reshape(shape)
+        return spread.reshape(*lead, sum(muls))
+    pieces = zip((group_means(squares, muls) + eps).rsqrt().split(1, -1), muls, strict=True)
     spread = torch.cat([one.expand(*lead, mul) for one, mul in pieces], -1)
     return spread if weight is None else spread * weight
 
@@ -140,14 +148,18 @@ def run_layer_norm(
     x, (weight, bias), dtype = in_float32("x", x, weight=weight, bias=bias)
     if not x.numel():
         return x.to(dtype, copy=True)
-    scalars, squares = squares_of(plan, x, backend)
-    if plan.counts[True]:
-        factors = None if weight is None else numbers_of(plan, weight, True)
-        scalars = _standard(scalars, plan.counts[True], factors, bias, eps)
-    if muls := plan.counts[False]:
-        factors = None if weight is None else numbers_of(plan, weight, False)
-        squares = _spread((group_means(squares, muls) + eps).rsqrt(), muls, factors)
-    return scaled_by(plan, x, squares, scalars, backend).to(dtype)
+    scalars, others = plan.counts[True], plan.counts[False]
+    rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+    parts = run_formula(plan.squares, [rows], None, backend) if others else (rows,)  # scalars, squares of other copies
+    operands = [rows]
+    if scalars:
+        weights = None if weight is None else numbers_of(plan, weight, True)
+        operands.append(_standard(parts[0], scalars, weights, bias, eps))
+    if others:
+        weights = None if weight is None else numbers_of(plan, weight, False)
+        operands.insert(1, _factors(parts[-1], others, weights, eps))
+    z = run_formula(plan.scaled["each"], operands, None, backend)[0] if others else operands[-1]
+    return (z if x.ndim == 2 else z.reshape(x.shape)).to(dtype)
 
 
 def _standard(scalars: Tensor, muls: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -171,10 +183,12 @@ def run_rms_norm(
     if not x.numel():
         return x.to(dtype, copy=True)
     muls = plan.counts[False]
-    means = group_means(squares_of(plan, x, backend)[1], muls)
-    if over == "all":
-        means, muls = means.mean(-1, keepdim=True), [sum(muls)]
-    numbers = _spread((means + eps).rsqrt(), muls, weight)
+    squares = squares_of(plan, x, backend)[1]
+    if over == "irrep":
+        numbers = _factors(squares, muls, weight, eps)
+    else:
+        root_of_all = (group_means(squares, muls).mean(-1, keepdim=True) + eps).rsqrt()
+        numbers = root_of_all.expand(squares.shape) if weight is None else root_of_all * weight
     return scaled_by(plan, x, numbers, x.narrow(-1, 0, 0), backend).to(dtype)
 
 

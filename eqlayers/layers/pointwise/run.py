@@ -39,9 +39,10 @@ def run_formula(
     Operands are ``[rows, width]`` each, ``[width]`` for one row that serves all; so are results, ``[width]`` if they
     are summed over all rows. Errors are as of `check_operands`; BackendError if the backend cannot run it.
     """
-    results = formula_at_once(base, operands, graph, backend)
-    if results is not None:
-        return results
+    if is_plain(operands):
+        results = at_once(KNOWN.get(base.key) or describe(base.key), operands, graph, backend)
+        if results is not None:
+            return results
     first = operands[0]
     dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
     sizes = Sizes(1 if base.batch is None else operands[base.batch].shape[0]) if graph is None else graph.sizes

@@ -16,7 +16,7 @@ from ...core.backends import check_backend
 from ...core.checks import check_choice, check_integer, check_tensor, fixed
 from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ...core.errors import ShapeError
-from ...core.forms.program import ROW_MAPS, Form
+from ...core.forms.program import Form
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
@@ -122,7 +122,7 @@ def run_convolution(
     if envelope is not None:
         d = d * operands["envelope"].unsqueeze(-1)
     mixed, d = widest_under_autocast(mixed, d)
-    return run_program(plan.back, (mixed, d, mixed.new_empty(0)), ROW_MAPS[True, True], to_nodes, backend)
+    return run_program(plan.back.calls[True, True], (mixed, d, mixed.new_empty(0)), to_nodes, backend)
 
 
 _FIXES = {
@@ -140,7 +140,7 @@ def _packed(
     if scales is not None:
         scales = torch.cat([scales, scales[:, plan.num_scales - plan.num_minus :]], -1)
     form, w = (plan.plain, x.new_empty(0)) if scales is None else (plan.scaled, scales)
-    packed = run_program(form, (x, y, w), ROW_MAPS[graph is not None, scales is None], graph, backend)
+    packed = run_program(form.calls[graph is not None, scales is None], (x, y, w), graph, backend)
     return mix_orders(packed, weight, plan.shapes, plan.num_unsigned)
 
 

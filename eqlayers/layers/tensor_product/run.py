@@ -6,16 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from ...core.apply import as_rows, run_by_row, run_program
+from ...core.apply import as_rows, broadcast_at_once, run_by_row, run_program
 from ...core.backends import BACKENDS
 from ...core.backends.forms import chosen
-from ...core.backends.rows import Ends, gathered, summed
 from ...core.backends.whole import contract
 from ...core.checks import check_flag, check_tensor, check_type
 from ...core.dtypes import broadcast_lead, check_same_kind, device_error, widest_under_autocast
 from ...core.errors import ShapeError
 from ...core.forms.description import tabled
-from ...core.forms.program import ROW_MAPS
 from ...core.graph import Graph, as_graph, refuse_edges
 from ...core.operator import at_once, call_form, sorted_edges, sorted_intervals
 from ...core.torch_internals import is_plain
@@ -30,9 +28,13 @@ BY_INFOS = ("sparse", "reference")
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
     """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
     if plan.paths and (plan.dense is None or not shared) and is_plain((x, y, w)):
-        results = at_once(plan.form.calls[False, shared], (x, y, w), None, backend)
+        form = plan.form.calls[False, shared]
+        results = at_once(form, (x, y, w), None, backend)
         if results is not None:
             return results[0]
+        z = broadcast_at_once(form, (x, y, w), backend)
+        if z is not None:
+            return z
     plan.layouts[0].check("x", x)
     plan.layouts[1].check("y", y)
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
@@ -48,7 +50,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     x, y = as_rows(x, lead), as_rows(y, lead)
     flat = contract(plan.dense.key, x, y, w)
     if plan.rest.paths:
-        flat = flat + run_program(plan.rest.form, (x, y, w), ROW_MAPS[False, True], None, backend)
+        flat = flat + run_program(plan.rest.form.calls[False, True], (x, y, w), None, backend)
     return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
 
 
@@ -64,18 +66,15 @@ def run_convolution(
     deterministic: bool,
 ) -> Tensor:
     """Gather by sender, product with y and checked w per edge, sum by receiver; see ``tensor_product_conv``."""
-    if isinstance(edge_index, Graph) and num_nodes is None:
-        graph = edge_index
-    else:
-        plan.layouts[0].check("x", x)
-        graph = as_graph(edge_index, x.shape[0], num_nodes)
-    if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)):
-        results = at_once(plan.form.calls[True, shared], (x, y, w), graph, backend, deterministic)
+    if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)) and x.ndim:
+        if num_nodes is not None or not isinstance(edge_index, Graph):
+            edge_index = as_graph(edge_index, x.shape[0], num_nodes)
+        results = at_once(plan.form.calls[True, shared], (x, y, w), edge_index, backend, deterministic)
         if results is not None:
             return results[0]
     plan.layouts[0].check("x", x)
+    graph = as_graph(edge_index, x.shape[0], num_nodes)
     plan.layouts[1].check("edge_attr", y)
-    as_graph(graph, x.shape[0])
     table = None
     if isinstance(w, TabledWeights):
         w.check(graph.num_edges, plan.weight_numel)
@@ -93,17 +92,14 @@ def run_convolution(
             raise _other_rows(tensor, x, y, rows)
     if graph.edge_index.device != x.device:
         raise device_error("edge_index", graph.edge_index, "x", x)
-    name = chosen(x.device.type, x.dtype, backend, plan.form.key)
-    kernels = plan.paths and BACKENDS[name].whole is None
+    if not plan.reads:
+        return x.new_zeros(graph.num_dst, plan.layouts[2].dim)
     if table is not None:
-        if kernels:
+        name = chosen(x.device.type, x.dtype, backend, plan.form.key)
+        if plan.paths and BACKENDS[name].whole is None:
             return _read_from_table(plan, x, y, table, graph, name, deterministic)
         w = table.weights()
-    if kernels:
-        return run_program(plan.form, (x, y, w), ROW_MAPS[True, shared], graph, name, deterministic)
-    ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
-    messages = run_product(plan, gathered("src", x, ends), y, w, shared, backend)
-    return summed("dst", messages, ends, deterministic)
+    return run_program(plan.form.calls[True, shared], (x, y, w), graph, backend, deterministic)
 
 
 def _read_from_table(

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.core.backends import cpu, forms, verdicts
+from eqlayers.core.backends import cpu, forms, tables, verdicts
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError
 from eqlayers_kernels.c.build import cache, compiler
-from eqlayers_kernels.c.run import edges
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler named cc")
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvw", True)]
@@ -75,7 +74,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(compiler, "_loaded", {})
     monkeypatch.setattr(forms, "RUNNERS", {})
     compiler._tried.clear()
-    edges._function.cache_clear()
+    tables._loaded.cache_clear()
 
     def make(body: str = "") -> Path:
         script = tmp_path / "cc"
@@ -86,7 +85,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     yield make
     compiler._tried.clear()
-    edges._function.cache_clear()
+    tables._loaded.cache_clear()
 
 
 BREAKS = 'for o; do :; done; case "$*" in *"-o %s"*) printf half > %s_float32.so; %s;; esac'

@@ -151,8 +151,8 @@ def test_a_graph_is_sorted_once_and_serves_all_layers(
     from eqlayers.core import operator as tensor_product
 
     calls: list[int] = []
-    sort = tensor_product.edge_tables
-    monkeypatch.setattr(tensor_product, "edge_tables", lambda *args: calls.append(1) or sort(*args))
+    sort = tensor_product.sort_edges
+    monkeypatch.setattr(tensor_product, "sort_edges", lambda *args: calls.append(1) or sort(*args))
     graph = Graph(edges, SENDERS, RECEIVERS)
     x, y, w = operands.values()
     first = conv()(x, y, w, graph)

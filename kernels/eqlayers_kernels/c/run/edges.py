@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 from ..build import compiler
@@ -95,35 +94,17 @@ def interval_offsets(count: int, intervals: int) -> IntervalOffsets:
     return IntervalOffsets(0, first, first + count, first + 2 * count, first + 3 * count, first + 4 * count)
 
 
-@cache
-def _function(name: str, *arguments: type) -> Callable[..., int]:
+def load(name: str) -> Callable[..., int]:
+    """A compiled function that sorts edges; CompilerError if there is no compiler.
+
+    'sort_edges' takes the address of edges ``[2, count]`` contiguous int64 (src, dst), count, num_src, num_dst, and the
+    address of the buffer described by `graph_offsets`. The result is -1, or 2 * edge + row of the first index that is
+    no node. 'sort_places' takes the addresses of edges that are nodes and of their ``[count]`` knot intervals, count,
+    num_src, the number of intervals, and the address of the buffer described by `interval_offsets`. The result is -1,
+    or the first edge whose interval is none. Numbers must be 0 or more: C would write outside the buffer.
+    """
     found: Callable[..., int] = getattr(compiler.load(_SOURCE, "edges"), name)
+    addresses = 1 if name == "sort_edges" else 2
+    arguments = *[ctypes.c_void_p] * addresses, *[ctypes.c_int64] * 3, ctypes.c_void_p
     found.argtypes, found.restype = arguments, ctypes.c_int64  # type: ignore[attr-defined]
     return found
-
-
-def sort_intervals(edge_index: int, interval: int, count: int, num_src: int, intervals: int, out: int) -> int | None:
-    """Sort edges by their knot interval, into the buffer at ``out`` described by `interval_offsets`.
-
-    The others are addresses of ``[2, count]`` contiguous int64, (src, dst), all of them nodes, and of ``[count]``
-    int64. The result is None, or the first edge whose interval is none; CompilerError if there is no compiler.
-    """
-    kinds = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
-    wrong = int(_function("sort_places", *kinds)(edge_index, interval, count, num_src, intervals, out))
-    return None if wrong < 0 else wrong
-
-
-def sort_edges(edge_index: int, count: int, num_src: int, num_dst: int, out: int) -> tuple[int, int] | None:
-    """Sort edges, ``[2, count]`` contiguous int64 (src, dst) at an address, into the buffer described by `tables`.
-
-    The result is None, or (row, edge) of the first index that is no node. ValueError for a negative number, as C would
-    write outside the buffer; CompilerError if there is no compiler.
-    """
-    if min(count, num_src, num_dst) < 0:
-        raise ValueError(
-            f"expected numbers of edges, senders and receivers of 0 or more, got {count}, {num_src} and {num_dst}; "
-            f"count the rows of x as senders, and pass the number of receivers"
-        )
-    kinds = (ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
-    wrong = int(_function("sort_edges", *kinds)(edge_index, count, num_src, num_dst, out))
-    return None if wrong < 0 else (wrong % 2, wrong // 2)

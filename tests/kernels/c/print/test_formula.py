@@ -8,7 +8,7 @@ import pytest
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.run import launch
-from eqlayers_kernels.c.run.edges import graph_offsets, sort_edges
+from eqlayers_kernels.c.run.edges import graph_offsets, load
 from eqlayers_kernels.forms.formula import Block, Expression, Operand, evaluate, formula
 from tests.formulas import cubic, edges_of_points, functions
 from tests.kernels.forms.test_formula import Primitives
@@ -62,7 +62,7 @@ def run(base, arrays, dtype, walk, chunks, workers=1):
         place = graph_offsets(*SIZES)
         buffer = np.zeros(place.length, np.int64)
         edges = np.ascontiguousarray(EDGES)
-        assert sort_edges(edges.ctypes.data, *SIZES, buffer.ctypes.data) is None
+        assert load("sort_edges")(edges.ctypes.data, *SIZES, buffer.ctypes.data) == -1
         packed += [buffer.ctypes.data + 8 * start for start in getattr(place, walk)]
         segments, others = SIZES[1:] if walk == "by_src" else SIZES[:0:-1]
         packed += [SIZES[0], others]
@@ -195,7 +195,7 @@ def test_tables_of_another_graph_are_refused():
         compiled(SIZES[1], [*packed, address, address, address, SIZES[0], SIZES[2]])
     edges, place = np.ascontiguousarray(EDGES), graph_offsets(*SIZES)
     right = np.zeros(place.length, np.int64)
-    assert sort_edges(edges.ctypes.data, *SIZES, right.ctypes.data) is None
+    assert load("sort_edges")(edges.ctypes.data, *SIZES, right.ctypes.data) == -1
     right[place.by_src[1] + 2] = SIZES[0]  # an edge that is not there
     with pytest.raises(IndexError, match="tables of a graph"):
         compiled(SIZES[1], [*packed, *(right.ctypes.data + 8 * s for s in place.by_src), SIZES[0], SIZES[2]])
