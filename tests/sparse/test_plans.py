@@ -1,4 +1,4 @@
-"""Every plan of the torch backend against the reference, within the rounding bound of each dtype."""
+"""Products by a dense table of coefficients and term by term are the reference, within the bound of each dtype."""
 
 import copy
 import gc
@@ -18,7 +18,8 @@ from eqlayers.testing import rounding_bound
 from tests.covering import covering
 from tests.fresh import fresh
 
-PLANS = list(backend.PLANS)
+#: By plan, how many operations of a contraction take as long as one element of a term.
+PLANS = {"dense": math.inf, "by terms": 0.0}
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SPECS = [*NAMED, "uv,uv->u", "u,uvw->vw", "uv,vw->uw", "v,u->uv", ",->"]
 TRIPLES = [t for t in itertools.product((True, False), repeat=3) if t != (False, False, False)]
@@ -58,11 +59,13 @@ INFOS = {
 @pytest.fixture
 def force(monkeypatch):
     def only(plan):
-        for name in PLANS:
-            if name != plan:
-                monkeypatch.delitem(backend.PLANS, name)
+        monkeypatch.setattr(backend, "OPERATIONS", PLANS[plan])
+        for info in INFOS.values():  # they keep the choice
+            info.__dict__.pop("_cache", None)
 
-    return only
+    yield only
+    for info in INFOS.values():
+        info.__dict__.pop("_cache", None)
 
 
 def operands(spec, batched, extents=None, dtype=torch.float64, rows=(4, 5)):
@@ -88,7 +91,7 @@ def check(spec, x, y, info, triple, dtype):
     assert not got[(magnitude == 0).expand(got.shape)].any(), f"{triple}: rows that nothing names must be exactly zero"
 
 
-CASES = covering({"plan": PLANS, "spec": SPECS, "dtype": list(DTYPES)})
+CASES = covering({"plan": list(PLANS), "spec": SPECS, "dtype": list(DTYPES)})
 
 
 @pytest.mark.parametrize(("plan", "spec", "dtype"), [tuple(case.values()) for case in CASES])
@@ -184,30 +187,25 @@ def test_autocast_does_not_lower_the_sums(plan, force):
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_gather_works_in_blocks(force, monkeypatch):
-    force("gather")
+def test_terms_come_in_blocks(force, monkeypatch):
+    force("by terms")
     for block in (1, 40, 100):
         monkeypatch.setattr(backend, "_BLOCK", block)
         for spec, info in itertools.product(("mul", "outer", "vecmat"), INFOS.values()):
             check(spec, *operands(spec, (True, True)), info, (True, True, True), torch.float64)
 
 
-def _sizes(info, spec, batch, rows, extents):
-    x, y = (torch.empty(batch, r, *(extents[c] for c in p)) for r, p in zip(rows, channels_of(spec), strict=False))
-    return backend._sizes(ProductCall(channels_of(spec), x, y, info, (True, True, True), batch))
+def test_a_table_that_would_be_huge_is_never_made(force):
+    force("dense")
+    specs = ["nI", "nJ", "nK"]
+    assert backend._contraction(specs, dict.fromkeys("IJK", 200), 200) is None
+    assert backend._contraction(specs, dict.fromkeys("IJK", 100), 100) is not None
 
 
-def test_the_cost_model_spares_memory():
-    """A table that would be huge is never made; a product that matrices can do is not gathered term by term."""
-    rows = torch.arange(200)
-    big = sparse_product_infos(rows, rows, rows, in1_size=200, in2_size=200, out_size=200)[0]
-    sizes = _sizes(big, "mul", 2, (200, 200), {"u": 1})
-    assert all(backend.PLANS[plan].cost(sizes) == math.inf for plan in ("fold1", "fold2", "pair"))
-    assert all(backend.PLANS[plan].cost(sizes) < math.inf for plan in ("runs", "gather"))
-    dense = torch.cartesian_prod(*[torch.arange(9)] * 3).T
-    full = sparse_product_infos(*dense, torch.randn(729), in1_size=9, in2_size=9, out_size=9)[0]
-    sizes = _sizes(full, "vecsca", 500, (9, 9), {"u": 32})
-    assert min(backend.PLANS, key=lambda name: backend.PLANS[name].cost(sizes)) != "gather"
+def test_few_coefficients_are_read_term_by_term_and_many_as_a_table():
+    specs, sizes = ["nIa", "nJ", "nKa"], dict.fromkeys("IJK", 9) | {"a": 32}
+    assert backend._contraction(specs, sizes, 9) is None
+    assert backend._contraction(specs, sizes, 729) is not None
 
 
 def test_results_do_not_alias_the_operands():
@@ -222,7 +220,7 @@ def test_results_do_not_alias_the_operands():
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.float16])
-@pytest.mark.parametrize("plan", ["fold1", "runs", "gather"])
+@pytest.mark.parametrize("plan", PLANS)
 def test_torch_defaults_change_no_number(plan, default, force):
     force(plan)
     pairs = [(spec, info, *operands(spec, (True, True))) for spec, info in zip(SPECS, INFOS.values(), strict=False)]

@@ -6,14 +6,10 @@ named: the interpreter shows that a kernel is right, and is far too slow to be c
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
-import torch
 from torch import Tensor
 
-from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
@@ -23,15 +19,12 @@ from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
 from ..dtypes import DTYPES
-from ..errors import EqlayersWarning
+from ..errors import BackendError
 from ..forms.request import Request, Runner, Sizes
-from .multilinear import product_in_torch
-from .tables import by_traversal, ends_by_traversal
-from .torch_formulas import run_in_torch
+from .tables import by_traversal
 
 #: Bytes of which Triton has pointers be a multiple, in kernels with wide loads.
 ALIGNMENT = 16
-Result = TypeVar("Result")
 
 
 def refuse(request: Request) -> str | None:
@@ -52,81 +45,51 @@ def only_named(request: Request) -> bool:
 
 
 def make_runner(request: Request) -> Runner:
-    """Printed kernels for a product or a formula; see :func:`eqlayers.core.backends.forms.run_form`."""
-    what, kernels, in_torch = _KERNELS[request.form.family](request)
-    reading, without = request.form.reading, TorchInstead(f"the {what} {request.key.partition('/')[0]}")
+    """Printed kernels for a product or a formula; see :func:`eqlayers.core.backends.forms.run_form`.
+
+    Their call raises BackendError if they do not compile for the device.
+    """
+    reading, kernels = request.form.reading, _KERNELS[request.form.family](request)
 
     def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> Sequence[Tensor]:
         tables = None if graph is None else by_traversal(graph.contiguous(), sizes, reading)
         read = [aligned(tensor) for tensor in operands]
-        return without(read[0].device, lambda: kernels(read, tables, sizes), lambda: in_torch(read, tables))
+        try:
+            return kernels(read, tables, sizes)
+        except KernelError as error:
+            raise BackendError(
+                f"kernels of the {request.form.family} {request.key.partition('/')[0]} must compile for "
+                f"{read[0].device}, with fewer registers if need be, got {error}. Pass backend='torch' to the layer, "
+                f"which is slower and takes more memory, or install another release of Triton."
+            ) from error
 
     return run
 
 
 TablesOf = Mapping[str, TraversalTables] | None
-#: Words for a warning, the printed kernels, and torch in their place.
-Ways = tuple[
-    str,
-    Callable[[Sequence[Tensor], TablesOf, Sizes], Sequence[Tensor]],
-    Callable[[Sequence[Tensor], TablesOf], Sequence[Tensor]],
-]
+Kernels = Callable[[Sequence[Tensor], TablesOf, Sizes], Sequence[Tensor]]
 
 
-def _of_product(request: Request) -> Ways:
+def _of_product(request: Request) -> Kernels:
     form: ProductForm = request.form
     kind, on = form.kind, availability.processor_of(request.device)
     options = not request.deterministic, form.reading
     runner = FormRunner(form.program, kind, request.dtype, request.graph, form.shared, on, *options)
     read = [(pointer, kind.names.index(pointer)) for pointer, _ in runner.given]
 
-    def named(operands: Sequence[Tensor]) -> dict[str, Tensor]:
-        return {pointer: operands[number] for pointer, number in read}
-
-    def in_order(results: Mapping[str, Tensor]) -> list[Tensor]:
+    def run(operands: Sequence[Tensor], tables: TablesOf, sizes: Sizes) -> list[Tensor]:
+        results = runner({pointer: operands[number] for pointer, number in read}, tables)
         return [results[name] for name in kind.results]
 
-    return (
-        "convolution or product",
-        lambda operands, tables, sizes: in_order(runner(named(operands), tables)),
-        lambda operands, tables: in_order(product_in_torch(request, named(operands), tables)),
-    )
+    return run
 
 
-def _of_formula(request: Request) -> Ways:
-    base: Formula = request.form
-    runner = FormulaRunner(base, request.dtype, availability.processor_of(request.device))
-    return (
-        "formula",
-        lambda operands, tables, sizes: runner(operands, tables, sizes[0], sizes[1:3]),
-        lambda operands, tables: run_in_torch(base, operands, None if tables is None else ends_by_traversal(tables)),
-    )
+def _of_formula(request: Request) -> Kernels:
+    runner = FormulaRunner(request.form, request.dtype, availability.processor_of(request.device))
+    return lambda operands, tables, sizes: runner(operands, tables, sizes[0], sizes[1:3])
 
 
-_KERNELS: dict[str, Callable[[Request], Ways]] = {"product": _of_product, "formula": _of_formula}
-
-
-class TorchInstead:
-    """Torch in place of kernels that do not compile, from the first failure on; a warning then gives the reason."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.on: set[torch.device] = set()
-
-    def __call__(self, device: torch.device, kernels: Callable[[], Result], torch_: Callable[[], Result]) -> Result:
-        """The result of the printed kernels, or of torch where they do not run."""
-        if device not in self.on:
-            try:
-                return kernels()
-            except KernelError as error:
-                warnings.warn(
-                    f"kernels of {self.what} must compile for {device}, with fewer registers if need be, got {error}. "
-                    "Torch computes it from now on, slower and in more memory. Another release of Triton may.",
-                    EqlayersWarning,
-                    stacklevel=2,
-                )
-                self.on.add(device)
-        return torch_()
+_KERNELS: dict[str, Callable[[Request], Kernels]] = {"product": _of_product, "formula": _of_formula}
 
 
 def aligned(tensor: Tensor) -> Tensor:

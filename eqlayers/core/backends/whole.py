@@ -11,23 +11,20 @@ from functools import cache
 from string import ascii_letters
 
 import numpy as np
-import opt_einsum
 import torch
 from torch import Tensor
 
 from eqlayers_kernels.forms.program import Path, Program, Slot
 
 from ...sparse.program import cuts_of, infos_of, joined, lettered
+from ..contraction import Contraction
 from ..dtypes import ACCUMULATE
 from ..forms.keys import describe
 from ..torch_internals import outside_of_autocast, traced_by_running
 from .constants import Constants
-from .contraction import Pair, contraction
 from .registry import Backend
 from .rows import taken
 
-#: Rows that the order of contractions is chosen for.
-ROWS = 1024
 _CHANNELS = [letter for letter in ascii_letters if letter not in "ijknt"]
 
 
@@ -56,10 +53,10 @@ class PathSum:
     def __init__(self, path: Path, layout: str) -> None:
         self.path, self.layout = path, layout
         self.axes, self.letters = lettered(path, _CHANNELS)
-        self.sizes = {"n": ROWS, "i": path.x.dim, "j": path.y.dim, "k": path.z.dim}
+        self.sizes = {"i": path.x.dim, "j": path.y.dim, "k": path.z.dim}
         self.sizes |= {letter: axis.length for letter, axis in self.axes.items()}
         self._constants = Constants()
-        self._steps: dict[bool, list[tuple[tuple[int, ...], Pair]]] = {}  # by whether weights are shared
+        self._contractions: dict[bool, Contraction] = {}  # by whether weights are shared
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """``[N, components, channels]`` of z."""
@@ -68,33 +65,21 @@ class PathSum:
         if self.path.weight is not None:
             operands.append(self.weights(w))
         shared = w.ndim == 1
-        if shared not in self._steps:
-            self._steps[shared] = [(places, contraction(spec, self.sizes)) for places, spec in self._order(shared)]
-        for places, pair in self._steps[shared]:
-            operands.append(pair(*(operands.pop(place) for place in places)))
-        z = operands[0] if self.path.z.dim > 1 else operands[0].unsqueeze(1)
+        if shared not in self._contractions:
+            self._contractions[shared] = self._contraction(shared)
+        z = self._contractions[shared](*operands)
+        z = z if self.path.z.dim > 1 else z.unsqueeze(1)
         return z.flatten(2) if len(self.letters["z"]) > 1 else z if self.letters["z"] else z.unsqueeze(2)
 
-    def _order(self, shared: bool) -> list[tuple[tuple[int, ...], str]]:
-        """The steps of the contraction: places of the operands, last first, and the equation."""
+    def _contraction(self, shared: bool) -> Contraction:
         i, j, k = (letter if self.sizes[letter] > 1 else "" for letter in "ijk")  # none for scalars: axes cost time
         specs = [f"n{i}{self.letters['x']}", f"n{j}{self.letters['y']}", f"{i}{j}{k}"]
         if self.path.weight is not None:
             specs.append(("" if shared else "n") + self.letters["w"])
-        result, steps = f"n{k}{self.letters['z']}", []
-        shapes = [tuple(self.sizes[letter] for letter in spec) for spec in specs]
-        whole = f"{','.join(specs)}->{result}"
-        for step in opt_einsum.contract_path(whole, *shapes, shapes=True, optimize="optimal")[0]:
-            places = tuple(sorted(step, reverse=True))
-            taken = [specs.pop(place) for place in places]
-            needed = set(result).union(*specs)
-            kept = "".join(c for c in self.sizes if c in needed and any(c in spec for spec in taken))
-            steps.append((places, f"{','.join(taken)}->{kept if specs else result}"))
-            specs.append(kept)
-        return steps
+        return Contraction(specs, f"n{k}{self.letters['z']}", self.sizes)
 
     def block(self, operand: str, flat: Tensor) -> Tensor:
-        """``[N, components, *axes]`` of x, y or z."""
+        """``[N, components, *axes]`` of x or y."""
         slot: Slot = getattr(self.path, operand)
         if self.layout == "ir_mul":
             block = flat.unflatten(1, (slot.dim, slot.mul))
@@ -119,10 +104,6 @@ class PathSum:
     def _table(self, like: Tensor) -> Tensor:
         """Coefficients ``[i, j, k]``."""
         return self._constants(like.dtype, like.device, lambda: self._make_table(like.dtype))
-
-    def table(self, like: Tensor) -> Tensor:
-        """Coefficients ``[i, j, k]``, axes of one component included."""
-        return self._table(like).reshape(self.path.x.dim, self.path.y.dim, self.path.z.dim)
 
     def _make_table(self, dtype: torch.dtype) -> Tensor:
         first, second, out, values = zip(*self.path.terms, strict=True)

@@ -108,11 +108,11 @@ def test_the_order_of_contractions_follows_the_sizes() -> None:
     """Never all channels at once: x and y meet before many weights, or y and the weights before many components."""
     product = eq.TensorProduct("8x1o", "30x0e", "8x1o", [(0, 0, 0, "uvw", True)], internal_weights=False)
     path = whole.WholeForm(product.plan.form.program).paths[0]
-    for steps in (path._order(True), path._order(False)):
-        assert [len(places) for places, _ in steps] == [2, 2, 2]
-        assert all(len(set(spec.partition("->")[2]) - set("nijk")) <= 2 for _, spec in steps)
+    for equations in (path._contraction(True).equations, path._contraction(False).equations):
+        assert [equation.count(",") for equation in equations] == [1, 1, 1]
+        assert all(len(set(equation.partition("->")[2]) - set("nijk")) <= 2 for equation in equations)
     harmonics = whole.WholeForm(layer("uvu", 8).plan.form.program).paths[0]
-    assert harmonics._order(True)[-1][1].endswith("->nka")
+    assert harmonics._contraction(True).equations[-1].endswith("->nka")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -31,5 +31,5 @@ def test_the_error_of_a_kernel_has_the_last_words_of_the_compiler(monkeypatch: p
     assert caught.value.__cause__ is reason
     assert isinstance(caught.value, RuntimeError)
     assert len(str(caught.value)) == len("RuntimeError: ") + compiling.MOST_WORDS
-    # torch takes over from kernels that do not compile; without memory for them it would have none either
+    # an error that names another backend is of kernels that do not compile; without memory it would have none either
     assert not isinstance(torch.OutOfMemoryError(), KernelError)

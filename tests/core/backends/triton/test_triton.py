@@ -1,18 +1,18 @@
-"""Backend triton runs where its kernels do, and leaves the call to torch where they do not compile."""
+"""Backend triton runs where its kernels do, and says so where they do not compile."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from eqlayers.core.backends import select, verdicts
-from eqlayers.core.backends.triton import ALIGNMENT, TorchInstead, aligned, refuse
-from eqlayers.core.forms.request import Request
+from eqlayers.core.backends import select, triton, verdicts
+from eqlayers.core.backends.triton import ALIGNMENT, aligned, refuse
+from eqlayers.core.forms.request import Request, Sizes
 from eqlayers.errors import BackendError
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
@@ -65,42 +65,22 @@ def test_calls_that_no_kernel_is_printed_for_are_refused(changes: dict[str, obje
         assert refuse(replace(CALL, **changes)) == reason
 
 
-class Kernels:
-    """A call that ends with an error until some time."""
+@pytest.mark.parametrize("family", ["product", "formula"])
+def test_kernels_that_do_not_compile_are_an_error_that_names_the_torch_backend(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[Exception] = [KernelError("ptxas fatal"), torch.OutOfMemoryError("none left")]
 
-    def __init__(self, *errors: Exception) -> None:
-        self.errors, self.calls = list(errors), 0
+    def kernels(operands: object, tables: object, sizes: object) -> list[torch.Tensor]:
+        raise errors.pop(0)
 
-    def __call__(self) -> str:
-        self.calls += 1
-        if self.errors:
-            raise self.errors.pop(0)
-        return "kernels"
-
-
-def test_torch_takes_over_on_the_device_whose_kernels_do_not_compile() -> None:
-    without, kernels = TorchInstead("the product 0123"), Kernels(KernelError("ptxas fatal"))
-    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
-    with pytest.warns(
-        RuntimeWarning,
-        match=r"kernels of the product 0123 must compile for cuda:0, .*, got ptxas fatal",
-    ):
-        assert without(first, kernels, lambda: "torch") == "torch"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert without(first, kernels, lambda: "torch") == "torch"
-        assert kernels.calls == 1, "what does not compile is not tried again"
-        assert without(second, kernels, lambda: "torch") == "kernels"
-
-
-def test_other_errors_of_kernels_reach_the_caller() -> None:
-    without, kernels = TorchInstead("the product 0123"), Kernels(torch.OutOfMemoryError("none left"))
-    for wanted in (torch.OutOfMemoryError, None):
-        if wanted is None:
-            assert without(torch.device("cpu"), kernels, lambda: "torch") == "kernels"
-        else:
-            with pytest.raises(wanted, match="none left"):
-                without(torch.device("cpu"), kernels, lambda: "torch")
+    monkeypatch.setitem(triton._KERNELS, family, lambda request: kernels)
+    run = triton.make_runner(replace(CALL, key="0123/g1:11", form=SimpleNamespace(family=family, reading=None)))
+    message = rf"kernels of the {family} 0123 must compile for cpu, .*, got ptxas fatal\. Pass backend='torch'"
+    with pytest.raises(BackendError, match=message):
+        run([torch.ones(2, 3)], None, Sizes(2))
+    with pytest.raises(torch.OutOfMemoryError, match="none left"):
+        run([torch.ones(2, 3)], None, Sizes(2))
 
 
 def test_operands_are_copied_where_wide_loads_would_begin_elsewhere() -> None:
