@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_integer, got
-from ..core.errors import DTypeError, IndexRangeError, ShapeError
+from ..core.errors import DTypeError, ShapeError
+from .checks import check_in_range, check_lengths, check_one_dimensional
 from .info import Infos, SparseProductInfo, SparseScaleInfo
 
 Index = Tensor | np.ndarray | Sequence[int]
@@ -22,18 +23,11 @@ Scale = Tensor | np.ndarray | Sequence[float] | None
 def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
     check_integer(size_name, size, 0, what="a count of rows", error=ShapeError)
     index = _tensor(name, values, "integers", "Pass int64 indices.")
-    if index.numel() == 0:
+    if index.numel() == 0 or not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool):
         index = index.long()
-    if index.dtype.is_floating_point or index.dtype.is_complex or index.dtype == torch.bool:
-        raise DTypeError(f"{name} must hold integers, got {index.dtype}. Pass int64 indices.")
-    if index.ndim != 1:
-        raise ShapeError(f"{name} must have one axis, got shape {list(index.shape)}. Flatten it first.")
-    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-        raise IndexRangeError(
-            f"{name} must lie in [0, {size_name}={size}), got values from {int(index.min())} to {int(index.max())}. "
-            f"Correct the index or {size_name}."
-        )
-    return index.long()
+    check_one_dimensional(name, index, integer=True)
+    check_in_range(name, index, size, size_name)
+    return index
 
 
 def _tensor(name: str, values: Any, what: str, fix: str) -> Tensor:
@@ -46,32 +40,11 @@ def _tensor(name: str, values: Any, what: str, fix: str) -> Tensor:
     raise DTypeError(f"{name} must hold {what}, got {got(values)}. {fix}") from None
 
 
-def _values(values: Scale, terms: int) -> Tensor | None:
-    if values is None:
-        return None
-    given = _tensor("scale", values, "real constants", "Pass floating-point numbers, or None for 1.")
-    if given.is_complex() or given.requires_grad:
-        kind = "complex numbers" if given.is_complex() else "a tensor that requires a gradient"
-        raise DTypeError(
-            f"scale must hold real constants, got {kind}. "
-            f"Pass what is learned as an operand of sparse_mul or sparse_vecsca."
-        )
-    scale = given.to(torch.float64)
-    if scale.shape != (terms,):
-        raise ShapeError(
-            f"scale must have {terms} entries, one per term, got shape {list(scale.shape)}. "
-            f"Pass one coefficient per term, or None for 1."
-        )
-    return scale
-
-
-def _check_lengths(**indices: Tensor) -> int:
-    lengths = {name: index.shape[0] for name, index in indices.items()}
-    if len(set(lengths.values())) > 1:
-        raise ShapeError(
-            f"{', '.join(lengths)} must have one entry per term each, got lengths {lengths}. Give each term all."
-        )
-    return next(iter(lengths.values()))
+def _terms(scale: Scale, **indices: Tensor) -> Tensor | None:
+    """The coefficients in float64, if there is one for each term: that they are constant is for the infos to check."""
+    given = None if scale is None else _tensor("scale", scale, "real constants", "Pass numbers, or None for 1.")
+    check_lengths(indices if given is None else {**indices, "scale": given})
+    return given if given is None or given.is_complex() else given.to(torch.float64)
 
 
 def _no_identity(index: Tensor, size: int) -> Tensor | None:
@@ -139,7 +112,7 @@ def sparse_product_infos(
     i1 = _index("index1", index1, in1_size, "in1_size")
     i2 = _index("index2", index2, in2_size, "in2_size")
     o = _index("index_out", index_out, out_size, "out_size")
-    s = _values(scale, _check_lengths(index1=i1, index2=i2, index_out=o))
+    s = _terms(scale, index1=i1, index2=i2, index_out=o)
     return (
         _view(i1, i2, o, s, (in1_size, in2_size, out_size)),
         _view(i2, o, i1, s, (in2_size, out_size, in1_size)),
@@ -170,7 +143,7 @@ def sparse_scale_infos(
     """
     i = _index("index", index, in_size, "in_size")
     o = _index("index_out", index_out, out_size, "out_size")
-    s = _values(scale, _check_lengths(index=i, index_out=o))
+    s = _terms(scale, index=i, index_out=o)
     views = []
     for source, target, sizes in ((i, o, (in_size, out_size)), (o, i, (out_size, in_size))):
         order, seg_out = _segments(target, sizes[1])

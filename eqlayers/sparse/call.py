@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.dtypes import ACCUMULATE, broadcast_shapes
-from ..core.errors import ShapeError
+from ..core.errors import DeviceError, DTypeError, ShapeError
 from .channels import Channels
 from .info import SparseProductInfo, SparseScaleInfo
 
@@ -80,6 +81,22 @@ class ScaleCall:
 
 
 Call = ProductCall | ScaleCall
+
+
+def check_infos(kind: type[Any], like: Tensor, **infos: Any) -> None:
+    """Raise unless infos of gradients are of their class or None, the first one is no None, and all are on a device."""
+    for number, (name, info) in enumerate(infos.items()):
+        if not isinstance(info, kind) and (info is not None or number == 0):
+            raise DTypeError(
+                f"{name} must be a {kind.__name__}, got {type(info).__name__}. Build the infos from lists of terms, as "
+                f"with eqlayers.sparse.sparse_product_infos or sparse_scale_infos."
+            )
+        here = None if info is None else info.device
+        if here is not None and here != like.device:
+            raise DeviceError(
+                f"{name} must be on the device of the operands, {like.device}, got {here}. "
+                f"Move the infos with `.to('{like.device}')`."
+            )
 
 
 def check_channels(channels: Channels, x: Tensor, y: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -12,33 +13,40 @@ from ..core.torch_internals import being_traced
 
 
 class Words(NamedTuple):
-    """The names in which messages speak of an info: its class, its index fields, the operands, and its builder."""
+    """The names in which messages speak of an info: its class, its index fields and the operands."""
 
     owner: str
     indices: tuple[str, ...]
     inputs: tuple[str, ...]
-    builder: str
 
 
-PRODUCT = Words("SparseProductInfo", ("index1", "index2"), ("input1", "input2"), "sparse_product_infos")
-SCALE = Words("SparseScaleInfo", ("index",), ("input",), "sparse_scale_infos")
+PRODUCT = Words("SparseProductInfo", ("index1", "index2"), ("input1", "input2"))
+SCALE = Words("SparseScaleInfo", ("index",), ("input",))
 
 
-def one_dimensional(words: Words, name: str, value: Any, integer: bool) -> None:
+def check_one_dimensional(name: str, value: Any, integer: bool) -> None:
     """Raise unless ``value`` is a 1-D tensor, int64 or floating-point."""
-    owner, kind = words.owner, "int64" if integer else "floating-point"
+    kind = "int64" if integer else "floating-point"
     if not isinstance(value, Tensor):
         raise DTypeError(
-            f"{owner}.{name} must be a 1-D {kind} tensor or None, got {type(value).__name__}. "
-            f"Wrap it with torch.tensor(...), or build the infos with eqlayers.sparse.{words.builder}."
+            f"{name} must be a 1-D {kind} tensor or None, got {type(value).__name__}. "
+            f"Wrap it with torch.tensor(...), or build the infos from lists of terms."
         )
     if value.dtype != torch.int64 if integer else not value.is_floating_point():
-        raise DTypeError(f"{owner}.{name} must be {kind}, got {value.dtype}. Convert it with `.to(...)`.")
+        raise DTypeError(f"{name} must be {kind}, got {value.dtype}. Convert it with `.to(...)`.")
     if value.ndim != 1:
-        raise ShapeError(f"{owner}.{name} must have one axis, got shape {list(value.shape)}. Flatten it first.")
+        raise ShapeError(f"{name} must have one axis, got shape {list(value.shape)}. Flatten it first.")
 
 
-def in_range(owner: str, name: str, value: Tensor, size: int, what: str) -> None:
+def check_lengths(per_term: Mapping[str, Tensor | None], owner: str = "") -> None:
+    """Raise unless all tensors have equal lengths."""
+    lengths = {name: value.shape[0] if value.ndim else 0 for name, value in per_term.items() if value is not None}
+    if len(set(lengths.values())) > 1:
+        names = ", ".join(f"{owner}{name}" for name in lengths)
+        raise ShapeError(f"{names} must have one entry per term each, got lengths {lengths}. Give each term all.")
+
+
+def check_in_range(name: str, value: Tensor, size: int, what: str) -> None:
     """Raise unless all values lie in [0, size)."""
     # The values are looked at on the CPU only: elsewhere a look would stall the stream, and builders work on the CPU.
     if value.device.type != "cpu" or value.numel() == 0 or being_traced():  # a copy that a tracer makes was checked
@@ -46,8 +54,8 @@ def in_range(owner: str, name: str, value: Tensor, size: int, what: str) -> None
     low, high = int(value.min()), int(value.max())
     if low < 0 or high >= size:
         raise IndexRangeError(
-            f"{owner}.{name} must lie in [0, {size}) ({what}), got values from {low} to {high}. "
-            f"Check the sizes given to the builder."
+            f"{name} must lie in [0, {size}) ({what}), got values from {low} to {high}. "
+            f"Correct the index, or the size given to the builder."
         )
 
 

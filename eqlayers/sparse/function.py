@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..core.checks import check_flag
 from ..core.dtypes import check_same_kind
-from ..core.errors import DeviceError, DTypeError, GradientError, ShapeError
+from ..core.errors import GradientError, ShapeError
 from ..core.torch_internals import seen_by_outer_levels
-from .call import ProductCall, check_channels, flatten_batch
+from .call import ProductCall, check_channels, check_infos, flatten_batch
 from .channels import Channels
 from .info import SparseProductInfo
 from .run import WAYS, select
@@ -160,18 +160,7 @@ def sparse_product(
     check_same_kind(input1=input1, input2=input2)
     check_channels(channels, input1, input2)
     infos = info_fwd, info_bwd1, info_bwd2
-    for name, info in zip(("info_fwd", "info_bwd1", "info_bwd2"), infos, strict=True):
-        if not isinstance(info, SparseProductInfo) and (info is not None or name == "info_fwd"):
-            raise DTypeError(
-                f"{name} must be a SparseProductInfo, got {type(info).__name__}. "
-                f"Build the infos with eqlayers.sparse.sparse_product_infos."
-            )
-        here = None if info is None else info.device
-        if here is not None and here != input1.device:
-            raise DeviceError(
-                f"{name} must be on the device of the operands, {input1.device}, got {here}. "
-                f"Move the infos with `.to('{input1.device}')`."
-            )
+    check_infos(SparseProductInfo, input1, info_fwd=info_fwd, info_bwd1=info_bwd1, info_bwd2=info_bwd2)
     x, y, shape = flatten_batch(channels, input1, input2)
     b1, b2 = x.ndim > 1 + len(channels.first), y.ndim > 1 + len(channels.second)
     accumulated = check_flag("out_accumulated", out_accumulated)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..core.torch_internals import being_traced, outside_of_traces, parsed_device
-from .checks import PRODUCT, SCALE, Words, check_segments, in_range, one_dimensional, short
+from .checks import PRODUCT, SCALE, Words, check_in_range, check_lengths, check_one_dimensional, check_segments, short
 
 #: Infos of a product and of the gradients of input1 and input2.
 Infos = tuple["SparseProductInfo", "SparseProductInfo", "SparseProductInfo"]
@@ -133,30 +133,25 @@ class SparseProductInfo(_Movable, _ProductFields):
         return cls(*fields)
 
     def _checked(self) -> SparseProductInfo:
-        words, owner = self._words, self._words.owner
+        owner = self._words.owner
         per_term = {"scale": self.scale, **self._indices()}
         others = {"seg_out": self.seg_out, "gather_index": self.gather_index, "index_out": self.index_out}
         for name, value in (per_term | others).items():
             if value is not None:
-                one_dimensional(words, name, value, integer=name != "scale")
+                check_one_dimensional(f"{owner}.{name}", value, integer=name != "scale")
         if self.scale is not None and self.scale.requires_grad:
             raise DTypeError(
                 f"{owner}.scale must be constant, got a tensor that requires a gradient, which would be lost. "
                 f"Pass what is learned as an operand, of sparse_mul or sparse_vecsca."
             )
-        lengths = {name: value.shape[0] for name, value in per_term.items() if value is not None}
-        if len(set(lengths.values())) > 1:
-            raise ShapeError(
-                f"{owner}.scale, {' and '.join(words.indices)} must have one entry per term each, got lengths "
-                f"{lengths}. Build infos with eqlayers.sparse.{words.builder}."
-            )
+        check_lengths(per_term, f"{owner}.")
         for name, value in self._indices().items():
             if value is not None:
-                in_range(owner, name, value, 2**62, "it must not be negative")
+                check_in_range(f"{owner}.{name}", value, 2**62, "it must not be negative")
         terms = self.num_terms
         if self.gather_index is not None:
             limit = (2**62, "it must not be negative") if terms is None else (terms, "the number of terms")
-            in_range(owner, "gather_index", self.gather_index, *limit)
+            check_in_range(f"{owner}.gather_index", self.gather_index, *limit)
         if self.seg_out is not None:
             places = terms if self.gather_index is None else self.gather_index.shape[0]
             check_segments(owner, self.seg_out, places)
@@ -191,7 +186,7 @@ class SparseProductInfo(_Movable, _ProductFields):
                 f"{owner}.index_out must have {segments} entries, one per segment, got {self.index_out.shape[0]}. "
                 f"Give every segment one output row."
             )
-        in_range(owner, "index_out", self.index_out, self.out_size, "out_size")
+        check_in_range(f"{owner}.index_out", self.index_out, self.out_size, "out_size")
         if self.index_out.device.type == "cpu" and self.index_out.unique().numel() != self.index_out.numel():
             raise IndexRangeError(
                 f"{owner}.index_out must not repeat a row, got {short(self.index_out)}. "

@@ -83,7 +83,7 @@ def _by_terms(
     count, elements = terms.row.shape[0], 1
     for letter in {*shape} - {"T"}:
         elements *= shape[letter] if type(shape[letter]) is int else ROWS
-    step = max(1, _BLOCK // elements)
+    step = max(1, _BLOCK // max(1, elements))
     scale = None if terms.scale is None else scale_of(info, terms, x)
     z = None
     for start in range(0, count, step):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.dtypes import check_same_kind
-from ..core.errors import DeviceError, DTypeError, GradientError, ShapeError
-from .call import ScaleCall
+from ..core.errors import GradientError, ShapeError
+from .call import ScaleCall, check_infos
 from .info import SparseScaleInfo
 from .run import WAYS, select
 
@@ -73,17 +73,7 @@ class SparseScale:
             raise ShapeError(
                 f"input must be [..., M, C], got shape {list(input.shape)}. Add a channel axis with `.unsqueeze(-1)`."
             )
-        if not isinstance(info_fwd, SparseScaleInfo) or not isinstance(info_bwd, SparseScaleInfo | None):
-            raise DTypeError(
-                f"info_fwd and info_bwd must be SparseScaleInfo, got {type(info_fwd).__name__} and "
-                f"{type(info_bwd).__name__}. Build them with eqlayers.sparse.sparse_scale_infos."
-            )
-        here = info_fwd.as_product().device
-        if here is not None and here != input.device:
-            raise DeviceError(
-                f"info_fwd must be on the device of input, {input.device}, got {here}. "
-                f"Move the infos with `.to('{input.device}')`."
-            )
+        check_infos(SparseScaleInfo, input, info_fwd=info_fwd, info_bwd=info_bwd)
         lead = input.shape[:-2]
         flat = input if len(lead) == 1 else input.reshape(math.prod(lead), *input.shape[-2:])
         y = _Scale.apply(flat, info_fwd, info_bwd, backend)

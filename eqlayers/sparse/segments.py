@@ -41,9 +41,6 @@ def refuse(call: Call) -> str | None:
         return "launches its kernels by itself, which torch.compile, torch.export and make_fx cannot put into a graph"
     if call.x.dtype not in DTYPES:
         return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.x.dtype}"
-    here = call.info.device
-    if here is not None and here != device:
-        return f"needs the info on the device of its operands, {device}, got {here}; move it with info.to(...)"
     if isinstance(call, ProductCall) and _sides(call.channels) is None:
         return f"has kernels for the seven named products ({', '.join(NAMED)}), got channels '{call.channels}'"
     return None
