@@ -19,7 +19,7 @@ Pair = Callable[[Tensor, Tensor], Tensor]
 class Contraction:
     """``torch.einsum`` of several tensors, two at a time in the order that takes the fewest operations.
 
-    ``operations`` are those of `ROWS` rows, and ``equations`` say what is contracted after what.
+    ``operations`` counts the operations for `ROWS` rows. ``equations`` lists the steps in their order.
 
     Args:
         specs, result: Letters of the axes of the operands, such as 'ni', and of the result.
