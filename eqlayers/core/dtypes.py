@@ -35,7 +35,7 @@ def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def of_one_kind(**tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, in their widest dtype under autocast; DTypeError or DeviceError unless they share both."""
+    """The tensors, in their widest dtype under autocast; errors as of `check_same_kind`."""
     found = tuple(tensors.values())
     first = found[0]
     if first.is_cpu and not torch.is_autocast_enabled("cpu") and (dtype := first.dtype) in ACCUMULATE:
@@ -50,9 +50,13 @@ def of_one_kind(**tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def check_same_kind(**tensors: Tensor) -> None:
-    """Raise unless all tensors share one supported floating dtype and one device."""
+    """Raise DTypeError or DeviceError unless all tensors share one supported floating dtype and one device.
+
+    Tensors of width 0 behind the first, weights that a layer does not have, may have any.
+    """
     (first_name, first), *rest = tensors.items()
-    for name, tensor in tensors.items():
+    rest = [(name, t) for name, t in rest if not isinstance(t, Tensor) or t.shape[-1:] != (0,)]
+    for name, tensor in ((first_name, first), *rest):
         if not isinstance(tensor, Tensor):
             check_tensor(name, tensor, "[..., width]")
         if tensor.dtype not in DTYPES:

@@ -17,6 +17,7 @@ def test_leading_axes_broadcast():
 def test_kinds_must_agree():
     x = torch.zeros(2)
     check_same_kind(a=x, b=x, c=x)
+    check_same_kind(a=x, b=x[:0].long(), c=x[:0].to("meta"))  # nothing of these is read
     with pytest.raises(DTypeError, match=r"c must have the dtype of a, torch\.float32, got torch\.float64.*Convert"):
         check_same_kind(a=x, b=x, c=x.double())
     with pytest.raises(DeviceError, match=r"b must be on the device of a, cpu, got meta.*\.to\('cpu'\)"):

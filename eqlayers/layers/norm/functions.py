@@ -14,7 +14,7 @@ from torch import Tensor
 from ...core.apply import as_rows
 from ...core.backends import check_backend
 from ...core.checks import check_choice, check_flag, check_floating, check_number
-from ...core.dtypes import ACCUMULATE, check_same_kind, widest_under_autocast
+from ...core.dtypes import ACCUMULATE, of_one_kind
 from ...core.errors import ShapeError
 from ...core.torch_internals import under_autocast
 from ...irreps.algebra import as_irreps
@@ -75,10 +75,7 @@ def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, l
         else:
             return x, list(others.values()), x.dtype
     operands = {name: x, **{key: value for key, value in others.items() if value is not None}}
-    mixed = under_autocast(x.device.type)
-    if mixed:
-        operands = dict(zip(operands, widest_under_autocast(*operands.values()), strict=True))
-    check_same_kind(**operands)
+    mixed, operands = under_autocast(x.device.type), dict(zip(operands, of_one_kind(**operands), strict=True))
     dtype = operands[name].dtype
     wide = ACCUMULATE[dtype]
     if wide == dtype and not mixed:
