@@ -1,7 +1,7 @@
 """`eqlayers bench`: problems as data, checked against float64 e3nn, timed beside peers, reported with their goals.
 
-Needs the extra `bench` (`pip install "eqlayers[bench]"`); `step`, `tables` and `networks ours` also need `train`,
-for its molecules.
+Needs the extra `bench` (`pip install "eqlayers[bench]"`); `step` and `networks ours` also need `train`, for its
+molecules.
 """
 
 from __future__ import annotations

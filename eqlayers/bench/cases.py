@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..core.errors import EqlayersError
 from .config import DEVICE, Field, matching
 from .measure import Call, alternate, copy_bandwidth, describe, flush_buffer, ratio, refusal, release, summary
 from .results import OURS, Record
@@ -16,6 +17,7 @@ from .roofline import peak_rate
 
 #: type of device -> kinds of time, and whether the cache is emptied before
 KINDS = {"cpu": {"seconds": False}, "cuda": {"seconds": False, "seconds_flushed": True}}
+NO_DOUBLE = "torch.compile has no double backward (AOTAutograd does not support it)"
 #: Fields of every suite.
 SUITE: dict[str, Field] = {"device": DEVICE, "threads": "count", "runs": "count", "cases": "mapping"}
 
@@ -64,6 +66,24 @@ class Verdict:
     status: str  # 'ok', 'wrong', or 'failed' where it raised an error or lacks the direction
     error: float | None  # largest error as a fraction of its bound; None if it failed
     reason: str = ""
+
+
+class Refusal(Exception):
+    """An implementation cannot run a case; the text says why and becomes part of the report."""
+
+
+def short(error: Exception) -> str:
+    """Type and beginning of an error, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def why_refused(name: str, error: Exception) -> str:
+    """The reason for a report: whatever a peer raises is its result, and this package's own errors are."""
+    if isinstance(error, (Refusal, EqlayersError)):
+        return " ".join(str(error).split())[:300]
+    if name == OURS:
+        raise error
+    return short(error)
 
 
 class Subject(Protocol):

@@ -1,4 +1,4 @@
-"""`eqlayers bench run|report|first-gpu|layers|step|tables|cold|overhead|networks|accelerate|kernels`."""
+"""`eqlayers bench run|report|first-gpu|layers|step|overhead|networks|accelerate`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from ..core.backends import find
 from ..core.errors import ConfigError, EqlayersError
 from ..core.files.read_write import check_output
 from ..core.memory import keep_memory
-from .cold import run_cold
 from .config import DEVICES
 from .gpu.first import BUDGET, STAGES, run_first_gpu
-from .kernels import run_kernels
 from .layers.cases import LAYER_PEERS, read_layer_suite
 from .networks.accelerate import RUNS, run_accelerate
 from .networks.run import NAMES, run_networks
@@ -27,7 +25,6 @@ from .overhead import run_overhead
 from .peers.networks import NETWORKS
 from .products.peers import PEERS
 from .products.suite import read_suite
-from .radial_tables import run_tables
 from .report import count_goals, tables, write_report
 from .results import Record, Say, Table, load, nothing, save, save_csv
 from .run import run_suite
@@ -98,7 +95,8 @@ def show(tables: list[Table], last: str) -> None:
 # -- options ----------------------------------------------------------------------------------------------------------
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A number of an option; its errors are argparse's."""
     value = int(text)
     if value < 1:
         raise ValueError
@@ -110,15 +108,15 @@ def _names(text: str) -> list[str]:
 
 
 def _counts(text: str) -> list[int]:
-    return [_count(part) for part in _names(text)]
+    return [count(part) for part in _names(text)]
 
 
-_count.__name__ = "positive integer"  # argparse puts it into its message
+count.__name__ = "positive integer"  # argparse puts it into its message
 _counts.__name__ = "list of positive integers, with commas"
 KNOWN: dict[str, dict[str, Any]] = {
     "--peers": {"help": "names with commas instead of the configuration's; '' for none", "type": _names},
-    "--threads": {"help": "threads of torch instead of the configuration's, or of 1 for accelerate", "type": _count},
-    "--runs": {"help": f"timed runs instead of the configuration's, or of {RUNS} for accelerate", "type": _count},
+    "--threads": {"help": "threads of torch instead of the configuration's, or of 1 for accelerate", "type": count},
+    "--runs": {"help": f"timed runs instead of the configuration's, or of {RUNS} for accelerate", "type": count},
     "--backend": {"help": "backend of this package's layers; the first that supports the layer by default"},
     "--sizes": {"help": "numbers of atoms with commas instead of the configuration's", "type": _counts},
     "--device": {"help": "device instead of the configuration's", "choices": DEVICES},
@@ -128,15 +126,18 @@ KNOWN: dict[str, dict[str, Any]] = {
 }
 
 
+def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add some of the options that several commands have."""
+    for name in names:
+        parser.add_argument(f"--{name}", **KNOWN[f"--{name}"])
+
+
 #: Commands that measure: their functions have options for keywords.
 MEASURE: dict[str, Callable[..., Record]] = {
     "run": run_suite,
     "layers": run_suite,
     "step": run_step,
-    "tables": run_tables,
-    "cold": run_cold,
     "overhead": run_overhead,
-    "kernels": run_kernels,
     "networks": run_networks,
     "accelerate": run_accelerate,
 }
@@ -164,8 +165,7 @@ def parser() -> argparse.ArgumentParser:
         if config is not None:
             text = f"name of a file of configs/bench, or a path; {config} by default"
             command.add_argument("--config", default=config, help=text)
-        for option in (*options.split(), "json", "csv"):
-            command.add_argument(f"--{option}", **KNOWN[f"--{option}"])
+        add_options(command, *options.split(), "json", "csv")
         return command
 
     run = add("run", "check and time the cases of a suite", "peers threads runs backend only")
@@ -178,29 +178,17 @@ def parser() -> argparse.ArgumentParser:
     about = "folder; stages that are done there are kept"
     first.add_argument("--out", help=about, metavar="FOLDER", default="first-gpu")
     about = f"seconds of all stages together; {BUDGET} by default"
-    first.add_argument("--budget", help=about, metavar="SECONDS", type=_count, default=BUDGET)
+    first.add_argument("--budget", help=about, metavar="SECONDS", type=count, default=BUDGET)
     first.add_argument("--stages", help="names with commas; all by default", type=_names)
     first.add_argument("--dry", help="launch nothing: compile, collect, and run small on the CPU", action="store_true")
     first.add_argument("--again", help="run the stages that are done as well", action="store_true")
     add("step", "time a whole training step of the network of molecules", "threads runs backend", "step")
-    about = "radial networks by tables: errors against knots, time and memory with and without"
-    tabled = add("tables", about, "threads runs", "tables")
-    tabled.add_argument("--potential", help="file of a trained potential in place of the networks", metavar="FILE")
     about = "harmonics, edges, contractions and layers of the catalogue, beside e3nn's, MACE's or plain torch"
     add("layers", about, "peers threads runs backend only", "layers")
-    about = "time first calls in fresh processes, with empty and filled caches"
-    add("cold", about, "peers threads runs only", "cold")
     add("overhead", "time single calls on one molecule and on one edge", "threads runs", "overhead")
-    about = "compile the GPU kernels without a GPU: registers, spills, shared memory"
-    kernels = add("kernels", about, "only", "kernels")
-    about = "folders of other releases (pip install --no-deps --target FOLDER triton==...); the installed one if none"
-    kernels.add_argument("--triton", help=about, metavar="FOLDER", nargs="+", default=())
-    kernels.add_argument("--jobs", help="processes at a time; as many as cores by default", type=_count)
     about = "whole networks, as their packages run them and as this one does: time, memory and parts, by atoms"
     whole = add("networks", about, "peers sizes threads runs device", "networks")
     whole.add_argument("network", choices=NAMES, help="its package must be installed; ours needs none")
-    about = "steps at constant energy of the smallest size, exact and with tables; 10000 are usual, none by default"
-    whole.add_argument("--dynamics", help=about, metavar="STEPS", type=_count, default=0)
     about = "energies and forces alone, without training steps"
     whole.add_argument("--inference", help=about, action="store_true")
     about = f"networks of other packages before and after accelerate; 1 thread and {RUNS} runs by default"
@@ -212,13 +200,17 @@ def parser() -> argparse.ArgumentParser:
 # -- commands ---------------------------------------------------------------------------------------------------------
 
 
+def arguments_of(args: argparse.Namespace, *without: str) -> dict[str, Any]:
+    """Options of a command as arguments of its function."""
+    return {{"threads": "num_threads"}.get(key, key): v for key, v in vars(args).items() if key not in without}
+
+
 def _measured(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     """The result of a command that measures; what a run that is cut off leaves is in the file of ``--json``."""
     name = args.command
-    names = {"threads": "num_threads", "triton": "releases"}
-    options = {names.get(key, key): v for key, v in vars(args).items() if key not in ("command", "json", "csv")}
+    options = arguments_of(args, "command", "json", "csv")
     first = [options.pop(key) for key in ("suite", "network", "config") if key in options]
-    if name in ("step", "tables", "networks"):
+    if name in ("step", "networks"):
         options["load_batch"] = load_batch
     if name in ("run", "layers", "networks"):
         options["keep"] = nothing if args.json is None else partial(save, path=args.json)
@@ -250,11 +242,18 @@ def _report(file: str, out: str | None) -> None:
         print(f"wrote {path}")
 
 
-def _check_outputs(*paths: str | None) -> None:
+def check_outputs(*paths: str | None) -> None:
     """Refuse files that cannot be written, before minutes of measurements that they should hold."""
     outputs = [check_output(p, name) for p, name in zip(paths, ("--json", "--csv"), strict=True) if p is not None]
     if len({path.resolve() for path in outputs}) < len(outputs):
         raise ConfigError(f"--json and --csv must be two files, got {str(outputs[0])!r} for both. Name another.")
+
+
+def write_outputs(result: Record, json: str | None, csv: str | None) -> None:
+    """Write a result to the files that were named."""
+    for path, write in ((json, save), (csv, save_csv)):
+        if path is not None:
+            write(result, path)
 
 
 def run(args: Sequence[str], load_batch: LoadBatch) -> None:
@@ -276,11 +275,9 @@ def run(args: Sequence[str], load_batch: LoadBatch) -> None:
         with progress("bench first-gpu") as say:
             result = run_first_gpu(Path(parsed.out), **stages, say=say)
     else:
-        _check_outputs(parsed.json, parsed.csv)
+        check_outputs(parsed.json, parsed.csv)
         if getattr(parsed, "backend", None) is not None:
             find(parsed.backend)
         result = _measured(parsed, load_batch)
-        for path, write in ((parsed.json, save), (parsed.csv, save_csv)):
-            if path is not None:
-                write(result, path)
+        write_outputs(result, parsed.json, parsed.csv)
     show(tables(result), count_goals(result))

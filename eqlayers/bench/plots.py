@@ -1,4 +1,4 @@
-"""Pictures: ratios of a suite with its goals, shares of the copy bandwidth, growth, errors by knots, whole networks."""
+"""Pictures: ratios of a suite with its goals, shares of the copy bandwidth, growth, whole networks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from ..core.files.read_write import plain_name
 from .measure import RESOLUTION
-from .report import RENAME
 from .results import OURS, Record, fastest, whole_file
 
 COLOURS = {"fwd": "#1f5fa8", "bwd": "#d9730d", "double_bwd": "#3a8f4d"}
@@ -93,14 +91,15 @@ def bars(cases: list[Record], title: str, label: str | None = None) -> Figure:
     return figure
 
 
-def _grouped(points: Iterable[tuple[tuple[str, Any], tuple[float, float]]]) -> Points:
+def grouped(points: Iterable[tuple[tuple[str, Any], tuple[float, float]]]) -> Points:
+    """Points by the name and variant of their line."""
     lines: Points = {}
     for key, point in points:
         lines.setdefault(key, []).append(point)
     return lines
 
 
-def _panels(panels: dict[tuple[str, str], Points], xlabel: str, word: str, colours: dict[Any, str]) -> Figure:
+def draw_panels(panels: dict[tuple[str, str], Points], xlabel: str, word: str, colours: dict[Any, str]) -> Figure:
     """A panel for each title and label of its axis, and in it a line for each name and variant.
 
     Colours are of names or of variants, dashes of the other.
@@ -128,29 +127,16 @@ def growth(cases: list[Record], title: str) -> Figure:
     """Time and peak memory of every implementation against the number of edges, of one problem in one group."""
     panels: dict[tuple[str, str], Points] = {}
     for key, factor, label, least in MEASURED:
-        lines = _grouped(
+        lines = grouped(
             ((f"{row['implementation']} {row['layout']}".strip(), row["direction"]), (case["edges"], factor * value))
             for case in cases
             for row in case["results"]
             if (value := row[key]["median"] if isinstance(row[key], dict) else row[key]) and value >= least
         )
         panels |= {("", label): lines} if lines else {}
-    figure = _panels(panels, "edges", "{}, {}", COLOURS)
+    figure = draw_panels(panels, "edges", "{}, {}", COLOURS)
     figure.suptitle(title, fontsize=10)
     return figure
-
-
-def errors_by_knots(rows: list[Record]) -> Figure:
-    """Errors of slopes of radial networks, and of forces, against the number of knots."""
-    labels = {"slopes": "error of slopes / largest slope", "forces64": "error of forces, eV/A"}
-    panels = {
-        ("", label): _grouped(
-            ((row["network"], row["interpolation"]), (row["knots"], row[part])) for row in rows if row[part] is not None
-        )
-        for part, label in labels.items()
-    }
-    colours = dict(zip(dict.fromkeys(row["network"] for row in rows), cycle(COLOURS.values()), strict=False))
-    return _panels(panels, "knots", "{}, {}", colours)
 
 
 def times_by_atoms(rows: list[Record]) -> Figure:
@@ -162,23 +148,20 @@ def times_by_atoms(rows: list[Record]) -> Figure:
         point = row["atoms"], row["seconds"]["median"] / row["atoms"] * 1e6
         lines.setdefault((row["implementation"], row["threads"]), []).append(point)
     names = dict.fromkeys(row["implementation"] for row in timed)
-    return _panels(panels, "atoms", "{}, threads: {}", {name: f"C{n % 10}" for n, name in enumerate(names)})
+    return draw_panels(panels, "atoms", "{}, threads: {}", {name: f"C{n % 10}" for n, name in enumerate(names)})
 
 
-def save_plots(result: Record, folder: Path) -> list[Path]:
-    """Write the pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem."""
-    figures: dict[str, Figure] = {}
+def figures_of(result: Record) -> dict[str, Figure]:
+    """The pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem."""
     if result["kind"] == "networks":
-        figures[f"{result['suite']}_networks"] = times_by_atoms(result["rows"])
-    elif "errors" in result:
-        figures[f"{result['kind']}_errors"] = errors_by_knots(result["errors"])
-    elif "cases" in result:
-        figures = _of_cases(result)
-    paths = [folder / plain_name(f"{name}.png", "name of a picture", RENAME, "file") for name in figures]
-    for path, figure in zip(paths, figures.values(), strict=True):
-        with whole_file(path) as file:
-            figure.savefig(file, format="png")
-    return paths
+        return {f"{result['suite']}_networks": times_by_atoms(result["rows"])}
+    return _of_cases(result) if "cases" in result else {}
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture as PNG."""
+    with whole_file(path) as file:
+        figure.savefig(file, format="png")
 
 
 def _of_cases(result: Record) -> dict[str, Figure]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.files.read_write import plain_name
 from .networks.parts import PARTS
 from .results import OURS, WORDS, Record, Table, device_seconds, mebibytes, number, spread, verdict, whole_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: The content of a cell: a field of the row and its format, see :func:`_cell`, or what a function makes of the row.
 Cell = str | Callable[[Record], str]
@@ -23,7 +27,6 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "largest": lambda value: str(max(value)) if value else "-",
     "error": lambda value: "-" if value is None else f"{value:.1e}",
     "%": lambda value: "-" if value is None else f"{100 * value:.0f}",
-    "shares": lambda value: " / ".join(f"{100 * share:.0f} %" for share in (value or {}).values()) or "-",
     "text": lambda value: str(value or ""),
     "count": lambda value: str(value or "-"),
 }
@@ -40,95 +43,36 @@ def _cell(row: Record, cell: Cell) -> str:
     return FORMATS[form](value)
 
 
-def _binds(row: Record) -> str:
-    """Limits, by the time of the launches that each binds."""
-    times: dict[str, float] = {}
-    for one in row.get("launches", ()):
-        times[one["binds"]] = times.get(one["binds"], 0.0) + max(one["seconds"].values())
-    long = [name for name in times if times[name] >= 0.1 * sum(times.values())]
-    return ", ".join(sorted(long, key=times.__getitem__)[::-1]) or "-"
-
-
 def _sized(row: Record) -> str:
     return f"{row['network']}, {row['atoms']} atoms"
 
 
-def _errors(row: Record) -> str:
-    return "; ".join(f"{part} {value:.1e}" for part, value in (row["errors"] or {}).items()) or "-"
-
-
-def _same(*names: str) -> dict[str, Cell]:
+def same(*names: str) -> dict[str, Cell]:
     """Columns that are named as their fields."""
     return {name: name.lstrip(">") for name in names}
 
 
+class Layout(NamedTuple):
+    """The tables of a kind of result that has rows.
+
+    Attributes:
+        title, columns: Of the first table, which has the rows.
+        further: Makes the tables below the goals.
+        words: Quantities of goals in words, beside :data:`eqlayers.bench.results.WORDS`.
+    """
+
+    title: str
+    columns: dict[str, Cell]
+    further: Callable[[Record], list[Table]] = lambda result: []
+    words: Mapping[str, str] = MappingProxyType({})
+
+
+def table_of(title: str, columns: dict[str, Cell], rows: list[Record], *notes: str) -> Table:
+    """The table of some rows; without rows it is left out."""
+    return Table(title, list(columns), [[_cell(row, cell) for cell in columns.values()] for row in rows], list(notes))
+
+
 NETWORK: dict[str, Cell] = {"network": _sized, "what": "what", "implementation": "implementation"}
-#: Of errors of a whole potential.
-UNITS = {"energy": "eV an atom", "forces": "eV/A"}
-WAYS = {"forward": "fwd", "backward": "bwd"}
-# kind of result -> title, and the columns with their cells
-ROWS: dict[str, tuple[str, dict[str, Cell]]] = {
-    "step": (
-        "training step: forward, loss, backward, clipping, optimizer",
-        {"network": "model"}
-        | _same("layout", "backend")
-        | {">ms": "seconds: s in ms", ">e3nn / this": "ratio: spread"}
-        | _same(">parameters", "status"),
-    ),
-    "cold": (
-        "first calls in a fresh process, ms, imports not counted",
-        {
-            "problem": "problem",
-            "who": lambda row: f"{row['implementation']} ({row['note']})",
-            **{
-                f">{state}, {way}": f"{state}_{key}: s in ms" for state in ("cold", "warm") for way, key in WAYS.items()
-            },
-            "status": "status",
-        },
-    ),
-    "overhead": (
-        "host time of one call",
-        _same("layer", "input", "gradients")
-        | {">this, us": "ours: s in us", ">e3nn, us": "theirs: s in us", ">e3nn / this": "ratio: spread"}
-        | _same("status"),
-    ),
-    "accelerate": (
-        "networks of other packages, plain and accelerated, float32",
-        _same("network")
-        | {"what": "mode", ">plain, ms": "plain: s in ms", ">accelerated, ms": "accelerated: s in ms"}
-        | {">plain / accelerated": "ratio: spread"}
-        | {f">{which}, peak MiB": f"memory_{which}: MiB" for which in ("plain", "accelerated")}
-        | _same("status"),
-    ),
-    "tables": (
-        "radial networks by tables",
-        _same("network", "what", "tables")
-        | {">ms": "seconds: s in ms", ">first / this": "ratio: spread", ">peak MiB": "memory_bytes: MiB"}
-        | {">kernels / products / rest": "shares: shares", "largest errors": _errors, "status": "status"},
-    ),
-    "networks": (
-        "whole networks, microseconds per atom",
-        {
-            **NETWORK,
-            ">threads": "threads",
-            ">us per atom": lambda row: spread(row["seconds"], 1e6 / row["atoms"]),
-            ">first / this": "ratio: spread",
-            ">peak MiB": "memory_bytes: MiB",
-            "status": lambda row: row["status"] + (f": {row['reason']}" if row["reason"] else ""),
-        },
-    ),
-    "first-gpu": (
-        "first minutes on a GPU",
-        {"stage": "stage", "what": "about", "status": "status", ">seconds": "seconds: number", "reason": "reason"},
-    ),
-    "kernels": (
-        "printed kernels, compiled ahead of time",
-        _same("problem", "operation", "layout", "dtype", "triton", "target", "direction", ">kernels")
-        | {">registers": "registers?: largest", ">spilled bytes": "spill_bytes?: largest"}
-        | {">shared bytes": "shared_bytes?: largest", ">seconds to compile": "seconds?: number"}
-        | {">bound, ms": "bound_ms?: number", ">bound / floor": "times_floor?: number", "what binds": _binds},
-    ),
-}
 PARTS_COLUMNS: dict[str, Cell] = {
     **NETWORK,
     **{f">{part}, %": f"shares.{part}?: %" for part in PARTS},
@@ -138,21 +82,8 @@ PARTS_COLUMNS: dict[str, Cell] = {
     ">error of gradients / largest": "errors.gradients?: error",
     ">compared at atoms": "compared_at: count",
 }
-DYNAMICS: dict[str, Cell] = {
-    **_same("network", "implementation", ">atoms", ">steps"),
-    ">drift": "drift: number",
-    ">around it": "spread: number",
-    ">K": "temperature: number",
-    "status": lambda row: row["reason"] or "ok",
-}
-BY_KNOTS: dict[str, Cell] = {
-    **_same("network", "interpolation", ">knots"),
-    ">weights": "values: error",
-    ">slopes": "slopes: error",
-    **{f">{unit}, float{bits}": f"{part}{bits}: error" for bits in (64, 32) for part, unit in UNITS.items()},
-}
 STAGE: dict[str, Cell] = {
-    **_same("problem", "layout", "direction"),
+    **same("problem", "layout", "direction"),
     "variant": "variant?: text",
     ">ms, device": "ms?: spread",
     ">bound, ms": "bound_ms?: number",
@@ -164,8 +95,68 @@ STAGE: dict[str, Cell] = {
 MODULES = ["module", "was", "is", "backend", ">error / bound"]
 
 
-def _table(title: str, columns: dict[str, Cell], rows: list[Record], *notes: str) -> Table:
-    return Table(title, list(columns), [[_cell(row, cell) for cell in columns.values()] for row in rows], list(notes))
+def _modules(result: Record) -> list[Table]:
+    return [
+        Table(f"modules of {one['network']}", MODULES, one["report"], [_OF_MODULES])
+        for one in result.get("reports", [])
+    ]
+
+
+def _parts(result: Record) -> list[Table]:
+    first: dict[tuple[str, ...], Record] = {}  # of the same with other threads
+    for row in result["rows"]:
+        if row["shares"] or row["errors"]:
+            first.setdefault((_sized(row), row["what"], row["implementation"]), row)
+    return [table_of("parts of the time, and errors", PARTS_COLUMNS, list(first.values()))]
+
+
+def _stages(result: Record) -> list[Table]:
+    stages = [row for row in result["rows"] if row["stage"] in ("kernels", "sweep")]
+    return [table_of(row["about"], STAGE, row["found"].get("rows", [])) for row in stages]
+
+
+#: Kind of result -> how it is shown.
+LAYOUTS = {
+    "step": Layout(
+        "training step: forward, loss, backward, clipping, optimizer",
+        {"network": "model"}
+        | same("layout", "backend")
+        | {">ms": "seconds: s in ms", ">e3nn / this": "ratio: spread"}
+        | same(">parameters", "status"),
+    ),
+    "overhead": Layout(
+        "host time of one call",
+        same("layer", "input", "gradients")
+        | {">this, us": "ours: s in us", ">e3nn, us": "theirs: s in us", ">e3nn / this": "ratio: spread"}
+        | same("status"),
+    ),
+    "accelerate": Layout(
+        "networks of other packages, plain and accelerated, float32",
+        same("network")
+        | {"what": "mode", ">plain, ms": "plain: s in ms", ">accelerated, ms": "accelerated: s in ms"}
+        | {">plain / accelerated": "ratio: spread"}
+        | {f">{which}, peak MiB": f"memory_{which}: MiB" for which in ("plain", "accelerated")}
+        | same("status"),
+        _modules,
+    ),
+    "networks": Layout(
+        "whole networks, microseconds per atom",
+        {
+            **NETWORK,
+            ">threads": "threads",
+            ">us per atom": lambda row: spread(row["seconds"], 1e6 / row["atoms"]),
+            ">first / this": "ratio: spread",
+            ">peak MiB": "memory_bytes: MiB",
+            "status": lambda row: row["status"] + (f": {row['reason']}" if row["reason"] else ""),
+        },
+        _parts,
+    ),
+    "first-gpu": Layout(
+        "first minutes on a GPU",
+        {"stage": "stage", "what": "about", "status": "status", ">seconds": "seconds: number", "reason": "reason"},
+        _stages,
+    ),
+}
 
 
 def head_notes(result: Record) -> list[str]:
@@ -183,27 +174,14 @@ def head_notes(result: Record) -> list[str]:
     return notes
 
 
-def tables(result: Record) -> list[Table]:
-    """The tables of a result of any command, for the terminal and for a file."""
+def tables(result: Record, layout: Layout | None = None) -> list[Table]:
+    """The tables of a result, for the terminal and for a file; a layout for results of other programs."""
     if "cases" in result:
-        shown = [_times(result), _goals(_all_goals(result)), _trouble(result)]
+        shown = [_times(result), _goals(_all_goals(result), WORDS), _trouble(result)]
     else:
-        shown = [_table(*ROWS[result["kind"]], result["rows"], *result["notes"]), _goals(result["goals"])]
-        shown += [
-            Table(f"modules of {one['network']}", MODULES, one["report"], [_OF_MODULES])
-            for one in result.get("reports", [])
-        ]
-        if result["kind"] == "first-gpu":
-            stages = [row for row in result["rows"] if row["stage"] in ("kernels", "sweep")]
-            shown += [_table(row["about"], STAGE, row["found"].get("rows", [])) for row in stages]
-        if result["kind"] == "networks":
-            first: dict[tuple[str, ...], Record] = {}  # of the same with other threads
-            for row in result["rows"]:
-                if row["shares"] or row["errors"]:
-                    first.setdefault((_sized(row), row["what"], row["implementation"]), row)
-            shown.append(_table("parts of the time, and errors", PARTS_COLUMNS, list(first.values())))
-            shown.append(_table("dynamics at constant energy", DYNAMICS, result.get("dynamics", []), _OF_DYNAMICS))
-        shown.append(_table("errors by knots", BY_KNOTS, result.get("errors", []), _OF_KNOTS))
+        layout = LAYOUTS[result["kind"]] if layout is None else layout
+        shown = [table_of(layout.title, layout.columns, result["rows"], *result["notes"])]
+        shown += [_goals(result["goals"], {**WORDS, **layout.words}), *layout.further(result)]
     shown = [table for table in shown if table.rows]
     if shown:
         shown[0].notes.extend(head_notes(result))
@@ -211,8 +189,6 @@ def tables(result: Record) -> list[Table]:
 
 
 _OF_MODULES = "Error: largest difference from the original module, over the bound of the rounding errors of both."
-_OF_DYNAMICS = "Total energy, steps of 0.5 fs from one state. Drift: meV per atom and ps. Around it: meV per atom, RMS."
-_OF_KNOTS = "Weights and slopes: relative to the largest, in float64. Energies and forces: of the whole potential."
 _OF_COPIES = (
     "Share: operands read once and results written once, over time and copy bandwidth. Peak: memory from the operands "
     "to the results of a direction, the forward and what it saves included."
@@ -274,12 +250,12 @@ def _all_goals(result: Record) -> list[Record]:
     return goals + [{"where": goal["group"], **goal} for goal in result["group_goals"]]
 
 
-def _goals(goals: list[Record]) -> Table:
+def _goals(goals: list[Record], known: Mapping[str, str]) -> Table:
     rows = []
     for goal in goals:
         where = " ".join(str(goal[key]) for key in ("where", "direction", "layout") if goal.get(key))
         asked = f"{'>=' if goal['at_least'] else '<='} {number(goal['goal'])}"
-        words = WORDS.get(goal["quantity"], goal["quantity"])
+        words = known.get(goal["quantity"], goal["quantity"])
         rows.append([where, f"{asked} {words}", number(goal["measured"]), verdict(goal["met"])])
     return Table("goals", ["where", "goal", ">measured", "verdict"], rows)
 
@@ -296,24 +272,28 @@ def _trouble(result: Record) -> Table:
     return Table("not timed", ["case", "who", "directions", "status", "reason"], cells)
 
 
-def page(result: Record) -> str:
+def page(result: Record, layout: Layout | None = None) -> str:
     """The tables as one page of Markdown, headed by the title of the first."""
-    shown = tables(result)
+    shown = tables(result, layout)
     return "\n\n".join(table.markdown(level=1 if table is shown[0] else 2) for table in shown) + "\n"
 
 
-def write_report(result: Record, folder: str | Path) -> list[Path]:
+def write_report(
+    result: Record, folder: str | Path, layout: Layout | None = None, figures: Mapping[str, Figure] | None = None
+) -> list[Path]:
     """Write the tables as Markdown, and plots as PNG; the folder is made."""
-    from .plots import save_plots  # here: tables need no matplotlib
+    from .plots import figures_of, save_figure  # here: tables need no matplotlib
 
     folder = Path(folder)
-    name = result.get("suite", result["kind"])
-    path = folder / f"{plain_name(name, 'suite of the result', RENAME, 'file')}.md"
-    text = page(result).encode()
-    pictures = save_plots(result, folder)
-    with whole_file(path) as file:
+    pictures = figures_of(result) if figures is None else figures
+    name = plain_name(result.get("suite", result["kind"]), "suite of the result", RENAME, "file")
+    paths = [folder / plain_name(f"{one}.png", "name of a picture", RENAME, "file") for one in pictures]
+    text = page(result, layout).encode()
+    for path, figure in zip(paths, pictures.values(), strict=True):
+        save_figure(figure, path)
+    with whole_file(folder / f"{name}.md") as file:
         file.write(text)
-    return [path, *pictures]
+    return [folder / f"{name}.md", *paths]
 
 
 def count_goals(result: Record) -> str:

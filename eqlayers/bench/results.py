@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 #: This package, and how the names of its variants begin.
 OURS = "eqlayers"
 FORMAT = 1  # rises when a field changes its meaning
-KINDS = ("run", "step", "cold", "overhead", "accelerate", "kernels", "layers", "tables", "networks", "first-gpu")
+KINDS = ("run", "step", "overhead", "accelerate", "layers", "networks", "first-gpu")
 # quantity -> whether the goal is a lower limit; values are by direction
 GOALS = {"ratio": True, "median_ratio": True, "share": True, "memory": False, "time_ms": False, "times_bound": False}
 WORDS = {
@@ -35,16 +35,7 @@ WORDS = {
     "memory": "of the peer's peak memory",
     "time_ms": "ms",
     "times_bound": "times the bound of the kernels on this card",
-    "cold_ms": "ms with an empty cache",
-    "warm_ms": "ms with a filled cache",
     "host_us": "us",
-    "failed": "processes that failed",
-    "spill_bytes": "bytes spilled",
-    "registers": "registers of a thread",
-    "shared_bytes": "bytes of shared memory",
-    "bound_ms": "ms, bound",
-    "times_floor": "times the floor, bound",
-    "findings": "races, accesses out of bounds and the like",
 }
 
 
@@ -248,11 +239,11 @@ def save(result: Record, path: str | Path) -> None:
         file.write((json.dumps({"format": FORMAT, **result}, indent=1) + "\n").encode())
 
 
-def load(path: str | Path) -> Record:
-    """Read a result that :func:`save` wrote."""
+def load(path: str | Path, kinds: Sequence[str] = KINDS) -> Record:
+    """Read a result of one of these kinds that :func:`save` wrote."""
     fix = "Give a file that `eqlayers bench run SUITE --json FILE` wrote."
     result = read_json(Path(path), "a result", fix)
-    if not isinstance(result, dict) or result.get("kind") not in KINDS or result.get("format") != FORMAT:
+    if not isinstance(result, dict) or result.get("kind") not in kinds or result.get("format") != FORMAT:
         raise ConfigError(f"a result must be one of format {FORMAT}, got another content in {str(path)!r}. {fix}")
     return result
 

@@ -21,7 +21,7 @@ from ..models import MoleculeNetwork
 from ..testing.defaults import default_dtype
 from .config import DEVICE, Field, Known, read_settings
 from .measure import Call, alternate, describe, find_device, keep_random_state, ratio, summary, threads
-from .products.peers import convolve
+from .products.implementation import convolve
 from .results import OURS, Record, Say, goal, quiet
 
 FIELDS: dict[str, Field] = {

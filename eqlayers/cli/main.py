@@ -28,7 +28,7 @@ POTENTIALS = {
 #: A warning of torch; mace-torch sets the variable to read its models, and its user has nothing to change.
 _READS_ALL = "Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD detected"
 
-BENCH = "measure speed and memory beside peers: run, report, first-gpu, step, networks, cold, overhead, accelerate"
+BENCH = "measure speed and memory beside peers: run, report, first-gpu, layers, step, networks, overhead, accelerate"
 
 CACHE = {"info": "where they are and how much room they take", "clear": "remove all of them"}
 
@@ -235,7 +235,7 @@ def molecules(options: Mapping[str, Any]) -> Any:
         from ..data import MoleculeDataModule
     except ImportError as error:
         raise ConfigError(
-            f"`bench step`, `tables` and `networks ours` need the packages of the extra `train`, got {error}. "
+            f"`bench step` and `networks ours` need the packages of the extra `train`, got {error}. "
             f"Install them: pip install 'eqlayers[train]'"
         ) from error
     try:

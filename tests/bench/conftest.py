@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from eqlayers.bench.products.implementation import Implementation
 from eqlayers.bench.products.operands import Operands
-from eqlayers.bench.products.peers import Implementation, build_peer
+from eqlayers.bench.products.peers import build_peer
 from eqlayers.bench.products.suite import Case
 
 # networks of other packages, of which an environment has one or none; `nox` has them

@@ -24,7 +24,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "configs" / "bench"
 
 
 @pytest.mark.parametrize("config", ["", "gpu-"])
-@pytest.mark.parametrize("kind", ["step", "cold", "overhead"])
+@pytest.mark.parametrize("kind", ["step", "overhead"])
 def test_the_shipped_settings_can_be_read(kind: str, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the first measurement."""
 
@@ -41,7 +41,7 @@ def test_the_shipped_settings_can_be_read(kind: str, config: str, monkeypatch: p
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-@pytest.mark.parametrize("kind", ["step", "cold", "overhead"])
+@pytest.mark.parametrize("kind", ["step", "overhead"])
 def test_settings_of_a_gpu_where_there_is_none(kind: str) -> None:
     with pytest.raises(ConfigError, match=f"a CUDA or HIP device was expected for 'gpu-{kind}', torch finds none"):
         run([kind, "--config", f"gpu-{kind}"], lambda options: molecules())
@@ -97,7 +97,7 @@ def test_help_names_every_peer_and_command() -> None:
     text = parser().format_help()
     assert all(
         word in text
-        for word in ("run", "report", "layers", "step", "cold", "overhead", "e3nn-compiled", "cuequivariance", "einsum")
+        for word in ("run", "report", "layers", "step", "overhead", "e3nn-compiled", "cuequivariance", "einsum")
     )
 
 

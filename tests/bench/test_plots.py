@@ -1,4 +1,4 @@
-"""Pictures of results: bars of ratios and shares, lines by edges, knots and atoms."""
+"""Pictures of results: bars of ratios and shares, lines by edges and atoms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eqlayers.bench.measure import RESOLUTION
-from eqlayers.bench.plots import bars, errors_by_knots, growth, save_plots, times_by_atoms
+from eqlayers.bench.plots import bars, figures_of, growth, times_by_atoms
 from eqlayers.bench.results import load
 
 CASES = load(Path(__file__).parent / "stored" / "run.json")["cases"]
@@ -68,22 +68,10 @@ def test_times_by_atoms_have_a_panel_for_each_network_and_mode() -> None:
     assert np.asarray(axis.lines[0].get_xydata()).tolist() == [[16, 2000], [64, 1000]]
 
 
-def test_errors_of_forces_are_of_the_interpolation_that_has_them() -> None:
-    forces = {"cubic": 0.5, "linear": None}
-    rows = [
-        {"network": "n", "interpolation": kind, "knots": knots, "slopes": 1 / knots, "forces64": forces[kind]}
-        for kind in forces
-        for knots in (9, 3)
-    ]
-    slopes, of_forces = errors_by_knots(rows).axes
-    assert [np.asarray(line.get_xdata()).tolist() for line in slopes.lines] == [[3, 9], [3, 9]]
-    assert [line.get_label() for line in of_forces.lines] == ["n, cubic"]
-
-
-def test_a_result_has_the_pictures_that_it_has_the_numbers_for(tmp_path: Path) -> None:
+def test_a_result_has_the_pictures_that_it_has_the_numbers_for() -> None:
     head = {"kind": "run", "suite": "s", "dtype": "float32", "machine": {"threads": 1}}
     refused = [{**one, "ratios": [], "results": [{**r, "seconds": None} for r in one["results"]]} for one in CASES]
-    assert save_plots({**head, "cases": refused}, tmp_path) == []
-    assert save_plots({"kind": "step", "rows": []}, tmp_path) == []
+    assert figures_of({**head, "cases": refused}) == {}
+    assert figures_of({"kind": "step", "rows": []}) == {}
     without = [{**one, "ratios": []} for one in CASES[:1]]
-    assert [path.name for path in save_plots({**head, "cases": without}, tmp_path)] == ["s_unfused_shares.png"]
+    assert list(figures_of({**head, "cases": without})) == ["s_unfused_shares"]

@@ -1,6 +1,5 @@
 """Tables and pages of results: cells, notes, goals, and what was not timed."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +49,3 @@ def test_the_head_names_the_machine_and_every_peak() -> None:
     assert first == "H100, 2 threads on 4 cores; torch 2; commit unknown; today."
     assert copies.startswith("Copy bandwidth: 5 [4, 6] GB/s")
     assert peak.startswith("Peak of multiply-adds, float32, one thread: 5 [4, 6] G/s")
-
-
-def test_kernels_name_the_limits_that_bind_most_of_their_time() -> None:
-    """By the launches that each limit binds; a twentieth of the time is not named."""
-    limits = (("issue", 2.0), ("HBM", 3.0), ("issue", 2.0), ("L2", 0.3))
-    launches = [{"binds": name, "seconds": {name: seconds, "other": 0.1}} for name, seconds in limits]
-    names = ("problem", "operation", "layout", "dtype", "triton", "target", "direction", "kernels")
-    rows = [{**dict.fromkeys(names, "x"), "launches": launches, "registers": [40, 64]}, dict.fromkeys(names, "x")]
-    result = json.loads(STORED.read_text())
-    head = {key: result[key] for key in ("machine", "versions", "commit", "date")}
-    (table,) = tables({**head, "kind": "kernels", "rows": rows, "goals": [], "notes": []})
-    cells = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    assert [row["what binds"] for row in cells] == ["issue, HBM", "-"]
-    assert [row[">registers"] for row in cells] == ["64", "-"]

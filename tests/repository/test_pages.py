@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from eqlayers.bench import report
-from eqlayers.bench.results import load
+from eqlayers.bench.results import KINDS, load
+from tests.by_path import loaded
 from tests.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,12 +70,21 @@ def test_pages_of_the_documentation_have_one_title_and_no_gap_in_their_headings(
     assert not gaps, f"{relative(page)} leaves out levels of headings: {gaps}"
 
 
+#: Kind of a result, or a field of it -> the program of a study that writes it.
+STUDIES = {"cold": "cold", "tables": "radial_tables", "kernels": "printed_kernels", "dynamics": "dynamics"}
+
+
 @each("stored", sorted((ROOT / "docs" / "benchmarks").rglob("*.json")), ids=relative)
 def test_pages_of_results_show_the_stored_results(stored: Path) -> None:
-    """`eqlayers bench report` wrote them, and no figure was changed since."""
-    assert report.page(load(stored)) in [path.read_text() for path in stored.parent.glob("*.md")], (
+    """`eqlayers bench report` wrote them, or the program of a study did, and no figure was changed since."""
+    result = load(stored, (*KINDS, *STUDIES))
+    study = STUDIES.get("dynamics" if "dynamics" in result else result["kind"])
+    script = f"docs/benchmarks/studies/{study}.py"
+    layout = None if study is None else loaded(script).LAYOUT
+    command = "eqlayers bench report" if study is None else f"python {script} --stored"
+    assert report.page(result, layout) in [path.read_text() for path in stored.parent.glob("*.md")], (
         f"no page beside {relative(stored)} shows its results: "
-        f"write it by `eqlayers bench report {relative(stored)} --out {relative(stored.parent)}`"
+        f"write it by `{command} {relative(stored)} --out {relative(stored.parent)}`"
     )
 
 

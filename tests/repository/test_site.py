@@ -1,6 +1,6 @@
 """The site: its chart shows stored figures, its reference has every name, its links lead to headings."""
 
-import importlib.util
+import importlib
 import json
 import re
 import shutil
@@ -10,25 +10,20 @@ from typing import Any
 
 import pytest
 
+from tests.by_path import loaded
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"site_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def chart() -> ModuleType:
-    return loaded(DOCS / "benchmarks" / "chart.py")
+    return loaded("docs/benchmarks/chart.py")
 
 
 @pytest.fixture(scope="module")
 def parts() -> ModuleType:
-    return loaded(DOCS / "extensions" / "written_parts.py")
+    return loaded("docs/extensions/written_parts.py")
 
 
 def test_the_page_shows_the_stored_numbers(chart: ModuleType) -> None:

@@ -25,8 +25,8 @@ from ...core.errors import ConfigError
 from ...core.files.read_write import read_json
 from ..config import check_known
 from ..measure import describe, find_device
+from ..products.bounds import TIMES_BOUND
 from ..results import Record, Say, goal, load, quiet, save
-from .bounds import TIMES_BOUND
 
 FILE = "first-gpu.json"
 #: Seconds of all stages together.

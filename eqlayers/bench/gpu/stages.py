@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.forms.program import OPERANDS
 from eqlayers_kernels.triton import availability
@@ -26,17 +27,21 @@ from eqlayers_kernels.triton.run import aot, compiling, edges, forms
 from ...core.files.read_write import atomic_write
 from ...nn import TensorProduct
 from ..config import find_config
-from ..kernels import DIRECTIONS
 from ..measure import PACKAGES, alternate, copy_bandwidth, flush_buffer, installed, release, summary
+from ..products.bounds import GRAPH, MEMORY, bound_of
 from ..products.check import check
+from ..products.implementation import ours
 from ..products.operands import draw
-from ..products.peers import ours
 from ..products.problems import GraphSpec, Problem, read_problems
 from ..products.suite import Case
 from ..results import Record
 from . import card
-from .bounds import GRAPH, MEMORY, bound_of
 
+DIRECTIONS = {
+    "fwd": Kind(0, ("z",)),
+    "bwd": Kind(1, ("x", "y", "w")),
+    "double_bwd": Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
+}
 Keep = Callable[[Record], None]
 #: Packages of the extras: what is missing explains what is left out.
 EXTRAS = (

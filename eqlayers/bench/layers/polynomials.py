@@ -19,7 +19,7 @@ from ...core.graph import Graph
 from ...irreps.algebra import wigner_3j
 from ...layers.contraction.lower import Contraction, lowered, single_copies
 from ...layers.harmonics.lower import edge_formula, harmonics_formula
-from ..products.peers import Refusal
+from ..cases import Refusal
 from ..roofline import operations
 from .pair import Maker, Pair, atoms_and_edges, graph_of, species_of
 

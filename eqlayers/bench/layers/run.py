@@ -14,9 +14,8 @@ from torch import Tensor
 from ...core.backends.forms import chosen
 from ...core.graph import Graph
 from ...testing.defaults import default_dtype
-from ..cases import Verdict
+from ..cases import NO_DOUBLE, Verdict, short
 from ..measure import Call
-from ..products.peers import NO_DOUBLE, short
 from ..results import OURS, Record
 from ..roofline import tensor_bytes
 from . import PAIRS

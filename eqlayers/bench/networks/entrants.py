@@ -15,10 +15,10 @@ from ... import models
 from ...integrations import accelerate
 from ...models import Potential, compress
 from ...models.compression import thaw
+from ..cases import Refusal, why_refused
 from ..measure import Call
 from ..peers.atoms import Place
 from ..peers.networks import Evaluate, Subject, kind_of
-from ..products.peers import Refusal, why_refused
 from ..results import OURS
 from .symmetrix import PACKAGE, Symmetrix, ase_atoms, results_of, symmetrix
 

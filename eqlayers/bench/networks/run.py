@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ... import models
 from ...core.checks import check_flag
@@ -140,28 +139,6 @@ def measure_network(
     )
 
 
-def run_dynamics(name: str, fields: Mapping[str, Any], series: Series, steps: int) -> Iterator[Record]:
-    """Dynamics at constant energy, of the smallest size; see :mod:`.dynamics`."""
-    try:
-        from .dynamics import at_constant_energy  # ASE is needed here alone
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--dynamics needs the package {error.name}, which is not installed. Install ase.") from error
-    options, size = fields["networks"][name], min(fields["sizes"])
-    units = units_of(name, options, size, series.device)
-    neighbors = subject_of(name, options, size).place.mean_neighbors
-
-    def subject_at(positions: Tensor | None) -> Subject:
-        def moved(place: Place) -> Place:
-            (one,) = place.batch
-            pos = one.pos if positions is None else positions
-            return replace(place, batch=[replace(one, pos=pos)], neighbors=neighbors)
-
-        return subject_of(name, options, size, **units, change=moved)
-
-    tables = Tables(fields["knots"], fields["tolerance"])
-    yield from at_constant_energy(name, subject_at, steps, tables, series.device, series.say)
-
-
 def judged(rows: Sequence[Record], goals: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Record]:
     """The goals of the networks that were measured: the fastest row of a kind beside the fastest peer's.
 
@@ -200,7 +177,7 @@ def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: f
     return goal(quantity, limit, measured, where=f"{name}, {mode}, {words}{who}")
 
 
-def _fields(config: str, **changes: Any) -> tuple[Path, dict[str, Any]]:
+def read_network_settings(config: str, **changes: Any) -> tuple[Path, dict[str, Any]]:
     """Path and fields of a configuration, with options in place of some."""
     path = find_config(config)
     where, content = str(path), read_config(path)
@@ -214,6 +191,12 @@ def _fields(config: str, **changes: Any) -> tuple[Path, dict[str, Any]]:
     return path, fields
 
 
+def chosen_networks(name: str, fields: Mapping[str, Any]) -> list[str]:
+    """The networks of a configuration that a name of the command stands for."""
+    check_known("name", [name], NAMES, "bench networks")
+    return [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
+
+
 def run_networks(
     name: str,
     config: str = "networks",
@@ -225,15 +208,12 @@ def run_networks(
     num_threads: int | None = None,
     runs: int | None = None,
     memory_kept: bool = False,
-    dynamics: int = 0,
     inference: bool = False,
     say: Say = quiet,
     keep: Callable[[Record], None] = nothing,
 ) -> Record:
     """Measure whole networks; nothing is timed that was not compared first."""
-    check_known("name", [name], NAMES, "bench networks")
-    path, fields = _fields(config, peers=peers, sizes=sizes, device=device, runs=runs)
-    chosen = [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
+    path, fields = read_network_settings(config, peers=peers, sizes=sizes, device=device, runs=runs)
     place = find_device(fields["device"], path.stem)
     fields["modes"] = (FORCES,) if check_flag("inference", inference) else MODES
     counts = [num_threads] if num_threads else fields["threads"]
@@ -250,12 +230,9 @@ def run_networks(
         if name == OURS_ALONE and place.type == "cpu" and not inference:  # first, as its files may be missing
             say(f"{MAIN}: data")
             job = read_main(path.parent / fields["model"], fields, load_batch)
-        for key in chosen:
+        for key in chosen_networks(name, fields):
             series = Series(key, place, fields["runs"], counts, say)
             result["notes"].append(measure_network(key, fields["networks"][key], fields, series, done))
-            if dynamics:
-                result.setdefault("dynamics", []).extend(run_dynamics(key, fields, series, dynamics))
-                keep(result)
         if job is not None:
             for row in measure_main(job, Series(MAIN, place, fields["runs"], counts, say)):
                 done(row)

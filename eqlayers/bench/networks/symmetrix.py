@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..cases import Refusal
 from ..peers.atoms import Place
 from ..peers.networks import Subject
-from ..products.peers import Refusal
 
 PACKAGE = "symmetrix-xl"
 MISSING = (

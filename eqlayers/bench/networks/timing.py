@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cases import why_refused
 from ..measure import Call, alternate, free_memory, peak_extra, ratio, refusal, summary, threads
 from ..peers.networks import Subject
-from ..products.peers import why_refused
 from ..results import OURS, Record, Say
 from .check import Bounds, Errors, Outcome, compare, force_loss, run
 from .entrants import COMPILED, MODES, PEER, TRAINING, Entrant, Maker, Tables, enter, makers

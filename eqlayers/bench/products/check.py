@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ...irreps.instructions import normalise, read_instructions
 from ...testing.magnitude import excess, product_magnitude
-from ..cases import Verdict
+from ..cases import Verdict, short
+from .implementation import Implementation, e3nn_layer, gathered
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
-from .peers import Implementation, e3nn_layer, gathered, short
 from .problems import Problem
 
 #: Elements of the widest float64 intermediate, by type of device; the reference is computed over parts of the edges.

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..cases import Refusal
+from .implementation import Implementation, gathered, path_signs, weight_columns
 from .operands import Columns, Function, Operands, layout_form
-from .peers import Implementation, Refusal, gathered, path_signs, weight_columns
 from .problems import Problem
 from .suite import Case
 

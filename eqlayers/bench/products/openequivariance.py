@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..cases import Refusal
+from .implementation import Implementation, path_signs, weight_columns
 from .operands import Operands, layout_form
-from .peers import Implementation, Refusal, path_signs, weight_columns
 from .problems import Problem
 from .suite import Case
 

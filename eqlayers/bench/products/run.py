@@ -9,13 +9,14 @@ import torch
 
 from ...nn import TensorProduct
 from ..cases import Verdict
-from ..gpu.bounds import bound_of
 from ..measure import Call
 from ..results import OURS, Record
 from ..roofline import product_operations
+from .bounds import bound_of
 from .check import check
+from .implementation import Implementation, ours
 from .operands import draw, into_form, prepare
-from .peers import Implementation, build_peer, ours
+from .peers import build_peer
 from .suite import Case
 
 

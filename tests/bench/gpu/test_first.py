@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("triton")
 
 from eqlayers.bench.gpu import first as first_gpu
-from eqlayers.bench.gpu.bounds import TIMES_BOUND
 from eqlayers.bench.gpu.first import BUDGET, FILE, LEAST, STAGES, Setting, Stage, run_first_gpu
+from eqlayers.bench.products.bounds import TIMES_BOUND
 from eqlayers.bench.report import count_goals, page
 from eqlayers.bench.results import load
 from eqlayers.cli.main import main

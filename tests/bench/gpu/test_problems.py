@@ -18,8 +18,8 @@ pytest.importorskip("yaml")  # the problems are files of benchmarks
 import eqlayers as eq
 from eqlayers.bench.measure import peak_extra
 from eqlayers.bench.products.check import check
+from eqlayers.bench.products.implementation import Implementation, ours
 from eqlayers.bench.products.operands import DIRECTIONS, Operands, draw, into_form, prepare
-from eqlayers.bench.products.peers import Implementation, ours
 from eqlayers.bench.products.problems import GraphSpec, Problem, read_problems
 from eqlayers.bench.products.suite import Case
 from eqlayers_kernels.triton.run.forms import FormRunner

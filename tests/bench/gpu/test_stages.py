@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("triton")
 
 from eqlayers.bench.gpu import stages
-from eqlayers.bench.gpu.bounds import GRAPH, MEMORY, bound_of
+from eqlayers.bench.products.bounds import GRAPH, MEMORY, bound_of
+from eqlayers.bench.products.implementation import Implementation, ours
 from eqlayers.bench.products.operands import Operands
-from eqlayers.bench.products.peers import Implementation, ours
 from eqlayers.bench.products.suite import Case
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from eqlayers.bench.cases import NO_DOUBLE, Refusal
 from eqlayers.bench.products.check import PART, check, counts, excess, magnitude
+from eqlayers.bench.products.implementation import Implementation, gathered, ours
 from eqlayers.bench.products.operands import DIRECTIONS, Operands, draw, prepare
-from eqlayers.bench.products.peers import NO_DOUBLE, PEERS, Implementation, Refusal, build_peer, gathered, ours
+from eqlayers.bench.products.peers import PEERS, build_peer
 from eqlayers.bench.products.problems import GraphSpec, Problem
 from eqlayers.bench.products.suite import Case
 

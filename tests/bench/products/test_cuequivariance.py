@@ -14,8 +14,10 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from eqlayers.bench.cases import Refusal
 from eqlayers.bench.products import cuequivariance as cuequivariance_peer
-from eqlayers.bench.products.peers import Refusal, build_peer, convolve
+from eqlayers.bench.products.implementation import convolve
+from eqlayers.bench.products.peers import build_peer
 from eqlayers.bench.products.problems import Problem
 from eqlayers.irreps.algebra import wigner_3j
 from tests.bench.products.test_peers import EVERY, SMALL, inner_order, made, other_sign, passes

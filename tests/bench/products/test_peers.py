@@ -10,9 +10,11 @@ import pytest
 import torch
 from e3nn import o3
 
+from eqlayers.bench.cases import Refusal
 from eqlayers.bench.products.check import check
+from eqlayers.bench.products.implementation import path_signs
 from eqlayers.bench.products.operands import DIRECTIONS, Columns, Operands, draw, layout_form
-from eqlayers.bench.products.peers import PEERS, Refusal, build_peer, path_signs
+from eqlayers.bench.products.peers import PEERS, build_peer
 from eqlayers.bench.products.problems import GraphSpec, Problem
 from eqlayers.bench.products.suite import Case
 from eqlayers.irreps.algebra import wigner_3j

@@ -13,8 +13,9 @@ from torch import Tensor
 from eqlayers import nn
 from eqlayers.bench import measure
 from eqlayers.bench.cases import KINDS, Suite
+from eqlayers.bench.products.implementation import Implementation
 from eqlayers.bench.products.operands import Operands
-from eqlayers.bench.products.peers import PEERS, Implementation, Peer
+from eqlayers.bench.products.peers import PEERS, Peer
 from eqlayers.bench.products.suite import Case, read_suite
 from eqlayers.bench.report import tables
 from eqlayers.bench.results import load, save, save_csv

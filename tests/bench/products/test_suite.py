@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eqlayers.bench.gpu.bounds import TIMES_BOUND
+from eqlayers.bench.products.bounds import TIMES_BOUND
 from eqlayers.bench.products.peers import PEERS
 from eqlayers.bench.products.problems import read_graphs
 from eqlayers.bench.products.suite import read_suite

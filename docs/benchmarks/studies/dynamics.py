@@ -1,8 +1,15 @@
-"""Dynamics at constant energy by a network, exact and with tables: whether tables conserve the energy as it does."""
+"""Dynamics at constant energy by a network, exact and with tables: whether tables conserve the energy as it does.
+
+    python docs/benchmarks/studies/dynamics.py mace --sizes 16 --steps 10000 --json mace.json
+
+The result is a result of `eqlayers bench networks`, with the drift of the energy beside it. ASE is needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +18,29 @@ from ase import Atoms, units
 from ase.calculators.calculator import Calculator, all_changes
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import FIRE
+from study import Study, main
 from torch import Tensor
 
-from ...simulate.dynamics import DynamicsSettings, give_velocities
-from ..peers.networks import Subject
-from ..results import Record, Say
-from .entrants import EXACT, FORCES, OWN, Entrant, Maker, Tables, enter, evaluate_potential
-from .symmetrix import ase_atoms
+from eqlayers.bench.cli import add_options, count
+from eqlayers.bench.measure import find_device, keep_random_state, threads
+from eqlayers.bench.networks.entrants import EXACT, FORCES, OWN, Entrant, Maker, Tables, enter, evaluate_potential
+from eqlayers.bench.networks.run import (
+    NAMES,
+    chosen_networks,
+    read_network_settings,
+    run_networks,
+    subject_of,
+    units_of,
+)
+from eqlayers.bench.networks.symmetrix import ase_atoms
+from eqlayers.bench.peers.atoms import Place
+from eqlayers.bench.peers.networks import Subject
+from eqlayers.bench.report import LAYOUTS, Cell, same, table_of
+from eqlayers.bench.results import Record, Say, Table, quiet
+from eqlayers.bench.step import LoadBatch
+from eqlayers.cli.main import molecules
+from eqlayers.core.memory import keep_memory
+from eqlayers.simulate.dynamics import DynamicsSettings, give_velocities
 
 TIMESTEP = 0.5  # fs
 TEMPERATURE = 300.0  # K, of the velocities at the start
@@ -110,3 +133,76 @@ def _run(atoms: Atoms, steps: int, about: str, say: Say) -> dict[str, float]:
     times = TIMESTEP / 1000 * np.arange(len(energies))
     slope, spread = drift(times, 1000 * np.array(energies) / len(atoms))
     return {"drift": slope, "spread": spread, "temperature": float(np.mean(temperatures))}
+
+
+def run_dynamics(name: str, fields: Mapping[str, Any], device: torch.device, steps: int, say: Say) -> Iterator[Record]:
+    """Dynamics at constant energy of one configured network, of the smallest size."""
+    options, size = fields["networks"][name], min(fields["sizes"])
+    units = units_of(name, options, size, device)
+    neighbors = subject_of(name, options, size).place.mean_neighbors
+
+    def subject_at(positions: Tensor | None) -> Subject:
+        def moved(place: Place) -> Place:
+            (one,) = place.batch
+            pos = one.pos if positions is None else positions
+            return replace(place, batch=[replace(one, pos=pos)], neighbors=neighbors)
+
+        return subject_of(name, options, size, **units, change=moved)
+
+    tables = Tables(fields["knots"], fields["tolerance"])
+    yield from at_constant_energy(name, subject_at, steps, tables, device, say)
+
+
+def measure(
+    network: str,
+    config: str = "networks",
+    *,
+    steps: int = 10_000,
+    sizes: Sequence[int] | None = None,
+    device: str | None = None,
+    num_threads: int | None = None,
+    runs: int | None = None,
+    load_batch: LoadBatch = molecules,
+    say: Say = quiet,
+) -> Record:
+    """A result of whole networks, and dynamics of each."""
+    changes: dict[str, Any] = {"sizes": sizes, "device": device, "runs": runs}
+    kept = keep_memory().kept
+    result = run_networks(
+        network, config, load_batch=load_batch, num_threads=num_threads, memory_kept=kept, say=say, **changes
+    )
+    path, fields = read_network_settings(config, **changes)
+    place = find_device(fields["device"], path.stem)
+    with threads(num_threads or fields["threads"][0]), keep_random_state(place):
+        rows = [row for key in chosen_networks(network, fields) for row in run_dynamics(key, fields, place, steps, say)]
+    return result | {"dynamics": rows}
+
+
+COLUMNS: dict[str, Cell] = {
+    **same("network", "implementation", ">atoms", ">steps"),
+    ">drift": "drift: number",
+    ">around it": "spread: number",
+    ">K": "temperature: number",
+    "status": lambda row: row["reason"] or "ok",
+}
+NOTE = "Total energy, steps of 0.5 fs from one state. Drift: meV per atom and ps. Around it: meV per atom, RMS."
+
+
+def _further(result: Record) -> list[Table]:
+    known = LAYOUTS["networks"].further(result)
+    return [*known, table_of("dynamics at constant energy", COLUMNS, result["dynamics"], NOTE)]
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("network", choices=NAMES, help="its package must be installed; ours needs none")
+    about = "name of a file of configs/bench, or a path; networks by default"
+    parser.add_argument("--config", default="networks", help=about)
+    parser.add_argument("--steps", default=10_000, type=count, help="of half a femtosecond; 10000 by default")
+    add_options(parser, "sizes", "threads", "runs", "device")
+
+
+LAYOUT = LAYOUTS["networks"]._replace(further=_further)
+ABOUT = "The drift of the energy of whole networks, exact and with tables, beside their times."
+STUDY = Study(__file__, ABOUT, "networks", LAYOUT, measure, _options)
+if __name__ == "__main__":
+    main(STUDY)

@@ -1,25 +1,29 @@
-"""`eqlayers bench tables`: radial networks by interpolation; errors against knots, time and memory with and without.
+"""Radial networks by interpolation; errors against knots, time and memory with and without tables.
+
+    python docs/benchmarks/studies/radial_tables.py --json tables.json
+    python docs/benchmarks/studies/radial_tables.py --potential runs/ethanol/potential.pt
 
 Times are measured as by `eqlayers bench networks ours`, on a cluster of atoms.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from study import Study, add_config, beside, main
 
-from .. import models
-from ..layers.radial.lower import INTERPOLATIONS
-from ..models import Potential, compress, load_potential
-from ..models.compression import radial_errors, without_tables
-from .config import Field, Known, check_known, read_settings
-from .measure import describe, keep_random_state, threads
-from .networks.check import CPU, Bounds, bounds, gap, run
-from .networks.entrants import (
+from eqlayers import models
+from eqlayers.bench.cli import add_options
+from eqlayers.bench.config import Field, Known, check_known, read_settings
+from eqlayers.bench.measure import describe, keep_random_state, threads
+from eqlayers.bench.networks.check import CPU, Bounds, bounds, gap, run
+from eqlayers.bench.networks.entrants import (
     COMPRESSED,
     EXACT,
     FORCES,
@@ -35,13 +39,21 @@ from .networks.entrants import (
     copied,
     evaluate_potential,
 )
-from .networks.main import MAIN, measure_main, read_main
-from .networks.parts import KERNELS, PRODUCTS
-from .networks.timing import Series, measure
-from .peers.atoms import SPECIES, Place, rounded, structures
-from .peers.networks import Subject
-from .results import OURS, Record, Say, goal, quiet
-from .step import LoadBatch
+from eqlayers.bench.networks.main import MAIN, measure_main, read_main
+from eqlayers.bench.networks.parts import KERNELS, PRODUCTS
+from eqlayers.bench.networks.timing import Series, measure
+from eqlayers.bench.peers.atoms import SPECIES, Place, rounded, structures
+from eqlayers.bench.peers.networks import Subject
+from eqlayers.bench.report import Layout, same, table_of
+from eqlayers.bench.results import OURS, Record, Say, Table, goal, quiet
+from eqlayers.bench.step import LoadBatch
+from eqlayers.cli.main import molecules
+from eqlayers.layers.radial.lower import INTERPOLATIONS
+from eqlayers.models import Potential, compress, load_potential
+from eqlayers.models.compression import radial_errors, without_tables
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FIELDS: dict[str, Field] = {
     **dict.fromkeys(("threads", "runs", "atoms", "knots", "batch_size"), "count"),
@@ -146,16 +158,16 @@ def judged(rows: Sequence[Record], goals: Mapping[str, Any], where: str) -> list
 
 
 def run_tables(
-    name: str = "tables",
+    config: str = beside(__file__),
     *,
-    load_batch: LoadBatch,
+    load_batch: LoadBatch = molecules,
     potential: str | None = None,
     num_threads: int | None = None,
     runs: int | None = None,
     say: Say = quiet,
 ) -> Record:
     """Measure what tables of radial networks do; nothing is timed that was not compared first."""
-    path, fields = read_settings(name, FIELDS)
+    path, fields = read_settings(config, FIELDS)
     makers = {kind: made(kind, options) for kind, options in fields["networks"].items()}
     if potential is not None:
         makers = {Path(potential).stem: loaded(potential)}
@@ -179,3 +191,54 @@ def run_tables(
     ]
     goals = [] if potential is not None else judged(rows, fields["goals"], str(path))
     return {"kind": "tables", **head, "rows": rows, "errors": errors, "goals": goals, "notes": notes}
+
+
+def _errors(row: Record) -> str:
+    return "; ".join(f"{part} {value:.1e}" for part, value in (row["errors"] or {}).items()) or "-"
+
+
+def _shares(row: Record) -> str:
+    return " / ".join(f"{100 * share:.0f} %" for share in (row["shares"] or {}).values()) or "-"
+
+
+def _by_knots(result: Record) -> list[Table]:
+    units = {"energy": "eV an atom", "forces": "eV/A"}
+    columns = same("network", "interpolation", ">knots") | {">weights": "values: error", ">slopes": "slopes: error"}
+    columns |= {f">{unit}, float{bits}": f"{part}{bits}: error" for bits in (64, 32) for part, unit in units.items()}
+    note = "Weights and slopes: relative to the largest, in float64. Energies and forces: of the whole potential."
+    return [table_of("errors by knots", columns, result["errors"], note)]
+
+
+def figures(result: Record) -> dict[str, Figure]:
+    """Errors of slopes of radial networks, and of forces, against the number of knots."""
+    from eqlayers.bench.plots import COLOURS, draw_panels, grouped
+
+    rows = result["errors"]
+    labels = {"slopes": "error of slopes / largest slope", "forces64": "error of forces, eV/A"}
+    panels = {
+        ("", label): grouped(
+            ((row["network"], row["interpolation"]), (row["knots"], row[part])) for row in rows if row[part] is not None
+        )
+        for part, label in labels.items()
+    }
+    colours = dict(zip(dict.fromkeys(row["network"] for row in rows), cycle(COLOURS.values()), strict=False))
+    return {"tables_errors": draw_panels(panels, "knots", "{}, {}", colours)}
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_config(parser, __file__)
+    parser.add_argument("--potential", help="file of a trained potential in place of the networks", metavar="FILE")
+    add_options(parser, "threads", "runs")
+
+
+LAYOUT = Layout(
+    "radial networks by tables",
+    same("network", "what", "tables")
+    | {">ms": "seconds: s in ms", ">first / this": "ratio: spread", ">peak MiB": "memory_bytes: MiB"}
+    | {">kernels / products / rest": _shares, "largest errors": _errors, "status": "status"},
+    _by_knots,
+)
+ABOUT = "Radial networks by tables: errors against knots, time and memory with and without."
+STUDY = Study(__file__, ABOUT, "tables", LAYOUT, run_tables, _options, figures=figures)
+if __name__ == "__main__":
+    main(STUDY)

@@ -1,4 +1,4 @@
-"""`eqlayers bench kernels`: printed kernels compile without a GPU and without spills; the table says what they take."""
+"""Printed kernels compile without a GPU and without spills; the table of their study says what they take."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from eqlayers.bench import kernels
-from eqlayers.bench.kernels import run_kernels
 from eqlayers.bench.report import count_goals, tables
 from eqlayers.bench.results import load, save
 from eqlayers.errors import BackendError, ConfigError
+from tests.by_path import ROOT, loaded
 
 pytest.importorskip("triton")
 
-SOURCE = Path(__file__).resolve().parents[2] / "configs" / "bench"
+SOURCE = ROOT / "configs" / "bench"
+kernels = loaded("docs/benchmarks/studies/printed_kernels.py")
 CONFIG = """
 problems: {file}
 cases:
@@ -50,7 +50,7 @@ def configuration(folder: Path, **changes: str) -> str:
 def test_a_small_convolution_compiles_within_its_budget(tmp_path: Path) -> None:
     said: list[str] = []
     folder = sysconfig.get_path("purelib")  # pip install --target makes such a folder
-    result = run_kernels(configuration(tmp_path), releases=[folder], jobs=2, say=said.append)
+    result = kernels.run_kernels(configuration(tmp_path), triton=[folder], jobs=2, say=said.append)
     assert sorted(text.split()[0] for text in said) == ["1", "2", "3", "4"]
     assert all("of 4: small conv " in text and "compiled with triton" in text for text in said)
     assert [row["direction"] for row in result["rows"]] == ["fwd", "bwd", "double_bwd"] * 4
@@ -67,14 +67,14 @@ def test_a_small_convolution_compiles_within_its_budget(tmp_path: Path) -> None:
     assert bounded[0]["bound_ms"] < bounded[1]["bound_ms"] < bounded[2]["bound_ms"]
     # two layouts: forward meets its goal, gradients and second derivatives ask for what nothing can
     assert count_goals(result) == "13 goals: 9 met, 4 missed, 0 not measured"
-    text = tables(result)[0].markdown()
+    text = tables(result, kernels.LAYOUT)[0].markdown()
     assert f"| small | conv | ir_mul | float32 | {version('triton')} | sm_90 | double_bwd |" in text
     assert "nothing was run" in text
     assert "Bounds are no times" in text
-    assert "small conv, Triton" in tables(result)[1].markdown()
-    assert "registers of a thread" in tables(result)[1].markdown()
+    assert "small conv, Triton" in tables(result, kernels.LAYOUT)[1].markdown()
+    assert "registers of a thread" in tables(result, kernels.LAYOUT)[1].markdown()
     save(result, tmp_path / "kernels.json")
-    assert load(tmp_path / "kernels.json")["rows"] == result["rows"]
+    assert load(tmp_path / "kernels.json", ("kernels",))["rows"] == result["rows"]
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_a_small_convolution_compiles_within_its_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize("problem", ["mace-large", "nequip-toluene", "own-unequal", "own-odd"])
 def test_the_problems_compile_without_spills(tmp_path: Path, problem: str, dtype: str) -> None:
     changes = {"problem": problem, "dtype": dtype, "file": str(SOURCE / "uvu.yaml")}
-    result = run_kernels(configuration(tmp_path, **changes))
+    result = kernels.run_kernels(configuration(tmp_path, **changes))
     assert max(max(row["spill_bytes"]) for row in result["rows"]) == 0
 
 
@@ -90,15 +90,15 @@ def test_bad_configurations(tmp_path: Path) -> None:
     for field, value in (("target", "sm_1"), ("dtype", "int8"), ("operation", "sum"), ("problem", "large")):
         name = configuration(tmp_path, **{"targets" if field == "target" else field: value})
         with pytest.raises(ConfigError, match=f"few.yaml, few: .*{field}.*{value}"):
-            run_kernels(name)
+            kernels.run_kernels(name)
     path = Path(configuration(tmp_path))
     path.write_text(path.read_text().replace("{fwd: 1,", "{forward: 1,"))
     with pytest.raises(ConfigError, match=r"few: expected a direction among fwd, bwd, double_bwd; got 'forward'"):
-        run_kernels(str(path))
+        kernels.run_kernels(str(path))
     with pytest.raises(ConfigError, match=r"--only must match a case of few, got 'small'. The cases are few/small\."):
-        run_kernels(configuration(tmp_path), only="small")
+        kernels.run_kernels(configuration(tmp_path), only="small")
     with pytest.raises(ConfigError, match=r"--triton must name folders .*, got '/nowhere'\. Make it: pip install"):
-        run_kernels(configuration(tmp_path), releases=["/nowhere"])
+        kernels.run_kernels(configuration(tmp_path), triton=["/nowhere"])
 
 
 @pytest.mark.slow
@@ -106,28 +106,42 @@ def test_a_folder_comes_before_what_is_installed_and_a_failing_process_is_an_err
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton" / "__init__.py").write_text("raise ImportError('no triton here')")
     with pytest.raises(BackendError, match=r"kernels of small must compile for sm_90, got .*no triton here"):
-        run_kernels(configuration(tmp_path, targets="sm_90"), releases=[str(tmp_path)], jobs=1)
+        kernels.run_kernels(configuration(tmp_path, targets="sm_90"), triton=[str(tmp_path)], jobs=1)
 
 
-def test_bounds_need_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_need_the_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulator is in no wheel; what needs no bounds goes on without it."""
     monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     monkeypatch.setattr(kernels, "_in_process", lambda task, folder: 1 / 0)
-    with pytest.raises(ConfigError, match=r"must find the folder kernels/ptx_emulator.*got an installation without it"):
-        run_kernels(configuration(tmp_path))
+    with pytest.raises(ConfigError, match=r"ptx_emulator must be found.*Type pip install -e"):
+        kernels.run_kernels(configuration(tmp_path))
     with pytest.raises(ZeroDivisionError):
-        run_kernels(configuration(tmp_path, targets="gfx942"))
+        kernels.run_kernels(configuration(tmp_path, targets="gfx942"))
 
 
 def test_what_fails_does_not_take_the_rest_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails_on_one(module: str, task: dict[str, Any], environment: Any, must: str, fix: str) -> list[dict[str, Any]]:
+    def fails_on_one(script: str, task: dict[str, Any], environment: Any, must: str, fix: str) -> list[dict[str, Any]]:
         if task["target"] == "sm_90":
             raise BackendError(f"{must}, got an assertion. {fix}")
         return [{"triton": "3.6.0", "registers": [100], "spill_bytes": [0], "shared_bytes": [0]}]
 
     monkeypatch.setattr(kernels, "run_fresh", fails_on_one)
-    result = run_kernels(configuration(tmp_path))
+    result = kernels.run_kernels(configuration(tmp_path))
     assert {row["target"] for row in result["rows"]} == {"gfx942"}
     assert count_goals(result) == "4 goals: 3 met, 1 missed, 0 not measured"
     said = "the float32 kernels of small must compile for sm_90, got an assertion."
     assert [note.startswith(said) for note in result["notes"]] == [False, True, True]
+
+
+def test_kernels_name_the_limits_that_bind_most_of_their_time() -> None:
+    """By the launches that each limit binds; a twentieth of the time is not named."""
+    limits = (("issue", 2.0), ("HBM", 3.0), ("issue", 2.0), ("L2", 0.3))
+    launches = [{"binds": name, "seconds": {name: seconds, "other": 0.1}} for name, seconds in limits]
+    names = ("problem", "operation", "layout", "dtype", "triton", "target", "direction", "kernels")
+    rows = [{**dict.fromkeys(names, "x"), "launches": launches, "registers": [40, 64]}, dict.fromkeys(names, "x")]
+    result = load(ROOT / "tests" / "bench" / "stored" / "run.json")
+    head = {key: result[key] for key in ("machine", "versions", "commit", "date")}
+    (table,) = tables({**head, "kind": "kernels", "rows": rows, "goals": [], "notes": []}, kernels.LAYOUT)
+    cells = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [row["what binds"] for row in cells] == ["issue, HBM", "-"]
+    assert [row[">registers"] for row in cells] == ["64", "-"]

@@ -1,8 +1,7 @@
-"""`eqlayers bench networks --dynamics`: the drift of the total energy, exact and with tables."""
+"""The study of dynamics: the drift of the total energy, exact and with tables."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,16 @@ import pytest
 import torch
 
 from eqlayers.bench.measure import describe
-from eqlayers.bench.networks import dynamics as network_dynamics
 from eqlayers.bench.networks import entrants as network_entrants
-from eqlayers.bench.networks.dynamics import compared, drift
 from eqlayers.bench.networks.entrants import EXACT, TABLES
-from eqlayers.bench.networks.run import run_dynamics
-from eqlayers.bench.networks.timing import Series
 from eqlayers.bench.peers.atoms import clusters
 from eqlayers.bench.peers.networks import Subject
 from eqlayers.bench.report import tables
 from eqlayers.bench.results import quiet
 from eqlayers.errors import ConfigError
+from tests.by_path import loaded
+
+study = loaded("docs/benchmarks/studies/dynamics.py")
 
 pytestmark = pytest.mark.xdist_group("bench networks")  # as test_networks.py: the same kernels
 FIELDS = {
@@ -33,8 +31,7 @@ NATIVE, COMPRESSED = "eqlayers, native", "eqlayers, native, compressed"
 
 
 def rows(steps: int = 100) -> list[dict[str, Any]]:
-    series = Series("TFN", torch.device("cpu"), 1, [1], quiet)
-    return list(run_dynamics("TFN", FIELDS, series, steps))
+    return list(study.run_dynamics("TFN", FIELDS, torch.device("cpu"), steps, quiet))
 
 
 @pytest.mark.slow
@@ -58,9 +55,9 @@ def test_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times in ps, energies in meV per atom."""
     seen: list[tuple[np.ndarray, np.ndarray]] = []
     constant = (torch.tensor([1.6]), torch.zeros(16, 3))
-    monkeypatch.setattr(network_dynamics, "drift", lambda *lines: (seen.append(lines), (0.0, 0.0))[1])
-    monkeypatch.setattr(network_dynamics, "evaluate_potential", lambda place: lambda network, training: constant)
-    monkeypatch.setattr(network_dynamics, "give_velocities", lambda atoms, settings: None)
+    monkeypatch.setattr(study, "drift", lambda *lines: (seen.append(lines), (0.0, 0.0))[1])
+    monkeypatch.setattr(study, "evaluate_potential", lambda place: lambda network, training: constant)
+    monkeypatch.setattr(study, "give_velocities", lambda atoms, settings: None)
     rows(4)
     times, energies = seen[0]
     np.testing.assert_allclose(times, [0, 0.0005, 0.001, 0.0015, 0.002], rtol=1e-12)
@@ -69,14 +66,14 @@ def test_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_forces_that_are_no_gradient_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = network_dynamics.evaluate_potential
+    right = study.evaluate_potential
 
     def wrong(place: Any) -> Any:
         evaluate = right(place)
         return lambda network, training: (lambda e, f: (e, 1.1 * f))(*evaluate(network, training))
 
     honest = rows(40)[0]
-    monkeypatch.setattr(network_dynamics, "evaluate_potential", wrong)
+    monkeypatch.setattr(study, "evaluate_potential", wrong)
     assert rows(40)[0]["spread"] > 3 * honest["spread"]
 
 
@@ -95,13 +92,13 @@ def test_a_row_that_cannot_be_made_has_its_reason(monkeypatch: pytest.MonkeyPatc
 def test_rows_of_networks_of_others() -> None:
     """The first that is exact, and all with tables."""
     theirs = Subject("x", clusters((2,)), lambda dtype: torch.nn.Identity(), lambda a, b: (a, b), "mace-torch")
-    assert list(compared(theirs)) == ["eqlayers, accelerate", "eqlayers, accelerate, tables", COMPRESSED]
+    assert list(study.compared(theirs)) == ["eqlayers, accelerate", "eqlayers, accelerate, tables", COMPRESSED]
 
 
 def test_a_line_and_what_is_around_it() -> None:
     times = np.linspace(0, 5, 1001)
     noise = np.cos(2 * np.pi * 40 * times)
-    slope, spread = drift(times, -3 + 0.25 * times + noise)
+    slope, spread = study.drift(times, -3 + 0.25 * times + noise)
     assert slope == pytest.approx(0.25, abs=1e-3)
     assert spread == pytest.approx(0.5**0.5, rel=2e-3)
 
@@ -112,11 +109,6 @@ def test_the_table() -> None:
     bad = {**row, **dict.fromkeys(numbers), "reason": "no memory"}
     result = {"kind": "networks", "suite": "ours", "rows": [], "goals": [], "notes": []}
     head = describe(torch.device("cpu"))
-    (table,) = [t for t in tables({**head, **result, "dynamics": [{**row, **numbers}, bad]}) if "dynamics" in t.title]
+    shown = tables({**head, **result, "dynamics": [{**row, **numbers}, bad]}, study.LAYOUT)
+    (table,) = [table for table in shown if "dynamics" in table.title]
     assert [cells[-4:] for cells in table.rows] == [["-0.0012", "0.51", "301", "ok"], ["-", "-", "-", "no memory"]]
-
-
-def test_without_ase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "eqlayers.bench.networks.dynamics", None)
-    with pytest.raises(ConfigError, match="--dynamics needs the package"):
-        rows(1)

@@ -1,4 +1,7 @@
-"""`eqlayers bench kernels`: compile the printed GPU kernels for processors that need not be there; count and bound.
+"""Compile the printed GPU kernels for processors that need not be there; count and bound.
+
+    python docs/benchmarks/studies/printed_kernels.py --json kernels.json           (with the installed Triton)
+    python docs/benchmarks/studies/printed_kernels.py --triton .venv/triton/* --json kernels.json
 
 Registers, spills and shared memory come from the assembler. Where a card is modelled (``kernels/ptx_emulator``, a part
 of a source checkout), the machine code runs on two small graphs as well, and what it did there bounds the time on a
@@ -8,9 +11,8 @@ runs Triton's interpreter can ask, too, and other releases of Triton than the in
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,29 +25,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from study import Study, add_config, beside, main, run_fresh
 
+from eqlayers.bench.cli import add_options, count
+from eqlayers.bench.config import Field, Known, read_fields, read_settings
+from eqlayers.bench.gpu.stages import DIRECTIONS
+from eqlayers.bench.measure import describe
+from eqlayers.bench.products.problems import Problem, choose, read_problems
+from eqlayers.bench.products.suite import DTYPES
+from eqlayers.bench.report import Layout, same
+from eqlayers.bench.results import Record, Say, goal, quiet
+from eqlayers.errors import BackendError, ConfigError
+from eqlayers.irreps.layout import LAYOUTS
+from eqlayers.nn import TensorProduct
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.forms.program import Program
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 
-from ..core.errors import BackendError, ConfigError
-from ..irreps.layout import LAYOUTS
-from ..layers.tensor_product.module import TensorProduct
-from .cold import run_fresh
-from .config import Field, Known, read_fields, read_settings
-from .measure import describe
-from .products.problems import Problem, choose, read_problems
-from .products.suite import DTYPES
-from .results import Record, Say, goal, quiet
-
 #: What the kernels are for -> arguments of `aot.compile_form`.
 OPERATIONS = {"product": {"graph": False}, "conv": {"graph": True}, "atomic-conv": {"graph": True, "atomic": True}}
-DIRECTIONS = {
-    "fwd": Kind(0, ("z",)),
-    "bwd": Kind(1, ("x", "y", "w")),
-    "double_bwd": Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
-}
 BOUNDS = (
     "Bounds are no times: what the machine code needs at least of an H200 for 3,000 nodes and 160,000 edges, by counts "
     "of instructions and sectors; for every launch its largest limit. The floor reads every operand from main memory "
@@ -123,7 +122,7 @@ def _in_process(task: dict[str, Any], folder: str | None) -> list[Record]:
             after = os.environ.get("PYTHONPATH")
             environment["PYTHONPATH"] = os.pathsep.join([folder, *([after] if after else [])])
         rows: list[Record] = run_fresh(
-            __name__,
+            __file__,
             task,
             environment,
             f"the {task['dtype']} kernels of {task['problem']['name']} must compile for {task['target']}",
@@ -133,21 +132,20 @@ def _in_process(task: dict[str, Any], folder: str | None) -> list[Record]:
 
 
 def run_kernels(
-    name: str = "kernels",
+    config: str = beside(__file__),
     *,
     only: str | None = None,
-    releases: Sequence[str] = (),
+    triton: Sequence[str] = (),
     jobs: int | None = None,
     say: Say = quiet,
 ) -> Record:
     """Compile the kernels of a configuration and collect what they take."""
-    folders: Sequence[str | None] = [_checked(folder) for folder in releases] or [None]
-    tasks = list(product(folders, _tasks(name, only)))
+    folders: Sequence[str | None] = [_checked(folder) for folder in triton] or [None]
+    tasks = list(product(folders, _tasks(config, only)))
     if find_spec("ptx_emulator") is None and any(_has_bounds(task, Problem(**task["problem"])) for _, task in tasks):
         raise ConfigError(
-            "bench kernels must find the folder kernels/ptx_emulator, which bounds the kernels of sm_90, got an "
-            "installation without it. Run the command in a source checkout (pip install -e .), or leave sm_90 out of "
-            "the configuration's targets."
+            "the package ptx_emulator must be found, which bounds the kernels of sm_90, got a Python that does not "
+            "look into the folder kernels/. Type pip install -e ., or set PYTHONPATH=.:kernels."
         )
     rows: list[Record] = []
     failed: list[BackendError] = []
@@ -245,5 +243,40 @@ def _goals(rows: Sequence[Record], failed: int) -> Iterator[Record]:
                 yield goal(name, limits[row["direction"]], row[name], **about)
 
 
+def _binds(row: Record) -> str:
+    """Limits, by the time of the launches that each binds."""
+    times: dict[str, float] = {}
+    for one in row.get("launches", ()):
+        times[one["binds"]] = times.get(one["binds"], 0.0) + max(one["seconds"].values())
+    long = [name for name in times if times[name] >= 0.1 * sum(times.values())]
+    return ", ".join(sorted(long, key=times.__getitem__)[::-1]) or "-"
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_config(parser, __file__)
+    add_options(parser, "only")
+    about = "folders of other releases (pip install --no-deps --target FOLDER triton==...); the installed one if none"
+    parser.add_argument("--triton", help=about, metavar="FOLDER", nargs="+", default=())
+    parser.add_argument("--jobs", help="processes at a time; as many as cores by default", type=count)
+
+
+LAYOUT = Layout(
+    "printed kernels, compiled ahead of time",
+    same("problem", "operation", "layout", "dtype", "triton", "target", "direction", ">kernels")
+    | {">registers": "registers?: largest", ">spilled bytes": "spill_bytes?: largest"}
+    | {">shared bytes": "shared_bytes?: largest", ">seconds to compile": "seconds?: number"}
+    | {">bound, ms": "bound_ms?: number", ">bound / floor": "times_floor?: number", "what binds": _binds},
+    words={
+        "failed": "processes that failed",
+        "spill_bytes": "bytes spilled",
+        "registers": "registers of a thread",
+        "shared_bytes": "bytes of shared memory",
+        "bound_ms": "ms, bound",
+        "times_floor": "times the floor, bound",
+        "findings": "races, accesses out of bounds and the like",
+    },
+)
+ABOUT = "Compile the GPU kernels without a GPU: registers, spills, shared memory, bounds."
+STUDY = Study(__file__, ABOUT, "kernels", LAYOUT, run_kernels, _options, compile_all)
 if __name__ == "__main__":
-    print(json.dumps(compile_all(json.loads(sys.argv[1]))))
+    main(STUDY)

@@ -1,4 +1,4 @@
-"""`eqlayers bench cold` times first calls in processes of their own, and reports what they refuse."""
+"""The study of first calls times them in processes of their own, and reports what they refuse."""
 
 import json
 from dataclasses import replace
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from eqlayers.bench import cold
-from eqlayers.bench.cli import run
-from eqlayers.bench.cold import CACHES, first_calls, run_cold
-from eqlayers.bench.products.peers import Implementation
+from eqlayers.bench.products.implementation import Implementation
 from eqlayers.errors import BackendError, ConfigError
-from tests.bench.test_step import molecules
+from tests.by_path import loaded
+
+cold = loaded("docs/benchmarks/studies/cold.py")
+run_study = loaded("docs/benchmarks/studies/study.py").run_study
 
 COLD = """
 device: cpu
@@ -45,7 +45,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.long
 def test_cold_in_fresh_processes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / "cold.json"
-    run(["cold", "--config", str(folder / "cold.yaml"), "--json", str(file)], lambda options: molecules())
+    words = ["--config", str(folder / "cold.yaml"), "--json", str(file), "--out", str(folder / "page")]
+    run_study(cold.STUDY, words)
     result = json.loads(file.read_text())
     assert [(row["problem"], row["implementation"]) for row in result["rows"]] == [
         ("tiny", "eqlayers"),
@@ -58,19 +59,24 @@ def test_cold_in_fresh_processes(folder: Path, capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr()
     assert "tiny, e3nn: warm, 1 of 1" in printed.err
     assert "2 goals:" in printed.out
+    text = (folder / "page" / "cold.md").read_text()
+    assert "first calls in a fresh process" in text
+    assert "<= 50 ms with a filled cache" in text
+    run_study(cold.STUDY, ["--stored", str(file), "--out", str(folder / "again")])
+    assert (folder / "again" / "cold.md").read_text() == text
 
 
 def test_a_process_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(BackendError, match="first calls of eqlayers on tiny must end without an error, got 'nothing'"):
-        run_cold(str(folder / "cold.yaml"))
+        cold.run_cold(str(folder / "cold.yaml"))
 
 
 def test_wrong_settings_of_cold(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--only must match a problem among tiny, got 'x'"):
-        run_cold(str(folder / "cold.yaml"), only="x")
+        cold.run_cold(str(folder / "cold.yaml"), only="x")
     with pytest.raises(ConfigError, match="Did you mean 'e3nn'"):
-        run_cold(str(folder / "cold.yaml"), peers=["e3n"])
+        cold.run_cold(str(folder / "cold.yaml"), peers=["e3n"])
 
 
 TASK = {
@@ -85,7 +91,7 @@ TASK = {
 
 
 def test_first_calls_are_compared_after_the_clock_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = first_calls(TASK)
+    times = cold.first_calls(TASK)
     assert times["status"] == "ok"
     assert min(times["fwd"], times["bwd"]) > 0
     right = cold.build_peer
@@ -95,9 +101,9 @@ def test_first_calls_are_compared_after_the_clock_was_read(monkeypatch: pytest.M
         return replace(item, fn=lambda x, y, w: 1.001 * item.fn(x, y, w))
 
     monkeypatch.setattr(cold, "build_peer", wrong)
-    assert first_calls(TASK)["status"] == "wrong"
-    assert "the error of z is" in first_calls(TASK)["reason"]
-    absent = first_calls(TASK | {"implementation": "openequivariance"})
+    assert cold.first_calls(TASK)["status"] == "wrong"
+    assert "the error of z is" in cold.first_calls(TASK)["reason"]
+    absent = cold.first_calls(TASK | {"implementation": "openequivariance"})
     assert absent == {"status": "refused", "reason": "openequivariance is not installed"}
 
 
@@ -105,8 +111,8 @@ def test_a_warm_process_has_the_caches_of_the_cold_one(folder: Path, monkeypatch
     """Every run has new caches, which hold what its cold process left."""
     caches: list[dict[str, str]] = []
 
-    def fresh(module: str, task: dict[str, Any], environment: dict[str, str], *words: str) -> dict[str, Any]:
-        assert set(environment) == set(CACHES)
+    def fresh(script: str, task: dict[str, Any], environment: dict[str, str], *words: str) -> dict[str, Any]:
+        assert set(environment) == set(cold.CACHES)
         assert not any(Path(folder).exists() for folder in environment.values()) or caches[-1] == environment
         caches.append(environment)
         for place in environment.values():
@@ -114,7 +120,7 @@ def test_a_warm_process_has_the_caches_of_the_cold_one(folder: Path, monkeypatch
         return {"status": "ok", "note": "", "fwd": 2.0 if len(caches) % 2 else 1.0, "bwd": 0.5}
 
     monkeypatch.setattr(cold, "run_fresh", fresh)
-    result = run_cold(str(folder / "cold.yaml"), peers=[], runs=2)
+    result = cold.run_cold(str(folder / "cold.yaml"), peers=[], runs=2)
     assert caches[0] == caches[1] != caches[2] == caches[3]
     (row,) = result["rows"]
     assert (row["cold_fwd"]["median"], row["warm_fwd"]["median"], row["warm_bwd"]["median"]) == (2.0, 1.0, 0.5)

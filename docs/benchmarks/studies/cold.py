@@ -1,18 +1,18 @@
-"""`eqlayers bench cold`: first calls in a fresh process, with an empty and with a filled cache of kernels.
+"""First calls in a fresh process, with an empty and with a filled cache of kernels.
 
-Every measurement is a process of its own, this module run as a program: it imports everything, starts torch's threads,
-and only then looks at the clock. What it computed is compared with float64 e3nn after the clock was read.
+    python docs/benchmarks/studies/cold.py --json cold.json                     (on a CPU: cold.yaml)
+    python docs/benchmarks/studies/cold.py --config docs/benchmarks/studies/gpu-cold.yaml
+
+Every measurement is a process of its own, this file with a task: it imports everything, starts torch's threads, and
+only then looks at the clock. Its results are compared with float64 e3nn after the clock was read.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import argparse
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,17 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from study import Study, add_config, beside, main, run_fresh
 
-from ..core.errors import BackendError
-from ..irreps.layout import LAYOUTS
-from .config import DEVICE, Field, Known, check_known, read_settings
-from .measure import describe, find_device, summary, synchronize, threads
-from .products.check import check
-from .products.operands import draw, into_form, prepare
-from .products.peers import PEERS, build_peer, ours, why_refused
-from .products.problems import GraphSpec, Problem, choose, read_problems
-from .products.suite import OPERATION, Case
-from .results import OURS, Record, Say, goal, quiet
+from eqlayers.bench.cases import why_refused
+from eqlayers.bench.cli import add_options
+from eqlayers.bench.config import DEVICE, Field, Known, check_known, read_settings
+from eqlayers.bench.measure import describe, find_device, summary, synchronize, threads
+from eqlayers.bench.products.check import check
+from eqlayers.bench.products.implementation import ours
+from eqlayers.bench.products.operands import draw, into_form, prepare
+from eqlayers.bench.products.peers import PEERS, build_peer
+from eqlayers.bench.products.problems import GraphSpec, Problem, choose, read_problems
+from eqlayers.bench.products.suite import OPERATION, Case
+from eqlayers.bench.report import Layout
+from eqlayers.bench.results import OURS, Record, Say, goal, quiet
+from eqlayers.irreps.layout import LAYOUTS
 
 FIELDS: dict[str, Field] = {
     "device": DEVICE,
@@ -45,20 +49,7 @@ FIELDS: dict[str, Field] = {
 STATES = ("cold", "warm")
 #: Variables that say where the kernels of each package are kept.
 CACHES = ("EQLAYERS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-DIRECTIONS = ("fwd", "bwd")
-
-
-def run_fresh(module: str, task: dict[str, Any], environment: Mapping[str, str], must: str, fix: str) -> Any:
-    """The last line that a module prints in a new process, which gets the task as JSON and further variables.
-
-    An error begins with what the process must do, and ends with the fix.
-    """
-    command = [sys.executable, "-m", module, json.dumps(task)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise BackendError(f"{must}, got {last!r}. {fix}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 
 
 def first_calls(task: dict[str, Any]) -> Record:
@@ -88,13 +79,13 @@ def first_calls(task: dict[str, Any]) -> Record:
         end = time.perf_counter()
     except Exception as error:
         return {"status": "refused", "reason": why_refused(who, error)}
-    wrong = [one for one in check(problem, operands, [item], DIRECTIONS).values() if one.status != "ok"]
+    wrong = [one for one in check(problem, operands, [item], tuple(DIRECTIONS)).values() if one.status != "ok"]
     times: Record = {"fwd": middle - start, "bwd": end - middle, "note": item.note}
     return times | {"status": wrong[0].status if wrong else "ok", "reason": wrong[0].reason if wrong else ""}
 
 
 def run_cold(
-    name: str = "cold",
+    config: str = beside(__file__),
     *,
     peers: Sequence[str] | None = None,
     num_threads: int | None = None,
@@ -103,7 +94,7 @@ def run_cold(
     say: Say = quiet,
 ) -> Record:
     """Time first calls: for each problem and implementation, several times an empty cache and then the filled one."""
-    path, fields = read_settings(name, FIELDS)
+    path, fields = read_settings(config, FIELDS)
     peers = fields["peers"] if peers is None else list(peers)
     check_known("peer", peers, PEERS, "peers")
     known = read_problems(path.parent / fields["problems"])
@@ -142,7 +133,7 @@ def _measure(task: dict[str, Any], runs: int, say: Say) -> Record:
             folders = {name: str(Path(cache, name.lower())) for name in CACHES}
             for state in STATES:
                 say(f"{row['problem']}, {row['implementation']}: {state}, {number + 1} of {runs}")
-                first = run_fresh(__name__, task, folders, must, "Run `eqlayers bench run` on the problem to see all.")
+                first = run_fresh(__file__, task, folders, must, "Run `eqlayers bench run` on the problem to see all.")
                 if first["status"] != "ok":
                     return row | {"status": f"{first['status']}: {first['reason']}"}
                 row["note"] = first["note"]
@@ -151,5 +142,22 @@ def _measure(task: dict[str, Any], runs: int, say: Say) -> Record:
     return row | {key: summary(values) for key, values in seconds.items()}
 
 
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_config(parser, __file__)
+    add_options(parser, "peers", "threads", "runs", "only")
+
+
+LAYOUT = Layout(
+    "first calls in a fresh process, ms, imports not counted",
+    {
+        "problem": "problem",
+        "who": lambda row: f"{row['implementation']} ({row['note']})",
+        **{f">{state}, {way}": f"{state}_{key}: s in ms" for state in STATES for key, way in DIRECTIONS.items()},
+        "status": "status",
+    },
+    words={"cold_ms": "ms with an empty cache", "warm_ms": "ms with a filled cache"},
+)
+ABOUT = "Time first calls in fresh processes, with empty and filled caches."
+STUDY = Study(__file__, ABOUT, "cold", LAYOUT, run_cold, _options, first_calls)
 if __name__ == "__main__":
-    print(json.dumps(first_calls(json.loads(sys.argv[1]))))
+    main(STUDY)

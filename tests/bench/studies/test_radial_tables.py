@@ -1,20 +1,24 @@
-"""`eqlayers bench tables` on small networks: what is compared, timed, judged, shown and drawn."""
+"""The study of radial tables on small networks: what is compared, timed, judged, shown and drawn."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from eqlayers.bench.cli import run
-from eqlayers.bench.config import find_config, read_config, read_fields
-from eqlayers.bench.radial_tables import FIELDS, cluster, run_tables
+from eqlayers.bench.config import read_config, read_fields
 from eqlayers.bench.report import tables, write_report
 from eqlayers.errors import ConfigError
 from eqlayers.models import TFN, Potential, save_potential
 from tests.bench.test_step import NETWORK, molecules
+from tests.by_path import loaded
+
+study = loaded("docs/benchmarks/studies/radial_tables.py")
+run_study = loaded("docs/benchmarks/studies/study.py").run_study
 
 pytestmark = pytest.mark.xdist_group("bench tables")  # a second process would compile the same kernels
 CONFIG = """
@@ -45,7 +49,7 @@ def blocks(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
 
 @pytest.mark.slow
 def test_everything_is_compared_and_timed(folder: Path) -> None:
-    result = run_tables(str(folder / "tables.yaml"), load_batch=molecules)
+    result = study.run_tables(str(folder / "tables.yaml"), load_batch=molecules)
     assert blocks(result) == [
         ("TFN", "energy and forces", "none", "ok"),
         ("TFN", "energy and forces", "live, 200 knots", "ok"),
@@ -78,7 +82,7 @@ def test_everything_is_compared_and_timed(folder: Path) -> None:
 
 def test_a_table_that_is_too_coarse_is_not_timed(folder: Path) -> None:
     (folder / "tables.yaml").write_text(CONFIG.replace("knots: 200", "knots: 8"))
-    result = run_tables(str(folder / "tables.yaml"), load_batch=molecules)
+    result = study.run_tables(str(folder / "tables.yaml"), load_batch=molecules)
     wrong = [row for row in result["rows"] if row["status"] == "wrong"]
     assert {row["tables"] for row in wrong} == {"live, 8 knots"}
     assert all(row["seconds"] is None and row["ratio"] is None for row in wrong)
@@ -90,7 +94,7 @@ def test_a_trained_potential_in_place_of_the_networks(folder: Path) -> None:
     (folder / "tables.yaml").write_text(CONFIG.replace("0.001", "0.00001").replace("knots: 200", "knots: 500"))
     torch.manual_seed(0)
     save_potential(Potential(TFN([1, 8], "2x0e + 2x1o", lmax=1, layers=1, knots=50), [1, 8]), folder / "water.pt")
-    result = run_tables(str(folder / "tables.yaml"), load_batch=molecules, potential=str(folder / "water.pt"))
+    result = study.run_tables(str(folder / "tables.yaml"), load_batch=molecules, potential=str(folder / "water.pt"))
     assert {row["network"] for row in result["rows"]} == {"water"}
     assert {row["status"] for row in result["rows"]} == {"ok"}
     assert result["goals"] == []
@@ -98,30 +102,31 @@ def test_a_trained_potential_in_place_of_the_networks(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_shows_and_the_report_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(["tables", "--config", str(folder / "tables.yaml"), "--json", str(folder / "out.json")], lambda _: molecules())
+    measured = study.STUDY._replace(measure=partial(study.run_tables, load_batch=molecules))
+    run_study(measured, ["--config", str(folder / "tables.yaml"), "--json", str(folder / "out.json")])
     printed = capsys.readouterr().out
     for word in ("radial networks by tables", "errors by knots", "compressed", "main job", "quintic", "3 goals"):
         assert word in printed
-    run(["report", str(folder / "out.json"), "--out", str(folder / "report")], lambda _: molecules())
+    run_study(study.STUDY, ["--stored", str(folder / "out.json"), "--out", str(folder / "report")])
     assert {path.name for path in (folder / "report").iterdir()} == {"tables.md", "tables_errors.png"}
 
 
 @pytest.mark.slow
 def test_a_report_of_no_times(folder: Path) -> None:
-    result = run_tables(str(folder / "tables.yaml"), load_batch=molecules, runs=1)
+    result = study.run_tables(str(folder / "tables.yaml"), load_batch=molecules, runs=1)
     for row in result["rows"]:
         row |= dict.fromkeys(("seconds", "ratio", "memory_bytes", "shares", "errors")) | {"status": "wrong"}
-    assert len(tables(result)) == 3
-    assert len(write_report(result, folder / "report")) == 2
+    assert len(tables(result, study.LAYOUT)) == 3
+    assert len(write_report(result, folder / "report", study.LAYOUT, study.figures(result))) == 2
 
 
 def test_the_shipped_configuration() -> None:
-    path = find_config("tables")
-    fields = read_fields(str(path), read_config(path), FIELDS)
+    path = Path(study.beside(study.__file__))
+    fields = read_fields(str(path), read_config(path), study.FIELDS)
     assert (path.parent / fields["model"]).is_file()
     assert set(fields["goals"]) == {*fields["networks"], "main"}
     potential = Potential(TFN([1, 6], "2x0e", lmax=1, layers=1, cutoff=5.0), [1, 6])
-    assert cluster(fields["atoms"], potential).num_edges > 20 * fields["atoms"]
+    assert study.cluster(fields["atoms"], potential).num_edges > 20 * fields["atoms"]
 
 
 @pytest.mark.parametrize(
@@ -143,4 +148,16 @@ def test_bad_configurations(old: str, new: str, message: str, folder: Path) -> N
     assert old in CONFIG
     (folder / "tables.yaml").write_text(CONFIG.replace(old, new))
     with pytest.raises(ConfigError, match=message):
-        run_tables(str(folder / "tables.yaml"), load_batch=molecules)
+        study.run_tables(str(folder / "tables.yaml"), load_batch=molecules)
+
+
+def test_errors_of_forces_are_of_the_interpolation_that_has_them() -> None:
+    forces = {"cubic": 0.5, "linear": None}
+    rows = [
+        {"network": "n", "interpolation": kind, "knots": knots, "slopes": 1 / knots, "forces64": forces[kind]}
+        for kind in forces
+        for knots in (9, 3)
+    ]
+    slopes, of_forces = study.figures({"errors": rows})["tables_errors"].axes
+    assert [np.asarray(line.get_xdata()).tolist() for line in slopes.lines] == [[3, 9], [3, 9]]
+    assert [line.get_label() for line in of_forces.lines] == ["n, cubic"]
