@@ -14,13 +14,13 @@ from torch import Tensor
 
 from .. import nn
 from ..core.graph import Graph
-from ..core.torch_internals import TorchDispatchMode
 from ..irreps.algebra import as_irreps
 from ..irreps.layout import LAYOUTS, to_ir_mul, to_mul_ir
 from ..models import NequIP, Potential, Structures
 from ..testing.defaults import default_dtype
 from .config import DEVICE, Field, Known, read_settings
 from .measure import alternate, describe, find_device, keep_random_state, ratio, summary, threads
+from .networks.parts import OperatorClock
 from .products.problems import GraphSpec, Problem
 from .results import Record, Say, goal, quiet
 from .step import E3nnConv
@@ -167,13 +167,14 @@ def run_overhead(
     ]
     if fields["device"] == "cpu":
         call = water()
-        with Operations() as counted:
+        counted = OperatorClock()
+        with counted:
             call()
         ratios = host_ratios()
         notes += [f"Host time of 5 rows on one thread: {what}: {value:.1f}." for what, value in ratios.items()]
         notes.append(
-            f"Energy and forces of water by NequIP are {counted.all} operations of torch; {counted.ours} of them are "
-            "kernels of this package."
+            f"Energy and forces of water by NequIP are {counted.operators} operations of torch; {counted.kernels} of "
+            "them are kernels of this package."
         )
     return {"kind": "overhead", **head, "rows": rows, "goals": goals, "notes": notes, "ratios": ratios}
 
@@ -224,18 +225,6 @@ def water() -> Callable[[], Any]:
     edges = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
     molecule = Structures(torch.tensor([8, 1, 1]), pos, edges)
     return lambda: potential(molecule)["forces"]
-
-
-class Operations(TorchDispatchMode):
-    """Counts the operations of torch in its block, and the kernels of this package among them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.all = self.ours = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.all, self.ours = self.all + 1, self.ours + (func.namespace == "eqlayers")
-        return func(*args, **(kwargs or {}))
 
 
 def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:

@@ -78,7 +78,7 @@ BELOW = {
     "train": ("testing", "data", "pages", "__version__", "cli.arguments", "cli.training_help"),
     "integrations": ("models", "testing", "cli.arguments"),
     "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
-    "bench": ("models", "testing", "integrations", "simulate", "cli.arguments"),
+    "bench": ("models", "testing", "integrations", "cli.arguments"),
     "cli.main": ("train", "bench", "simulate", "cli.notices"),
     "cli": (),
     "__main__": ("cli.main",),

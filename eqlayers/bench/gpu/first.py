@@ -45,6 +45,7 @@ TESTS = (
     "tests/kernels/triton/segment/test_segment.py",
 )
 ROOT = Path(__file__).resolve().parents[3]
+CARD = (str(ROOT / "docs" / "benchmarks" / "studies" / "card.py"),)
 _EQLAYERS = (sys.executable, "-m", "eqlayers", "bench")
 _PEERS = {"cuequivariance": "cuequivariance_torch", "openequivariance": "openequivariance", "e3nn": "e3nn"}
 
@@ -53,7 +54,7 @@ SANITIZER = "compute-sanitizer"
 #: What stages need, how it is looked for, and why a stage is left out without it.
 NEEDS: dict[str, tuple[Callable[[], object], str]] = {
     "suites": (lambda: find_spec("yaml"), "its problems are YAML, and PyYAML is not installed"),
-    "checkout": (lambda: (ROOT / "tests").is_dir(), "tests are a part of a source checkout"),
+    "checkout": (lambda: (ROOT / "tests").is_dir(), "it is a part of a source checkout"),
     "pytest": (lambda: find_spec("pytest"), "pytest is not installed"),
     "sanitizer": (lambda: shutil.which(SANITIZER), f"{SANITIZER} is not on the path"),
 }
@@ -72,9 +73,10 @@ class Stage(NamedTuple):
     Attributes:
         seconds: That it may take.
         about: What it is for.
-        commands: What it runs, one after the other; None for a function of :mod:`eqlayers.bench.gpu.stages`.
+        commands: What it runs, one after the other; None for a function of its program.
         needs: Keys of :data:`NEEDS`.
         results: Files that its commands write into the folder, for `eqlayers bench report`.
+        program: Arguments of Python that run its function.
     """
 
     seconds: int
@@ -82,6 +84,7 @@ class Stage(NamedTuple):
     commands: Callable[[Setting], list[list[str]]] | None = None
     needs: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    program: tuple[str, ...] = ("-m", "eqlayers.bench.gpu.stages")
 
 
 def _tests(setting: Setting) -> list[list[str]]:
@@ -115,13 +118,15 @@ def _sanitizer(setting: Setting) -> list[list[str]]:
 STAGES = {
     "environment": Stage(60, "packages, driver, tools, and whether kernels can be compiled"),
     "smoke": Stage(90, "one small convolution of each kind beside torch in float64"),
-    "bandwidth": Stage(60, "bandwidth of memory and cache, peak of multiply-adds, launches"),
+    "bandwidth": Stage(
+        60, "bandwidth of memory and cache, peak of multiply-adds, launches", None, ("checkout",), program=CARD
+    ),
     "kernels": Stage(210, "the kernels of large convolutions beside their bounds", None, ("suites",)),
     "tests": Stage(300, "tests of kernels, without compilations ahead of time", _tests, ("checkout", "pytest")),
     "peers": Stage(240, "the case with goals, checked, beside installed peers", _peers, ("suites",), ("gpu-target",)),
     "small": Stage(90, "host time of calls on one molecule", _small, ("suites",), ("gpu-overhead",)),
     "sanitizer": Stage(180, "small cases under compute-sanitizer", _sanitizer, ("suites", "sanitizer")),
-    "sweep": Stage(270, "constants of the tuning table, one at a time", None, ("suites",)),
+    "sweep": Stage(270, "constants of the tuning table, one at a time", None, ("checkout", "suites"), program=CARD),
 }
 
 
@@ -194,7 +199,7 @@ def _run_stage(name: str, setting: Setting, seconds: float) -> Record:
         if not there():
             return row | {"status": "left out", "reason": why}
     task = {"stage": name, "dry": setting.dry, "file": str(facts)}
-    commands = [[sys.executable, "-m", "eqlayers.bench.gpu.stages", json.dumps(task)]]
+    commands = [[sys.executable, *stage.program, json.dumps(task)]]
     commands = commands if stage.commands is None else stage.commands(setting)
     status, reason = "done", ""
     with log.open("wb") as out:

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,7 +36,6 @@ from ..products.operands import draw
 from ..products.problems import GraphSpec, Problem, read_problems
 from ..products.suite import Case
 from ..results import Record
-from . import card
 
 DIRECTIONS = {
     "fwd": Kind(0, ("z",)),
@@ -67,7 +67,7 @@ DRY = (5, 9)
 RUNS = 10
 
 
-def _said(*command: str) -> str | None:
+def said(*command: str) -> str | None:
     """The output of a program; None if the program is missing."""
     if shutil.which(command[0]) is None:
         return None
@@ -86,7 +86,7 @@ def environment(dry: bool, keep: Keep) -> None:
             "python": platform.python_version(),
             "packages": {name: installed(name) for name in (*PACKAGES, *EXTRAS)} | {"torch": str(torch.__version__)},
             "cores": os.cpu_count(),
-            "gpu": _said("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv") or _said("rocm-smi"),
+            "gpu": said("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv") or said("rocm-smi"),
             "tools": {name: shutil.which(name) for name in ("gcc", "clang", "nvcc", "ncu", "compute-sanitizer")},
             "python_headers": str(headers) if headers.is_file() else None,
             "cuda": torch.version.cuda,
@@ -123,18 +123,6 @@ def smoke(dry: bool, keep: Keep) -> None:
         sys.exit(f"{len(failed)} of {len(rows)} convolutions are wrong or do not run: {failed}")
 
 
-def bandwidth(dry: bool, keep: Keep) -> None:
-    """The numbers of the card that bounds assume; of the CPU's memory where nothing is launched."""
-    facts: Record = {"copy_bandwidth": copy_bandwidth("cpu" if dry else "cuda", 3 if dry else RUNS)}
-    keep(facts)
-    for name, value in card.compiled() if dry else card.measured(RUNS):
-        facts[name] = value
-        keep(facts)
-    if not dry:
-        facts["clocks"] = _said("nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,power.draw", "--format=csv,noheader")
-        keep(facts)
-
-
 def kernels(dry: bool, keep: Keep) -> None:
     """The requests that have goals, and their bounds on this card."""
     speed = None if dry else copy_bandwidth("cuda", RUNS)["median"]
@@ -153,33 +141,10 @@ def kernels(dry: bool, keep: Keep) -> None:
         times = {} if "ms" not in row else {"times_bound": row["ms"]["median"] / 1000 / least}
         return {"bound_ms": 1000 * least, **times}
 
-    _each(dry, keep, wanted(), beside)
+    time_requests(dry, keep, wanted(), beside)
 
 
-def sweep(dry: bool, keep: Keep) -> None:
-    """Times of the constants in the tuning table, varied one at a time, for the largest problem."""
-    variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("as it is", {}, {})]
-    variants += [(f"stages {count}", {"stages": count}, {}) for count in (1, 2, 4)]
-    variants += [(f"maxnreg {most}", {"options": {"maxnreg": most}}, {}) for most in (168, 128)]
-    variants += [(f"planned with {most}", {"registers": most, "second": most}, {}) for most in (110, 150, 180)]
-    variants += [("one channel per thread", {"wide": 0, "registers": 110, "second": 110}, {})]
-    variants += [
-        ("atomic", {}, {"atomic": True}),
-        ("by senders", {}, {"stored": False}),
-        ("stored", {}, {"stored": True}),
-    ]
-
-    def wanted() -> Iterator[tuple[Record, dict[str, Any]]]:
-        for name, fields, options in variants[: 2 if dry else None]:
-            for direction in [*DIRECTIONS][: 1 if dry else None]:
-                if not (options and direction == "fwd"):  # those are about gradients
-                    about = {"problem": PROBLEMS[0], "layout": "ir_mul", "direction": direction, "variant": name}
-                    yield about, {"fields": fields, **options}
-
-    _each(dry, keep, wanted(), lambda row: {})
-
-
-def _each(
+def time_requests(
     dry: bool, keep: Keep, wanted: Iterator[tuple[Record, dict[str, Any]]], beside: Callable[[Record], Record]
 ) -> None:
     """Time each request, or compile it for sm_90; one that fails leaves its reason."""
@@ -196,7 +161,7 @@ def _each(
             try:
                 arguments = problems[about["problem"]].arguments()
                 program = TensorProduct(**arguments, layout=about["layout"]).plan.form.program
-                row |= _timed(program, DIRECTIONS[about["direction"]], on, dry, **options)
+                row |= timed(program, DIRECTIONS[about["direction"]], on, dry, **options)
                 row |= beside(row)
             except Exception as error:
                 row["error"] = _short(error)
@@ -207,7 +172,7 @@ def _each(
         sys.exit(f"{failed} of {len(rows)} requests failed; the rows say why")
 
 
-def _timed(program: Any, kind: Any, on: tuning.Processor, dry: bool, **options: Any) -> Record:
+def timed(program: Any, kind: Any, on: tuning.Processor, dry: bool, **options: Any) -> Record:
     """Times of a request and of each of its kernels; registers and spills where it is compiled alone."""
     fields = options.pop("fields", {})
     runner = forms.FormRunner(program, kind, torch.float32, True, False, on._replace(**fields), **options)
@@ -248,17 +213,17 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[-600:]}"
 
 
-STAGES = {one.__name__: one for one in (environment, smoke, bandwidth, kernels, sweep)}
+STAGES: dict[str, Callable[[bool, Keep], None]] = {one.__name__: one for one in (environment, smoke, kernels)}
 
 
-def main(task: Record) -> None:
-    """Run one stage, and keep what it finds in a file."""
+def main(task: Record, stages: Mapping[str, Callable[[bool, Keep], None]] = MappingProxyType(STAGES)) -> None:
+    """Run one stage, and keep its results in a file."""
 
     def keep(facts: Record) -> None:
         with atomic_write(task["file"]) as file:
             file.write(json.dumps(facts, default=str).encode())
 
-    STAGES[task["stage"]](task["dry"], keep)
+    stages[task["stage"]](task["dry"], keep)
 
 
 if __name__ == "__main__":

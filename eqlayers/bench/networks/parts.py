@@ -36,12 +36,12 @@ class Parts(NamedTuple):
     operators: int  # that were called, those below autograd counted: each costs the host some microseconds
 
 
-class _Clock(TorchDispatchMode):
-    """Adds up the time of every operator below autograd."""
+class OperatorClock(TorchDispatchMode):
+    """Counts the operators below autograd in its block, the kernels of this package among them, and their seconds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds, self.operators = dict.fromkeys(PARTS, 0.0), 0
+        self.seconds, self.operators, self.kernels = dict.fromkeys(PARTS, 0.0), 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         space, _, name = func.name().partition("::")
@@ -54,7 +54,7 @@ class _Clock(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         synchronize(device)
         self.seconds[part] += time.perf_counter() - start
-        self.operators += 1
+        self.operators, self.kernels = self.operators + 1, self.kernels + (space == "eqlayers")
         return result
 
 
@@ -71,7 +71,7 @@ def time_by_part(call: Call) -> Parts:
         (True, 1)
     """
     call()
-    clock = _Clock()
+    clock = OperatorClock()
     with clock:
         call()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Bounds of printed kernels that `eqlayers bench kernels` stored, scaled to the card at hand: what goals are made of.
+"""Stored bounds of printed kernels, scaled to the card at hand: goals are made of them.
 
 A time goal in milliseconds is right for one card and may lie below what its machine code needs. So the goal of a time
 is a multiple of the bound of the same request, where the part that waits for main memory has the bandwidth that was
@@ -35,7 +35,7 @@ def read_bounds(path: Path = STORED) -> dict[tuple[str, ...], list[dict[str, Any
     """
     if not path.is_file():
         return {}
-    rows: Iterable[dict[str, Any]] = read_json(path, "stored bounds", "Run `eqlayers bench kernels` again.")["rows"]
+    rows: Iterable[dict[str, Any]] = read_json(path, "stored bounds", "Run the study printed_kernels.py again.")["rows"]
     return {tuple(row[name] for name in ABOUT): row["launches"] for row in rows if row.get("launches")}
 
 

@@ -153,6 +153,10 @@ def test_what_is_missing_leaves_a_stage_out(tmp_path: Path, monkeypatch: pytest.
     reasons = {row["stage"]: row["reason"] for row in result["rows"]}
     assert reasons["tests"] == "pytest is not installed"
     assert all("PyYAML is not installed" in why for name, why in reasons.items() if name != "tests")
+    monkeypatch.setattr(first_gpu, "ROOT", tmp_path)
+    rows = run_first_gpu(tmp_path, dry=True, stages=["bandwidth"])["rows"]
+    reasons = {row["stage"]: row["reason"] for row in rows}
+    assert reasons["bandwidth"] == "it is a part of a source checkout"
 
 
 def test_tests_ask_for_no_plugin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,18 +1,16 @@
-"""Other packages as peers: the signs of their coefficients, and what peers of GPUs refuse."""
+"""Other packages as peers: what peers of GPUs refuse."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from e3nn import o3
 
 from eqlayers.bench.cases import Refusal
 from eqlayers.bench.products.check import check
-from eqlayers.bench.products.implementation import path_signs
 from eqlayers.bench.products.operands import DIRECTIONS, Columns, Operands, draw, layout_form
 from eqlayers.bench.products.peers import PEERS, build_peer
 from eqlayers.bench.products.problems import GraphSpec, Problem
@@ -35,14 +33,6 @@ def passes(name: str, problem: Problem, operation: str) -> bool:
     case, operands = made(problem, operation)
     verdicts = check(problem, operands, [build_peer(name, case, operands)], DIRECTIONS)
     return {verdict.status for verdict in verdicts.values()} == {"ok"}
-
-
-def test_signs_of_other_coefficients() -> None:
-    """One odd path with the other sign; other numbers are refused."""
-    signs = path_signs(SMALL, lambda *ls: -3 * wigner_3j(*ls) if ls == (1, 0, 1) else wigner_3j(*ls))
-    assert signs == [1.0, 1.0, -1.0, 1.0]
-    with pytest.raises(Refusal, match=r"coefficients of \(1, 1, 0\) are not e3nn's"):
-        path_signs(SMALL, lambda *ls: np.roll(wigner_3j(*ls), 1, 0) if ls == (1, 1, 0) else wigner_3j(*ls))
 
 
 def other_sign(degree: int) -> float:

@@ -212,7 +212,7 @@ def _groups(
 
 
 def _cost(paths: Sequence[Path], kind: Kind, walk: str, reads: int = 0) -> Cost:
-    """A rough cost of a kernel of these paths; compiling shows the real one (`eqlayers bench kernels`)."""
+    """A rough cost of a kernel of these paths; compiling shows the real one (printed_kernels.py of the studies)."""
     wanted, weighted = kind.results, sum(path.weight is not None for path in paths)
     kind = kind.of_paths if reads else kind
     copies = {name: 2 if name in kind.tangents else 1 for name in OPERANDS}

@@ -2,7 +2,7 @@
 
 A row bounds the tile; the channel counts choose within it. The length of the batch has no say, so that a new batch
 size compiles nothing. At these bounds no kernel of the published problems spills registers on sm_80, sm_90, sm_100 or
-gfx942 (tests/kernels and `eqlayers bench kernels` compile them); their run times have not been measured.
+gfx942 (tests/kernels and printed_kernels.py of the studies compile them); their run times have not been measured.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Processor(NamedTuple):
     second: int  # the same for second derivatives, of which values and their derivatives are alive together
     narrow: int  # the most of these where operands have 2 bytes: some are then read without a pipeline, into registers
     accesses: int  # loads and stores of a kernel: loads of the next row are on their way, in registers or shared memory
-    most_registers: int  # that no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy
+    most_registers: int  # that no compiled kernel may exceed (printed_kernels.py of the studies), for occupancy
     shared_bytes: int  # that no compiled kernel may exceed: what a program has if the registers bound their number
     #: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, operands of the next row are
     #: on their way while this one is computed, and the edge after that is looked up.

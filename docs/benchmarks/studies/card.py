@@ -1,17 +1,25 @@
-"""Limits of a card, measured by small kernels: cache, multiply-adds, launches, matrix products."""
+"""Scripts of a card: its limits by small kernels, and the constants of the tuning table, one at a time.
+
+    eqlayers bench first-gpu --stages bandwidth,sweep       (in a source checkout; --dry without a GPU)
+
+Small kernels measure bandwidth of the cache, multiply-adds, launches and matrix products.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from eqlayers.bench.gpu.stages import DIRECTIONS, PROBLEMS, RUNS, Keep, main, said, time_requests
+from eqlayers.bench.measure import alternate, copy_bandwidth, summary
+from eqlayers.bench.results import Record
 from eqlayers_kernels.triton.run.compiling import KernelCall, compile_calls
 from eqlayers_kernels.triton.run.forms import function
-
-from ..measure import alternate, summary
 
 #: Numbers of one program, and programs for each multiprocessor.
 BLOCK, PROGRAMS = 1024, 16
@@ -104,3 +112,43 @@ def measured(runs: int) -> Iterator[tuple[str, Any]]:
     a, b = torch.randn(160_000, 64, device="cuda"), torch.randn(64, 2176, device="cuda")
     (seconds,) = alternate([lambda: a @ b], runs, "cuda")
     yield "radial_product_ms", summary([1000 * one for one in seconds])
+
+
+def bandwidth(dry: bool, keep: Keep) -> None:
+    """The numbers of the card that bounds assume; of the CPU's memory where nothing is launched."""
+    facts: Record = {"copy_bandwidth": copy_bandwidth("cpu" if dry else "cuda", 3 if dry else RUNS)}
+    keep(facts)
+    for name, value in compiled() if dry else measured(RUNS):
+        facts[name] = value
+        keep(facts)
+    if not dry:
+        facts["clocks"] = said("nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,power.draw", "--format=csv,noheader")
+        keep(facts)
+
+
+def sweep(dry: bool, keep: Keep) -> None:
+    """Times of the constants in the tuning table, varied one at a time, for the largest problem."""
+    variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("as it is", {}, {})]
+    variants += [(f"stages {count}", {"stages": count}, {}) for count in (1, 2, 4)]
+    variants += [(f"maxnreg {most}", {"options": {"maxnreg": most}}, {}) for most in (168, 128)]
+    variants += [(f"planned with {most}", {"registers": most, "second": most}, {}) for most in (110, 150, 180)]
+    variants += [("one channel per thread", {"wide": 0, "registers": 110, "second": 110}, {})]
+    variants += [
+        ("atomic", {}, {"atomic": True}),
+        ("by senders", {}, {"stored": False}),
+        ("stored", {}, {"stored": True}),
+    ]
+
+    def wanted() -> Iterator[tuple[Record, dict[str, Any]]]:
+        for name, fields, options in variants[: 2 if dry else None]:
+            for direction in [*DIRECTIONS][: 1 if dry else None]:
+                if not (options and direction == "fwd"):  # those are about gradients
+                    about = {"problem": PROBLEMS[0], "layout": "ir_mul", "direction": direction, "variant": name}
+                    yield about, {"fields": fields, **options}
+
+    time_requests(dry, keep, wanted(), lambda row: {})
+
+
+STAGES = {"bandwidth": bandwidth, "sweep": sweep}
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), STAGES)
