@@ -24,7 +24,7 @@ from eqlayers.bench.networks.entrants import LIVE, OWN, PEER, Entrant, Tables, e
 from eqlayers.bench.networks.run import subject_of
 from eqlayers.bench.networks.timing import training_step
 from eqlayers.bench.peers.networks import Subject
-from eqlayers.files import atomic_write
+from eqlayers.core.files.read_write import atomic_write
 from eqlayers.models import Recorded, compress
 
 OPTIONS = {

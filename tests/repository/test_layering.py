@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -78,7 +79,7 @@ BELOW = {
     "train": ("testing", "data", "pages", "__version__", "cli.arguments", "cli.training_help"),
     "integrations": ("models", "testing", "cli.arguments"),
     "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
-    "bench": ("models", "testing", "integrations", "cli.arguments"),
+    "bench": ("models", "testing", "integrations", "pages", "cli.arguments"),
     "cli.main": ("train", "bench", "simulate", "cli.notices"),
     "cli": (),
     "__main__": ("cli.main",),
@@ -115,6 +116,11 @@ def sources() -> list[Path]:
 def module_name(path: Path) -> str:
     relative = path.relative_to(ROOT / "kernels" if KERNELS in path.parts else ROOT).with_suffix("")
     return ".".join(part for part in relative.parts if part != "__init__")
+
+
+def package_of(path: Path) -> str:
+    module = module_name(path)
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
 
 
 def part_of(module: str) -> str:
@@ -169,6 +175,15 @@ def test_imports_go_down(path: Path) -> None:
 def test_an_import_upwards_is_found(source: str, module: str) -> None:
     """Guards the test above against passing because it sees no imports."""
     assert len(upward(source, module, is_package=False)) == 1
+
+
+def test_modules_of_the_benchmark_import_each_other_one_way() -> None:
+    graph = {
+        module_name(path): {name for _, name in imports(ast.parse(path.read_text()), package_of(path))}
+        for path in sources()
+        if "bench" in path.parts
+    }
+    assert len(tuple(TopologicalSorter(graph).static_order())) > len(graph), "or a CycleError names them"
 
 
 OPTIONAL = ("jsonargparse", "lightning", "matplotlib", "pandas", "rich", "torch_geometric", "torchmetrics", "triton")

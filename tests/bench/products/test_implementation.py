@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from eqlayers.algebra import wigner_3j
 from eqlayers.bench.cases import Refusal
 from eqlayers.bench.products.implementation import path_signs, weight_columns
 from eqlayers.bench.products.problems import Problem
+from eqlayers.irreps.algebra import wigner_3j
 
 SMALL = Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o")
 

@@ -15,7 +15,6 @@ from eqlayers.bench.products.operands import DIRECTIONS, Columns, Operands, draw
 from eqlayers.bench.products.peers import PEERS, build_peer
 from eqlayers.bench.products.problems import GraphSpec, Problem
 from eqlayers.bench.products.suite import Case
-from eqlayers.irreps.algebra import wigner_3j
 
 SMALL = Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o")
 ODD = Problem("odd", "uvu", "3x0o+5x1o+2x2e", "0e+1o", "0e+0o+1o+2e")

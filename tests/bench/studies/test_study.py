@@ -88,6 +88,11 @@ def test_every_study_has_options_and_its_configuration(name: str) -> None:
     assert {"json", "csv", "out", "stored"} <= set(vars(args))
 
 
+@pytest.mark.parametrize("name", ["committee", "gpu_networks"])
+def test_other_programs_find_what_they_import(name: str) -> None:
+    assert loaded(f"docs/benchmarks/{name}.py").main
+
+
 def test_all_studies_are_named() -> None:
     folder = Path(SCRIPT).parent
     assert {path.stem for path in folder.glob("*.py")} == {*NAMES, "study"}
