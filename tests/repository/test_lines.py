@@ -19,7 +19,7 @@ LIMITS = {
         ("eqlayers/core/files",),
         27_507,
     ),
-    "the benchmark": (("eqlayers/bench",), (), 8_129),
+    "the benchmark": (("eqlayers/bench",), (), 7_228),
 }
 
 
