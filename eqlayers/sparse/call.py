@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.dtypes import ACCUMULATE, broadcast_shapes
-from ..core.errors import DeviceError, DTypeError, ShapeError
+from ..core.errors import DeviceError, DTypeError, GradientError, ShapeError
 from .channels import Channels
 from .info import SparseProductInfo, SparseScaleInfo
 
@@ -97,6 +97,21 @@ def check_infos(kind: type[Any], like: Tensor, **infos: Any) -> None:
                 f"{name} must be on the device of the operands, {like.device}, got {here}. "
                 f"Move the infos with `.to('{like.device}')`."
             )
+
+
+def needed(info: Any, number: int | str, rows: int) -> Any:
+    """The info of a gradient; GradientError for None, ShapeError if it is not of so many rows of the input."""
+    if info is None:
+        raise GradientError(
+            f"info_bwd{number} must be given, because the gradient of input{number} is needed, got None. "
+            f"Pass all infos of the builder, or detach input{number}."
+        )
+    if info.out_size is not None and info.out_size != rows:
+        raise ShapeError(
+            f"info_bwd{number}.out_size must be {rows}, the sparse rows of input{number}, got {info.out_size}. "
+            f"Build the infos with in{number}_size={rows}; check that infos of two gradients are not exchanged."
+        )
+    return info
 
 
 def check_channels(channels: Channels, x: Tensor, y: Tensor) -> None:

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ..core.checks import check_flag
 from ..core.dtypes import check_same_kind
-from ..core.errors import GradientError, ShapeError
 from ..core.torch_internals import seen_by_outer_levels
-from .call import ProductCall, check_channels, check_infos, flatten_batch
+from .call import ProductCall, check_channels, check_infos, flatten_batch, needed
 from .channels import Channels
 from .info import SparseProductInfo
 from .run import WAYS, select
@@ -61,10 +60,10 @@ class _SparseProduct(torch.autograd.Function):
         channels, (b1, b2, bz), batch, (fwd, bwd1, bwd2), backend = ctx.form
         gx = gy = None
         if ctx.needs_input_grad[0]:
-            infos = (_needed(bwd1, 1, x.shape[int(b1)]), bwd2, fwd)
+            infos = (needed(bwd1, 1, x.shape[int(b1)]), bwd2, fwd)
             gx = _SparseProduct.apply(y, gz, channels.rotate_to_first(), (b2, bz, b1), batch, infos, backend)
         if ctx.needs_input_grad[1]:
-            infos = (_needed(bwd2, 2, y.shape[int(b2)]), fwd, bwd1)
+            infos = (needed(bwd2, 2, y.shape[int(b2)]), fwd, bwd1)
             gy = _SparseProduct.apply(gz, x, channels.rotate_to_second(), (bz, b1, b2), batch, infos, backend)
         return gx, gy, None, None, None, None, None
 
@@ -101,20 +100,6 @@ def _rows(t: Tensor, mapped: bool, batched: bool, size: int, batch: int) -> Tens
     t = t if mapped else t.unsqueeze(0)
     t = t if batched else t.unsqueeze(1)
     return t.expand(size, batch, *t.shape[2:]).reshape(size * batch, *t.shape[2:])
-
-
-def _needed(info: SparseProductInfo | None, number: int, rows: int) -> SparseProductInfo:
-    if info is None:
-        raise GradientError(
-            f"info_bwd{number} must be given, because the gradient of input{number} is needed, got None. "
-            f"Pass all three infos of eqlayers.sparse.sparse_product_infos, or detach input{number}."
-        )
-    if info.out_size is not None and info.out_size != rows:
-        raise ShapeError(
-            f"info_bwd{number}.out_size must be {rows}, the sparse rows of input{number}, got {info.out_size}. "
-            f"Build the infos with in{number}_size={rows}; check that info_bwd1 and info_bwd2 are not exchanged."
-        )
-    return info
 
 
 def sparse_product(

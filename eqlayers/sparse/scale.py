@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.dtypes import check_same_kind
-from ..core.errors import GradientError, ShapeError
-from .call import ScaleCall, check_infos
+from ..core.errors import ShapeError
+from .call import ScaleCall, check_infos, needed
 from .info import SparseScaleInfo
 from .run import WAYS, select
 
@@ -31,16 +31,7 @@ class _Scale(torch.autograd.Function):
         rows, info_fwd, info_bwd, backend = ctx.rest
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
-        if info_bwd is None:
-            raise GradientError(
-                "info_bwd must be given, because the gradient of input is needed, got None. "
-                "Pass both infos of eqlayers.sparse.sparse_scale_infos, or detach input."
-            )
-        if info_bwd.out_size is not None and info_bwd.out_size != rows:
-            raise ShapeError(
-                f"info_bwd.out_size must be {rows}, the sparse rows of input, got {info_bwd.out_size}. "
-                f"Build the infos with in_size={rows}."
-            )
+        info_bwd = needed(info_bwd, "", rows)
         return _Scale.apply(grads[0], info_bwd, info_fwd, backend), None, None, None
 
     @staticmethod

@@ -142,7 +142,7 @@ def test_the_class_is_the_function():
 def test_messages():
     fwd = sparse_scale_infos(*TERMS, in_size=ROWS, out_size=OUT)[0]
     x = torch.randn(2, ROWS, 3, requires_grad=True)
-    with pytest.raises(GradientError, match=r"info_bwd must be given, .*got None.*Pass both infos .*detach input"):
+    with pytest.raises(GradientError, match=r"info_bwd must be given, .*got None.*Pass all infos .*detach input"):
         sparse_scale(x, fwd).sum().backward()
     with pytest.raises(ShapeError, match=r"info_bwd\.out_size must be 5, the sparse rows of input, got 6.*in_size=5"):
         sparse_scale(x, fwd, fwd).sum().backward()
