@@ -165,10 +165,11 @@ def exported(module: str) -> tuple[str, ...]:
 
 
 @cache
-def _places() -> tuple[dict[str, str], dict[str, str]]:
-    """The names to use, by the exact name and by the name without its style."""
+def _places(module: str = "eqlayers") -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The names to use, by exact name and by name without its style; and the names of a module, by the latter."""
+    exports = {_plain(name): f"{module}.{name}" for name in getattr(sys.modules.get(module), "__all__", ())}
     exact = HINTS | {name: f"{part}.{name}" for part in reversed(PARTS) for name in exported(part)}
-    return exact, {_plain(name): use for name, use in exact.items()}
+    return exact, {_plain(name): use for name, use in exact.items()}, exports
 
 
 def hint(name: str, module: str = "eqlayers") -> str | None:
@@ -182,15 +183,14 @@ def hint(name: str, module: str = "eqlayers") -> str | None:
         >>> hint("TensorProdct", "eqlayers.nn"), hint("radius_grph", "eqlayers.nn")
         ('eqlayers.nn.TensorProduct', 'eqlayers.data.radius_graph')
     """
-    exact, plain = _places()
+    exact, plain, exports = _places(module)
     use = exact.get(name)
     if use is None and hasattr(importlib.import_module("e3nn.o3"), name):
         use = f"eqlayers.o3.{name}"
     use = use or plain.get(_plain(name))
     if use is None and isinstance(getattr(importlib.import_module("torch.nn"), name, None), type):
         use = f"torch.nn.{name}, as layers are modules of torch"
-    exports = getattr(sys.modules.get(module), "__all__", ())
-    for places in ({_plain(one): f"{module}.{one}" for one in exports}, plain):
+    for places in (exports, plain):
         close = nearest(_plain(name), places, 0.8) if use is None and len(_plain(name)) >= 5 else None
         use = use if close is None else places[close]
     return use

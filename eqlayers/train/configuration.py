@@ -8,6 +8,7 @@ import inspect
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +128,13 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
     if not content.keys() & set(top):  # its keys may be anything, and are not repeated
         what = "a configuration of training with sections such as model, data and trainer"
         if section:
-            what = (
-                f"the section {section} of a configuration with keys such as {', '.join(list(dict.fromkeys(top))[:8])}"
-            )
+            what = f"the section {section} of a configuration with keys such as {few(list(dict.fromkeys(top)))}"
         raise ConfigError(f"{path} must be {what}, got a mapping with none of them. {near_files(path)}")
     lines = yaml_lines(path)
+    sections = {head for name in known for head in accumulate(name.split("."), "{}.{}".format)}
     for name, line in lines.items():
         key = prefix + name
-        if not any(key == name or key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
+        if key not in sections and not any(key.startswith(f"{name}.") for name in known):
             raise ConfigError(unknown_key(key, known, f" in {path}, line {line}"))
     for key in WITHOUT if not section else ():
         if key in content and content[key] in (None, False):

@@ -32,11 +32,10 @@ from torch import Tensor, nn
 from eqlayers import keep_memory
 from eqlayers.core.files.read_write import atomic_write, read_json
 from eqlayers.data import MoleculeDataModule, StructureDataModule
-from eqlayers.pages import number, save_figure
+from eqlayers.pages import new_figure, number, save_figure
 from eqlayers.pages.machine import source_commit
 from eqlayers.train.averaging import ema_decay
 from eqlayers.train.history import write_json
-from eqlayers.train.plots import comparison_curves
 from eqlayers.train.summary import count_parameters
 
 HERE = Path(__file__).resolve().parent
@@ -263,12 +262,18 @@ def show(results: list[dict[str, Any]], docs: Path, seconds: dict[str, float]) -
         y.append(result["test"]["forces"])
     if lines:
         ordered = {model: lines[model] for model in MODELS if model in lines}
-        figure = comparison_curves({"forces (meV/A)": ordered}, "training frames")
-        axis = figure.axes[0]
-        axis.set_xscale("log")
+        figure = new_figure()
+        axis = figure.subplots()
+        for name, (x, y) in ordered.items():
+            axis.loglog(x, y, "o-", label=name, linewidth=1.3, markersize=2.5)
+        axis.legend(fontsize=7)
         axis.set_xticks(sorted({x for xs, _ in lines.values() for x in xs}), minor=False)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set(ylabel="test error, forces (meV/A)", title=f"ethanol, {seconds['curve']:g} s of training each")
+        axis.set(
+            xlabel="training frames",
+            ylabel="test error, forces (meV/A)",
+            title=f"ethanol, {seconds['curve']:g} s of training each",
+        )
         save_figure(figure, docs / "images" / "ethanol_learning_curve.png")
     path = docs / "benchmarks" / "learning.md"
     before, _, rest = path.read_text().partition(BEGIN)
