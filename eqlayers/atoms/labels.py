@@ -4,7 +4,6 @@ from __future__ import annotations
 
 #: ASE's name of the energy whose slopes the forces are, where electrons are smeared over levels.
 FREE = "free_energy"
-
 #: Names under which files of structures hold labels, by label.
 KEYS: dict[str, tuple[str, ...]] = {
     "energy": ("energy", "Energy", "REF_energy", "dft_energy", "DFT_energy", "TotEnergy", "energies", "E"),
@@ -16,6 +15,5 @@ KEYS: dict[str, tuple[str, ...]] = {
     "y": (),  # the property that the user names
     "config_type": ("config_type",),
 }
-
 #: Facts of a saved potential: names of labels in the files that it was trained on, and their units, where given.
 LABEL_NAMES, LABEL_UNITS = "names of labels", "units of labels"

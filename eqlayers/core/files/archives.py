@@ -18,6 +18,7 @@ import torch
 from ..errors import DataError
 
 _END = 22  # bytes of the last record of an archive
+MOST_VALUES = 1_000_000  # of a file of tensors: a few shared lists can stand for billions
 _FOLDER = 0x10  # in the attributes of a member, of which torch then reads nothing
 
 
@@ -73,13 +74,18 @@ def read_tensors(path: Path, map_location: Any = "cpu") -> Any:
         raise DataError(problem) from None
 
 
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in nested lists and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors_of(item)
+def tensors_of(content: Any) -> Iterator[torch.Tensor]:
+    """All tensors in nested lists and dictionaries; BadZipFile for lists that are endless written out, or nearly so."""
+    values, number = [content], 0
+    while values:
+        number += 1
+        if number + len(values) > MOST_VALUES:
+            raise zipfile.BadZipFile(f"it has more than {MOST_VALUES:,} values, lists that stand twice written out")
+        value = values.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (Mapping, list, tuple)):
+            values.extend(value.values() if isinstance(value, Mapping) else value)
 
 
 @contextmanager

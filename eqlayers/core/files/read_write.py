@@ -15,8 +15,7 @@ from ..checks import check_path
 from ..errors import ConfigError
 
 MEBIBYTE = 2**20
-#: Bytes that are read; results of a large suite have a few million.
-JSON_LIMIT = 64 * MEBIBYTE
+JSON_LIMIT = 64 * MEBIBYTE  # bytes that are read; results of a large suite have a few million
 
 
 def few(names: Sequence[str]) -> str:

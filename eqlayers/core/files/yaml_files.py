@@ -13,11 +13,8 @@ from ..errors import ConfigError, needs_packages
 from .read_write import MEBIBYTE, read_text
 
 YAML_LIMIT = MEBIBYTE  # bytes that are read
-
 NODES = 100_000  # of a YAML file with its aliases written out: a few lines can stand for billions
-
 DEPTH = 50
-
 MERGE = "tag:yaml.org,2002:merge"
 
 
