@@ -32,21 +32,11 @@ def _opened(file: Path) -> Iterator[Any]:
         yield database
 
 
-def database_structures(file: Path, which: int | slice = slice(None)) -> Iterator[Atoms]:
-    """Structures of a database, with the arrays beside them, in which schnetpack keeps all labels.
-
-    Args:
-        file: The database.
-        which: Of its rows; no other is read.
-    """
+def database_structures(file: Path, one: int | None = None) -> Iterator[Atoms]:
+    """Structures of a database, or one of them, with the arrays beside them, in which schnetpack keeps all labels."""
     with _opened(file) as database:
-        rows = range(database.count())[which]
-        places = [rows] if isinstance(rows, int) else rows
-        if not isinstance(rows, int) and rows.step == 1:
-            selected = database.select(offset=rows.start, limit=len(rows)) if len(rows) else iter(())
-        else:
-            selected = (row for place in places for row in database.select(offset=place, limit=1))
-        for row in selected:
+        some = {} if one is None else {"offset": range(database.count())[one], "limit": 1}
+        for row in database.select(**some):
             atoms = row.toatoms()
             for name, value in {**row.key_value_pairs, **row.data}.items():
                 try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import glob, has_magic
 from io import StringIO, TextIOWrapper
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -32,21 +32,23 @@ with needs_packages("eqlayers.atoms.structure_files", "train"):
 Which = int | slice
 T = TypeVar("T")
 _ENDINGS = re.compile(r"^[^.].*\.(xyz|extxyz|traj)(\.gz|\.bz2|\.xz|\.zst)?$")  # of structures in a folder
-_PART = re.compile(r"(.+)@(-?\d+|-?\d*:-?\d*(?::-?\d*)?)")
+_PART = re.compile(r"(.+)@(-?\d+|-?\d*:-?\d*(?::(?!-?0+$)-?\d*)?)")
 #: u, of deuterium and tritium, which are hydrogen.
 _ISOTOPES = {"D": 2.014101778, "T": 3.016049281}
 _ISOTOPE = re.compile(r"(?m)^(\s*)([DT])(?=\s)")
-_ASYMMETRY = 0.1  # of the largest number: more is no noise
+_ASYMMETRY, _NOISE = 0.1, 1e-6  # of the largest number: where both halves are stored, and where one is 0
 _MATRIX = re.compile(r"(?<!\S)(stress|virial)=")
+_COLUMNS = re.compile(r"(?<!\S)Properties=\"?([^\s\"]+)")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|\{[^}]*\}|\[[^\]]*\]")
 #: What a line and the words of ASE show, and what helps.
 _ADVICE = (
     (re.compile(r"\*\*"), "Such a number was too long for its column: write the frame again, with more digits"),
     (re.compile(r"[\d.][dD][+-]?\d"), r"Write exponents with E: sed -E 's/([0-9.])[dD]([-+]?[0-9])/\1E\2/g'"),
     (re.compile(r"'[A-Z][a-z]?\W?\d+' is no element"), "Write the symbol of the element without a number"),
-    (re.compile("no text in UTF-8"), "Convert the file: iconv -f latin1 -t utf-8"),
-    (re.compile("atoms and has"), "Correct the number, or complete the frame"),
+    (re.compile("no text in UTF-8"), "Convert the file: iconv -f latin1 -t utf-8, or from utf-16"),
+    (re.compile("atoms and has|begin with"), "Correct the number, or complete the frame"),
     (re.compile("assign tuple of length"), "Complete the columns that the header names"),
+    (re.compile("columns, and the header"), "Name all columns in Properties"),
 )
 
 
@@ -60,9 +62,13 @@ class Found(NamedTuple):
 
 def is_asymmetric(matrix: Any) -> bool:
     """Whether the halves of a matrix differ by more than noise, as where only one of them was stored."""
-    off = np.abs(matrix - matrix.T).max()
-    single = off > 0 and any(not half.any() for half in (np.triu(matrix, 1), np.tril(matrix, -1)))
-    return bool(single or off > _ASYMMETRY * np.abs(matrix).max())
+    single = any(not half.any() for half in (np.triu(matrix, 1), np.tril(matrix, -1)))
+    return bool(np.abs(matrix - matrix.T).max() > (_NOISE if single else _ASYMMETRY) * np.abs(matrix).max())
+
+
+def remedy(text: str) -> str | None:
+    """The advice for a text that cannot be read, if its reason is known."""
+    return next((advice for shown, advice in _ADVICE if shown.search(text)), None)
 
 
 def files_of(path: str | Path) -> tuple[list[Path], Which]:
@@ -91,10 +97,10 @@ def structures_of(
                     for chunk in taken(_chunks(lines, file), which):
                         yield _structure(*chunk, {} if twice is None else twice)
                 return
-            others = iread(str(plain), which, do_not_split_by_at_sign=True)
-            every = database_structures(file, which) if file.suffix == ".db" else others
-            numbers = count(which) if isinstance(which, int) else count(which.start or 0, which.step or 1)
-            for frame, atoms in zip(numbers, every, strict=False):
+            one, which = (which, slice(None)) if isinstance(which, int) else (None, which)
+            others = iread(str(plain), slice(None) if one is None else one, do_not_split_by_at_sign=True)
+            every = database_structures(file, one) if file.suffix == ".db" else others
+            for frame, atoms in taken(enumerate(every, one or 0), which):
                 yield Found(atoms, frame, f"row {frame}")
     except EqlayersError:
         raise
@@ -166,29 +172,36 @@ def _chunks(lines: Iterable[str], file: Path) -> Iterator[tuple[int, int, list[s
 def _structure(frame: int, first: int, lines: list[str], twice: dict[str, list[str]]) -> Found | str:
     """The structure of a frame, which ASE reads, or the line that cannot be read."""
     number = len(lines) - 2 - sum(line.lstrip().startswith("VEC") for line in lines[-3:])
-    place, line, name = 0, lines[0], f"frame {frame}, line "
-    if not line.strip().isdigit() or int(line) != number:
-        words = f"the frame says {line.strip():.60} atoms and has {max(number, 0)} lines of atoms"
-    else:
-        keys = re.findall(r"(?:^|\s)([^\s=]+)=", _QUOTED.sub("", lines[1]))
-        for key in {key for key in keys if keys.count(key) > 1}:
-            twice.setdefault(key, []).append(f"{name}{first}")
-        try:
-            (text := "".join(lines)).encode()
+    place, said, name = 0, lines[0].strip(), f"frame {frame}, line "
+    try:
+        (text := "".join(lines)).encode()
+        if not said.isdigit():
+            words = f"a frame must begin with the number of its atoms, got {said!r:.60}"
+        elif int(said) != number:
+            words = f"the frame says {said} atoms and has {max(number, 0)} lines of atoms"
+            if int(said) < number:
+                words += f", the first too many in line {first + int(said) + 2}: {lines[int(said) + 2].strip()!r:.60}"
+        else:
+            keys = re.findall(r"(?:^|\s)([^\s=]+)=", _QUOTED.sub("", lines[1]))
+            for key in {key for key in keys if keys.count(key) > 1}:
+                twice.setdefault(key, []).append(f"{name}{first}")
             return Found(_parsed(lines), frame, f"{name}{first}")
-        except UnicodeEncodeError as error:
-            place, words = text.count("\n", 0, error.start), "the line is no text in UTF-8"
-        except Exception as error:  # ASE's own, of many classes
-            place, problem = _located(lines, error)
-            words = f"{problem} is no element" if isinstance(problem, KeyError) else " ".join(str(problem).split())
-        line = lines[place]
-    advice = next((advice for shown, advice in _ADVICE if shown.search(f"{words} {line}")), "Repair the frame")
+    except UnicodeEncodeError as error:
+        place, words = text.count("\n", 0, error.start), "the line is no text in UTF-8"
+    except Exception as error:  # ASE's own, of many classes
+        place, problem = _located(lines, error)
+        words = f"{problem} is no element" if isinstance(problem, KeyError) else " ".join(str(problem).split())
+    advice = remedy(f"{words} {lines[place]}") or "Repair the frame"
     return f"{name}{first + place}: {words.rstrip('.')}. {advice}"
 
 
 def _parsed(lines: list[str]) -> Atoms:
     """The structure of a frame; D and T are hydrogen of another mass."""
     head, body = "".join(lines[:2]), "".join(lines[2:])
+    if (named := _COLUMNS.search(lines[1])) and "VEC" not in lines[-1]:  # else other numbers than the header's
+        columns = sum(map(int, named[1].split(":")[2::3]))
+        if len(body.split()) > columns * (len(lines) - 2):
+            raise ValueError(f"the line has {len(lines[-1].split())} columns, and the header names {columns}")
     if _ISOTOPE.search(body) is None:
         return next(read_xyz(StringIO(head + body), 0, _header))
     atoms = next(read_xyz(StringIO(head + _ISOTOPE.sub(r"\1H", body)), 0, _header))

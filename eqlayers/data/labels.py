@@ -10,7 +10,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from numpy.typing import NDArray
 
 from eqlayers.atoms.labels import FREE, KEYS
-from eqlayers.atoms.structure_files import is_asymmetric
+from eqlayers.atoms.structure_files import is_asymmetric, remedy
 from eqlayers.data.structures import refuse
 
 from ..core.errors import DataError
@@ -112,8 +112,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[La
             fix += ", which are trained on their other labels"
         if len(wrong) == number and label != "y":
             fix = f"train without {label} with keys={{{label!r}: None}}"
-        rows, fix = np.array(wrong, dtype=np.int64), f"repair the values, or {fix}"
-        refuse(source, np.arange(len(frames)), f"finite {label}", rows, "structures", fix)
+        refuse(source, [place for *_, place in frames], f"finite {label}", wrong, fix=f"repair the values, or {fix}")
     return Column(np.concatenate(values_of_rows) if label == "forces" else np.stack(values_of_rows), names, number)
 
 
@@ -133,31 +132,32 @@ def _value(source: str, place: str, name: str, value: Any, label: str, shape: tu
             if is_asymmetric(array):
                 raise DataError(
                     f"{name!r} in {place} of {source} must be a symmetric matrix, got {array.tolist()}. Store both "
-                    "halves, or name another with keys."
+                    "halves, name another with keys, or leave such frames out with --data.skip_bad true."
                 )
             array = 0.5 * (array + array.T)
     if array.shape != shape:
         other = "learn another property" if label == "y" else "name another with keys"
-        what = f"numbers {list(shape)}" if shape else "one number"
+        what, text = f"numbers {list(shape)}" if shape else "one number", " ".join(repr(value).split())
         raise DataError(
-            f"{name!r} in {place} of {source} must be {what}, got {value!r:.60}. Repair the file, or {other}."
+            f"{name!r} in {place} of {source} must be {what}, got {text:.60}. {remedy(text) or 'Repair the file'}, "
+            f"{other}, or leave such frames out with --data.skip_bad true."
         )
     return array
 
 
 def stress_of(
-    source: str, labels: Mapping[str, NDArray[np.float64]], cell: NDArray[np.float64]
+    source: str, names: Sequence[str], labels: Mapping[str, NDArray[np.float64]], cell: NDArray[np.float64]
 ) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
     """Labels with -virial / volume where there is no stress, without virials; and lines that say what was done.
 
     Zeros of structures without a cell, where a stress means nothing, stand for a label that is missing.
     """
-    result, said, rows = dict(labels), [], np.arange(len(cell))
+    result, said = dict(labels), []
     volume = np.abs(np.linalg.det(cell))
     for name in sorted({"stress", "virial"} & set(result)):
         absent = (volume == 0) & (result[name] == 0).all(axis=(1, 2))
         flat = (volume == 0) & ~np.isnan(result[name][:, 0, 0]) & ~absent
-        refuse(source, rows, f"a cell with a volume for {name}", np.flatnonzero(flat), "structures")
+        refuse(source, names, f"a cell with a volume for {name}", np.flatnonzero(flat))
         if absent.any():
             result[name] = np.where(absent[:, None, None], np.nan, result[name])
             said.append(f"{name}: left out of {int(absent.sum()):,} structures without a cell, where it is 0")
@@ -172,7 +172,7 @@ def stress_of(
         row = int(differ[0])
         raise DataError(
             f"stress and virial of {source} must agree, stress = -virial / volume, got a mean stress of "
-            f"{np.trace(stress[row]) / 3:.4g} and {np.trace(derived[row]) / 3:.4g} eV/Angstrom^3 in row {row}, and "
+            f"{np.trace(stress[row]) / 3:.4g} and {np.trace(derived[row]) / 3:.4g} eV/Angstrom^3 in {names[row]}, and "
             f"others in {len(differ)} structures. Set units, or leave one out with keys={{'virial': None}}."
         )
     missing = np.isnan(stress[:, 0, 0]) & ~np.isnan(derived[:, 0, 0])

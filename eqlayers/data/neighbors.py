@@ -20,7 +20,6 @@ from eqlayers.data.structures import (
     StructureArrays,
     check_molecules,
     check_structures,
-    refuse,
 )
 from eqlayers.hints.keywords import named_arguments
 
@@ -106,7 +105,7 @@ def edges_of(data: FlatArrays, cutoff: float, cache: str | Path | None) -> dict[
             return _periodic_edges(data, *cells, cutoff)
         pairs, coincide = molecule_neighbors(data.pos, data.n_atoms, cutoff)
         rows = data.row_of_atom
-        _refuse(data, "atoms at distinct places", np.unique(rows[coincide]))
+        data.refuse("atoms at distinct places", np.unique(rows[coincide]))
         of_pairs = rows[pairs[1]]
         local = (pairs - data.starts[of_pairs]).astype(kind)
         return {"local": local, "n_edges": np.bincount(of_pairs, minlength=len(data)).astype(np.int64)}
@@ -141,13 +140,9 @@ def _periodic_edges(
         coincide += same
         if (shifts[-1] != moved).any():
             far += rows.tolist()
-    _refuse(data, "atoms at distinct places", coincide)
-    _refuse(data, "atoms within 32,767 lattice vectors", far)
+    data.refuse("atoms at distinct places", coincide)
+    data.refuse("atoms within 32,767 lattice vectors", far)
     return {"local": np.concatenate(pairs, axis=1), "shifts": np.concatenate(shifts), "n_edges": n_edges}
-
-
-def _refuse(data: FlatArrays, expected: str, rows: Any) -> None:
-    refuse(data.source, data.idx, expected, np.asarray(rows, dtype=np.int64), f"{data.one}s")
 
 
 def check_edges(edges: Any, data: FlatArrays) -> Any:

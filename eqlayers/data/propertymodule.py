@@ -14,7 +14,7 @@ from eqlayers.data.datamodule import MoleculeDataModule
 from eqlayers.data.neighbors import StructureEdges
 from eqlayers.data.statistics import compute_statistics
 from eqlayers.data.structuremodule import StructureDataModule
-from eqlayers.data.structures import StructureArrays, refuse
+from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import NO_UNIT, own_target
 
 from ..core.checks import check_flag, check_type, got
@@ -77,7 +77,7 @@ class PropertyDataModule(StructureDataModule):
     def _usable(self, source: StructureArrays) -> NDArray[np.bool_]:
         periodic = np.flatnonzero(source.pbc.any(axis=1))
         fix = 'set pbc="F F F" in the file where a molecule is in a box'
-        refuse(source.source, source.idx, "molecules without a period", periodic, "structures", fix)
+        source.refuse("molecules without a period", periodic, fix)
         there = ~np.isnan(source.y)
         if not there.all():
             rows = few([str(row) for row in source.idx[~there]])

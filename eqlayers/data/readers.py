@@ -140,14 +140,21 @@ def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad
             raise DataError(f"{one} must hold structures, got a web page (HTML). Fetch the file itself.")
     if len(files) > 1 and {one.suffix for one in files} & {".npz", ".db"}:
         raise ConfigError(f"path must be one file of .npz or .db, got {few([str(one) for one in files])}. Name one.")
-    source, guessed = str(path), dict[str, str]()
+    source, guessed, bad = str(path), dict[str, str](), list[str]()
     notes = [f"{len(files)} files: {few([str(one) for one in files])}"] if len(files) > 1 else []
     if files[0].suffix == ".npz":
         frames = list(taken(_npz(files[0], units, guessed), which))
     else:
-        frames = list(_ase(files, which, names if skip_bad else None, notes))
+        frames = list(_ase(files, which, bad if skip_bad else None, notes))
+    if skip_bad:
+        reasons = [_wrong(frame, names) for frame in frames]
+        frames = [frame for frame, reason in zip(frames, reasons, strict=True) if reason is None]
+        bad += [reason for reason in reasons if reason is not None]
+    notes += [f"left out: {reason}" for reason in bad[:_LISTED]]
+    notes += [f"left out: {len(bad):,} frames in all"] if bad else []
     if not frames:
-        raise DataError(f"{path} must hold at least one structure, got none. Make or fetch it again.")
+        left_out = f": {len(bad):,} frames are left out, the first one as {bad[0].rstrip('.')}" if bad else ""
+        raise DataError(f"{path} must hold at least one structure, got none{left_out}. Make or fetch it again.")
     listed = [(len(frame.z), frame.values, frame.name) for frame in frames]
     columns, unused = columns_of(source, listed, names)
     if files[0].suffix == ".db":
@@ -161,7 +168,7 @@ def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad
             size = sizes.get(name, np.ones(len(frames)))
             size = np.repeat(size, [len(frame.z) for frame in frames]) if name == "forces" else size
             labels[name] = column.values * size.reshape(-1, *[1] * (column.values.ndim - 1))
-    labels, of_stress = stress_of(source, labels, cell)
+    labels, of_stress = stress_of(source, [frame.name for frame in frames], labels, cell)
     of_stress += of_groups + two_energies(listed, columns.get("energy"))
     if "forces" in labels:
         labels["forces"], of_forces = _masked(frames, labels["forces"])
@@ -250,29 +257,22 @@ def is_web_page(file: Path) -> bool:
     return start.startswith((b"<!doctype html", b"<html"))
 
 
-def _ase(
-    files: Sequence[Path], which: Which, skip: Mapping[str, str | None] | None, notes: list[str]
-) -> Iterator[Frame]:
-    """Frames of files that ASE reads; with names of labels, all but those that cannot be read."""
-    bad: list[str] = []
+def _ase(files: Sequence[Path], which: Which, bad: list[str] | None, notes: list[str]) -> Iterator[Frame]:
+    """Frames of files that ASE reads; ``bad`` receives why others cannot be read, else they are refused."""
     for file in files:
         prefix, twice = f"{file.name}, " if len(files) > 1 else "", dict[str, list[str]]()
         for read in structures_of(file, which, twice):
-            frame = None if isinstance(read, str) else _frame(read, prefix)
-            reason = read if isinstance(read, str) else None
-            if frame is not None and (skip is None or (reason := _wrong(frame, skip)) is None):
-                yield frame._replace(file=str(file))
-            elif skip is not None:
-                bad.append(f"{prefix}{reason}")
+            if isinstance(read, Found):
+                yield _frame(read, prefix)._replace(file=str(file))
+            elif bad is not None:
+                bad.append(f"{prefix}{read}")
             else:
                 fix = "or leave such frames out with --data.skip_bad true."
-                raise DataError(f"{file} must have frames that can be read, got {reason}; {fix}")
+                raise DataError(f"{file} must have frames that can be read, got {read}; {fix}")
         notes += [
             f"{key!r} is twice in the header of {len(where):,} frames, first {prefix}{where[0]}: the last one counts"
             for key, where in twice.items()
         ]
-    notes += [f"left out: {reason}" for reason in bad[:_LISTED]]
-    notes += [f"left out: {len(bad):,} frames in all"] if bad else []
 
 
 def _frame(read: Found, prefix: str) -> Frame:
@@ -294,8 +294,9 @@ def _wrong(frame: Frame, keys: Mapping[str, str | None]) -> str | None:
     try:
         columns_of("the file", [(len(frame.z), frame.values, frame.name)], known)
         StructureArrays.of("", [len(frame.z)], frame.z, frame.pos, cell=frame.cell[None], pbc=frame.pbc[None])
-    except DataError as error:
-        return f"{frame.name}: {error}"
+    except DataError as error:  # of several structures, to which a remedy belongs
+        expected = str(error).partition(": expected ")[2].partition(";")[0]
+        return f"{frame.name}: {f'no {expected}' if expected else error}"
     return None
 
 

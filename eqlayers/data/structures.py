@@ -25,19 +25,14 @@ _VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period
 _KINDS = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}
 
 
-def refuse(
-    source: str,
-    idx: IntArray,
-    expected: str,
-    rows: IntArray,
-    what: str,
-    fix: str = "repair or remove these rows in the source",
-) -> None:
-    """Raise a DataError that counts and names rows, if there are any."""
+def refuse(source: str, names: Any, expected: str, rows: Any, what: str = "structures", fix: str = "") -> None:
+    """Raise a DataError that counts and names rows, if there are any; ``names`` are numbers of rows, or texts."""
     if len(rows):
-        named = ", ".join(str(row) for row in idx[rows[:8]]) + (", ..." if len(rows) > 8 else "")
+        chosen = np.asarray(names)[np.asarray(rows)[:8]]
+        named = ", ".join(map(str, chosen)) + (", ..." if len(rows) > 8 else "")
         raise DataError(
-            f"{source}: expected {expected}; {len(rows)} of {len(idx)} {what} do not have that, rows {named}; {fix}"
+            f"{source}: expected {expected}; {len(rows)} of {len(names)} {what} do not have that, "
+            f"{'rows ' * (chosen.dtype.kind in 'iu')}{named}; {fix or 'repair or remove these rows in the source'}"
         )
 
 
@@ -90,8 +85,14 @@ class FlatArrays:
         bad: NDArray[np.bool_] = np.asarray(failing)
         if bad.any():
             of_atoms = len(bad) != len(self.n_atoms)
-            rows = np.unique(self.row_of_atom[bad]) if of_atoms else np.flatnonzero(bad)
-            refuse(self.source, self.idx, expected, rows, f"{self.one}s")
+            self.refuse(expected, np.unique(self.row_of_atom[bad]) if of_atoms else np.flatnonzero(bad))
+
+    def refuse(self, expected: str, rows: Any, fix: str = "") -> None:
+        """Raise a DataError that names rows, if there are any; where there are several files, also these."""
+        files = getattr(self, "file", np.array([""]))
+        several = len(rows) and len(np.unique(files)) > 1
+        names = [f"row {row} of {file}" for row, file in zip(self.idx, files, strict=True)] if several else self.idx
+        refuse(self.source, names, expected, rows, f"{self.one}s", fix)
 
     def __len__(self) -> int:
         return len(self.n_atoms)

@@ -31,7 +31,7 @@ def test_stress_and_virials_complete_each_other(tmp_path):
 
 def test_stress_and_virials_that_differ_are_refused(tmp_path):
     made = frames(REF_stress=symmetric, REF_virial=lambda row: (-VOLUME if row else VOLUME) * symmetric(row))
-    message = r"got a mean stress of 2 and -2 eV/Angstrom\^3 in row 0, and others in 1 structures"
+    message = r"got a mean stress of 2 and -2 eV/Angstrom\^3 in frame 0, line 1, and others in 1 structures"
     with pytest.raises(DataError, match=r"stress and virial of .* must agree, stress = -virial / volume, " + message):
         read_structures(saved(tmp_path, made))
     left, _ = read_structures(saved(tmp_path, made), {"virial": None})
@@ -56,7 +56,7 @@ def test_zeros_without_a_cell_are_no_stress(tmp_path):
     for name in ("stress", "virial"):
         assert f"{name}: left out of 1 structures without a cell, where it is 0" in report
     made[0].info["REF_stress"] = np.eye(3)
-    with pytest.raises(DataError, match=r"a cell with a volume for stress; 1 of 3 structures .* rows 0"):
+    with pytest.raises(DataError, match=r"a cell with a volume for stress; 1 of 3 structures .* frame 0, line 1;"):
         read_structures(saved(tmp_path, made))
 
 
@@ -106,7 +106,7 @@ def test_virials_need_a_cell(tmp_path):
     made = frames(energy=float, virial=symmetric)
     made[1].set_cell(None)
     made[1].pbc = False
-    with pytest.raises(DataError, match=r"a cell with a volume for virial; 1 of 3 structures .* rows 1"):
+    with pytest.raises(DataError, match=r"a cell with a volume for virial; 1 of 3 structures .* frame 1, line 6;"):
         read_structures(saved(tmp_path, made))
 
 
@@ -131,14 +131,16 @@ def test_two_names_for_one_label(tmp_path):
 
 
 def test_what_labels_must_be(tmp_path):
-    with pytest.raises(DataError, match="expected finite energy; 1 of 3 structures do not have that, rows 1"):
+    with pytest.raises(DataError, match="expected finite energy; 1 of 3 structures do not have that, frame 1, line 6"):
         read_structures(saved(tmp_path, frames(REF_energy=lambda row: np.nan if row == 1 else 1.0)))
-    with pytest.raises(DataError, match="rows 1; repair the values, or leave 'REF_energy' out of these structures"):
+    with pytest.raises(
+        DataError, match="frame 1, line 6; repair the values, or leave 'REF_energy' out of these structures"
+    ):
         read_structures(tmp_path / "set.xyz")
     with pytest.raises(DataError, match=r"or train without energy with keys=\{'energy': None\}"):
         read_structures(saved(tmp_path, frames(energy=lambda row: np.nan)))
     file = saved(tmp_path, frames(REF_stress=lambda row: symmetric(row) + (np.nan if row == 2 else 0.0)))
-    with pytest.raises(DataError, match=r"finite stress; 1 of 3 .* rows 2; repair .* leave 'REF_stress' out"):
+    with pytest.raises(DataError, match=r"finite stress; 1 of 3 .* frame 2, line 11; repair .* leave 'REF_stress' out"):
         read_structures(file)
     with pytest.raises(DataError, match=r"'REF_energy' in frame 0, line 1 of .* must be one number, got 'abc'. Repair"):
         read_structures(saved(tmp_path, frames(REF_energy=lambda row: "abc")))

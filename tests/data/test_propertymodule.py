@@ -120,7 +120,7 @@ def test_files_of_the_parts(module, tmp_path: Path) -> None:
             r"target must be a name in .*chains.xyz, got 'gap,mu'; it has energy, forces, gap, .* one property a",
         ),
         ("name", r"'name' in frame 0, line 1 of .*chains.xyz must be one number, got 'chain 0'"),
-        ("moments", r"'moments' in frame 0, line 1 of .* must be one number, got array.* or learn another property"),
+        ("moments", r"'moments' in frame 0, line 1 of .* must be one number, got array.* learn another property"),
     ],
 )
 def test_what_is_no_property(module, target: str, message: str) -> None:
@@ -139,7 +139,9 @@ def test_several_properties(module, target) -> None:
 def test_labels_that_are_not_finite(module) -> None:
     frames = molecules()
     frames[5].info["gap"] = np.nan
-    with pytest.raises(DataError, match=r"1 of 20 structures do not have that, rows 5; .* leave 'gap' out of these"):
+    with pytest.raises(
+        DataError, match=r"1 of 20 structures do not have that, frame 5, line 27; .* leave 'gap' out of these"
+    ):
         module(frames).setup()
 
 
