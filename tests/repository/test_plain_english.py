@@ -69,12 +69,6 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def prose(path: Path) -> str:
-    """The text of a file; of the changelog, the section of the next release."""
-    text = path.read_text()
-    return re.split(r"^## \[\d", text, maxsplit=1, flags=re.MULTILINE)[0] if path.name == "CHANGELOG.md" else text
-
-
 def phrases_in(text: str) -> list[str]:
     """Forbidden phrases with their lines; a phrase may go on in the next line, comment or part of a string."""
     problems = []
@@ -111,7 +105,7 @@ def nodes_of(text: str) -> list[ast.AST]:
 
 @each("page", pages(), ids=relative)
 def test_pages(page: Path) -> None:
-    found = phrases_in(prose(page))
+    found = phrases_in(page.read_text())
     assert not found, f"{relative(page)} is hard to read: " + "\n".join(found)
 
 
