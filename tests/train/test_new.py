@@ -70,6 +70,19 @@ def written(structures: list[Atoms], *options: str) -> tuple[dict[str, Any], str
     return yaml.safe_load(text), text
 
 
+def test_cells_of_one_atom_are_crystals(place: Path) -> None:
+    frames = []
+    for row in range(6):
+        atoms = bulk("Cu", a=3.5 + 0.05 * row)
+        atoms.calc = EMT()
+        energy, forces = atoms.get_potential_energy(), atoms.get_forces()
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+        frames.append(atoms)
+    ase.io.write("cells.xyz", frames)
+    main(["new", "cells.xyz"])
+    assert yaml.safe_load((place / "cells.yaml").read_text())["data"]["e0s"] == "fit"
+
+
 def test_a_trajectory_of_a_molecule(capsys: pytest.CaptureFixture[str]) -> None:
     settings, text = written(ethanol())
     data, network = settings["data"], settings["model"]["model"]["init_args"]
@@ -195,7 +208,7 @@ def test_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (lambda: [Atoms("H2", [[0, 0, 0], [0, 0, 0.7]])] * 5, [], "must have energies, forces, dipoles"),
         (lambda: ethanol(2), [], "must have at least 3 structures of more than one atom"),
-        (lambda: crystals()[-2:], [], "must have structures of more than one atom"),
+        (lambda: crystals()[-2:], [], "must have molecules or crystals, got only free"),
         (lambda: ethanol(5), ["--keys", "energy"], "--keys must be a mapping, got 'energy'"),
         (lambda: ethanol(5), ["--output", "my.txt"], r"--output must end in \.yaml"),
         (lambda: ethanol(30, forces=-1.0), [], "must have the signs of ASE, got others: .* negate the forces"),

@@ -119,9 +119,9 @@ def look(path: str, keys: Keys = None, units: Units = None, target: str | None =
             "'{energy: my_energy, forces: my_forces}', or learn one property: --target my_gap."
         )
     alone = lone_atoms(structures)
-    some = np.flatnonzero(structures.n_atoms > 1)
+    some = np.flatnonzero(~alone)  # a crystal may have one atom in its cell
     if not len(some):
-        raise DataError(f"{path} must have structures of more than one atom, got only free atoms. Name another file.")
+        raise DataError(f"{path} must have molecules or crystals, got only free atoms. Name another file.")
     rows = some[np.unique(np.linspace(0, len(some) - 1, _LOOKED_AT).astype(np.int64))]
     edges = structure_edges(structures.take(rows), FARTHEST)
     said += check_reach(structures.take(rows), edges)
