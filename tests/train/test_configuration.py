@@ -88,6 +88,7 @@ FILES = {
     "itself": ("data: c.yaml\n", r"c\.yaml must be the section data .* keys such as dataset, .*, got a mapping with"),
     "loop": ("data: a.yaml\n", r"a\.yaml must be the section data of a configuration .*, got a mapping with none"),
     "known and itself": ("ema: {decay: 0.9}\ndata: k.yaml\n", r"key in k\.yaml, line 2 must .* got 'data\.data'"),
+    "null section": ("data: {}\nema: null\n", r"ema must be a section of settings, got null in .*c\.yaml, line 2"),
     "null key": ("name: x\n~: 3\n", r"a key in c\.yaml, line 2 must be a known one, got one that is no name\. `eq"),
     "empty key": ("name: x\n'': 3\n", r"a key in c\.yaml, line 2 must be a known one, got one that is no name"),
     "key of words": (f"name: x\n{SECRET} y: 3\n", r"a key in c\.yaml, line 2 must be .*, got one that is no name"),
