@@ -1,1 +1,1 @@
-"""Answers to names and arguments that people guess: the right name in place of an error of Python."""
+"""Hints for names and arguments that do not exist: error messages that name the right one."""

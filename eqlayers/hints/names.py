@@ -173,7 +173,7 @@ def _places(module: str = "eqlayers") -> tuple[dict[str, str], dict[str, str], d
 
 
 def hint(name: str, module: str = "eqlayers") -> str | None:
-    """The name to use in place of a name that a module does not have; None if none is known.
+    """The right name for a name that a module does not have; None if no name is close.
 
     A typing error is answered by the nearest name of the module itself, then by the nearest of all names.
 

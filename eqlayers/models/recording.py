@@ -142,7 +142,7 @@ class Recorded:
 
 
 def with_ghosts(structures: Structures, cutoff: float, species: int) -> Structures:
-    """A copy with room for more edges and a structure of two more atoms, of the first one's species or the given."""
+    """A copy padded with edges and with a structure of two atoms, of the species of the first atom or as given."""
     atoms, edges = len(structures.z), structures.edge_index.shape[1]
     room = STEP * math.ceil(max(1, ROOM * edges) / STEP)
     ends = structures.pos.new_zeros(GHOSTS, 3)

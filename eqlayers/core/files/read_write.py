@@ -42,7 +42,7 @@ def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def plain_name(name: Any, what: str, fix: str, kind: str = "folder") -> str:
-    """Return ``name`` if it is the name of one file or folder, and not a way to another place.
+    """Return ``name`` if it is the name of one file or folder, and not a path to one.
 
     Example:
         >>> plain_name("qm9_mini", "name", "Change --name.")
