@@ -30,7 +30,6 @@ threads N                                    CPU threads of torch; 0 for torch's
 ckpt_path FILE                               weights in place of the run's best.ckpt
 [begin and go on] fit / potential property
 resume                                       go on from the last checkpoint, or begin
-overwrite                                    remove an earlier run once an epoch is done
 verbose                                      print the table of all layers
 test_after_fit true|false                    test the best weights after the fit
 [] fit / potential

@@ -29,7 +29,6 @@ from ..core.files.read_write import atomic_write
 from ..core.files.yaml_files import read_yaml
 from ..data import MoleculeDataModule, PropertyDataModule, StructureDataModule
 from ..models import MoleculeNetwork, NequIP, load_potential
-from .again import FLAGS, NOT_BEGUN, Aside, beginning, first_process, is_inside, remove_if_empty, stopped, waited
 from .averaging import EMA
 from .base import TrainedModule, check_precision, is_dry_run
 from .checkpoints import Stopping, read_checkpoint, while_restoring
@@ -55,6 +54,7 @@ from .potential import PotentialModule
 from .potential_report import PotentialTestReport
 from .quiet import quiet_lightning
 from .report import TestReport
+from .resume import first_checkpoint, first_process, remove_if_empty, stopped, validations_without_improvement
 from .run import checkpoint_path, remove_halves, run_folder, trainer_options
 from .summary import LayerSummary
 
@@ -77,7 +77,7 @@ TASKS = {
 
 
 #: Options of `eqlayers fit` that have no value and are in no configuration.
-FIT_FLAGS = (*FLAGS, "verbose")
+FIT_FLAGS = ("resume", "verbose")
 #: Options of runs, and of potentials: type, default, and words where the first page of the help has none.
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "name": (str, "default", ""),
@@ -101,7 +101,10 @@ OF_POTENTIALS: dict[str, tuple[Any, Any, str]] = {
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes the complete configuration to the run's folder when training starts, with all restored that it resumes."""
+    """Writes the complete configuration to the run's folder when training starts, with all restored that it resumes.
+
+    It names no checkpoint: a later command finds the run's own.
+    """
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
         super().__init__(parser, config)
@@ -113,8 +116,10 @@ class SaveConfig(SaveConfigCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save `config.yaml`, with every default spelled out."""
         if trainer.is_global_zero:
+            config = self.config.clone()
+            config.ckpt_path = None
             with atomic_write(self.folder / "config.yaml") as file:
-                file.write(self.parser.dump(self.config, skip_none=False).encode())
+                file.write(self.parser.dump(config, skip_none=False).encode())
 
 
 class TrainingCLI(LightningCLI):
@@ -128,21 +133,9 @@ class TrainingCLI(LightningCLI):
     makes_run = True
     #: Data that were read for their species, before the network was made.
     read: LightningDataModule | None = None
-    #: The results that --overwrite removes, once the run has a folder.
-    aside: Aside | None = None
-    #: Whether a fit ended without a checkpoint, and earlier results are back in its folder.
-    put_back = False
 
     def __init__(self, args: Sequence[str]) -> None:
         self.typed = args
-        try:
-            self._run(args)
-        except BaseException as error:
-            if "--overwrite" in args and (self.aside is None or not self.aside.begun):
-                setattr(error, NOT_BEGUN, True)
-            raise
-
-    def _run(self, args: Sequence[str]) -> None:
         # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
         quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
         with for_structures(args) as words, ExitStack() as self.while_it_runs:
@@ -267,26 +260,16 @@ class TrainingCLI(LightningCLI):
             print(f"weights: {options['ckpt_path']}")
         self.was_there = self.folder.exists()
         writes = self.subcommand == "fit" and self.makes_run and not options.trainer.get("fast_dev_run")
-        self.aside = self.make_aside() if writes else None
         if writes and first_process():
             self.while_it_runs.enter_context(locked(self.folder))
-        if writes:  # in every process of a run on several devices: all of them restore the checkpoint
-            ways = {name: self.flags[name] for name in FLAGS}
-            options["ckpt_path"] = beginning(self.folder, **ways, checkpoint=options.get("ckpt_path"))
+        if writes:
+            options["ckpt_path"] = first_checkpoint(self.folder, self.flags["resume"], options.get("ckpt_path"))
             if self.flags["resume"] and first_process():
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
         if options.get("ckpt_path") is not None:
             read_checkpoint(options["ckpt_path"])
         if self.species_of_data:
             options.model.model.init_args.species = self._species(options)
-
-    def make_aside(self) -> Aside:
-        """The place of the results that --overwrite removes."""
-        return Aside(self.folder, self._replaces())
-
-    def _replaces(self) -> bool:
-        """Whether a fit replaces an earlier run, unless that is the run whose checkpoint it begins with."""
-        return self.flags["overwrite"] and not is_inside(self.config["fit"].get("ckpt_path"), self.folder)
 
     def _species(self, options: Namespace) -> list[Any]:
         """The species of the checkpoint that is read, otherwise of the data, which are kept for the training."""
@@ -321,8 +304,6 @@ class TrainingCLI(LightningCLI):
         for callback in options["callbacks"]:
             if isinstance(callback, LayerSummary):
                 callback.whole = self.flags["verbose"]
-        if self.aside is not None:  # before the callbacks that write into the folder
-            options["callbacks"].insert(0, self.aside)
         return options
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -391,7 +372,7 @@ class TrainingCLI(LightningCLI):
         path, again = options.get("ckpt_path"), "; it is tested again" if self.option("test_after_fit") else ""
         stopping = next((one for one in self.trainer.callbacks if isinstance(one, Stopping)), None)  # type: ignore[attr-defined]
         saved = read_checkpoint(path) if self.flags["resume"] and path else {}
-        if saved and stopping and waited(saved) >= max(stopping.patience, 1):
+        if saved and stopping and validations_without_improvement(saved) >= max(stopping.patience, 1):
             print(f"the run ended as nothing got better for {stopping.patience} epochs{again}", flush=True)
             return
         done, last = saved.get("epoch", -1) + 1, self.trainer.max_epochs or -1
@@ -402,20 +383,11 @@ class TrainingCLI(LightningCLI):
         try:
             self.trainer.fit(model, **options)
         except BaseException:
-            if self.trainer.is_global_zero:
-                self._settle()
-                if not self.was_there:
-                    remove_if_empty(self.folder)
+            if self.trainer.is_global_zero and not self.was_there:
+                remove_if_empty(self.folder)
             raise
-        if self.trainer.is_global_zero:
-            self._settle()
-            if stopping and stopping.wait_count >= max(stopping.patience, 1):
-                print(
-                    f"training ends: {stopping.monitor} got no better in {stopping.wait_count} validations", flush=True
-                )
-
-    def _settle(self) -> None:
-        self.put_back = self.aside is not None and self.aside.settle()
+        if self.trainer.is_global_zero and stopping and stopping.wait_count >= max(stopping.patience, 1):
+            print(f"training ends: {stopping.monitor} got no better in {stopping.wait_count} validations", flush=True)
 
     def test(self, model: TrainedModule, **options: Any) -> None:
         """Test without Lightning's table: the report prints its own."""
@@ -425,8 +397,7 @@ class TrainingCLI(LightningCLI):
         """Test the best weights, if asked to; ``fast_dev_run`` keeps no checkpoint and tests the last weights."""
         if self.option("test_after_fit"):
             path = None if is_dry_run(self.trainer) else str(checkpoint_path(self.folder))
-            earlier = self.put_back or (self._replaces() and self.trainer.global_step == 0)
-            if path is not None and (earlier or not Path(path).exists()):
+            if path is not None and not Path(path).exists():
                 raise ConfigError(
                     "a fit must validate at least once to have best weights to test, this one ended before. "
                     "Lengthen trainer.max_epochs, max_steps or max_time, or pass --test_after_fit false."
@@ -490,11 +461,11 @@ def run(
             f"the checkpoint must hold the state of a run of this configuration, got one that cannot be restored "
             f"({type(error).__name__}). Use another checkpoint of the run (best.ckpt, last.ckpt), or train again."
         ) from error
-    except SIGTERMException as error:
-        raise stopped("SIGTERM", 143, typed or args, error) from None
-    except KeyboardInterrupt as error:  # before or after the trainer ran
-        raise stopped("Ctrl-C", 130, typed or args, error) from None
+    except SIGTERMException:
+        raise stopped("SIGTERM", 143, typed or args) from None
+    except KeyboardInterrupt:  # before or after the trainer ran
+        raise stopped("Ctrl-C", 130, typed or args) from None
     except SystemExit as error:  # which Lightning makes of Ctrl-C
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        raise stopped("Ctrl-C", 130, typed or args, error) from None
+        raise stopped("Ctrl-C", 130, typed or args) from None

@@ -29,7 +29,6 @@ from ..models.committee import DEVIATION, MARK, calibration, member_name, read_m
 from ..models.saving import classes_of
 from ..pages import Table, number
 from . import cli
-from .again import FLAGS, Aside, first_process, refuse_results, remove_if_empty, said_of, say_left, stopped
 from .base import is_dry_run
 from .configuration import last_value, typed_value, with_flag
 from .history import write_json
@@ -37,13 +36,12 @@ from .labels import LABELS, SHOWN
 from .new import for_structures
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
+from .resume import first_process, refuse_results, remove_if_empty, stopped
 from .run import checkpoint_path, results_of, run_folder, trainer_options
 
 Array = NDArray[np.float64]
 #: Commands that a committee has; the others are of one run.
 COMMANDS = ("fit", "validate", "test", "predict")
-#: Keys that differ between members and their committee, or say nothing about the result.
-FREE = ("ckpt_path", "name", "runs")
 FIX = "Train the members again, or leave the file out."
 
 
@@ -66,7 +64,6 @@ class Committee:
     number: int
     share: float | None
     dry: bool = False
-    aside: Aside | None = None
     was_there: bool = False
 
     @classmethod
@@ -88,16 +85,16 @@ class Committee:
         folder = run_folder(str(last_value(args, "runs", "runs")), str(last_value(args, "name", "default")))
         return cls(args, folder, members, share, was_there=folder.exists())
 
-    def member(self, place: int) -> list[str]:
+    def member(self, index: int) -> list[str]:
         """The command line of a member, counted from 1; its seeds are so many less one above those that were given."""
-        added = {"runs": str(self.folder), "name": member_name(place), "committee": "null", "committee_share": "null"}
+        added = {"runs": str(self.folder), "name": member_name(index), "committee": "null", "committee_share": "null"}
         defaults = signature(StructureDataModule).parameters
         seed = last_value(self.args, "seed_everything", 2026)
         if str(seed).lower() not in ("true", "false"):
-            added["seed_everything"] = self._next("seed_everything", seed, place)
+            added["seed_everything"] = self._next("seed_everything", seed, index)
         for key in ("seed", "limit_seed") if self.share else ("seed",):
             first_seed = last_value(self.args, f"data.{key}", defaults[key].default)
-            added[f"data.{key}"] = self._next(f"data.{key}", first_seed, place)
+            added[f"data.{key}"] = self._next(f"data.{key}", first_seed, index)
         if self.share:
             if (limit := last_value(self.args, "data.limit_train")) is not None:
                 raise ConfigError(
@@ -106,85 +103,44 @@ class Committee:
             added["data.limit_train"] = str(float(self.share))
         return [*self.args, *(word for key, value in added.items() for word in (f"--{key}", value))]
 
-    def _next(self, key: str, seed: Any, place: int) -> str:
-        return str(check_integer(key, typed_value(seed), 0, 2**32 - 1 - self.number) + place - 1)
+    def _next(self, key: str, seed: Any, index: int) -> str:
+        return str(check_integer(key, typed_value(seed), 0, 2**32 - 1 - self.number) + index - 1)
 
-    # ---- what is there ----------------------------------------------------------------------------------------------
+    # ---- the folder -------------------------------------------------------------------------------------------------
 
     def check_folder(self) -> None:
-        """Refuse results that nothing was said about, and to go on with a single run or with fewer members."""
-        resume, overwrite = (f"--{flag}" in self.args for flag in FLAGS)
-        if resume and overwrite:
-            raise ConfigError("--resume must be alone, as it keeps the members, got --overwrite as well. Drop one.")
-        say_left(self.folder)
-        if not (resume or overwrite):
+        """Refuse results without --resume, and --resume of a single run or of more members."""
+        resume, mark = "--resume" in self.args, read_mark(self.folder)
+        if not resume:
             refuse_results("a committee", self.folder)
-        mark = read_mark(self.folder)
-        if resume and results_of(self.folder) and mark is None:
+        if resume and mark is None and (results := results_of(self.folder)):
             raise ConfigError(
-                f"--resume must go on with what was begun, got {self.folder} with {said_of(self.folder)} of one run. "
-                "Leave out --committee, or give the committee another --name."
+                f"--resume must go on with a committee, got {self.folder} with {results[0].name} of one run. Leave out "
+                "--committee, or give the committee another --name."
             )
-        if resume and mark is not None and mark["members"] > self.number:
+        if mark is not None and mark["members"] > self.number:
             raise ConfigError(
-                f"committee must be {mark['members']} or more to go on with {self.folder}, got {self.number}. Raise "
-                "it, or begin anew with --overwrite."
+                f"committee must be {mark['members']} or more to go on with {self.folder}, got {self.number}. Raise it."
             )
 
-    def begin(self) -> None:
-        """Mark the folder, when the first member can train."""
-        self._write(self.trained)
-
-    @property
-    def trained(self) -> list[str]:
-        """Members that ended by themselves."""
-        return list((read_mark(self.folder) or {}).get("trained", []))
-
-    def note(self, place: int) -> None:
-        """Note that a member was trained and tested."""
-        if not self.dry and first_process():
-            self._write(list(dict.fromkeys([*self.trained, member_name(place)])))
-
-    def _write(self, trained: list[str]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / MARK, {"members": self.number, "trained": trained})
-
-
-class Finished(Exception):
-    """A member that was trained to its end, with the same configuration."""
+    def mark(self) -> None:
+        """Mark the folder as a committee's."""
+        write_json(self.folder / MARK, {"members": self.number})
 
 
 class MemberCLI(cli.TrainingCLI):
     """The command of one member."""
 
     def __init__(self, args: Sequence[str], committee: Committee) -> None:
-        self.committee, self.aside = committee, committee.aside
+        self.committee = committee
         super().__init__(args)
 
-    def before_instantiate_classes(self) -> None:
-        """Leave a member as it is that was trained and tested, if nothing changed since."""
-        super().before_instantiate_classes()
-        if self.subcommand == "fit" and self.flags["resume"] and self._is_finished():
-            raise Finished
-
-    def _is_finished(self) -> bool:
-        if self.folder.name not in self.committee.trained or not (self.folder / "config.yaml").is_file():
-            return False
-        dumped = self._parser(self.subcommand).dump(self.config[str(self.subcommand)], skip_none=False)
-        mine, kept = yaml.safe_load(dumped), read_yaml(self.folder / "config.yaml", "a configuration", FIX)
-        return all(mine.get(key) == kept.get(key) for key in (mine.keys() | kept.keys()).difference(FREE))
-
-    def make_aside(self) -> Aside:
-        """The committee's, whose results include every member's."""
-        self.committee.aside = self.committee.aside or Aside(
-            self.committee.folder, self._replaces(), self.committee.begin
-        )
-        return self.committee.aside
-
     def before_fit(self) -> None:
-        """Note whether files are written."""
-        self.committee.dry = is_dry_run(self.trainer)
+        """Mark the committee's folder when the configuration, the data and the network of a member are right."""
         super().before_fit()
+        self.committee.dry = is_dry_run(self.trainer)
+        if not self.committee.dry and self.trainer.is_global_zero:
+            self.committee.mark()
 
 
 class CommitteeTestCLI(cli.TrainingCLI):
@@ -248,15 +204,10 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
     if fits and first_process():
         committee.check_folder()
     try:
-        for place in range(1, committee.number + 1):
+        for index in range(1, committee.number + 1):
             if first_process():
-                print(f"member {place} of {committee.number}", flush=True)
-            try:
-                cli.run(committee.member(place), partial(MemberCLI, committee=committee), args)
-            except Finished:
-                print(f"{committee.folder / member_name(place)} was trained to its end and stays as it is", flush=True)
-            if fits:
-                committee.note(place)
+                print(f"member {index} of {committee.number}", flush=True)
+            cli.run(committee.member(index), partial(MemberCLI, committee=committee), args)
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 torch.distributed.barrier()  # until the first process has written the files that all of them read next
         tested = (
@@ -274,13 +225,13 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
 
 def _test(committee: Committee, typed: Sequence[str]) -> None:
     """Test the mean of the members, and print the table of all."""
-    folders = [committee.folder / member_name(place) for place in range(1, committee.number + 1)]
+    folders = [committee.folder / member_name(index) for index in range(1, committee.number + 1)]
     if not all((folder / "potential.pt").is_file() for folder in folders):
         print("the committee is not tested: its members have no potential.pt, as networks without `options` have none")
         return
     if first_process():
         print("the committee", flush=True)
-    words = [word for word in committee.member(1)[1:] if word not in (f"--{flag}" for flag in FLAGS)]
+    words = [word for word in committee.member(1)[1:] if word not in (f"--{flag}" for flag in cli.FIT_FLAGS)]
     words += ["--ckpt_path", str(checkpoint_path(folders[0]))]  # any member has the network
     cli.run(["test", *words], partial(CommitteeTestCLI, committee=committee, asked=typed), typed)
     if first_process():

@@ -26,6 +26,11 @@ from .summary import LayerSummary
 
 #: Folders in a run's folder.
 FOLDERS = ("checkpoints", "csv", "tensorboard")
+#: Results of a run or a committee, as patterns.
+RESULTS = (
+    *("checkpoints/*.ckpt", "summary.json", "history.json", "metrics.json", "predictions.csv", "report.html"),
+    *("learning_curve.png", "parity*.png", "potential.pt", MARK),
+)
 
 
 def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
@@ -54,40 +59,17 @@ def run_folder(runs: str | Path, name: str) -> Path:
     return folder
 
 
-def has_checkpoint(folder: str | Path) -> bool:
-    """Whether a run, or a member of a committee, has a checkpoint."""
-    places = [Path(folder), *members_of(Path(folder))]
-    return any(checkpoint_path(place, name).exists() for place in places for name in ("best", "last"))
-
-
 def remove_halves(folder: str | Path) -> None:
     """Remove halves of files that a killed process left."""
-    folder = Path(folder)
-    members = members_of(folder)
-    for inner in [*members, *(place / part for place in (folder, *members) for part in FOLDERS)]:
-        stays_inside(inner, folder, "Remove the link.")
-    for path in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
-        path.unlink(missing_ok=True)
+    for pattern in (".*.tmp", "checkpoints/.*.tmp"):
+        for path in Path(folder).glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def results_of(folder: str | Path) -> list[Path]:
-    """Files of an earlier run that a new one in the same folder would write over; a committee's with all members."""
-    folder = Path(folder)
-    names = ["summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png", "report.html"]
-    names.append("potential.pt")
-    paths = [
-        *(checkpoint_path(folder, name) for name in ("best", "last", "first_stage")),
-        *(folder / name for name in names),
-    ]
-    present = [path for path in [*paths, *sorted(folder.glob("parity*.png"))] if path.exists()]
-    if not (folder / MARK).exists():
-        return present
-    return [*(path for member in members_of(folder) for path in results_of(member)), *present, folder / MARK]
-
-
-def members_of(folder: Path) -> list[Path]:
-    """Folders of the members of a committee; none of another folder."""
-    return sorted(path for path in folder.glob("member-*") if path.is_dir()) if (folder / MARK).exists() else []
+    """Files in a folder that a new run or committee would write over, also in the folders of members."""
+    patterns = [f"{member}{name}" for name in RESULTS for member in ("", "member-*/")]
+    return sorted(path for pattern in patterns for path in Path(folder).glob(pattern))
 
 
 def run_callbacks(

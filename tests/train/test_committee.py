@@ -25,7 +25,7 @@ from eqlayers.cli.main import main
 from eqlayers.models import load_committee
 from eqlayers.models.committee import MARK
 from eqlayers.train.potential import PotentialModule
-from tests.train.test_again import CONFIG, write_inputs
+from tests.train.test_resume import CONFIG, write_inputs
 
 RUN = Path("runs/own")
 FIT = ["fit", "-c", "run.yaml", "--name", "own", "--trainer.max_epochs", "1"]
@@ -120,26 +120,22 @@ def test_the_errors_are_those_of_the_mean() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (TWO, ["--resume", "--overwrite", "--name", "a committee of 2 members, of which 2 are trained"]),
-        (FIT, ["without results, got runs/own with a committee of 2 members"]),
+        (TWO, ["--resume", "--name", "move or remove the folder", "got runs/own with committee.json, "]),
+        (FIT, ["without results, got runs/own with committee.json, "]),
         ([*FIT, "--resume"], ["with a committee of 2 members", "Pass --committee 2 as well"]),
         ([*FIT, "--committee", "1"], ["committee must be", "got 1"]),
         ([*FIT, "--committee", "x"], ["committee must be", "got 'x'"]),
-        ([*TWO, "--resume", "--overwrite"], ["--resume must be alone"]),
         ([*TWO, "--committee_share", "1.5"], ["committee_share must be", "got 1.5"]),
-        (
-            [*TWO, "--committee_share", "0.5", "--data.limit_train", "3", "--overwrite"],
-            ["data.limit_train must be left"],
-        ),
+        ([*TWO, "--resume", "--committee_share", "0.5", "--data.limit_train", "3"], ["data.limit_train must be left"]),
         ([*TWO, "--ckpt_path", "x.ckpt"], ["ckpt_path must be left out with --committee, got x.ckpt"]),
         ([*TWO, "--task", "property"], ["committee must be of the task potential, got property"]),
-        ([*TWO, "--overwrite", "--model.loss", "l3"], ["model.loss"]),
-        ([*TWO, "--overwrite", "--data.cutof", "3"], ["data.cutof"]),
+        ([*TWO, "--resume", "--model.loss", "l3"], ["model.loss"]),
+        ([*TWO, "--resume", "--data.cutof", "3"], ["data.cutof"]),
         ([*TWO, "--name", "../out"], ["name must be"]),
     ],
 )
 def test_nothing_is_lost(typed: list[str], said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Also by options that cannot be, although --overwrite is there."""
+    """Also by options that cannot be."""
     before = content()
     assert main(typed) == 2
     error = " ".join(capsys.readouterr().err.split())
@@ -150,15 +146,26 @@ def test_nothing_is_lost(typed: list[str], said: list[str], capsys: pytest.Captu
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")  # of a copy
 @pytest.mark.usefixtures("place")
 def test_a_committee_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    """Members that were trained stay as they are; fewer members than there are cannot go on."""
-    before = content(RUN / "member-1")
-    assert main([*FIT, "--committee", "3", "--resume"]) == 0
+    """Members that were trained keep their weights, also with --verbose; fewer than there are cannot go on."""
+    weights = [state(1), state(2)]
+    before = {name: value for name, value in content(RUN / "member-1").items() if name.endswith("ckpt")}
+    assert main([*FIT, "--committee", "3", "--resume", "--verbose"]) == 0
     text = capsys.readouterr().out
-    assert text.count("was trained to its end and stays as it is") == 2
-    assert content(RUN / "member-1") == before
+    assert text.count("the run has 1 epochs, and trainer.max_epochs is 1; it is tested again") == 2
+    assert {name: value for name, value in content(RUN / "member-1").items() if name in before} == before
+    for number, mine in enumerate(weights, start=1):
+        assert all(torch.equal(mine[name], value) for name, value in state(number).items())
     assert metrics(RUN)["committee"] == len(load_committee(RUN)) == 3
     assert main([*TWO, "--resume"]) == 2
     assert "committee must be 3 or more" in capsys.readouterr().err
+
+
+def test_a_single_run_is_not_resumed_as_a_committee(empty: None, capsys: pytest.CaptureFixture[str]) -> None:
+    RUN.mkdir(parents=True)
+    (RUN / "potential.pt").write_text("a result")
+    assert main([*TWO, "--resume"]) == 2
+    assert "--resume must go on with a committee, got runs/own with potential.pt" in capsys.readouterr().err
+    assert [*content()] == [str(RUN / "potential.pt")]
 
 
 @pytest.mark.slow
@@ -194,22 +201,20 @@ def test_an_interrupted_committee_goes_on_at_its_member(
     assert caught.value.code == 130
     line = re.search(r"to go on: eqlayers (.*)", capsys.readouterr().err)[1]
     assert line == shlex.join([*TWO, "--resume"])
-    assert json.loads((RUN / MARK).read_text()) == {"members": 2, "trained": ["member-1"]}
+    assert json.loads((RUN / MARK).read_text()) == {"members": 2}
     assert main(["predict", "no.xyz", "-m", str(RUN), "-o", "out.xyz"]) == 2
     assert "1 of 2 members lack a potential.pt (member-2)" in capsys.readouterr().err
     monkeypatch.setattr(PotentialModule, "training_step", step)
     assert main(shlex.split(line)) == 0
-    assert "member-1 was trained to its end" in capsys.readouterr().out
+    assert "resume: runs/own/member-1/checkpoints/last.ckpt" in capsys.readouterr().out
     for number in (1, 2):
         mine = state(number)
         kept = torch.load(trained[0] / RUN / f"member-{number}" / "potential.pt", weights_only=True)["state_dict"]
         assert all(torch.equal(mine[name], kept[name]) for name in kept)
 
 
-@pytest.mark.usefixtures("place")
-def test_members_of_other_parts_of_the_data() -> None:
-    """--overwrite begins anew, and no member of before stays."""
-    assert main([*FIT, "--committee", "2", "--overwrite", "--committee_share", "0.5", "--test_after_fit", "false"]) == 0
+def test_members_of_other_parts_of_the_data(empty: None) -> None:
+    assert main([*FIT, "--committee", "2", "--committee_share", "0.5", "--test_after_fit", "false"]) == 0
     assert not (RUN / "metrics.json").exists()
     assert not (RUN / "member-1" / "potential.pt").exists()
     configs = [yaml.safe_load((RUN / f"member-{n}" / "config.yaml").read_text())["data"] for n in (1, 2)]
@@ -235,14 +240,6 @@ def test_a_committee_that_fails_before_its_first_epoch_leaves_no_folder(
 def test_a_dry_run_writes_nothing(empty: None) -> None:
     assert main([*TWO, "--trainer.fast_dev_run", "1"]) == 0
     assert not RUN.exists()
-
-
-@pytest.mark.usefixtures("place")
-def test_a_run_takes_the_place_of_a_committee() -> None:
-    """Only where --overwrite says so, and then no member stays."""
-    assert main([*FIT, "--overwrite", "--test_after_fit", "false"]) == 0
-    assert not (RUN / MARK).exists()
-    assert not list(RUN.glob("member-*/potential.pt"))
 
 
 @pytest.mark.long

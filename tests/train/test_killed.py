@@ -154,7 +154,7 @@ def test_a_killed_fit_goes_on_to_the_same_end(where: str, call: int, epochs: int
     last = checkpoint_path(Path("runs") / name, "last")
     assert read_checkpoint(last)["epoch"] + 1 == epochs
     read_checkpoint(checkpoint_path(Path("runs") / name))  # whole as well
-    assert main(["fit", "-c", "run.yaml", "--name", name, "--ckpt_path", str(last)]) == 0
+    assert main(["fit", "-c", "run.yaml", "--name", name, "--resume"]) == 0
     check_equal(name)
     assert not list(Path("runs", name).rglob("*.tmp"))
 

@@ -289,7 +289,7 @@ def test_validation_is_by_labels_that_it_has(folder: Path, capsys: pytest.Captur
     for atoms in frames:
         del atoms.info["REF_energy"]
     write(folder / "val.xyz", frames, format="extxyz")
-    assert main([*config, "--overwrite"]) == 2
+    assert main([*config, "--name", "unlabelled"]) == 2
     assert "the validation part must have one of the labels of the training part, energy, forces, got" in (
         capsys.readouterr().err
     )

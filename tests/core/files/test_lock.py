@@ -17,7 +17,7 @@ from eqlayers.cli.main import main
 from eqlayers.core.files import lock
 from eqlayers.core.files.lock import LOCK, locked
 from eqlayers.errors import ConfigError
-from eqlayers.train.again import remove_if_empty
+from eqlayers.train.resume import remove_if_empty
 
 #: `eqlayers` that says when its first step begins, and stays there.
 SCRIPT = """
@@ -94,9 +94,7 @@ def _inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(place / "cache"))
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["--resume"], ["--overwrite"], ["--committee", "2"], ["--committee", "2", "--resume"]]
-)
+@pytest.mark.parametrize("options", [[], ["--resume"], ["--committee", "2"], ["--committee", "2", "--resume"]])
 def test_a_second_fit_is_refused(
     options: list[str], process: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import yaml
 from eqlayers.cli.main import main
 from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.errors import ConfigError
-from eqlayers.train import again, checkpoint_path, read_checkpoint
+from eqlayers.train import checkpoint_path, read_checkpoint, resume
 
 CONFIG = {
     "task": "potential",
@@ -65,28 +64,50 @@ def epochs() -> list[int]:
 
 
 def test_a_finished_run_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    """A second call of the command is refused; --resume tests again; --overwrite begins anew."""
+    """A second call of the command is refused; --resume tests again; another name begins anew."""
     assert main(FIT) == 0
     before = content()
     capsys.readouterr()
     assert main(FIT) == 2
     error = capsys.readouterr().err
-    for way in ("--resume", "--overwrite", "--name", "got runs/own with 2 epochs and "):
+    for way in ("--resume", "--name", "move or remove the folder", "got runs/own with checkpoints/best.ckpt, "):
         assert way in error
     assert content() == before
     assert main([*FIT, "--resume"]) == 0
     assert epochs() == [1, 2]
     kept = ("checkpoints/best.ckpt", "checkpoints/last.ckpt", "history.json")
     assert {name: before[str(RUN / name)] for name in kept} == {name: content()[str(RUN / name)] for name in kept}
-    assert main([*FIT, "--overwrite", "--trainer.max_epochs", "1"]) == 0
-    assert epochs() == [1]
+    before = content()
+    assert main([*FIT, "--name", "other", "--trainer.fast_dev_run", "1"]) == 0
+    assert main([*FIT, "--overwrite"]) == 2
+    assert content() == before
 
 
-def test_a_warmup_is_no_run() -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("checkpoints/last.ckpt", "checkpoints/first_stage.ckpt", "summary.json", "metrics.json", "potential.pt"),
+        *("predictions.csv", "parity_forces.png", "report.html", "committee.json", "member-2/potential.pt"),
+    ],
+)
+@pytest.mark.parametrize("committee", [False, True])
+def test_a_folder_with_any_result_is_refused(name: str, committee: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a run and by a committee, and is untouched."""
+    (RUN / name).parent.mkdir(parents=True)
+    (RUN / name).write_text('{"members": 2}')
+    before = content()
+    assert main([*FIT, *(["--committee", "2"] if committee else [])]) == 2
+    assert f"got runs/own with {name}. Go on with --resume" in capsys.readouterr().err
+    assert content() == before
+    assert [path.name for path in RUN.parent.iterdir()] == ["own"]
+
+
+def test_a_dry_run_is_no_run() -> None:
     """It compiles kernels, wherever results are."""
     RUN.mkdir(parents=True)
     (RUN / "potential.pt").write_text("a result")
-    assert main(["warmup", "run.yaml", "--name", "own"]) == 0
+    assert main([*FIT, "--trainer.fast_dev_run", "1"]) == 0
+    assert [*content()] == [str(RUN / "potential.pt")]
     assert (RUN / "potential.pt").read_text() == "a result"
 
 
@@ -99,24 +120,24 @@ def test_a_configuration_alone_says_what_to_learn(capsys: pytest.CaptureFixture[
     assert main(["validate", "runs/own/config.yaml"]) == 0
 
 
-@pytest.mark.parametrize(("rank", "resume"), [(0, False), (1, False), (0, True), (1, True)])
-def test_every_process_begins_alike(rank: int, resume: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rank", "resumes"), [(0, False), (1, False), (0, True), (1, True)])
+def test_every_process_begins_alike(rank: int, resumes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All processes restore the checkpoint; the first alone refuses, as the others find what the first has begun."""
     last = checkpoint_path(RUN, "last")
     last.parent.mkdir(parents=True)
     last.write_text("")
-    monkeypatch.setattr(again, "first_process", lambda: rank == 0)
-    if resume:
-        assert again.beginning(RUN, True, False, None) == str(last)
+    monkeypatch.setattr(resume, "first_process", lambda: rank == 0)
+    if resumes:
+        assert resume.first_checkpoint(RUN, True, None) == str(last)
     elif rank:
-        assert again.beginning(RUN, False, False, None) is None
+        assert resume.first_checkpoint(RUN, False, None) is None
     else:
         with pytest.raises(ConfigError, match="without results"):
-            again.beginning(RUN, False, False, None)
+            resume.first_checkpoint(RUN, False, None)
 
 
 def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also with the configuration that the run wrote, which names its checkpoint.
+    """Also with the configuration that the run wrote, which names no checkpoint.
 
     Patience 0 ends a run at the first epoch that is not better, not before.
     """
@@ -129,8 +150,8 @@ def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -
     assert "schedule: 4 steps (2 epochs), before 2 steps (1 epochs); the learning rate goes on with " in said
     assert epochs() == [1, 2]
     saved = (RUN / "config.yaml").read_text()
-    assert "overwrite" not in saved
     assert "resume" not in saved
+    assert "ckpt_path: null\n" in saved
     again = ["fit", "-c", str(RUN / "config.yaml"), "--resume", "--trainer.max_epochs", "3"]
     again += ["--early_stopping.patience", "9"]
     assert main([*again, "--model.learning_rate", "0.1"]) == 0
@@ -161,48 +182,37 @@ def test_a_run_that_ended_by_itself_stays_as_it_is(capsys: pytest.CaptureFixture
     assert content()[last] == before[last]
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        (["--resume", "--overwrite"], "--resume must be alone, .* got --overwrite as well"),
-        (["--resume", "--ckpt_path", "other.ckpt"], "--resume must be alone, .* got --ckpt_path as well"),
-    ],
-    ids=["both", "a path"],
-)
-def test_ways_that_exclude_each_other(options: list[str], match: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_finds_its_checkpoint_itself(capsys: pytest.CaptureFixture[str]) -> None:
     RUN.mkdir(parents=True)
     (RUN / "potential.pt").write_text("a result")
-    assert main([*FIT, *options]) == 2
-    assert re.search(match, " ".join(capsys.readouterr().err.split()))
+    assert main([*FIT, "--resume", "--ckpt_path", "other.ckpt"]) == 2
+    assert "--resume must find the checkpoint itself, got --ckpt_path other.ckpt" in capsys.readouterr().err
     assert (RUN / "potential.pt").read_text() == "a result"
 
 
-def test_the_checkpoint_of_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins a run, and does not remove another one's results."""
-    monkeypatch.setattr(again, "read_checkpoint", lambda path: {})
-    assert again.beginning(RUN, False, False, "other.ckpt") == "other.ckpt"
+def test_a_checkpoint_begins_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not write over results, not even of the run that it is of."""
+    assert resume.first_checkpoint(RUN, False, "other.ckpt") == "other.ckpt"
     RUN.mkdir(parents=True)
     (RUN / "potential.pt").write_text("a result")
-    with pytest.raises(ConfigError, match="must have a folder without results, got runs/own with 1 files of results"):
-        again.beginning(RUN, False, False, "other.ckpt")
-    assert again.beginning(RUN, False, True, "other.ckpt") == "other.ckpt"
-    inside = str(checkpoint_path(RUN, "last"))
-    assert again.beginning(RUN, False, False, inside) == inside
+    for path in ("other.ckpt", str(checkpoint_path(RUN, "last"))):
+        with pytest.raises(ConfigError, match="must have a folder without results, got runs/own with potential"):
+            resume.first_checkpoint(RUN, False, path)
 
 
 @pytest.mark.parametrize("path", [["--ckpt_path", "other.ckpt"], ["--ckpt_path=other.ckpt"]], ids=["two words", "one"])
 def test_the_command_that_goes_on_names_no_checkpoint(path: list[str]) -> None:
     """A run is resumed from its own checkpoint, and --resume beside a path is refused."""
-    command = again.command_to_go_on([*FIT, *path, "--overwrite"])
+    command = resume.command_to_resume([*FIT, *path])
     assert command == "eqlayers fit -c run.yaml --name own --resume"
-    assert again.command_to_go_on(["test", *path]) == " ".join(["eqlayers test", *path])
+    assert resume.command_to_resume(["test", *path]) == " ".join(["eqlayers test", *path])
 
 
 def test_a_configuration_cannot_ask_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be asked for every time."""
-    Path("run.yaml").write_text(yaml.safe_dump({**CONFIG, "overwrite": True}))
+    Path("run.yaml").write_text(yaml.safe_dump({**CONFIG, "resume": True}))
     assert main(FIT) == 2
-    assert "must be a known one, got 'overwrite'" in capsys.readouterr().err
+    assert "must be a known one, got 'resume'" in capsys.readouterr().err
 
 
 def test_a_fit_that_fails_before_its_first_epoch_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
