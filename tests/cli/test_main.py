@@ -120,7 +120,7 @@ def test_resume_goes_on_and_options_count(fitted: Path) -> None:
     copy = fitted / "runs" / "longer"
     shutil.copytree(fitted / "runs" / "tiny", copy)
     last = str(copy / "checkpoints" / "last.ckpt")
-    options = ["--name", "longer", "--trainer.max_epochs", "3", "--model.weight_decay", "0.25", "--ckpt_path", last]
+    options = ["--name", "longer", "--trainer.max_epochs", "3", "--model.weight_decay", "0.25", "--resume"]
     options += ["--threads", "2"]
     assert main(["fit", "-c", str(fitted / "tiny.yaml"), *options, "--test_after_fit", "false"]) == 0
     rows = json.loads((copy / "history.json").read_text())
@@ -149,7 +149,7 @@ def test_resume_goes_on_and_options_count(fitted: Path) -> None:
             "data.dataset must be one of mini, qm9, got 'qm8'. Correct the option",
         ),
         (["--threads", "-1"], "threads must be a number of threads, at least 0, got -1"),
-        (["--ckpt_path", "no/such.ckpt"], "a checkpoint must be a file, got nothing at no/such.ckpt"),
+        (["--name", "new", "--ckpt_path", "no/such.ckpt"], "a checkpoint must be a file, got nothing at no/such.ckpt"),
     ],
 )
 def test_bad_options(options: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,15 +192,15 @@ def test_test_before_fit(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_corrupt_checkpoint(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = (fitted / "runs" / "tiny" / "checkpoints" / "last.ckpt").read_bytes()
     (fitted / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
-    message = fails(capsys, "fit", "-c", str(fitted / "tiny.yaml"), "--ckpt_path", str(fitted / "cut.ckpt"))
+    options = ["--name", "cut", "--ckpt_path", str(fitted / "cut.ckpt")]
+    message = fails(capsys, "fit", "-c", str(fitted / "tiny.yaml"), *options)
     assert "cut.ckpt" in message
     assert "or train again" in message
 
 
 def test_checkpoint_of_another_network(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    last = str(fitted / "runs" / "tiny" / "checkpoints" / "last.ckpt")
     kept = (fitted / "runs" / "tiny" / "config.yaml").read_text()
-    options = ["--model.model.init_args.num_basis", "5", "--ckpt_path", last]
+    options = ["--model.model.init_args.num_basis", "5", "--resume"]
     message = fails(capsys, "fit", "-c", str(fitted / "tiny.yaml"), *options)
     assert "model.model.init_args.num_basis: 4 -> 5" in message
     assert (fitted / "runs" / "tiny" / "config.yaml").read_text() == kept

@@ -280,7 +280,7 @@ def test_the_configuration_of_the_run_is_whole(folder: Path, capsys: pytest.Capt
     assert "stress" in errors[0]  # which the old structures have not
     last = str(folder / "new" / "checkpoints" / "last.ckpt")
     more = ["--start_from", "gone.pt", "--trainer.max_epochs", "2", "--test_after_fit", "false"]
-    assert main(["fit", "-c", str(folder / "new.yaml"), "--ckpt_path", last, *more]) == 0  # nothing is begun again
+    assert main(["fit", "-c", str(folder / "new.yaml"), "--resume", *more]) == 0  # nothing is begun again
     assert torch.load(last, weights_only=True)["epoch"] == 1
     assert torch.equal(load_potential(last).shifts, load_potential(folder / "new" / "potential.pt").shifts)
 

@@ -251,9 +251,8 @@ def test_a_run_that_is_resumed_ends_as_one_in_one_piece(folder: Path) -> None:
     config = str(folder / "small.yaml")
     quick = ["--test_after_fit", "false"]
     assert main(["fit", "-c", config, "--name", "parts", "--trainer.max_epochs", "1", *quick]) == 0
-    last = str(folder / "parts" / "checkpoints" / "last.ckpt")
     # the schedule follows the number of epochs, so only the data and the counters are compared
-    more = ["--trainer.max_epochs", "2", "--ckpt_path", last]
+    more = ["--trainer.max_epochs", "2", "--resume"]
     assert main(["fit", "-c", config, "--name", "parts", *more, *quick]) == 0
     ends = [torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True) for name in ("small", "parts")]
     assert ends[0]["global_step"] == ends[1]["global_step"]

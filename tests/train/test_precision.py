@@ -68,8 +68,7 @@ def test_training_in_float64(place: Path, capsys: pytest.CaptureFixture[str], mo
     with pytest.raises(RuntimeError, match="stop"):
         main([*fit, "--name", "parts"])
     monkeypatch.setattr(PotentialModule, "training_step", step)
-    last = checkpoint_path("runs/parts", "last")
-    assert main([*fit, "--name", "parts", "--ckpt_path", str(last)]) == 0
+    assert main([*fit, "--name", "parts", "--resume"]) == 0
     whole, parts = (read_checkpoint(checkpoint_path(f"runs/{name}", "last")) for name in ("whole", "parts"))
     for part in ("state_dict", "current_model_state"):
         assert whole[part].keys() == parts[part].keys()
@@ -77,7 +76,7 @@ def test_training_in_float64(place: Path, capsys: pytest.CaptureFixture[str], mo
         weights = [value for value in whole[part].values() if value.is_floating_point()]
         assert all(value.dtype == torch.float64 for value in weights)
         assert sum(not torch.equal(value, value.float().double()) for value in weights) > 5
-    assert load_potential(last).dtype == torch.float64
+    assert load_potential(checkpoint_path("runs/parts", "last")).dtype == torch.float64
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-true", "bf16-true"])
