@@ -28,7 +28,8 @@ from .layers.radial.distance_transform import AgnesiTransform
 from .layers.radial.module import BesselBasis, RadialBasis, RadialNetwork
 from .layers.radial.repulsion import ZBL
 from .layers.radial.tabled_basis import KnotBasis, TabledBasis
-from .layers.radial_table.module import RadialTable, TableError
+from .layers.radial_table.errors import TableError
+from .layers.radial_table.module import RadialTable
 from .layers.reshape.module import Extract, ExtractIr, Identity, Merge, Separable, Sort, Split
 from .layers.rotation.module import EdgeFrame, RotateFeatures, WignerD
 from .layers.so2.module import SO2Convolution, SO2Linear

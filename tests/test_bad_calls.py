@@ -113,7 +113,7 @@ CASES: dict[str, Case] = {
         "num_weights": "count", "num_basis": "width", "cutoff": "positive", "hidden": "widths", "p": "power"}),
     "RadialTable": Case(nn.RadialTable, {"network": nn.RadialNetwork(3)}, {
         "network": "function", "cutoff": "positive", "knots": "knots", "tolerance": "positive",
-        "interpolation": "choice", "start": "size", "open_end": "flag"}),
+        "open_end": "flag"}),
     "TabledBasis": Case(nn.TabledBasis, {"basis": nn.BesselBasis()}, {
         "basis": "module", "cutoff": "positive", "knots": "knots"}),
     "AgnesiTransform": Case(nn.AgnesiTransform, {"species": [1, 8]}, {
@@ -307,7 +307,6 @@ TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("GatedNonlinearity.forward", "residual"): lambda value: value is None,
     ("RadialTable", "cutoff"): lambda value: value is None,  # that of the network
     ("RadialTable", "tolerance"): lambda value: value is None,
-    ("RadialTable", "start"): lambda value: isinstance(value, float) and value == 2.5,
     ("compress", "species"): lambda value: value is None,  # all
     ("RadialTable.forward of functions", "basis"): lambda value: True,  # not read
     ("TensorSquare of irreps_out", "irreps_out"): lambda value: value is None,  # the irreps of the full product

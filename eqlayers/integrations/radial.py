@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,19 +17,11 @@ from torch import Tensor, nn
 
 from ..core.errors import EqlayersError
 from ..core.torch_internals import is_plain
-from ..layers.radial.knots import Kept, may_be_kept, spline
-from ..layers.radial.lower import INTERPOLATIONS
-from ..layers.radial.tabled_basis import Knots, by_coefficients, check_end, in_a_row, keeps_coefficients
-from ..layers.radial_table.module import (
-    Errors,
-    RadialTable,
-    TableError,
-    fewest_knots,
-    in_float64,
-    through_float64,
-    with_tensors,
-    worst_of,
-)
+from ..layers.radial.knots import Knots, rows_of
+from ..layers.radial.spline_table import SplineTable, may_be_kept
+from ..layers.radial.tabled_basis import KnotBasis
+from ..layers.radial_table.errors import Errors, TableError, fewest_knots, worst_of
+from ..layers.radial_table.module import RadialTable, in_float64
 from ..layers.tensor_product.tabled_weights import TabledWeights
 from .radial_families import FAMILIES, Ends, Family, refuse_calls, refuse_holder
 from .replacement import Replacement
@@ -39,12 +31,12 @@ from .structure import Place
 NEAREST = 1e-9
 #: Most bytes of the tables of one network, for all pairs of species that occurred; beyond, it runs at every edge.
 MOST_BYTES = 1 << 29
-#: Tolerance below which live tables are no coefficients, whose slopes in float32 are 1e-5 off.
+#: Tolerance below which tables of training steps keep the digits of slopes in float32.
 _FINE = 5e-5
 
 
 class _Composite(nn.Module):
-    """Weights ``[N, W]`` of lengths ``[N]``, and of the species at both ends if the network depends on them."""
+    """Weights ``[N, W]`` of lengths ``[N]``, or of lengths and pairs of species ``[N, 2]`` if it depends on these."""
 
     species: Tensor | None
 
@@ -62,14 +54,17 @@ class _Composite(nn.Module):
         self.functions, self.factor = family.functions, factor
         self.joined = nn.ModuleList(getattr(block, name) for name in family.joined if hasattr(block, name))
         self.register_buffer("species", species, persistent=False)
+        self.pairs = None if species is None else _some_pairs(species, bool(self.joined))
 
-    def forward(self, lengths: Tensor, first: Tensor | None = None, second: Tensor | None = None) -> Tensor:
-        like = next(self.network.parameters(), lengths)
+    def forward(self, handed: Tensor) -> Tensor:
+        like = next(self.network.parameters(), handed)
+        lengths = handed if handed.ndim == 1 else handed[:, 0]
         lengths = torch.where(lengths.abs() < NEAREST, NEAREST, lengths)
-        if self.species is None or first is None or second is None:
+        if self.species is None or self.pairs is None:
             functions = self.functions(self.embedding, lengths)
         else:
-            ends = Ends(first, second, self.species)
+            pairs = torch.full_like(lengths, self.pairs[0]) if handed.ndim == 1 else handed[:, 1].detach()
+            ends = Ends(pairs.long() // len(self.species), pairs.long() % len(self.species), self.species)
             functions = self.functions(self.embedding, lengths, ends)
             maps = [one(ends.one_hot(like)) for one in self.joined]
             functions = torch.cat([functions.to(like.dtype), *(m[e] for m, e in zip(maps, ends, strict=False))], 1)
@@ -77,68 +72,17 @@ class _Composite(nn.Module):
         return weights
 
 
-def _of_pair(network: Callable[..., Tensor], code: int, species: int) -> Callable[[Tensor], Tensor]:
-    """The function of lengths between two of so many species."""
-    ends = divmod(code, species)
-    return lambda lengths: network(lengths, *(torch.full_like(lengths, one, dtype=torch.int64) for one in ends))
+def of_pairs(network: _Composite, pairs: Sequence[int] | None) -> list[Callable[[Tensor], Tensor]]:
+    """A network as functions of lengths alone, one for each pair of species if it depends on them."""
+
+    def of_pair(pair: int) -> Callable[[Tensor], Tensor]:
+        return lambda lengths: network(torch.stack([lengths, torch.full_like(lengths, pair)], 1))
+
+    return [network] if pairs is None else [of_pair(pair) for pair in pairs]
 
 
-class PairTable(nn.Module):
-    """Tables of a network that depends on the species at both ends of an edge: one for each pair that has come.
-
-    Attributes:
-        knots: Are to be set; errors of some pairs are looked at.
-    """
-
-    def __init__(self, network: _Composite, cutoff: float, open_end: bool) -> None:
-        super().__init__()
-        self.network = network
-        self.tried = _some_pairs(network.species, bool(network.joined))
-        like = next(network.network.parameters())
-        self.knots = Knots(16, cutoff, end="open" if open_end else "level").to(like.device)
-        ends = self.exact()[0](self.knots.ends()).detach()
-        if not open_end:
-            check_end(ends, cutoff)
-        self.width = ends.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the tables, equal to the dtype of the weights."""
-        return next(self.network.network.parameters()).dtype
-
-    @property
-    def bytes_of_pair(self) -> int:
-        """Bytes of a table."""
-        return self.knots.rows * self.width * self.dtype.itemsize
-
-    def exact(self) -> list[Callable[[Tensor], Tensor]]:
-        """Compute exactly, in float64, for some pairs: the lightest and the heaviest atoms, and one between."""
-        return self.of_pairs(in_float64(self.network), self.tried)
-
-    def of_pairs(self, network: Callable[..., Tensor], codes: Iterable[int]) -> list[Callable[[Tensor], Tensor]]:
-        """The functions of lengths, from one of lengths and species."""
-        assert self.network.species is not None
-        return [_of_pair(network, code, len(self.network.species)) for code in codes]
-
-    def at_edges(self, handed: Tensor) -> Tensor:
-        """``[E, 2]`` lengths and pairs of species to the weights that the network gives."""
-        species = self.network.species
-        assert species is not None
-        codes = handed[:, 1].detach().long()
-        weights: Tensor = self.network(handed[:, 0], codes // len(species), codes % len(species))
-        return weights
-
-    def made_of(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The tables of pairs, one after the other, from parameters and buffers of the network, and the pairs."""
-        *weights, codes = tensors
-        functions = self.of_pairs(with_tensors(self.network, weights), codes.tolist())
-        parts = (self.knots.table(self.knots.at, function) for function in functions)
-        return in_a_row(parts, len(codes), self.knots.count, self.dtype)
-
-
-def _some_pairs(species: Tensor | None, ordered: bool) -> list[int]:
-    """Codes of pairs of light and of heavy atoms, of one of each, and of one between."""
-    assert species is not None
+def _some_pairs(species: Tensor, ordered: bool) -> list[int]:
+    """Pairs of the lightest and the heaviest atoms, of one of each, and of one between, each as one number."""
     order, count = species.argsort().tolist(), len(species)
     some = {order[0], order[-1]}
     pairs = {(a, b) for a in some for b in some if ordered or a <= b}
@@ -146,32 +90,35 @@ def _some_pairs(species: Tensor | None, ordered: bool) -> list[int]:
 
 
 class _Shared:
-    """The places where lengths of one call read the tables: the same for all networks of a model."""
+    """Intervals and coefficients of the edges of one call: the same for all networks of a model."""
 
     def __init__(self) -> None:
         self.last: tuple[Any, ...] = (None, None, None, torch.empty(0, dtype=torch.int64))
 
-    def of(self, table: RadialTable | PairTable, handed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Intervals and coefficients, and pairs; intervals are among the tables of all these, which have come.
+    def of(self, knots: Knots, handed: Tensor) -> KnotBasis:
+        """Intervals and coefficients of edges in the tables of all pairs of species that have occurred.
 
         What is read and set is one tuple, so that threads may share a model.
 
         Args:
-            table: Of any of the networks.
+            knots: Of any of the networks.
             handed: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
         """
-        *kept, pairs = self.last
-        known, interval, coefficients = (None if one is None else one() for one in kept)
-        if known is handed and interval is not None and coefficients is not None:
-            return interval, coefficients, pairs
-        if table.knots.at.device != handed.device:
-            table.knots.to(handed.device)
-        interval, coefficients = table.knots(handed[:, 0])
-        if handed.shape[1] > 1:
-            places, pairs = _among(pairs.to(handed.device), handed[:, 1].detach().long())
-            interval = interval + places * table.knots.count
-        self.last = (*map(weakref.ref, (handed, interval, coefficients)), pairs)
-        return interval, coefficients, pairs
+        *references, pairs = self.last
+        known, interval, coefficients = (None if one is None else one() for one in references)
+        by_pairs = handed.shape[1] > 1
+        if known is not handed or interval is None or coefficients is None:
+            if knots.at.device != handed.device:
+                knots.to(handed.device)
+            interval, coefficients = knots(handed[:, 0])
+            if by_pairs:
+                index, pairs = _among(pairs.to(handed.device), handed[:, 1].detach().long())
+                interval = interval + index * knots.count
+            self.last = (*map(weakref.ref, (handed, interval, coefficients)), pairs)
+        functions, count = knots.at, len(pairs) if by_pairs else 1
+        if by_pairs:
+            functions = torch.stack([functions.repeat(count), pairs.double().repeat_interleave(knots.count)], 1)
+        return KnotBasis(interval, coefficients, functions, knots.count, knots.end, count, knots.kink)
 
     def __deepcopy__(self, memo: Any) -> _Shared:
         return memo.setdefault(id(self), _Shared())
@@ -181,12 +128,12 @@ class _Shared:
 
 
 def _among(pairs: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """The place of every code among those that have come, these included; and those."""
-    places = torch.searchsorted(pairs, codes)
-    if pairs.numel() == 0 or bool((pairs[places.clamp(max=len(pairs) - 1)] != codes).any()):
+    """The index of every pair of species among all that have occurred, these included; and those."""
+    index = torch.searchsorted(pairs, codes)
+    if pairs.numel() == 0 or bool((pairs[index.clamp(max=len(pairs) - 1)] != codes).any()):
         pairs = torch.unique(torch.cat([pairs, codes]))
-        places = torch.searchsorted(pairs, codes)
-    return places, pairs
+        index = torch.searchsorted(pairs, codes)
+    return index, pairs
 
 
 class _BeforeEnvelope(TabledWeights):
@@ -222,61 +169,40 @@ class TabledRadial(Replacement):
         original: The network.
         table: Of the network and the functions before it.
         shared: Of all networks of a model.
-        kind: 'weights' that a convolution reads; those 'before envelope', by which a block multiplies them; or
+        use: 'weights' that a convolution reads; those 'before envelope', by which a block multiplies them; or
             'numbers', one or few for each edge, which are stored.
-        fine: Whether the digits of coefficients do not keep the tolerance.
+        fine: Whether slopes of tables of training steps keep the digits of float32.
     """
 
-    _kept: Kept
-
     def __init__(
-        self,
-        original: nn.Module,
-        table: RadialTable | PairTable,
-        shared: _Shared,
-        kind: str = "weights",
-        fine: bool = False,
+        self, original: nn.Module, table: RadialTable, shared: _Shared, use: str = "weights", fine: bool = False
     ) -> None:
         super().__init__()
         mirror(self, original)
-        vars(self).update(_table=table, _shared=shared, _kind=kind, _fine=fine, _kept=Kept())  # of weights of now
+        splines = SplineTable(precise=fine, on_gpus=True)
+        vars(self).update(_table=table, _shared=shared, _use=use, _splines=splines)
         self.stand_in_for(original)
 
     def forward(self, lengths: Tensor) -> TabledWeights | Tensor:
-        """``[E, 1]`` lengths, or more columns if the table is for pairs of species, to the weights of their edges."""
-        table, shared = vars(self)["_table"], vars(self)["_shared"]
-        made = (self._of_pairs if isinstance(table, PairTable) else self._of_lengths)(table, shared, lengths)
-        kind = vars(self)["_kind"]
-        if isinstance(made, Tensor):
-            return made
-        if kind == "before envelope":
-            return _BeforeEnvelope(*made)
-        return made.weights() if kind == "numbers" else made
+        """``[E, 1]`` lengths, or more columns if the table is for pairs of species, to the weights of their edges.
 
-    def _of_lengths(self, table: RadialTable, shared: _Shared, lengths: Tensor) -> TabledWeights:
-        """Read a table, which is made anew in training, in a transform, or if the weights have changed.
-
-        Weights are compared by value: averages of weights are put in and out without a trace.
+        Tables of pairs are of those that have occurred; the network runs at every edge while it is trained, or if these
+        tables are too large.
         """
-        knots, of = table.knots, _tensors(table)
-        interval, coefficients, _ = shared.of(table, lengths)
-        if may_be_kept(of, self.training):
-            return _by_rows(self._kept(of, table.made_of), interval, coefficients)
-        network, dtype = through_float64(table.network), of[0].dtype
-        fine = vars(self)["_fine"] and dtype is not torch.float64
-        if knots.kink is not None or fine or not keeps_coefficients(knots.count, dtype):
-            return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
-        return by_coefficients(spline(network(knots.at), knots.end).to(dtype), interval, coefficients, knots.count)
-
-    def _of_pairs(self, table: PairTable, shared: _Shared, lengths: Tensor) -> TabledWeights | Tensor:
-        """Read tables of the pairs that have occurred; run the network if weights are trained or tables too large."""
-        handed, of = lengths[:, :2], _tensors(table)
-        if not (may_be_kept(of, self.training) and is_plain([handed], observed=True)):
-            return table.at_edges(handed)
-        interval, coefficients, pairs = shared.of(table, handed if lengths.shape[1] > 2 else lengths)
-        if len(pairs) * table.bytes_of_pair > MOST_BYTES:
-            return table.at_edges(handed)
-        return _by_rows(self._kept([*of, pairs], table.made_of), interval, coefficients)
+        table: RadialTable = vars(self)["_table"]
+        use, tensors = vars(self)["_use"], table.tensors
+        handed = lengths[:, :2] if lengths.shape[1] > 2 else lengths
+        by_pairs = handed.shape[1] > 1
+        if by_pairs and not (may_be_kept(tensors, self.training) and is_plain([handed], observed=True)):
+            weights: Tensor = table.network(handed)
+            return weights
+        at = vars(self)["_shared"].of(table.knots, handed)
+        if by_pairs and rows_of(at.pairs * at.knots) * table.width * table.dtype.itemsize > MOST_BYTES:
+            return table.network(handed)
+        made = vars(self)["_splines"](at, table.rows, tensors, self.training, table.dtype)
+        if use == "before envelope":
+            return _BeforeEnvelope(*made)
+        return made.weights() if use == "numbers" else made
 
     def extra_repr(self) -> str:
         """Knots, and when the table is made."""
@@ -288,15 +214,7 @@ class TabledRadial(Replacement):
             (True, False): "for each pair of species that comes, kept while its weights stay",
             (True, True): "for pairs of species; the network runs at every edge while its weights are trained",
         }
-        return f"{table.knots.extra_repr()}, {when[isinstance(table, PairTable), live]}"
-
-
-def _tensors(table: Any) -> list[Tensor]:
-    return [*table.network.parameters(), *table.network.buffers()]
-
-
-def _by_rows(rows: Tensor, interval: Tensor, coefficients: Tensor) -> TabledWeights:
-    return TabledWeights(rows, interval, coefficients.to(rows.dtype), INTERPOLATIONS["spline"].orders)
+        return f"{table.knots.extra_repr()}, {when[table.network.pairs is not None, live]}"
 
 
 def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
@@ -305,9 +223,8 @@ def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
     like = next(trial.network.parameters(), torch.empty(0))
     lengths = torch.linspace(0.1, 0.9, 5, dtype=torch.float64, device=like.device) * cutoff
     devices = [like.device] if like.device.type == "cuda" else []
-    ends = () if whole.species is None else torch.zeros(2, 5, dtype=torch.int64, device=like.device)
     with torch.random.fork_rng(devices), torch.no_grad():
-        weights = [trial.train(mode)(lengths.to(like.dtype), *ends) for mode in (True, True, False)]
+        weights = [trial.train(mode)(lengths.to(like.dtype)) for mode in (True, True, False)]
     return None if all(torch.equal(weights[0], other) for other in weights) else "gives other weights in training mode"
 
 
@@ -346,20 +263,6 @@ def tables(
             yield from _of_embedding(family, embedding, places, done, tolerance)
 
 
-def _knots(made: Sequence[RadialTable | PairTable], tolerance: float) -> list[TableError]:
-    """Give all tables the knots that keep the tolerance in each, and say the errors of each."""
-    if not made:
-        return []
-    exact = [[in_float64(one.network)] if isinstance(one, RadialTable) else one.exact() for one in made]
-    bound = tolerance if isinstance(made[0], RadialTable) else 0.8 * tolerance  # of the pairs that are not tried
-    errors = Errors([function for some in exact for function in some], bound)
-    like = next(made[0].parameters())
-    knots = fewest_knots(made[0].knots, like.dtype, errors)
-    for one in made:
-        one.knots = knots
-    return [worst_of(errors.by_function[function] for function in some).error for some in exact]
-
-
 def _of_embedding(
     family: Family,
     embedding: nn.Module,
@@ -380,7 +283,7 @@ def _of_embedding(
         reason = reason or refuse_holder(embedding, block)
     if len({block._modules[radial] for block in blocks}) < len(blocks) or not blocks:
         reason = reason or "belongs to radial networks that are shared, or to none"
-    made: list[tuple[nn.Module, RadialTable | PairTable, str]] = []
+    made: list[tuple[nn.Module, RadialTable, str]] = []
     shared, later = _Shared(), not reason and family.later(embedding)
     species = None if reason else family.species(embedding, blocks, list(places))
     try:
@@ -394,22 +297,30 @@ def _of_embedding(
             reason = reason or refuse_calls(embedding, network) or _refuse_modes(whole, cutoff)
             if reason:
                 break
-            kind = "numbers" if name != radial else "before envelope" if later else "weights"
-            if species is None:
-                made.append((network, RadialTable(whole, cutoff, open_end=later), kind))
-            else:
-                made.append((network, PairTable(whole, cutoff, later), kind))
-        errors = _knots([table for _, table, _ in made], tolerance)
+            use = "numbers" if name != radial else "before envelope" if later else "weights"
+            made.append((network, RadialTable(whole, cutoff, open_end=later), use))
+        errors = _set_knots([table for _, table, _ in made], tolerance) if made else []
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"gives no table: {error}"
     if reason:
         yield Tabled(embedding, places[embedding], reason=reason)
         return
-    fine = tolerance < _FINE
-    for (network, table, kind), off in zip(made, errors, strict=True):
-        new = TabledRadial(network, table, shared, kind, fine)
+    for (network, table, use), off in zip(made, errors, strict=True):
+        new = TabledRadial(network, table, shared, use, tolerance < _FINE)
         yield Tabled(network, places[network], new, off, table.knots.count)
     pairs = None
     if species is not None:
         pairs = "ordered" if any(hasattr(block, name) for block in blocks for name in family.joined) else "either order"
     yield Tabled(embedding, places[embedding], TabledEmbedding(family, embedding, factor, pairs))
+
+
+def _set_knots(tables: Sequence[RadialTable], tolerance: float) -> list[TableError]:
+    """Give all tables the knots that keep the tolerance in each, and return the errors of each."""
+    networks: list[Any] = [in_float64(table.network) for table in tables]
+    exact = [of_pairs(network, network.pairs) for network in networks]
+    bound = tolerance if networks[0].pairs is None else 0.8 * tolerance  # of the pairs that are not tried
+    errors = Errors([function for some in exact for function in some], bound)
+    knots = fewest_knots(tables[0].knots, tables[0].dtype, errors)
+    for table in tables:
+        table.knots = knots
+    return [worst_of(errors.by_function[function] for function in some).error for some in exact]

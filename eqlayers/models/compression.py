@@ -14,19 +14,12 @@ from torch import Tensor
 from ..atoms.elements import read_species, symbols_of
 from ..core.checks import check_integer, check_module, check_number, check_optional
 from ..core.errors import ConfigError
-from ..layers.radial.knots import gradients
-from ..layers.radial.module import KeepsTable, ScalarNetwork
-from ..layers.radial.tabled_basis import (
-    MOST_KNOTS,
-    Knots,
-    TabledBasis,
-    cutoff_of,
-    end_of,
-    in_a_row,
-    pair_codes,
-    pair_ends,
-)
-from ..layers.radial_table.module import Errors, TableError, fewest_knots, in_float64, table_error, worst_of
+from ..layers.radial.knots import MOST_KNOTS, Knots, cutoff_of, end_of
+from ..layers.radial.module import ScalarNetwork
+from ..layers.radial.spline_table import tabulate
+from ..layers.radial.tabled_basis import TabledBasis, pair_codes, pair_ends
+from ..layers.radial_table.errors import Errors, TableError, fewest_knots, gradients, worst_of
+from ..layers.radial_table.module import in_float64
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 MOST_SPECIES = 12  # 78 pairs, each with a table of its own for every network
@@ -109,7 +102,7 @@ def compress(
         >>> decompress(potential)
     """
     check_module("model", model)
-    wanted = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
+    tolerance = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
     count = check_optional(lambda name, value: check_integer(name, value, 6, MOST_KNOTS), "knots", knots)
     owners = list(_owners(model))
     if not owners:
@@ -118,34 +111,13 @@ def compress(
             f"{type(model).__name__} without. Give a network's RadialTable to its convolutions by hand."
         )
     with gradients():
-        made = [_make(name, owner, wanted, count, species) for name, owner in owners]
+        made = [_freeze(name, owner, tolerance, count, species) for name, owner in owners]
     for owner, basis, tables, rows in made:  # all of them, or none
         owner.basis = basis
         _note(owner, rows[0].knots)
         for network, table in tables:
             network.table = table
     return CompressionReport(tuple(row for one in made for row in one.rows))
-
-
-def thaw(model: torch.nn.Module) -> None:
-    """Make the tables of a compressed model in every call again, with as many knots."""
-    for _, owner in _owners(check_module("model", model)):
-        for _, network in _networks(owner):
-            network.table = None
-        if isinstance(owner.basis, TabledBasis):
-            owner.basis.pairs = None
-
-
-def radial_errors(model: torch.nn.Module, knots: int, interpolation: str = "spline") -> TableError:
-    """Largest errors of tables of the radial networks of a model, whose radial functions do not depend on species."""
-    errors = []
-    for _, owner in _owners(check_module("model", model)):
-        basis = in_float64(owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis)
-        axis = Knots(knots, cutoff_of(basis, None), 0.0, interpolation, end_of(basis))
-        axis = axis.to(next(owner.parameters()).device)
-        for _, network in _networks(owner):
-            errors.append(table_error(axis, _of_lengths(in_float64(network), basis, None, None), _dtype(network)))
-    return worst_of(errors).error
 
 
 def decompress(model: torch.nn.Module) -> None:
@@ -160,34 +132,37 @@ def decompress(model: torch.nn.Module) -> None:
         A model and back, an example: :func:`compress`.
     """
     for _, owner in _owners(check_module("model", model)):
-        if isinstance(owner.basis, TabledBasis) and any(network.table is not None for _, network in _networks(owner)):
-            _take_out(owner, None if owner.basis.live is None else int(owner.basis.live))
+        if isinstance(owner.basis, TabledBasis) and _is_frozen(owner):
+            _set_knots(owner, None if owner.basis.live is None else int(owner.basis.live))
 
 
-def _take_out(owner: Any, knots: int | None) -> None:
-    """Frozen tables; with so many knots live ones stay."""
+def set_knots(model: torch.nn.Module, knots: int | None) -> None:
+    """Run the radial networks of a model at so many knots, or, with None, at every edge; frozen tables go."""
+    for _, owner in _owners(model):
+        _set_knots(owner, knots)
+
+
+def _set_knots(owner: Any, knots: int | None) -> None:
     for _, network in _networks(owner):
         network.table = None
-    if isinstance(owner.basis, TabledBasis):
-        plain, device = owner.basis.basis, owner.basis.functions.device
-        owner.basis = plain if knots is None else TabledBasis(plain, knots).to(device)
+    basis = _basis(owner)
+    owner.basis = basis if knots is None else TabledBasis(basis, knots).to(next(owner.parameters()).device)
     _note(owner, knots)
 
 
 def without_tables(model: Model) -> Model:
-    """The model, or a copy of it without tables if it has any, made in every call or once."""
+    """The model, or a copy of it without tables if it has any."""
     if not any(isinstance(owner.basis, TabledBasis) for _, owner in _owners(model)):
         return model
     copied = copy.deepcopy(model)
-    for _, owner in _owners(copied):
-        _take_out(owner, None)
+    set_knots(copied, None)
     return copied
 
 
 def expect_tables(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
     """Make room for the tables that a state dict holds."""
     for name, module in model.named_modules():
-        if isinstance(module, (KeepsTable, TabledBasis)):
+        if isinstance(module, ScalarNetwork | TabledBasis):
             module.make_room(state, f"{name}." if name else "")
 
 
@@ -195,7 +170,7 @@ def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Modules that hand a basis of edges to radial networks, by path."""
     for name, module in model.named_modules():
         basis = getattr(module, "basis", None)
-        if isinstance(module, KeepsTable | TabledBasis) or not isinstance(basis, torch.nn.Module):
+        if isinstance(module, ScalarNetwork | TabledBasis) or not isinstance(basis, torch.nn.Module):
             continue
         if cutoff_of(basis, None) is not None and any(True for _ in _networks(module)):
             yield name, module
@@ -207,8 +182,17 @@ def _networks(owner: torch.nn.Module) -> Iterator[tuple[str, ScalarNetwork]]:
             yield name, module
 
 
-class _Made(NamedTuple):
-    """The parts for one owner: its basis, the table of each network, and their rows of the report."""
+def _basis(owner: Any) -> Any:
+    """The functions of edges without tables."""
+    return owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis
+
+
+def _is_frozen(owner: torch.nn.Module) -> bool:
+    return any(network.table is not None for _, network in _networks(owner))
+
+
+class _Frozen(NamedTuple):
+    """New parts of one owner: its basis, the table of each network, and their rows of the report."""
 
     owner: Any
     basis: TabledBasis
@@ -216,40 +200,38 @@ class _Made(NamedTuple):
     rows: list[CompressionRow]
 
 
-def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int | str] | None) -> _Made:
+def _freeze(
+    prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int | str] | None
+) -> _Frozen:
     """The tables of the networks of one owner, which stays as it is."""
-    plain = owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis
-    basis, transform = in_float64(plain), in_float64(getattr(owner, "transform", None))
-    networks = {name: (network, in_float64(network)) for name, network in _networks(owner)}
-    device = next(owner.parameters()).device
+    basis, transform = in_float64(_basis(owner)), in_float64(getattr(owner, "transform", None))
+    networks, device = dict(_networks(owner)), next(owner.parameters()).device
+    dtype = next(iter(networks.values())).weights[-1].dtype
     known = getattr(owner, "species", ())
     if not known and transform is None:  # a network of the user's, with one table for all pairs
         species = known = (1,)
     codes = _codes(known, species, transform is not None).to(device)
-    pairs = [None] if transform is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
-
-    def functions(network: Any) -> list[Callable[[Tensor], Tensor]]:
-        """The functions of lengths, for each pair of species."""
-        return [_of_lengths(network, basis, transform, pair) for pair in pairs]
-
-    exact = {name: functions(network) for name, (_, network) in networks.items()}
-    errors = Errors([function for some in exact.values() for function in some], tolerance)
-    knots = Knots(count or 16, cutoff_of(plain, None), end=end_of(plain)).to(device)
-    dtype = _dtype(next(network for network, _ in networks.values()))
+    pairs = [()] if transform is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
+    exact = {
+        name: [_of_lengths(in_float64(network), basis, transform, pair) for pair in pairs]
+        for name, network in networks.items()
+    }
+    errors = Errors([function for some in exact.values() for function in some], math.inf if count else tolerance)
+    knots = Knots(count or 16, cutoff_of(basis, None), end_of(basis)).to(device)
     if count is None:
         knots = fewest_knots(knots, dtype, errors)
     else:
-        errors.tolerance = math.inf
         errors(knots, dtype)
-    made = _Made(owner, TabledBasis(plain, knots.count).to(device), [], [])
-    made.basis.pairs = None if transform is None else codes
+    made = _Frozen(owner, TabledBasis(_basis(owner), knots.count).to(device), [], [])
+    at = made.basis(knots.at[:0])._replace(kink=knots.kink)
+    if transform is not None:
+        made.basis.pairs, at = codes, at._replace(functions=made.basis.at_pairs(transform, codes))
     if isinstance(owner.basis, TabledBasis):
-        frozen = any(network.table is not None for _, network in _networks(owner))
-        made.basis.live = owner.basis.live if frozen else torch.tensor(owner.basis.knots.count, device=device)
-    for name, (network, _) in networks.items():
+        live = torch.tensor(owner.basis.knots.count, device=device)
+        made.basis.live = owner.basis.live if _is_frozen(owner) else live
+    for name, network in networks.items():
         with torch.no_grad():
-            parts = (knots.table(knots.at, one) for one in exact[name])
-            table = in_a_row(parts, len(pairs), knots.count, dtype)
+            table = tabulate(at, network.rows, list(network.weights), dtype)
         path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
         made.tables.append((network, table))
         error = worst_of(errors.by_function[function] for function in exact[name]).error
@@ -257,19 +239,12 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
     return made
 
 
-def _dtype(network: ScalarNetwork) -> torch.dtype:
-    return network.weights[-1].dtype
-
-
-def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, int] | None) -> Callable[[Tensor], Tensor]:
+def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
     """A radial network as a function of lengths alone, between two species if it depends on them."""
 
     def run(lengths: Tensor) -> Any:
-        if pair is None:
-            functions = basis(lengths)
-        else:
-            ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in pair)
-            functions = basis(lengths, transform.between(lengths, *ends))
+        ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in pair)
+        functions = basis(lengths, transform.between(lengths, *ends)) if pair else basis(lengths)
         return ScalarNetwork.forward(network, functions)  # of functions; the network of a step takes lengths
 
     return run

@@ -129,8 +129,8 @@ def test_radial_table() -> None:
         return torch.stack([r.sin(), (2 * r).cos() * r], 1)
 
     r = torch.linspace(0.0, 3.99, 57, dtype=torch.float64)
-    layer = nn.RadialTable(function, 4.0, 16, interpolation="quintic", open_end=True)
-    close(layer(r).weights(), definition("radial_table").quintic(function, r, 0.0, 4.0, 16), 1e4)
+    layer = nn.RadialTable(function, 4.0, 16, open_end=True)
+    close(layer(r).weights(), definition("radial_table").cubic_spline(function, r, 4.0, 16), 1e4)
 
 
 ALL_MODES = [

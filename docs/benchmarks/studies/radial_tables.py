@@ -48,9 +48,9 @@ from eqlayers.bench.report import Layout, same, table_of
 from eqlayers.bench.results import OURS, Record, Say, Table, goal, quiet
 from eqlayers.bench.step import LoadBatch
 from eqlayers.cli.main import molecules
-from eqlayers.layers.radial.lower import INTERPOLATIONS
+from eqlayers.layers.radial_table.errors import TableError
 from eqlayers.models import Potential, compress, load_potential
-from eqlayers.models.compression import radial_errors, without_tables
+from eqlayers.models.compression import without_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,22 +120,23 @@ def measure_potential(name: str, make: Make, fields: Mapping[str, Any], series: 
 
 
 def errors_by_knots(name: str, make: Make, tried: Sequence[int], atoms: int) -> list[Record]:
-    """Errors of weights and slopes for every interpolation; of energies and forces for the one of models."""
+    """Errors of weights and slopes, in float64, and of energies and forces."""
     rows: list[Record] = []
     place, exact = cluster(atoms, make()), {dtype: make().to(dtype).eval() for dtype in (torch.float64, torch.float32)}
     right = {dtype: run(Entrant("", PEER, one, evaluate_potential(place)), False) for dtype, one in exact.items()}
     for count in tried:
-        for way in INTERPOLATIONS:
-            errors_of_weights = radial_errors(exact[torch.float64], count, way)
-            row: Record = {"network": name, "knots": count, "interpolation": way, **errors_of_weights._asdict()}
-            row |= dict.fromkeys(("energy64", "forces64", "energy32", "forces32"))
-            for dtype, wanted in right.items() if way == "spline" else ():
-                other = make().to(dtype).eval()
-                compress(other, knots=count)
-                errors = gap(run(Entrant("", EXACT, other, evaluate_potential(place)), False), wanted)
-                bits = "64" if dtype == torch.float64 else "32"
-                row |= {f"{part}{bits}": errors[part] for part in ("energy", "forces")}
-            rows.append(row)
+        row: Record = {"network": name, "knots": count}
+        for dtype, wanted in right.items():
+            other = make().to(dtype).eval()
+            report = compress(other, knots=count)
+            errors = gap(run(Entrant("", EXACT, other, evaluate_potential(place)), False), wanted)
+            bits = "64" if dtype == torch.float64 else "32"
+            row |= {f"{part}{bits}": errors[part] for part in ("energy", "forces")}
+            if dtype == torch.float64:
+                row |= TableError(
+                    *(max(part) for part in zip(*(one.error for one in report.rows), strict=True))
+                )._asdict()
+        rows.append(row)
     return rows
 
 
@@ -203,7 +204,7 @@ def _shares(row: Record) -> str:
 
 def _by_knots(result: Record) -> list[Table]:
     units = {"energy": "eV an atom", "forces": "eV/A"}
-    columns = same("network", "interpolation", ">knots") | {">weights": "values: error", ">slopes": "slopes: error"}
+    columns = same("network", ">knots") | {">weights": "values: error", ">slopes": "slopes: error"}
     columns |= {f">{unit}, float{bits}": f"{part}{bits}: error" for bits in (64, 32) for part, unit in units.items()}
     note = "Weights and slopes: relative to the largest, in float64. Energies and forces: of the whole potential."
     return [table_of("errors by knots", columns, result["errors"], note)]
@@ -216,13 +217,11 @@ def figures(result: Record) -> dict[str, Figure]:
     rows = result["errors"]
     labels = {"slopes": "error of slopes / largest slope", "forces64": "error of forces, eV/A"}
     panels = {
-        ("", label): grouped(
-            ((row["network"], row["interpolation"]), (row["knots"], row[part])) for row in rows if row[part] is not None
-        )
+        ("", label): grouped(((row["network"], ""), (row["knots"], row[part])) for row in rows)
         for part, label in labels.items()
     }
     colours = dict(zip(dict.fromkeys(row["network"] for row in rows), cycle(COLOURS.values()), strict=False))
-    return {"tables_errors": draw_panels(panels, "knots", "{}, {}", colours)}
+    return {"tables_errors": draw_panels(panels, "knots", "{}", colours)}
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

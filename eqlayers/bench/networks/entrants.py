@@ -14,7 +14,7 @@ from torch import Tensor
 from ... import models
 from ...integrations import accelerate
 from ...models import Potential, compress
-from ...models.compression import thaw
+from ...models.compression import set_knots
 from ..cases import Refusal, why_refused
 from ..measure import Call
 from ..peers.atoms import Place
@@ -130,8 +130,7 @@ def _native(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Mo
 
 def _live(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
     potential = _native(subject, tables, dtype)
-    compress(potential, knots=tables.knots)
-    thaw(potential)
+    set_knots(potential, tables.knots)
     return potential
 
 

@@ -1,38 +1,103 @@
-"""The rows of a table from values at its knots, and slopes there."""
+"""Equally spaced knots, and cubic splines of the values of functions there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...core.errors import ConfigError
-from ...core.torch_internals import is_plain
+from eqlayers_kernels.forms.formula import Formula
+
+from ...core.checks import check_floating, check_integer, check_number
+from ...core.errors import ConfigError, ShapeError
+from ..base.module import KeepsFloat64
+from ..pointwise.run import run_formula
+from .lower import ORDERS, POLYNOMIALS, coefficients_formula
+
+MOST_KNOTS = 1 << 14
 
 
-def knot_rows(values: Tensor, derivatives: Sequence[Tensor], behind: Sequence[Tensor] = ()) -> Tensor:
-    """Rows ``[..., orders * K, W]`` of a table from ``[..., K, W]`` values and derivatives at its knots.
+class Knots(KeepsFloat64):
+    """Equally spaced lengths from 0 to the cutoff, in Angstrom; ConfigError for arguments out of range.
 
-    Derivatives are of every order that the interpolation needs, in units of the distance of knots; ``behind`` are
-    derivatives at the end of the interval that begins at a knot, if they differ from the next knot's.
+    The offset from a knot is computed in float64, so a length lies in the same interval in every dtype. At the cutoff
+    the function is 0 with its slope (end 'level'), with its curvature, too ('flat'), or anything ('open'); second
+    derivatives may jump at one inner knot, the ``kink``.
     """
+
+    at: Tensor
+    kept_in_float64 = ("at",)
+
+    def __init__(self, count: int, cutoff: float, end: str = "level", kink: int = 0) -> None:
+        super().__init__()
+        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
+        self.count = check_integer("knots", count, 6, MOST_KNOTS, fix="256 is usual.")
+        self.end, self.kink = end, kink
+        self.step = self.cutoff / (self.count - 1)
+        at = torch.linspace(0.0, self.cutoff, self.count, dtype=torch.float64)
+        self.register_buffer("at", at, persistent=False)
+
+    def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Intervals ``[E]`` int64 of lengths ``[E]`` Angstrom, and coefficients ``[E, 4]`` of the rows they read.
+
+        ShapeError or DTypeError for others; negative lengths give NaN.
+        """
+        if check_floating("lengths", lengths, "[E]").ndim != 1:
+            raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
+        end = self.count - 1
+        exact = lengths.double()
+        position = (exact / self.step).clamp(max=end)  # beyond, slopes are 0, too
+        number = position.detach().nan_to_num()
+        factor = torch.where(exact.detach() < 0, math.nan, (number < end).to(lengths.dtype))  # nothing is extrapolated
+        interval = number.floor().clamp(0, end - 1)
+        offset = position - interval
+        operands = (offset.to(lengths.dtype).unsqueeze(1), factor.unsqueeze(1))
+        (coefficients,) = run_formula(_formula(), operands)
+        return interval.long(), coefficients
+
+    def ends(self) -> Tensor:
+        """Lengths ``[6]`` by which functions are judged: from 0 to just before the cutoff, and the cutoff."""
+        return torch.cat([self.cutoff * self.at.new_tensor([0.0, 0.25, 0.5, 0.75, 1 - 1e-4]), self.at[-1:]])
+
+    def extra_repr(self) -> str:
+        """Number and reach."""
+        return f"{self.count} knots from 0 to {self.cutoff:g} A"
+
+
+@torch.compiler.assume_constant_result
+def _formula() -> Formula:
+    """A formula, made outside of the trace of a compiler, which may come first."""
+    return coefficients_formula()
+
+
+def rows_of(knots: int) -> int:
+    """The number of rows of a table, from its number of knots."""
+    return ORDERS * (knots - 1) + len(POLYNOMIALS)
+
+
+def whole(rows: Tensor) -> Tensor:
+    """A table ``[R, W]`` of rows ``[..., 3 * K, W]``, padded by the row that the last interval reads."""
+    return torch.nn.functional.pad(rows.flatten(0, -2), (0, 0, 0, len(POLYNOMIALS) - ORDERS))
+
+
+def spline_rows(values: Tensor, end: str, kink: int = 0) -> Tensor:
+    """Rows ``[..., 3 * K, W]`` of a table of a cubic spline near ``[..., K, W]`` values at knots.
+
+    No row depends on a value beyond a ``kink``; value and slope there are the means of both sides.
+    """
+    if not kink:
+        values, slopes = _at_knots(spline(values, end))
+    else:
+        left = _at_knots(spline(values[..., : kink + 1, :], "open"))
+        right = _at_knots(spline(values[..., kink:, :], end))
+        values, slopes = (
+            torch.cat([a[..., :-1, :], (a[..., -1:, :] + b[..., :1, :]) / 2, b[..., 1:, :]], -2)
+            for a, b in zip(left, right, strict=True)
+        )
     steps = torch.cat([values[..., 1:, :] - values[..., :-1, :], torch.zeros_like(values[..., :1, :])], -2)
-    return torch.stack([*derivatives, values, steps, *behind], -2).flatten(-3, -2)
-
-
-def spline_rows(values: Tensor, end: str, kink: int | None = None) -> Tensor:
-    """Rows of a table of a cubic spline near ``[..., K, W]`` values; no row depends on a value beyond a ``kink``."""
-    if kink is None:
-        return knot_rows(*_at_knots(spline(values, end)))
-    sides = [_at_knots(spline(values[..., : kink + 1, :], "open")), _at_knots(spline(values[..., kink:, :], end))]
-    both = [  # two estimates of the value and of the slope at the kink
-        torch.cat([left[..., :-1, :], (left[..., -1:, :] + right[..., :1, :]) / 2, right[..., 1:, :]], -2)
-        for left, right in zip(*[(one[0], *one[1]) for one in sides], strict=True)
-    ]
-    return knot_rows(both[0], both[1:])
+    return torch.stack([slopes, values, steps], -2).flatten(-3, -2)
 
 
 def spline(values: Tensor, end: str) -> Tensor:
@@ -73,133 +138,35 @@ _SPLINE = (1 / 36, -10 / 36, 54 / 36)
 _CONTINUED = ((20.0, -45.0, 36.0, -10.0), (10.0, -20.0, 15.0, -4.0), (4.0, -6.0, 4.0, -1.0))
 
 
-def _at_knots(coefficients: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _at_knots(coefficients: Tensor) -> tuple[Tensor, Tensor]:
     """Values and slopes at the knots of a spline, from its coefficients."""
     before, at, behind = (coefficients.narrow(-2, n, coefficients.shape[-2] - 2) for n in range(3))
-    return (before + 4 * at + behind) / 6, [(behind - before) / 2]
+    return (before + 4 * at + behind) / 6, (behind - before) / 2
 
 
-def lagrange_rows(values: Tensor) -> Tensor:
-    """Rows of a table of cubics through the four values around each interval, or the first or last four."""
-    near = torch.stack([values.narrow(-2, n, values.shape[-2] - 3) for n in range(4)], -1)
-    ends = values.new_tensor(_FOUR)  # slopes at each of four points
-    first, inner, last = near[..., :1, :, :], near, near[..., -1:, :, :]
-    left = torch.cat([first @ ends[0], inner @ ends[1], last @ ends[2]], -2)
-    right = torch.cat([first @ ends[1], inner @ ends[2], last @ ends[3]], -2)
-    none = torch.zeros_like(values[..., :1, :])
-    return knot_rows(values, [torch.cat([left, none], -2)], [torch.cat([right, none], -2)])
+def cutoff_of(module: object, cutoff: float | None) -> Any:
+    """The cutoff of a module, of its envelope or of its functions; None without."""
+    return _of_end(module, "cutoff", None) if cutoff is None else cutoff
 
 
-#: Slope of a cubic at each of four points, from its values there.
-_FOUR = (
-    (-11 / 6, 3.0, -3 / 2, 1 / 3), (-1 / 3, -1 / 2, 1.0, -1 / 6),
-    (1 / 6, -1.0, 1 / 2, 1 / 3), (-1 / 3, 3 / 2, -3.0, 11 / 6),
-)  # fmt: skip
+def end_of(module: object) -> str:
+    """How the functions of a module end, see `Knots`: 'flat' if they are 0 at the cutoff with two derivatives."""
+    return "flat" if _of_end(module, "continuous", 0) >= 2 else "level"
 
 
-class Kept:
-    """A table that is made again only if the tensors that it depends on have other values.
-
-    Values are compared, not versions: averages of weights are swapped in and out without a new version. Copies keep no
-    table. Gradients reach the tensors: a backward pass that asks for them makes the table once more, with its graph.
-
-    Example:
-        >>> kept, weight, made = Kept(), torch.ones(2), []
-        >>> for factor in (1.0, 1.0, 2.0):
-        ...     rows = kept([factor * weight], lambda tensors: made.append(0) or 3 * tensors[0])
-        >>> len(made), rows.tolist()
-        (2, [6.0, 6.0])
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[list[Tensor], Tensor] | None = None  # set at once, as threads may share a model
-
-    def __call__(self, tensors: Sequence[Tensor], make: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
-        """The table that ``make`` gives for ``tensors``, on which alone it depends."""
-        now = [t.detach() for t in tensors]
-        last = self._last
-        if last is None or not _same(last[0], now):
-            with torch.inference_mode(False), torch.no_grad():
-                last = self._last = [t.clone() for t in now], make(now)
-        graph = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        return _Connected.apply(last[1], make, *tensors) if graph else last[1]
-
-    def __deepcopy__(self, memo: Any) -> Kept:
-        return Kept()
-
-    def __reduce__(self) -> Any:
-        return Kept, ()
+def _of_end(module: object, name: str, default: Any) -> Any:
+    """An attribute of the envelope of a module, or of the functions themselves, which need no envelope."""
+    basis = getattr(module, "basis", module)
+    envelope = getattr(basis, "envelope", None)
+    return getattr(basis if envelope is None else envelope, name, default)
 
 
-class _Connected(torch.autograd.Function):
-    """A table without a graph as a function of the tensors that it was made of."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, make: Callable[[Sequence[Tensor]], Tensor], *tensors: Tensor) -> Tensor:
-        ctx.make = make
-        ctx.save_for_backward(*tensors)
-        return rows.view_as(rows)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad[2:]
-        with torch.enable_grad():
-            tensors = [t.view_as(t) for t in ctx.saved_tensors]  # hooks of the tensors themselves run once, behind this
-            rows = ctx.make(tensors)
-        inputs = [t for t, need in zip(tensors, needed, strict=True) if need]
-        live = torch.is_grad_enabled()
-        results = iter(torch.autograd.grad(rows, inputs, gradient, create_graph=live, allow_unused=True))
-        return None, None, *(next(results) if need else None for need in needed)
-
-
-def may_be_kept(tensors: Sequence[Tensor], training: bool) -> bool:
-    """Whether a table of these may be kept: they are not trained, and no trace or transform goes over them."""
-    trained = training and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    return not trained and is_plain(tensors, observed=True)
-
-
-def _same(known: list[Tensor], now: list[Tensor]) -> bool:
-    """Whether tensors have the same numbers, of one dtype and device."""
-    return len(known) == len(now) and all(
-        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(known, now, strict=True)
-    )
-
-
-def gradients() -> AbstractContextManager[object]:
-    """Enable gradients and leave `torch.inference_mode`; tensors from within it are cloned."""
-    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-        return torch.inference_mode(False)
-    return torch.enable_grad()
-
-
-_NO_SLOPES = (
-    "a radial network must be one that autograd goes through to the lengths, got values that differ and have no "
-    "slopes. Leave out detach, rounding and NumPy, or compute in torch."
-)
-
-
-def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
-    """Derivative of every column ``[N, W]`` by the length of its row, as the derivative of a sum with factors.
-
-    Columns that depend on no length have the slope 0. ConfigError: values differ and autograd does not know how, or it
-    goes through the network once only.
-    """
-    factors = torch.ones_like(values, requires_grad=True)
-    (sums,) = torch.autograd.grad((values * factors).sum(), at, create_graph=True, allow_unused=True)
-    if sums is None or not sums.requires_grad:
-        if bool((values != values[:1]).any()):
-            raise ConfigError(_NO_SLOPES)
-        return torch.zeros_like(values)
-    (slopes,) = torch.autograd.grad(sums.sum(), factors, create_graph=create_graph, allow_unused=True)
-    if slopes is None:
-        raise ConfigError(
-            "a radial network must be one that autograd goes through twice, got a function whose gradient has none. "
-            "Leave out once_differentiable, or use interpolation='spline' with knots=."
-        )
-    return slopes
-
-
-def check_slopes(values: Tensor, slopes: Tensor) -> None:
-    """Raise ConfigError where a column differs from row to row and has no slope anywhere."""
-    if bool(((slopes == 0).all(0) & (values != values[:1]).any(0)).any()):
-        raise ConfigError(_NO_SLOPES)
+def check_end(values: Tensor, cutoff: float) -> None:
+    """Raise ConfigError unless functions, of `Knots.ends`, are 0 at the cutoff with their slopes."""
+    every, near, last = (float(v.detach().abs().max()) if v.numel() else 0.0 for v in (values, values[-2], values[-1]))
+    for what, value, limit in (("", last, 1e-6), (" with their slopes", near, 1e-5 * every)):
+        if not value <= limit:
+            raise ConfigError(
+                f"functions of a table must be 0{what} at the cutoff, {cutoff:g} A, got {value:.3g}. Multiply them "
+                "with an envelope such as PolynomialCutoff, and leave out biases."
+            )

@@ -18,8 +18,9 @@ from ..gate.activation import NormalizedActivation
 from ..tensor_product.tabled_weights import TabledWeights
 from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
-from .knots import Kept, may_be_kept
-from .tabled_basis import KnotBasis, keeps_coefficients, rows_of
+from .knots import rows_of
+from .spline_table import SplineTable
+from .tabled_basis import KnotBasis
 
 
 class RadialBasis(torch.nn.Module):
@@ -153,48 +154,22 @@ class BesselBasis(RadialBasis):
         return bessel(x, self.num_basis, self.cutoff)
 
 
-class KeepsTable(torch.nn.Module):
-    """A network whose results may be held in a table, ``[R, W]``, which state dicts then hold, too."""
-
-    table: Tensor | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("table", None)
-        self._kept = Kept()  # the table of the weights of now
-
-    def _frozen(self, knots: int, interpolation: str = "spline") -> Tensor:
-        """The table that was made once; ShapeError if it is of another number of knots."""
-        assert self.table is not None
-        rows = rows_of(knots, interpolation)
-        if self.table.shape[0] != rows:
-            raise ShapeError(
-                f"the table must have {rows} rows, for {knots} knots, got {self.table.shape[0]}. Build or compress it "
-                "with knots= and interpolation= of the one whose state dict it was."
-            )
-        return self.table
-
-    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
-        """Take the shape of the tensors in a state dict."""
-        table = state.get(f"{prefix}table")
-        like = next(self.parameters(), table)
-        self.table = None if table is None or like is None else torch.empty_like(table, device=like.device)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        self.make_room(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-class ScalarNetwork(KeepsTable):
+class ScalarNetwork(torch.nn.Module):
     r"""Layers :math:`\phi(x W / \sqrt{n})` without biases, the last one linear: zero where the input is zero.
+
+    Its results at knots may be held in a table, ``[R, W]``, which state dicts then hold, too.
 
     Args:
         widths: Of the input, of each hidden layer, and of the result.
         activation: See :class:`NormalizedActivation`.
     """
 
+    table: Tensor | None
+
     def __init__(self, widths: Sequence[int], activation: str = "silu") -> None:
         super().__init__()
+        self.register_buffer("table", None)
+        self._splines = SplineTable()
         self.activation = NormalizedActivation(activation)
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
 
@@ -202,18 +177,19 @@ class ScalarNetwork(KeepsTable):
         """``[..., widths[0]]`` to ``[..., widths[-1]]``; functions by interpolation to weights by interpolation."""
         if isinstance(x, KnotBasis):
             if self.table is None:
-                of = [x.functions, *self.weights]
-                if all(t.is_cpu for t in of) and may_be_kept(of, self.training):
-                    return x.weights(self._kept(of, lambda tensors: self._rows(x.table, *tensors)))
-                if keeps_coefficients(x.knots, self.weights[-1].dtype):
-                    return x.live_weights(self._rows(x.live_table, *of))
-                return x.weights(self._rows(x.table, *of))
+                return self._splines(x, self.rows, list(self.weights), self.training, self.weights[-1].dtype)
             if self.training and torch.is_grad_enabled() and any(weight.requires_grad for weight in self.weights):
                 raise ConfigError(
                     "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
                     "decompress(model) and train with knots=."
                 )
-            return x.weights(self._frozen(x.pairs * x.knots))
+            rows = rows_of(x.pairs * x.knots)
+            if self.table.shape[0] != rows:
+                raise ShapeError(
+                    f"the table must have {rows} rows, for {x.pairs * x.knots} knots, got {self.table.shape[0]}. Build "
+                    "or compress it with knots= of the one whose state dict it was."
+                )
+            return x.weights(self.table)
         width = self.weights[0].shape[0]
         if check_floating("basis", x, f"[..., {width}]").ndim < 1 or x.shape[-1] != width:
             raise ShapeError(
@@ -224,18 +200,30 @@ class ScalarNetwork(KeepsTable):
             check_same_kind(basis=x, weights=self.weights[0])
         return _last(self._hidden(x, list(self.weights)), self.weights[-1])
 
-    def _rows(self, table: Callable[..., Tensor], functions: Tensor, *weights: Tensor) -> Tensor:
-        """Rows of functions at the knots: hidden features in float64, as roundings between knots would be slopes.
+    def rows(
+        self, splines: Callable[[Tensor], Tensor], functions: Tensor, weights: Sequence[Tensor] | None = None
+    ) -> Tensor:
+        """Rows of a table, with other weights if there are any: see `SplineTable`.
 
-        The last layer is linear, so it follows the interpolation, which has less to do then.
+        Hidden features are in float64, as roundings between knots would be slopes. The last layer is linear, so it
+        follows the splines, which have less to do then.
         """
-        rows = table(lambda basis: self._hidden(functions, weights))
-        return _last(rows.to(weights[-1].dtype), weights[-1])
+        weights = list(self.weights) if weights is None else weights
+        return _last(splines(self._hidden(functions, weights)).to(weights[-1].dtype), weights[-1])
 
     def _hidden(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         for weight in weights[:-1]:
             x = self.activation(x @ (weight.to(x.dtype) * weight.shape[0] ** -0.5))
         return x
+
+    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
+        """Take the shape of the table in a state dict."""
+        table = state.get(f"{prefix}table")
+        self.table = None if table is None else torch.empty_like(table, device=self.weights[0].device)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self.make_room(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         """Widths of the layers."""

@@ -2,163 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.forms.formula import Formula
-
-from ...core.checks import check_choice, check_floating, check_integer, check_module, check_number
-from ...core.errors import ConfigError, IndexRangeError, ShapeError
+from ...core.checks import check_module
+from ...core.errors import ConfigError, IndexRangeError
 from ..base.module import KeepsFloat64
-from ..pointwise.run import run_formula
 from ..tensor_product.tabled_weights import TabledWeights
-from .knots import gradients, knot_rows, lagrange_rows, slope, spline, spline_rows
-from .lower import INTERPOLATIONS, TO_COEFFICIENTS, coefficients_formula
-
-MOST_KNOTS = 1 << 14
-_FEW = 320
-
-
-class Knots(KeepsFloat64):
-    """Equally spaced lengths, and where other lengths lie among them; ConfigError for arguments out of range.
-
-    The place on the axis is computed in float64, so a length lies in the same interval in every dtype. Lengths go from
-    the start to the cutoff, in Angstrom. At the cutoff the function is 0 with its slope (end 'level'), with its
-    curvature, too ('flat'), or anything ('open'); second derivatives may jump at one knot, the ``kink``.
-    """
-
-    at: Tensor
-    kept_in_float64 = ("at",)
-
-    def __init__(
-        self,
-        count: int,
-        cutoff: float,
-        start: float = 0.0,
-        interpolation: str = "spline",
-        end: str = "level",
-        kink: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
-        self.start = check_number("start", start, at_least=0, unit=" of Angstrom")
-        if self.start >= self.cutoff:
-            raise ConfigError(f"start must be below the cutoff, {self.cutoff:g}, got {start}. 0.5 is usual.")
-        self.interpolation = check_choice("interpolation", interpolation, INTERPOLATIONS)
-        self.count = check_integer("knots", count, 6, MOST_KNOTS, fix="256 is usual.")
-        self.end, self.kink = end, kink
-        self.step = (self.cutoff - self.start) / (self.count - 1)
-        at = torch.linspace(self.start, self.cutoff, self.count, dtype=torch.float64)
-        self.register_buffer("at", at, persistent=False)
-
-    @property
-    def rows(self) -> int:
-        """Rows of a table."""
-        return rows_of(self.count, self.interpolation)
-
-    def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The places where lengths ``[E]`` Angstrom read a table: intervals ``[E]`` int64, coefficients ``[E, reads]``.
-
-        ShapeError or DTypeError for others; lengths below the start are an IndexRangeError on the CPU, and NaN
-        elsewhere.
-        """
-        if check_floating("lengths", lengths, "[E]").ndim != 1:
-            raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
-        end = self.count - 1
-        exact = lengths.double()
-        place = ((exact - self.start) / self.step).clamp(max=end)  # beyond, slopes are 0, too
-        position = place.detach().nan_to_num()
-        below = exact.detach() < self.start * (1 - 2**-23)  # the start in float32 is none
-        factor = torch.where(below, math.nan, (position < end).to(lengths.dtype))  # nothing is extrapolated
-        looked = self.start and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
-        if looked and bool(below.any()):
-            raise IndexRangeError(
-                f"lengths must be at least {self.start:g} Angstrom, where the table begins, got "
-                f"{float(lengths.detach().min()):.4g}. Lower start, or look at the structure."
-            )
-        first = position.floor().clamp(0, end - 1)
-        u = place - first
-        operands = (u.to(lengths.dtype).unsqueeze(1), factor.unsqueeze(1))
-        (coefficients,) = run_formula(_formula(self.interpolation), operands)
-        return first.long(), coefficients
-
-    def table(self, at: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """``[rows, W]``: the table of a function from the lengths ``[count]`` of the knots to ``[count, W]``."""
-        way, live = INTERPOLATIONS[self.interpolation], torch.is_grad_enabled()
-        if self.interpolation == "spline":
-            return whole(spline_rows(function(at), self.end, self.kink))
-        if self.interpolation == "lagrange":
-            return whole(lagrange_rows(function(at)), self.interpolation)
-        with gradients():
-            at = at.clone().detach().requires_grad_()
-            derivatives = [function(at)]
-            for order in range(1, way.derivatives + 1):
-                derivatives.append(self.step * slope(derivatives[-1], at, live or order < way.derivatives))
-        rows = whole(knot_rows(derivatives[0], derivatives[1:]), self.interpolation)
-        return rows if live else rows.detach()
-
-    def ends(self) -> Tensor:
-        """Lengths ``[6]`` by which functions are judged: from the start to just before the cutoff, and the cutoff."""
-        parts = self.at.new_tensor([0.0, 0.25, 0.5, 0.75, 1 - 1e-4])
-        return torch.cat([self.start + (self.cutoff - self.start) * parts, self.at[-1:]])
-
-    def extra_repr(self) -> str:
-        """Number, reach and interpolation."""
-        return f"{self.count} knots from {self.start:g} to {self.cutoff:g} A, {self.interpolation}"
-
-
-def rows_of(places: int, interpolation: str = "spline") -> int:
-    """The number of rows of a table, from its number of knots."""
-    way = INTERPOLATIONS[interpolation]
-    return way.orders * (places - 1) + len(way.polynomials)
-
-
-def whole(rows: Tensor, interpolation: str = "spline") -> Tensor:
-    """A table ``[R, W]`` of rows ``[..., orders * K, W]``, padded by the rows that the last interval reads."""
-    rows = rows.flatten(0, -2)
-    way = INTERPOLATIONS[interpolation]
-    return torch.nn.functional.pad(rows, (0, 0, 0, len(way.polynomials) - way.orders))
-
-
-def by_coefficients(table: Tensor, interval: Tensor, coefficients: Tensor, knots: int, pairs: int = 1) -> TabledWeights:
-    """Weights of edges from the coefficients ``[pairs * (K + 2), W]`` of splines, in place of a table of these.
-
-    A table that is made in every call has a third of the rows then, and so has its gradient; slopes lose digits in
-    float32, see `keeps_coefficients`. Intervals and coefficients are `Knots`' in a table of splines.
-    """
-    moved = coefficients @ coefficients.new_tensor(TO_COEFFICIENTS)
-    if pairs > 1:
-        interval = interval + 2 * torch.div(interval, knots, rounding_mode="floor")
-    return TabledWeights(table, interval, moved.to(table.dtype))
-
-
-def keeps_coefficients(knots: int, dtype: torch.dtype) -> bool:
-    """Whether a table that is made in every call holds the coefficients of splines, see `by_coefficients`.
-
-    Slopes are differences of coefficients over the distance of knots, so that their roundings grow with the number of
-    knots: in float32 1e-5 of the largest slope with 256 knots, 1e-4 with 8,192. Half precision has too few digits.
-    """
-    return dtype is torch.float64 or (dtype is torch.float32 and knots <= _FEW)
-
-
-def in_a_row(tables: Iterable[Tensor], pairs: int, knots: int, dtype: torch.dtype) -> Tensor:
-    """Join tables of splines with equal numbers of knots into one, in a dtype; one table is read at a time."""
-    rows, made = INTERPOLATIONS["spline"].orders * knots, torch.empty(0)
-    for place, table in enumerate(tables):
-        if not place:
-            made = table.new_zeros(rows_of(pairs * knots), table.shape[1], dtype=dtype)
-        made[place * rows : (place + 1) * rows] = table[:rows]
-    return made
-
-
-@torch.compiler.assume_constant_result
-def _formula(interpolation: str) -> Formula:
-    """A formula, made outside of the trace of a compiler, which may come first."""
-    return coefficients_formula(interpolation)
+from .knots import Knots, check_end, cutoff_of, end_of, spline_rows, whole
+from .lower import ORDERS
 
 
 class KnotBasis(NamedTuple):
@@ -173,6 +28,7 @@ class KnotBasis(NamedTuple):
         knots: Their number, of each pair.
         end: Of the functions at the cutoff, see `Knots`.
         pairs: Of species.
+        kink: The knot at which second derivatives jump, or 0.
 
     Example:
         >>> from eqlayers.nn import BesselBasis, RadialNetwork
@@ -187,6 +43,7 @@ class KnotBasis(NamedTuple):
     knots: int
     end: str
     pairs: int = 1
+    kink: int = 0
 
     @property
     def basis(self) -> Tensor:
@@ -195,22 +52,15 @@ class KnotBasis(NamedTuple):
 
     def weights(self, table: Tensor) -> TabledWeights:
         """The weights of edges from a table of their network."""
-        return TabledWeights(table, self.interval, self.coefficients.to(table.dtype), INTERPOLATIONS["spline"].orders)
+        return TabledWeights(table, self.interval, self.coefficients.to(table.dtype), ORDERS)
 
     def table(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The table of a function of ``basis``."""
-        return whole(spline_rows(self._at_knots(function), self.end))
+        return self.rows(function(self.basis))
 
-    def live_table(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The coefficients of splines in place of a table, see `by_coefficients`."""
-        return spline(self._at_knots(function), self.end).flatten(0, 1)
-
-    def _at_knots(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return function(self.basis).unflatten(0, (-1, self.knots))
-
-    def live_weights(self, table: Tensor) -> TabledWeights:
-        """The weights of edges from a live table of their network."""
-        return by_coefficients(table, self.interval, self.coefficients, self.knots, self.pairs)
+    def rows(self, values: Tensor) -> Tensor:
+        """The table ``[R, W]`` of splines through values ``[N, W]`` at the knots."""
+        return whole(spline_rows(values.unflatten(0, (-1, self.knots)), self.end, self.kink))
 
 
 class TabledBasis(KeepsFloat64):
@@ -339,31 +189,3 @@ class Transform(Protocol):
 def tabled(basis: torch.nn.Module, knots: int | None) -> torch.nn.Module:
     """Functions as they are, or by interpolation between so many knots."""
     return basis if knots is None else TabledBasis(basis, knots)
-
-
-def cutoff_of(module: object, cutoff: float | None) -> Any:
-    """The cutoff of a module, of its envelope or of its functions; None without."""
-    return _of_end(module, "cutoff", None) if cutoff is None else cutoff
-
-
-def end_of(module: object) -> str:
-    """How the functions of a module end, see `Knots`: 'flat' if they are 0 at the cutoff with two derivatives."""
-    return "flat" if _of_end(module, "continuous", 0) >= 2 else "level"
-
-
-def _of_end(module: object, name: str, default: Any) -> Any:
-    """The end according to the envelope of a module, or to the functions themselves, which need none."""
-    basis = getattr(module, "basis", module)
-    envelope = getattr(basis, "envelope", None)
-    return getattr(basis if envelope is None else envelope, name, default)
-
-
-def check_end(values: Tensor, cutoff: float) -> None:
-    """Raise ConfigError unless functions, of `Knots.ends`, are 0 at the cutoff with their slopes."""
-    every, near, last = (float(v.detach().abs().max()) if v.numel() else 0.0 for v in (values, values[-2], values[-1]))
-    for what, value, limit in (("", last, 1e-6), (" with their slopes", near, 1e-5 * every)):
-        if not value <= limit:
-            raise ConfigError(
-                f"functions of a table must be 0{what} at the cutoff, {cutoff:g} A, got {value:.3g}. Multiply them "
-                "with an envelope such as PolynomialCutoff, and leave out biases."
-            )

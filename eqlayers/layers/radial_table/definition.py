@@ -1,4 +1,4 @@
-"""The definition of an interpolated radial function: the quintic polynomial between two knots, in float64."""
+"""The definition of an interpolated radial function: a cubic spline near its values at the knots, in float64."""
 
 from __future__ import annotations
 
@@ -8,32 +8,24 @@ import torch
 from torch import Tensor
 
 
-def quintic(function: Callable[[Tensor], Tensor], r: Tensor, first: float, last: float, knots: int) -> Tensor:
-    """``[E]`` to ``[E, width]`` for a function of lengths ``[K]`` to ``[K, width]``.
+def cubic_spline(function: Callable[[Tensor], Tensor], r: Tensor, cutoff: float, knots: int) -> Tensor:
+    """``[E]`` to ``[E, width]`` for a function of lengths ``[K]`` to ``[K, width]``: sum_j c_j B(r / h - j).
 
-    The polynomial of degree 5 between two knots has the function's value, slope and curvature at both. Its six
-    coefficients solve six linear equations.
+    B is the cubic B-spline, the third difference of truncated powers. The coefficients c_j are sums over values at five
+    knots, (1, -10, 54, -10, 1) / 36; beyond the ends, values continue the cubics through the last four knots.
+
+    Source:
+        de Boor, A Practical Guide to Splines, 1978, chapters IX and XII.
     """
-    step = (last - first) / (knots - 1)
-    interval = ((r - first) / step).floor().clamp(0, knots - 2)
-    u = (r - first) / step - interval
-
-    def jet(at: Tensor) -> Tensor:
-        """Value, slope and curvature of the function in units of the step, ``[3, E, width]``."""
-        at = at.clone().requires_grad_()
-        value = function(at)
-        rows = [value]
-        for _ in range(2):
-            columns = [torch.autograd.grad(one.sum(), at, create_graph=True)[0] for one in rows[-1].unbind(1)]
-            rows.append(torch.stack(columns, 1) * step)
-        return torch.stack([row.detach() for row in rows])
-
-    powers = torch.arange(6, dtype=r.dtype)
-    equations = [[0.0**n, n * 0.0 ** abs(n - 1), n * (n - 1) * 0.0 ** abs(n - 2)] for n in range(6)]
-    equations = [[*row, 1.0, n, n * (n - 1)] for n, row in enumerate(equations)]
-    start = first + step * interval
-    jets = torch.cat([jet(start), jet(start + step)])
-    coefficients = torch.linalg.solve(torch.tensor(equations, dtype=r.dtype).T, jets.flatten(1)).view(
-        6, *jets.shape[1:]
-    )
-    return (coefficients * (u[:, None] ** powers).T[:, :, None]).sum(0)
+    step = cutoff / (knots - 1)
+    index = torch.arange(-3, knots + 3, dtype=r.dtype)
+    values = function((index[3:-3]) * step)
+    for _ in range(3):  # the fourth difference of a cubic is 0
+        before = 4 * values[0] - 6 * values[1] + 4 * values[2] - values[3]
+        behind = 4 * values[-1] - 6 * values[-2] + 4 * values[-3] - values[-4]
+        values = torch.cat([before[None], values, behind[None]])
+    factors = (1 / 36, -10 / 36, 54 / 36, -10 / 36, 1 / 36)
+    coefficients = sum(f * values[n : n + knots + 2] for n, f in enumerate(factors))
+    x = (r / step)[:, None] - index[2:-2]
+    powers = [(x + 2 - n).clamp(min=0) ** 3 for n in range(5)]
+    return (powers[0] - 4 * powers[1] + 6 * powers[2] - 4 * powers[3] + powers[4]) / 6 @ coefficients

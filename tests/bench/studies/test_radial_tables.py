@@ -72,12 +72,10 @@ def test_everything_is_compared_and_timed(folder: Path) -> None:
         ("main, training step", "ratio"),
     ]
     assert result["goals"][2]["measured"] == result["rows"][-1]["ratio"]["median"]
-    errors = {(row["interpolation"], row["knots"]): row for row in result["errors"]}
-    assert set(errors) == {(way, n) for way in ("spline", "hermite", "quintic", "lagrange") for n in (16, 64)}
-    for way in ("spline", "hermite", "quintic", "lagrange"):
-        assert errors[way, 64]["slopes"] < errors[way, 16]["slopes"] / 8
-    assert errors["spline", 64]["forces64"] < errors["spline", 16]["forces64"]
-    assert errors["hermite", 64]["forces64"] is None
+    coarse, fine = result["errors"]
+    assert (coarse["knots"], fine["knots"]) == (16, 64)
+    assert fine["slopes"] < coarse["slopes"] / 8
+    assert fine["forces64"] < coarse["forces64"]
 
 
 def test_a_table_that_is_too_coarse_is_not_timed(folder: Path) -> None:
@@ -105,7 +103,7 @@ def test_the_command_shows_and_the_report_draws(folder: Path, capsys: pytest.Cap
     measured = study.STUDY._replace(measure=partial(study.run_tables, load_batch=molecules))
     run_study(measured, ["--config", str(folder / "tables.yaml"), "--json", str(folder / "out.json")])
     printed = capsys.readouterr().out
-    for word in ("radial networks by tables", "errors by knots", "compressed", "main job", "quintic", "3 goals"):
+    for word in ("radial networks by tables", "errors by knots", "compressed", "main job", "3 goals"):
         assert word in printed
     run_study(study.STUDY, ["--stored", str(folder / "out.json"), "--out", str(folder / "report")])
     assert {path.name for path in (folder / "report").iterdir()} == {"tables.md", "tables_errors.png"}
@@ -151,13 +149,8 @@ def test_bad_configurations(old: str, new: str, message: str, folder: Path) -> N
         study.run_tables(str(folder / "tables.yaml"), load_batch=molecules)
 
 
-def test_errors_of_forces_are_of_the_interpolation_that_has_them() -> None:
-    forces = {"cubic": 0.5, "linear": None}
-    rows = [
-        {"network": "n", "interpolation": kind, "knots": knots, "slopes": 1 / knots, "forces64": forces[kind]}
-        for kind in forces
-        for knots in (9, 3)
-    ]
-    slopes, of_forces = study.figures({"errors": rows})["tables_errors"].axes
-    assert [np.asarray(line.get_xdata()).tolist() for line in slopes.lines] == [[3, 9], [3, 9]]
-    assert [line.get_label() for line in of_forces.lines] == ["n, cubic"]
+def test_errors_are_drawn_over_knots() -> None:
+    rows = [{"network": "n", "knots": knots, "slopes": 1 / knots, "forces64": 0.5} for knots in (9, 3)]
+    for panel in study.figures({"errors": rows})["tables_errors"].axes:
+        assert [np.asarray(line.get_xdata()).tolist() for line in panel.lines] == [[3, 9]]
+        assert [line.get_label() for line in panel.lines] == ["n"]

@@ -13,8 +13,8 @@ from torch import nn
 
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations import radial as tables
-from eqlayers.integrations.radial import PairTable, TabledRadial
-from eqlayers.layers.radial_table.module import table_error
+from eqlayers.integrations.radial import TabledRadial
+from eqlayers.layers.radial_table.errors import table_error
 from tests.integrations import guests
 from tests.integrations.guests import Guest, mace
 
@@ -57,7 +57,7 @@ def test_every_radial_network_has_a_table(name: str) -> None:
     wanted, trained = (guests.outcome(subject, model) for model in (plain, tabled))
     assert all(error <= 30 * TOLERANCE for error in guests.errors(trained, wanted).values())
     energy, forces = subject.evaluate(tabled.requires_grad_(False), False)
-    assert any(one._kept._last is not None for one in radials(tabled)), "no table was made"
+    assert any(vars(one)["_splines"].last is not None for one in radials(tabled)), "no table was made"
     results = trained | {"energy": energy.detach().double(), "forces": forces.detach().double()}
     assert all(error <= 30 * TOLERANCE for error in guests.errors(results, wanted).values())
     assert not torch.equal(results["forces"], wanted["forces"]), "the tables were not read"
@@ -85,13 +85,12 @@ def test_only_pairs_that_come_have_tables() -> None:
     model = accelerate(subject.make(torch.float64), radial="table", tolerance=1e-4).model.requires_grad_(False)
     first = radials(model)[0]
     shared, table = vars(first)["_shared"], vars(first)["_table"]
-    assert isinstance(table, PairTable)
     assert "for each pair of species that comes" in repr(first)
     assert not len(shared.last[-1])
     wanted = subject.evaluate(model, False)[1]
     came = shared.last[-1].clone()
     assert 1 < len(came) <= len(table.network.species) ** 2
-    assert first._kept._last[1].shape[0] == 3 * table.knots.count * len(came) + 1
+    assert vars(first)["_splines"].last[1].shape[0] == 3 * table.knots.count * len(came) + 1
     shared.last = (*shared.last[:-1], came[::2].clone())
     torch.testing.assert_close(subject.evaluate(model, False)[1], wanted)
     assert torch.equal(shared.last[-1], came)
@@ -111,7 +110,7 @@ def test_every_pair_keeps_the_tolerance() -> None:
         model = accelerate(subject_of(options).make(torch.float32), radial="table", tolerance=1e-4).model
         table = vars(radials(model)[0])["_table"]
         every = range(len(table.network.species) ** 2)
-        for exact in table.of_pairs(tables.in_float64(table.network), every):
+        for exact in tables.of_pairs(tables.in_float64(table.network), every):
             assert max(table_error(table.knots, exact, torch.float32).error) <= 1e-4
 
 
@@ -132,7 +131,7 @@ def test_tables_of_pairs_follow_the_dtype_and_the_weights(name: str) -> None:
         )
         for m, ps in zip((model, plain), parameters, strict=True)
     )
-    assert all(radial._kept._last is not None for radial in radials(model))
+    assert all(vars(radial)["_splines"].last is not None for radial in radials(model))
     for a, b in zip(mine, theirs, strict=True):
         assert float((a - b).abs().max()) <= 100 * TOLERANCE * (float(b.abs().max()) + 1)
     del vars(model)["train"]

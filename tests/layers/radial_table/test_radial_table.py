@@ -11,18 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.functional import TabledWeights
-from eqlayers.layers.radial.knots import spline
-from eqlayers.layers.radial.lower import INTERPOLATIONS
-from eqlayers.layers.radial.tabled_basis import Knots
+from eqlayers.layers.radial.knots import Knots, spline
+from eqlayers.layers.radial.spline_table import _coefficients, _of_coefficients
 from eqlayers.nn import BesselBasis, Interaction, KnotBasis, RadialNetwork, RadialTable, TabledBasis, TensorProductConv
 from eqlayers.testing import check_derivatives
 
 CUTOFF = 4.0
-EXACT = {"spline": 3, "hermite": 3, "quintic": 5, "lagrange": 3}
-#: Powers of the distance of knots that values and slopes are wrong by.
-POWERS = {"spline": (4, 3), "hermite": (4, 3), "quintic": (6, 5), "lagrange": (4, 3)}
 
 
 def network(width: int = 3) -> RadialNetwork:
@@ -48,19 +44,17 @@ def derivatives(values: Tensor, at: Tensor, count: int) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_polynomials_are_exact(name: str) -> None:
-    function = polynomial(EXACT[name])
-    table = RadialTable(function, CUTOFF, 9, interpolation=name, start=0.5)
-    last = CUTOFF - 3 * table.knots.step * (name == "spline")  # which ends as functions with an envelope do
-    r = torch.linspace(0.5, last, 101, dtype=torch.float64)
+def test_polynomials_are_exact() -> None:
+    function = polynomial(3)
+    table = RadialTable(function, CUTOFF, 9)
+    last = CUTOFF - 3 * table.knots.step  # the table ends as functions with an envelope do
+    r = torch.linspace(0.0, last, 101, dtype=torch.float64)
     torch.testing.assert_close(table(r).weights(), function(r), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_errors_fall_with_the_distance_of_knots(name: str) -> None:
-    coarse, fine = (RadialTable(network(), knots=knots, interpolation=name).error() for knots in (65, 129))
-    for a, b, power in zip(coarse, fine, POWERS[name], strict=True):
+def test_errors_fall_with_the_distance_of_knots() -> None:
+    coarse, fine = (RadialTable(network(), knots=knots).error() for knots in (65, 129))
+    for a, b, power in zip(coarse, fine, (4, 3), strict=True):
         assert 0.6 * 2**power < a / b < 1.7 * 2**power
 
 
@@ -75,15 +69,14 @@ def test_rows_of_a_spline_are_near_those_that_interpolate() -> None:
     assert float((found - exact)[8:-8].abs().max()) > 0.5 * float(error)
 
 
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_as_many_derivatives_are_continuous_as_promised(name: str) -> None:
-    table, smooth = RadialTable(network(1), knots=17, interpolation=name), INTERPOLATIONS[name].smooth
+def test_as_many_derivatives_are_continuous_as_promised() -> None:
+    table = RadialTable(network(1), knots=17)
     knots = table.knots.at[2:-2]
     jumps = []
     sides = []
     for side in (-1e-9, 1e-9):
         r = (knots + side).requires_grad_()
-        sides.append(derivatives(table(r).weights()[:, 0], r, smooth + 1))
+        sides.append(derivatives(table(r).weights()[:, 0], r, 3))
     for low, high in zip(*sides, strict=True):
         jumps.append(float((low - high).detach().abs().max() / high.detach().abs().max()))
     assert max(jumps[:-1]) < 1e-6
@@ -91,9 +84,8 @@ def test_as_many_derivatives_are_continuous_as_promised(name: str) -> None:
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_derivatives_of_every_order(name: str) -> None:
-    table = RadialTable(network(2), knots=9, interpolation=name)
+def test_derivatives_of_every_order() -> None:
+    table = RadialTable(network(2), knots=9)
     r = torch.tensor([0.3, 1.1, 1.9, 3.2, 3.9], dtype=torch.float64, requires_grad=True)
     check_derivatives(lambda r: table(r).weights(), (r,), max_elements=8)
     weights = tuple(weight.detach().requires_grad_() for weight in table.network.weights)
@@ -106,9 +98,8 @@ def test_derivatives_of_every_order(name: str) -> None:
     check_derivatives(live, weights, order=2, max_elements=8)
 
 
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_gradients_reach_the_network_as_through_a_sum_by_hand(name: str) -> None:
-    table = RadialTable(network(), knots=12, interpolation=name)
+def test_gradients_reach_the_network_as_through_a_sum_by_hand() -> None:
+    table = RadialTable(network(), knots=12)
     made = table(torch.linspace(0.1, 3.9, 40, dtype=torch.float64))
     rows = made.interval[:, None] * made.orders + torch.arange(made.coefficients.shape[1])
     by_hand = (made.coefficients[:, :, None] * made.table[rows]).sum(1)
@@ -134,8 +125,8 @@ def test_float32_lies_where_float64_does() -> None:
 
 
 def test_the_ends() -> None:
-    table = RadialTable(network(), knots=33, start=0.5)
-    r = torch.tensor([0.5, CUTOFF, CUTOFF + 1e-12, 9.0, torch.nan], dtype=torch.float64, requires_grad=True)
+    table = RadialTable(network(), knots=33)
+    r = torch.tensor([0.0, CUTOFF, CUTOFF + 1e-12, 9.0, torch.nan], dtype=torch.float64, requires_grad=True)
     found = table(r).weights()
     torch.testing.assert_close(found[0], network()(r[:1])[0], rtol=0, atol=1e-12)
     assert (found[1:4] == 0).all()
@@ -145,29 +136,7 @@ def test_the_ends() -> None:
     near = table(torch.tensor([CUTOFF - 1e-7], dtype=torch.float64)).weights()
     assert near.abs().max() < 1e-10  # with slope 0
     assert table(r[:0]).weights().shape == (0, 3)
-    whole = RadialTable(network(), knots=33)
-    torch.testing.assert_close(whole(0 * r[:1]).weights(), network()(0 * r[:1]), rtol=0, atol=1e-12)
-    assert whole(-r[:1]).weights().isnan().all()  # no length
-    with pytest.raises(IndexRangeError, match=r"lengths must be at least 0\.5 Angstrom, .* got 0\.499\. Lower start"):
-        table(torch.tensor([1.0, 0.499], dtype=torch.float64))
-
-
-def test_frozen_tables_stay_and_are_saved() -> None:
-    table = RadialTable(network(), knots=65)
-    r = torch.linspace(0.2, 3.8, 9, dtype=torch.float64)
-    live, before = table(r).weights(), table.freeze()(r).weights()
-    torch.testing.assert_close(before, live.detach(), rtol=0, atol=0)
-    assert not before.requires_grad
-    with torch.no_grad():
-        table.network.weights[0].mul_(2)
-    assert torch.equal(table(r).weights(), before)
-    other = RadialTable(network(), knots=65)
-    other.load_state_dict(table.state_dict())
-    assert torch.equal(other(r).weights(), before)
-    assert not torch.equal(other.thaw()(r).weights(), before)
-    assert "frozen" in repr(table)
-    other.freeze().load_state_dict(RadialTable(network(), knots=65).state_dict())
-    assert other.table is None
+    assert table(r[:1] - 1).weights().isnan().all()  # no length
 
 
 def test_a_tolerance_chooses_the_knots() -> None:
@@ -195,20 +164,17 @@ def test_convolutions_and_networks_read_tables() -> None:
         conv(x, sh, RadialTable(network(), knots=9)(r), edges)
 
 
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_inference_mode(name: str) -> None:
-    table, r = RadialTable(network(2), knots=9, interpolation=name), torch.linspace(0.5, 4.5, 6, dtype=torch.float64)
+def test_inference_mode() -> None:
+    table, r = RadialTable(network(2), knots=9), torch.linspace(0.5, 4.5, 6, dtype=torch.float64)
     found, error = table(r).weights(), table.error()
     with torch.inference_mode():
         assert torch.equal(table(r).weights(), found)
         assert table.error() == error
-        table.freeze()
     assert torch.equal(table(r.clone().requires_grad_()).weights(), found)
 
 
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_transforms_of_torch_func(name: str) -> None:
-    table, r = RadialTable(network(2), knots=9, interpolation=name), torch.tensor([0.7, 2.1], dtype=torch.float64)
+def test_transforms_of_torch_func() -> None:
+    table, r = RadialTable(network(2), knots=9), torch.tensor([0.7, 2.1], dtype=torch.float64)
     found = table(r).weights()
     assert torch.equal(torch.func.vmap(lambda one: table(one[None]).weights()[0])(r), found)
     rows = torch.func.jacrev(lambda r: table(r).weights())(r)
@@ -217,21 +183,16 @@ def test_transforms_of_torch_func(name: str) -> None:
     def sums(weights: dict[str, Tensor]) -> Tensor:
         return torch.func.functional_call(table, weights, (r,)).weights().sum()
 
-    if INTERPOLATIONS[name].derivatives:
-        with pytest.raises(ConfigError, match="must not be made of weights that a transform"):
-            torch.func.grad(sums)(dict(table.named_parameters()))
-    else:
-        weights = dict(table.named_parameters())
-        wanted = torch.autograd.grad(found.sum(), list(weights.values()))
-        torch.testing.assert_close(tuple(torch.func.grad(sums)(weights).values()), wanted)
+    weights = dict(table.named_parameters())
+    wanted = torch.autograd.grad(found.sum(), list(weights.values()))
+    torch.testing.assert_close(tuple(torch.func.grad(sums)(weights).values()), wanted)
 
 
-@pytest.mark.parametrize("name", ["spline", "quintic"])
-def test_no_curvature_at_the_cutoff_where_the_network_has_none(name: str) -> None:
+def test_no_curvature_at_the_cutoff_where_the_network_has_none() -> None:
     made = network(2)
     for knots in (33, 200):
         r = torch.tensor([CUTOFF * (1 - 1e-12)], dtype=torch.float64, requires_grad=True)
-        for one in RadialTable(made, knots=knots, interpolation=name)(r).weights()[0]:
+        for one in RadialTable(made, knots=knots)(r).weights()[0]:
             (slope,) = torch.autograd.grad(one, r, create_graph=True, retain_graph=True)
             assert float(torch.autograd.grad(slope.sum(), r, retain_graph=True)[0].abs()) < 1e-8
 
@@ -248,26 +209,11 @@ def test_errors_are_hardly_larger_between_the_places_that_are_tried() -> None:
         assert max(table.error(41)) < 1.1 * max(table.error())
 
 
-def test_tables_of_other_knots_are_refused() -> None:
-    made, r = network(2), torch.ones(2, dtype=torch.float64)
-    for other in (RadialTable(made, knots=9), RadialTable(made, knots=17, interpolation="quintic")):
-        other.load_state_dict(RadialTable(made, knots=17).freeze().state_dict())
-        with pytest.raises(ShapeError, match=rf"must have {other.knots.rows} rows, for {other.knots.count} knots"):
-            other(r)
-
-
-def test_a_length_at_the_start_in_float32() -> None:
-    table = RadialTable(network(2).float(), start=0.7)
-    assert bool(torch.isfinite(table(torch.tensor([0.7])).weights()).all())
-
-
 def test_bad_input() -> None:
     made = network()
     bad: dict[str, Callable[[], object]] = {
         "cutoff must be": lambda: RadialTable(lambda r: r[:, None]),
-        "start must be below the cutoff, 4, got 5": lambda: RadialTable(made, start=5.0),
         "knots must be an integer, at least 6, got 4": lambda: RadialTable(made, knots=4),
-        "interpolation must be one of spline, hermite": lambda: RadialTable(made, interpolation="linear"),
         "functions of a table must be 0 at the cutoff, 4 A, got 4": lambda: RadialTable(lambda r: r[:, None], CUTOFF),
         "functions of a table must be 0 with their slopes at": lambda: RadialTable(lambda r: (4 - r)[:, None], CUTOFF),
         "network must be finite from 0 to 4 A": lambda: RadialTable(lambda r: (4 - r)[:, None] / r[:, None], CUTOFF),
@@ -292,8 +238,6 @@ def test_what_training_broke_is_seen() -> None:
         made.weights[0].mul_(math.nan)
     with pytest.raises(ConfigError, match="a radial network must be finite up to its cutoff, got NaN"):
         table.error()
-    with pytest.raises(ConfigError, match="network must be finite from 0 to 4 A"):
-        table.freeze()
 
 
 def test_basis_of_the_field_without_envelope_is_refused() -> None:
@@ -320,19 +264,17 @@ class Waves(torch.nn.Module):
         return found
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["live", "frozen"])
-@pytest.mark.parametrize("name", INTERPOLATIONS)
-def test_slopes_keep_the_digits_of_float32_however_near_the_knots(name: str, frozen: bool) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_slopes_keep_the_digits_of_float32_however_near_the_knots(training: bool) -> None:
     """Differences of rounded values lost digits: 3e-6 with 256 knots and 3e-4 with 8,192."""
     torch.manual_seed(0)
     made = Waves()
     r = torch.rand(400).mul_(3.9).add_(0.05)
     for knots in (256, 512, 1024, 2048, 8192):
-        table = RadialTable(made, knots=knots, interpolation=name)
-        table = table.freeze() if frozen else table
+        table = RadialTable(made, knots=knots).train(training)
         wanted, found = (
             _slopes(one, r.to(kind))
-            for one, kind in ((copy.deepcopy(table).double().thaw(), torch.float64), (table, torch.float32))
+            for one, kind in ((copy.deepcopy(table).double(), torch.float64), (table, torch.float32))
         )
         assert float((found - wanted).abs().max() / wanted.abs().max()) <= 2e-6
 
@@ -384,7 +326,7 @@ def test_a_live_table_of_weights_that_are_not_trained_is_made_once(
     assert len(calls) == 4
     assert len(list(copy.deepcopy(table).state_dict())) == len(list(table.state_dict()))
     if knots is None:
-        assert "live, kept" in repr(table)
+        assert "kept while its weights stay" in repr(table)
     table.requires_grad_(True)
     with torch.no_grad():
         weights()
@@ -392,17 +334,16 @@ def test_a_live_table_of_weights_that_are_not_trained_is_made_once(
     assert len(calls) == 4
 
 
-@pytest.mark.parametrize("kind", ["network at knots", *INTERPOLATIONS])
+@pytest.mark.parametrize("at_knots", [True, False], ids=["network at knots", "table of a network"])
 def test_in_evaluation_mode_gradients_of_weights_are_made_where_they_are_asked_for(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    at_knots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that is kept has the derivatives of one that is made in every call; forces alone make none."""
     calls = []
     hidden = RadialNetwork._hidden
     monkeypatch.setattr(RadialNetwork, "_hidden", lambda self, *of: (calls.append(0), hidden(self, *of))[1])
-    at_knots = kind == "network at knots"
     radial = RadialNetwork(3, hidden=(4,), basis=TabledBasis(BesselBasis(8, 5.0), 32) if at_knots else None).double()
-    table = radial if at_knots else RadialTable(radial, knots=32, interpolation=kind)
+    table = radial if at_knots else RadialTable(radial, knots=32)
     lengths = torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True)
 
     def energy() -> Tensor:
@@ -432,16 +373,14 @@ def test_in_evaluation_mode_gradients_of_weights_are_made_where_they_are_asked_f
     torch.testing.assert_close(radial.weights[0].grad, wanted[0].detach(), rtol=1e-9, atol=1e-12)
 
 
-def test_a_frozen_or_kept_table_is_rounded_once() -> None:
+@pytest.mark.parametrize("knots", [None, 64], ids=["table of a network", "network at knots"])
+def test_a_kept_table_is_rounded_once(knots: int | None) -> None:
     """From float64: roundings of a network in float32 between knots would be slopes."""
-    network = RadialNetwork(5, hidden=(16,))
-    frozen = RadialTable(network, knots=64).freeze()
-    exact = RadialTable(copy.deepcopy(network).double(), knots=64).freeze()
-    assert frozen.table is not None
-    assert exact.table is not None
-    assert torch.equal(frozen.table, exact.table.float())
-    kept = RadialTable(network, knots=64).eval()(torch.tensor([1.0])).table
-    assert torch.equal(kept, frozen.table)
+    made = RadialNetwork(5, hidden=(16,), basis=None if knots is None else TabledBasis(BesselBasis(8, 5.0), knots))
+    table = (RadialTable(made, knots=64) if knots is None else made).eval()
+    rounded, exact = (one(torch.tensor([1.0])).table for one in (table, copy.deepcopy(table).double()))
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, exact.float())
 
 
 @pytest.mark.parametrize("pairs", [1, 3])
@@ -451,10 +390,10 @@ def test_live_tables_hold_the_coefficients_of_the_same_splines(pairs: int) -> No
     interval, coefficients = Knots(20, CUTOFF)(torch.rand(31, dtype=torch.float64) * 1.1 * CUTOFF)
     read = KnotBasis(interval + 20 * torch.arange(31).remainder(pairs), coefficients, functions, 20, "level", pairs)
     mixed = torch.nn.Linear(4, 3, bias=False).double()
-    live = read.live_table(mixed)
+    live = _coefficients(read, mixed(read.basis))
     assert live.shape == (pairs * 22, 3)
     wanted = read.weights(read.table(mixed)).weights()
-    torch.testing.assert_close(read.live_weights(live).weights(), wanted, rtol=0, atol=1e-13)
+    torch.testing.assert_close(_of_coefficients(read, live).weights(), wanted, rtol=0, atol=1e-13)
 
 
 def test_slopes_of_live_tables_keep_the_digits_of_float32() -> None:

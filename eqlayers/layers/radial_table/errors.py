@@ -1,0 +1,231 @@
+"""Errors of tables of splines, and the fewest knots that keep a tolerance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from fractions import Fraction
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...core.errors import ConfigError
+from ..radial.knots import MOST_KNOTS, Knots, spline_rows, whole
+from ..radial.lower import ORDERS
+from ..tensor_product.tabled_weights import TabledWeights
+
+#: Lengths at which errors are computed at a time: a wide network would take gigabytes at all of them.
+_AT_ONCE = 1 << 10
+#: Offsets in every interval in a search: among them the middle, and one with 0.97 of the largest error of slopes.
+SAMPLES = 4
+#: Knots from which on errors have to fall as with cubics.
+_SETTLED = 256
+#: Equal parts of the axis; a knot may be put at the end of a part.
+_PARTS = 32
+#: A network, in float64: lengths ``[N]`` to weights ``[N, W]``.
+Function = Callable[[Tensor], Tensor]
+
+
+class TableError(NamedTuple):
+    """Largest errors of a table at sampled lengths; between them, rounding adds up to 8 units: 1e-6 in float32.
+
+    Attributes:
+        values: Relative to the largest weight.
+        slopes: Relative to the largest slope.
+
+    Example:
+        >>> TableError(values=1e-6, slopes=4e-5).slopes
+        4e-05
+    """
+
+    values: float
+    slopes: float
+
+
+class Off(NamedTuple):
+    """Errors of the table of a network, and the length in Angstrom at which the slope has the largest error."""
+
+    error: TableError
+    at: float
+    network: Function
+
+
+def table_error(knots: Knots, network: Function, dtype: torch.dtype = torch.float64, samples: int = 8) -> Off:
+    """Largest errors of the table of a network at so many offsets in every interval.
+
+    The table is rounded to a dtype and read in it, as it will be.
+    """
+    count = samples * (knots.count - 1)
+    sizes, errors, worst = [0.0, 0.0], [0.0, 0.0], 0.0
+    with gradients():
+        with torch.no_grad():
+            table = whole(spline_rows(network(knots.at), knots.end, knots.kink)).to(dtype)
+        # not at knots and quarters of intervals, many of which are numbers of few digits that no dtype rounds
+        fine = torch.arange(count, dtype=torch.float64, device=knots.at.device) + 0.01
+        for part in fine.split(_AT_ONCE):
+            lengths = (knots.cutoff * part / count).to(dtype)
+            exact, rounded = (lengths.to(kind, copy=True).requires_grad_() for kind in (torch.float64, dtype))
+            interval, coefficients = knots(rounded)
+            values = network(exact)
+            pairs = [(values.detach(), coefficients), (slope(values, exact), slope(coefficients, rounded))]
+            for n, (right, factors) in enumerate(pairs):
+                if right.numel():
+                    off = (TabledWeights(table, interval, factors, ORDERS).weights() - right).detach().abs()
+                    sizes[n] = max(sizes[n], float(right.abs().max()))
+                    if not float(off.max()) < errors[n]:
+                        errors[n] = float(off.max())
+                        worst = float(lengths[off.amax(1).argmax()]) if n else worst
+    error = TableError(*(e / size if size else 0 * e for e, size in zip(errors, sizes, strict=True)))
+    if not all(map(math.isfinite, error)):
+        raise ConfigError("a radial network must be finite up to its cutoff, got NaN or infinity. Look at its weights.")
+    return Off(error, worst, network)
+
+
+def worst_of(errors: Iterable[Off]) -> Off:
+    """The largest errors of several tables, and where a slope is off by most."""
+    listed = list(errors)
+    steepest = max(listed, key=lambda one: one.error.slopes)
+    return steepest._replace(error=TableError(max(one.error.values for one in listed), steepest.error.slopes))
+
+
+class Errors:
+    """Errors of tables with the same knots, for `fewest_knots`: the largest, or the first above a tolerance.
+
+    The function that was above it last comes first, so that a search computes one function until its last step.
+
+    Args:
+        functions: Networks.
+        tolerance: Of values and slopes.
+
+    Attributes:
+        by_function: Errors of each function with the knots that were tried last.
+    """
+
+    def __init__(self, functions: Iterable[Function], tolerance: float) -> None:
+        self.functions, self.tolerance = list(functions), tolerance
+        self.by_function: dict[Function, Off] = {}
+
+    def __call__(self, knots: Knots, dtype: torch.dtype) -> Off:
+        """Errors of all functions, or of some if one is above the tolerance."""
+        self.by_function = {}
+        for index, function in enumerate(self.functions):
+            self.by_function[function] = table_error(knots, function, dtype, SAMPLES)
+            if max(self.by_function[function].error) > self.tolerance:
+                self.functions.insert(0, self.functions.pop(index))
+                break
+        return worst_of(self.by_function.values())
+
+
+class _Limit(NamedTuple):
+    """The most knots that were tried, their errors, and why no more were."""
+
+    knots: Knots
+    off: Off
+    why: str
+
+
+def fewest_knots(knots: Knots, dtype: torch.dtype, errors: Errors) -> Knots:
+    """The fewest knots, at least 16, that bound errors of values and slopes: a power of two, or fewer by estimate.
+
+    Where a second derivative jumps, errors fall slowly. Splines then get a knot there, if equal distances allow it: the
+    number of knots is another one, and errors fall as elsewhere. ConfigError, with the reason, if no number does.
+    """
+    result = _search(knots, None, dtype, errors)
+    if isinstance(result, Knots):
+        return result
+    why = result.why
+    if max(errors(result.knots, torch.float64).error) <= errors.tolerance:
+        why = f"{str(dtype).removeprefix('torch.')} has no more digits"
+    elif (kink := _kink(result)) is not None:
+        part = Fraction(kink / knots.cutoff).limit_denominator(_PARTS)
+        if abs(kink / knots.cutoff - part) < 1e-9:
+            result = _search(knots, part, dtype, errors)
+            if isinstance(result, Knots):
+                return result
+            why = result.why
+        why += f", and the second derivative jumps at {kink:.6g} A"
+    (values, slopes), at, _ = result.off
+    raise ConfigError(
+        f"tolerance must be one that a table can keep, got {errors.tolerance:g}: with {result.knots.count} knots the "
+        f"errors of values and slopes are {values:.1e} and {slopes:.1e}, the largest at {at:.3f} A; {why}. Raise the "
+        "tolerance, or smooth the network there."
+    )
+
+
+def _search(like: Knots, kink: Fraction | None, dtype: torch.dtype, errors: Errors) -> Knots | _Limit:
+    """The fewest knots that keep the tolerance, or the limit at which the search ends; one is at ``kink`` of the axis.
+
+    Numbers of knots are doubled until the errors of the first function are small enough. Then fewer are tried, as
+    errors of slopes fall with the third power, and some more, as functions differ.
+    """
+    tolerance, count, slow, before, of = errors.tolerance, 16, 0, math.inf, None
+    if kink is not None:
+        count = 8 * kink.denominator + 1  # some on either side
+
+    def knots(count: int) -> Knots:
+        index = 0 if kink is None else int(kink * (count - 1))
+        return Knots(count, like.cutoff, like.end, index).to(like.at.device)
+
+    while True:
+        off = table_error(knots(count), errors.functions[0], dtype, SAMPLES)
+        if max(off.error) <= tolerance:
+            fewer = 16 * math.ceil(1.05 * count * (max(off.error) / tolerance) ** (1 / 3) / 16)
+            some = [n for n in (fewer, 16 * math.ceil(1.2 * fewer / 16)) if kink is None and 16 <= n < count]
+            for tried in map(knots, (*some, count)):
+                off = errors(tried, dtype)
+                if max(off.error) <= tolerance:
+                    return tried
+        largest, same = max(off.error), off.network is of
+        slow, of = slow + 1 if same and count > _SETTLED and 4 * largest > before else 0, off.network
+        if slow == 2:
+            return _Limit(knots(count), off, "errors no longer fall by a factor of 4 when knots are doubled")
+        previous, before = count, largest
+        count = 2 * count - (kink is not None)
+        if count > MOST_KNOTS:
+            return _Limit(knots(previous), off, f"no more than {MOST_KNOTS} are made")
+
+
+def _kink(limit: _Limit) -> float | None:
+    """The length near the largest error at which a second derivative jumps, or None."""
+    knots, network = limit.knots, limit.off.network
+
+    def curvatures(*lengths: float) -> Tensor:
+        at = knots.at.new_tensor(lengths).requires_grad_()
+        return slope(slope(network(at), at, True), at).detach()
+
+    low, high = max(0.0, limit.off.at - 2 * knots.step), min(knots.cutoff, limit.off.at + 2 * knots.step)
+    with gradients():
+        while high - low > 1e-11 * knots.cutoff:  # into the half over which it changes by more
+            middle = (low + high) / 2
+            first, second, third = curvatures(low, middle, high)
+            low, high = (low, middle) if (second - first).abs().max() > (third - second).abs().max() else (middle, high)
+        before, behind = curvatures(low, high)
+    return (low + high) / 2 if (behind - before).abs().max() > 1e-3 * before.abs().max() else None
+
+
+def gradients() -> AbstractContextManager[object]:
+    """Enable gradients and leave `torch.inference_mode`; tensors from within it are cloned."""
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+        return torch.inference_mode(False)
+    return torch.enable_grad()
+
+
+def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
+    """Derivative of every column ``[N, W]`` by the length of its row, as the derivative of a sum with factors.
+
+    ConfigError: values differ and autograd does not go through them twice.
+    """
+    factors, slopes = torch.ones_like(values, requires_grad=True), None
+    (sums,) = torch.autograd.grad((values * factors).sum(), at, create_graph=True, allow_unused=True)
+    if sums is not None and sums.requires_grad:
+        (slopes,) = torch.autograd.grad(sums.sum(), factors, create_graph=create_graph, allow_unused=True)
+    if slopes is None:
+        if bool((values != values[:1]).any()):
+            raise ConfigError(
+                "a radial network must be one that autograd goes through twice to the lengths, got values that differ "
+                "and have no slopes. Leave out detach, rounding and NumPy, or use knots= in place of a tolerance."
+            )
+        slopes = torch.zeros_like(values)
+    return slopes
