@@ -19,21 +19,15 @@ with needs_packages("eqlayers.data", "train"):
 from eqlayers.data.batches import EdgeBatchSampler, EpochSampler
 from eqlayers.data.datamodule import MoleculeDataModule
 from eqlayers.data.embedded import default_mini_root, load_mini
-from eqlayers.data.neighbors import Edges, StructureEdges, neighbor_edges, radius_graph, structure_edges
+from eqlayers.data.neighbors import Edges, radius_graph, structure_edges
 from eqlayers.data.propertymodule import PropertyDataModule
 from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
 from eqlayers.data.readers import read_structures
 from eqlayers.data.splits import SPLITS, STRUCTURE_SPLITS, make_split, split_structures
-from eqlayers.data.statistics import (
-    Statistics,
-    StructureStatistics,
-    compute_baselines,
-    compute_statistics,
-    compute_structure_statistics,
-)
-from eqlayers.data.structure_dataset import MoleculeDataset, StructureDataset
+from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
+from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structuremodule import StructureDataModule
-from eqlayers.data.structures import LABELS, MoleculeArrays, StructureArrays
+from eqlayers.data.structures import LABELS, StructureArrays
 from eqlayers.data.targets import TARGETS, Target, get_target
 
 __all__ = [
@@ -44,26 +38,20 @@ __all__ = [
     "EdgeBatchSampler",
     "Edges",
     "EpochSampler",
-    "MoleculeArrays",
     "MoleculeDataModule",
-    "MoleculeDataset",
     "PropertyDataModule",
     "Statistics",
     "StructureArrays",
     "StructureDataModule",
     "StructureDataset",
-    "StructureEdges",
-    "StructureStatistics",
     "Target",
     "compute_baselines",
     "compute_statistics",
-    "compute_structure_statistics",
     "default_mini_root",
     "get_target",
     "load_mini",
     "load_qm9",
     "make_split",
-    "neighbor_edges",
     "radius_graph",
     "read_structures",
     "split_structures",

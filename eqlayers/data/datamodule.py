@@ -2,44 +2,68 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from lightning import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
 from eqlayers.data.batches import EpochSampler, make_loader
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.embedded import load_mini
-from eqlayers.data.neighbors import check_cutoff, neighbor_edges
+from eqlayers.data.neighbors import Edges, check_cutoff, structure_edges
+from eqlayers.data.plausible import check_parts, check_reach, check_shifts
 from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
 from eqlayers.data.splits import check_split, limited, make_split
 from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
-from eqlayers.data.structure_dataset import MoleculeDataset
-from eqlayers.data.structures import MoleculeArrays
+from eqlayers.data.structure_dataset import StructureDataset
+from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import Target, get_target
 
-from ..core.checks import check_choice, check_flag, check_integer, check_optional, check_path
-from ..core.errors import ConfigError, DataError
+from ..core.checks import check_choice, check_flag, check_integer, check_number, check_optional, check_path
+from ..core.errors import ConfigError, DataError, EqlayersWarning
 
 PARTS = ("train", "val", "test")
 
 
-class FlatDataModule(LightningDataModule):
+class SplitDataModule(LightningDataModule):
     """A training, a validation and a test part of a data set, in batches of a loader of torch-geometric.
 
-    A module derives from it, calls `read_options`, and sets `train_set`, `val_set` and `test_set` in `make_parts`.
+    A module derives from it, calls `read_options`, and reads and splits its source in `read_parts`. After `setup`, it
+    has `train_set`, `val_set`, `test_set`, `statistics`, `labels` of the training part, `report`, the lines that say
+    what was read, which are logged as well, and `findings`, the warnings about mistakes that may be none.
+
+    Attributes:
+        target: The property that is learned; None for energies and what belongs to them.
     """
 
-    train_set: Any
-    val_set: Any
-    test_set: Any
+    target: Target | None = None
+    statistics: Statistics
+    labels: tuple[str, ...]
+    train_set: StructureDataset
+    val_set: StructureDataset
+    test_set: StructureDataset
     max_edges: int | None = None
+    e0s: str | dict[int, float] = "fit"
+    dtype = torch.float32
+    #: Structures at the beginning of the training part that are new; None for all.
+    num_new: int | None = None
 
     def read_options(
-        self, cutoff: float, batch_size: int, eval_batch_size: int, num_workers: int, seed: int, **folders: Any
+        self,
+        cutoff: float,
+        batch_size: int,
+        eval_batch_size: int,
+        num_workers: int,
+        seed: int,
+        limit_train: int | float | None,
+        **folders: Any,
     ) -> None:
         """Check and keep the options that all data modules have; ``folders`` may be None."""
         self.cutoff = check_cutoff(cutoff)
@@ -47,19 +71,95 @@ class FlatDataModule(LightningDataModule):
         self.eval_batch_size = check_integer("eval_batch_size", eval_batch_size, 1)
         self.num_workers = check_integer("num_workers", num_workers, 0)
         self.seed = check_integer("seed", seed, 0)
+        if isinstance(limit_train, float):
+            check_number("limit_train", limit_train, above=0, at_most=1, fix="A fraction, or an integer for a number.")
+        elif limit_train is not None:
+            check_integer("limit_train", limit_train, 1)
+        self.limit_train = limit_train
         for name, folder in folders.items():
             check_optional(lambda key, value: check_path(key, value, "a folder, or None"), name, folder)
+        # the model logs its own cutoff, and Lightning refuses two of a name
+        self.save_hyperparameters(logger=False)
+        self.report: list[str] = []
+        self.findings: list[str] = []
         self._rows: dict[str, NDArray[np.int64]] = {}
+        self._parts: tuple[StructureArrays, dict[str, NDArray[np.int64]]] | None = None
 
-    def make_parts(self) -> dict[str, NDArray[np.int64]]:
-        """Read and describe the data, make the datasets of the parts, and return the rows of each part."""
+    def read_parts(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
+        """Read the source: all structures that are used, and their rows by part."""
         raise NotImplementedError
+
+    def cache_folder(self) -> Path:
+        """Folder of the cached neighbour lists."""
+        raise NotImplementedError
+
+    def load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
+        """The structures and their rows by part, which are read once."""
+        self._parts = self._parts or self.read_parts()
+        return self._parts
+
+    def prepare_data(self) -> None:
+        """Fetch what is missing and fill the cache of neighbour lists, in one process only."""
+        structure_edges(self.load()[0], self.cutoff, self.cache_folder())
 
     def setup(self, stage: str | None = None) -> None:
         """Read, check, split and describe the data; every stage needs all of it, so a second call does nothing."""
         if stage is not None:
             check_choice("stage", stage, ("fit", "validate", "test", "predict"))
-        self._rows = self._rows or self.make_parts()
+        if self._rows:
+            return
+        structures, rows = self.load()
+        edges = structure_edges(structures, self.cutoff, self.cache_folder())
+        self.statistics = compute_statistics(structures, edges, rows["train"], self.e0s, self.target)
+        self.labels = structures.take(rows["train"][: self.num_new]).labels
+        self.findings += [*self._unlabelled(structures, rows), *check_reach(structures, edges)]
+        self.findings += check_parts(structures, rows)
+        if self.target is None and self.e0s != "none":
+            self.findings += check_shifts(structures, self.statistics.shifts)
+        sets = {name: StructureDataset(structures, edges, part, self.dtype) for name, part in rows.items()}
+        self.train_set, self.val_set, self.test_set = (sets[name] for name in PARTS)
+        self.report.append("parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in PARTS))
+        self.report += self.describe(structures, edges)
+        for line in self.report:
+            rank_zero_info(line)
+        for sentence in self.findings:
+            warnings.warn(sentence, EqlayersWarning, stacklevel=2)
+        self._rows = rows
+
+    def describe(self, structures: StructureArrays, edges: Edges) -> list[str]:
+        """Lines on the statistics of the property."""
+        statistics, target = self.statistics, self.target
+        assert target is not None
+        unit = target.unit + (", less shifts of atoms by species" if target.extensive else "")
+        return [
+            f"{target.name}: mean {statistics.mean:.6g}, deviation {statistics.scale:.4g} {unit}",
+            f"{statistics.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
+        ]
+
+    def _unlabelled(self, structures: StructureArrays, rows: Mapping[str, NDArray[np.int64]]) -> list[str]:
+        """Sentences on parts without a label that the new structures of the training part have."""
+        lacks = {name: {*self.labels} - {*structures.take(part).labels} for name, part in rows.items() if len(part)}
+        fix = "no error of it is reported. Name it in keys, or draw the part from structures that have it"
+        return [f"the {name} part has no {' and no '.join(sorted(no))}: {fix}" for name, no in lacks.items() if no]
+
+    def baselines(self, stage: Literal["train", "val", "test"] = "test") -> dict[str, float]:
+        """Mean absolute errors, in the target's unit, of two predictors of a property that see no geometry.
+
+        Args:
+            stage: The part to evaluate on.
+
+        Returns:
+            `"mean"`: the mean of the training labels; `"composition"`: a linear regression on the number of atoms of
+            each species, with an intercept for an intensive target.
+
+        Raises:
+            ConfigError: For another stage, before `setup`, or of data without a target.
+        """
+        self.part("train")
+        check_choice("stage", stage, PARTS)
+        if self.target is None:
+            raise ConfigError("baselines must be of one property, got data of energies. Use a module with a target.")
+        return compute_baselines(self.train_set.structures, self._rows["train"], self._rows[stage], self.target)
 
     def train_dataloader(self) -> DataLoader:
         """Training batches that depend on `seed` and the epoch alone."""
@@ -82,11 +182,12 @@ class FlatDataModule(LightningDataModule):
         """Batches of the test part; `idx` tells the rows."""
         return self.test_dataloader()
 
-    def part(self, name: str) -> Any:
+    def part(self, name: str) -> StructureDataset:
         """The dataset of a part."""
         if not self._rows:
             raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
-        return getattr(self, f"{name}_set")
+        dataset: StructureDataset = getattr(self, f"{name}_set")
+        return dataset
 
     def is_drawn(self, name: str) -> bool:
         """Whether a part is drawn from the data set, and is no file of its own."""
@@ -101,13 +202,11 @@ class FlatDataModule(LightningDataModule):
         return make_loader(dataset, self.num_workers, self.seed, self.trainer, batch_size, *order)
 
 
-class MoleculeDataModule(FlatDataModule):
-    """Molecular graphs with one label each, split, batched and described.
+class MoleculeDataModule(SplitDataModule):
+    """QM9, or a small set like it, with one property, split, batched and described.
 
-    Batches come from `torch_geometric.loader.DataLoader`: `z` `[A]`, `pos` `[A, 3]` (Angstrom), `edge_index` `[2, E]`
-    (src, dst; dst receives), `y` `[G]` float64 (the target's unit), `idx` `[G]`, `batch` `[A]`, `num_graphs`.
-
-    After `setup`: `target`, `train_set`, `val_set`, `test_set` and `statistics`.
+    Batches come from `torch_geometric.loader.DataLoader`: what `StructureDataset` gives, concatenated, with `batch`
+    `[A]` and `num_graphs`; the property is `y` `[G]` float64 (the target's unit).
 
     Args:
         dataset: `"mini"`, the embedded set (GFN2-xTB, 2,785 molecules), or `"qm9"` (B3LYP, 130,831 molecules).
@@ -120,7 +219,8 @@ class MoleculeDataModule(FlatDataModule):
         eval_batch_size: Molecules in a validation, test or prediction batch.
         num_workers: Processes that build batches; 0 builds them in the main process.
         seed: Seed of the order of training batches; the split does not depend on it.
-        limit_train: Train on this many molecules, drawn once and nested for growing numbers; all if None.
+        limit_train: Train on this many molecules, or on this fraction of the training part (a float up to 1.0), drawn
+            once and nested for growing numbers; all if None.
         offline: Never download; missing files are an error at once.
         cache_dir: Folder of cached neighbour lists. `root/cache` if None, and the user's cache folder for the embedded
             set in a source checkout.
@@ -144,10 +244,6 @@ class MoleculeDataModule(FlatDataModule):
     """
 
     target: Target
-    statistics: Statistics
-    train_set: MoleculeDataset
-    val_set: MoleculeDataset
-    test_set: MoleculeDataset
 
     def __init__(
         self,
@@ -160,7 +256,7 @@ class MoleculeDataModule(FlatDataModule):
         eval_batch_size: int = 256,
         num_workers: int = 0,
         seed: int = 2026,
-        limit_train: int | None = None,
+        limit_train: int | float | None = None,
         offline: bool = False,
         cache_dir: str | None = None,
         shifts: Literal["regression", "atomref"] = "regression",
@@ -169,8 +265,8 @@ class MoleculeDataModule(FlatDataModule):
         check_split(split, dataset)
         check_choice("shifts", shifts, ("regression", "atomref"))
         check_flag("offline", offline)
-        self.read_options(cutoff, batch_size, eval_batch_size, num_workers, seed, root=root, cache_dir=cache_dir)
-        limit_train = None if limit_train is None else check_integer("limit_train", limit_train, 1)
+        folders = {"root": root, "cache_dir": cache_dir}
+        self.read_options(cutoff, batch_size, eval_batch_size, num_workers, seed, limit_train, **folders)
         if dataset == "qm9" and root is None:
             raise ConfigError(
                 'root must be a folder for dataset="qm9" (it holds, or receives, raw/ and processed/), got None. '
@@ -182,56 +278,22 @@ class MoleculeDataModule(FlatDataModule):
                 'shifts: expected "regression", as only U0, U, H and G of dataset="qm9" have atomic references; got '
                 f'"atomref" with dataset={dataset!r}, target={target!r}; use shifts="regression"'
             )
-        self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
-        self.dataset, self.root, self.split, self.limit_train = dataset, root, split, limit_train
-        self.shifts, self.offline, self.cache_dir = shifts, offline, cache_dir
-        self._molecules: MoleculeArrays | None = None
+        self.dataset, self.root, self.split, self.offline, self.cache_dir = dataset, root, split, offline, cache_dir
+        if shifts == "atomref":
+            self.e0s = dict(thermochemical_atomref(self.target) or {})
 
-    def prepare_data(self) -> None:
-        """Fetch and process what is missing and fill the caches, in one process only."""
-        molecules = self._load()
-        neighbor_edges(molecules, self.cutoff, self._cache())
-
-    def make_parts(self) -> dict[str, NDArray[np.int64]]:
-        """Read, split and describe the data."""
-        molecules = self._load()
-        edges = neighbor_edges(molecules, self.cutoff, self._cache())
+    def read_parts(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
+        """Read and split the data set."""
+        if self.dataset == "mini":
+            molecules = load_mini(self.root, self.target)
+        else:
+            assert self.root is not None  # checked by __init__
+            molecules = load_qm9(self.root, self.target, self.cache_folder(), self.offline)
         train, val, test = make_split(self.split, self.dataset, molecules.heavy)
-        train = limited(train, self.limit_train)
-        atomref = thermochemical_atomref(self.target) if self.shifts == "atomref" else None
-        self.statistics = compute_statistics(molecules, edges, train, self.target, atomref)
-        parts = (train, val, test)
-        self.train_set, self.val_set, self.test_set = (MoleculeDataset(molecules, edges, part) for part in parts)
-        return dict(zip(PARTS, parts, strict=True))
+        return molecules, dict(zip(PARTS, (limited(train, self.limit_train), val, test), strict=True))
 
-    def baselines(self, stage: Literal["train", "val", "test"] = "test") -> dict[str, float]:
-        """Mean absolute errors, in the target's unit, of two predictors that see no geometry.
-
-        Args:
-            stage: The part to evaluate on.
-
-        Returns:
-            `"mean"`: the mean of the training labels; `"composition"`: a linear regression on the number of atoms of
-            each species, with an intercept for an intensive target.
-
-        Raises:
-            ConfigError: For another stage, or before `setup`.
-        """
-        self.part("train")
-        check_choice("stage", stage, PARTS)
-        data: Any = self.train_set.data
-        return compute_baselines(data, self._rows["train"], self._rows[stage], self.target)
-
-    def _load(self) -> MoleculeArrays:
-        if self._molecules is None:
-            if self.dataset == "mini":
-                self._molecules = load_mini(self.root, self.target)
-            else:
-                assert self.root is not None  # checked by __init__
-                self._molecules = load_qm9(self.root, self.target, self._cache(), self.offline)
-        return self._molecules
-
-    def _cache(self) -> Path:
+    def cache_folder(self) -> Path:
+        """Folder of the cached neighbour lists, and of geometries of QM9."""
         if self.cache_dir is not None:
             return Path(self.cache_dir)
         return user_cache_dir() / self.dataset if self.root is None else Path(self.root) / "cache"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from eqlayers.data.cache import UNREADABLE
-from eqlayers.data.structures import MoleculeArrays
+from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import TARGETS, Target, check_target
 
 from ..core.checks import check_path
@@ -79,7 +79,7 @@ def default_mini_root() -> Path:
     return embedded_folder(MINI_FILE)
 
 
-def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
+def load_mini(root: str | Path | None, target: Target) -> StructureArrays:
     """Read the embedded set.
 
     If a `manifest.json` beside it lists the file, its SHA-256 is compared.
@@ -117,11 +117,10 @@ def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
             raise DataError(
                 f"{path}: expected numbers of the right kind in {key!r}; got dtype {array.dtype}; {_REMEDY}"
             )
-    return MoleculeArrays(
-        source=str(path),
-        n_atoms=arrays["n_atoms"].astype(np.int64),
-        z=arrays["z"].astype(np.int64),
-        pos=arrays["pos"].astype(np.float32),
+    molecules = StructureArrays.of(
+        str(path),
+        *(arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)),
         y=arrays[target.mini_key].astype(np.float64) * target.raw_factor,
-        idx=np.arange(len(arrays["n_atoms"]), dtype=np.int64),
     )
+    molecules.refuse("finite labels", np.flatnonzero(np.isnan(molecules.y)))
+    return molecules

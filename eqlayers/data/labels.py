@@ -11,21 +11,14 @@ from numpy.typing import NDArray
 
 from eqlayers.atoms.labels import FREE, KEYS
 from eqlayers.atoms.structure_files import is_asymmetric, remedy
-from eqlayers.data.structures import refuse
+from eqlayers.data.structures import LABELS, refuse
 
 from ..core.errors import DataError
 
 _ROUNDED, _SMALL = 0.05, 1e-5  # difference of stress and -virial / volume by few digits: relative, in eV/Angstrom^3
 _ONE_ENERGY = 1e-6  # of the unit of the file, per atom
-_SHAPES: dict[str, tuple[int | str, ...]] = {
-    "energy": (),
-    "forces": ("A", 3),
-    "stress": (3, 3),
-    "virial": (3, 3),
-    "dipole": (3,),
-    "polarizability": (3, 3),
-    "y": (),
-}
+_SHAPES: dict[str, tuple[int | str, ...]] = {"virial": (3, 3)}
+_SHAPES |= {name: (*"A" * (label.axis == "A"), *label.shape) for name, label in LABELS.items()}
 
 
 #: Of a structure: its number of atoms, values by name in the file, and its own name for messages.

@@ -1,4 +1,4 @@
-"""Neighbour lists of molecules and of data sets, from a cache, each structure by :mod:`eqlayers.atoms.periodic`."""
+"""Neighbour lists of data sets, from a cache, each structure by :mod:`eqlayers.atoms.periodic`."""
 
 from __future__ import annotations
 
@@ -14,68 +14,33 @@ from torch import Tensor
 
 from eqlayers.atoms.periodic import LONGEST, molecule_neighbors, structure_neighbors
 from eqlayers.data.cache import cached_arrays, content_key
-from eqlayers.data.structures import (
-    FlatArrays,
-    MoleculeArrays,
-    StructureArrays,
-    check_molecules,
-    check_structures,
-)
+from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.hints.keywords import named_arguments
 
 from ..core.checks import check_floating, check_number, check_path, check_tensor, check_type, got
 from ..core.errors import DataError, DTypeError, ShapeError
 
-# parts of every key: changing what a cache holds makes old ones stale
-_FORMATS = {False: "neighbors-1", True: "structure-neighbors-1"}
+_FORMAT = "edges-1"  # part of every key: changing what a cache holds makes old ones stale
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Neighbour lists of all molecules, with atoms counted from 0 in each.
+    """Neighbour lists of all structures, with atoms counted from 0 in each.
 
     Attributes:
         local: Rows (src, dst), `[2, E]`, in the smallest integer type that holds them.
-        n_edges: Edges of every molecule, `[N]` int64.
+        n_edges: Edges of every structure, `[N]` int64.
+        cutoff: Distance in Angstrom.
+        shifts: Lattice vectors that the receiver is moved by, `[E, 3]` int16; None where no structure is periodic.
     """
 
     local: NDArray[Any]
     n_edges: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class StructureEdges(Edges):
-    """Neighbour lists of all structures, with atoms counted from 0 in each.
-
-    Attributes:
-        local: Rows (src, dst), `[2, E]`, int32.
-        n_edges: Edges of every structure, `[N]` int64.
-        cutoff: Distance in Angstrom.
-        shifts: Lattice vectors that the receiver is moved by, `[E, 3]` int16.
-    """
-
     cutoff: float
-    shifts: NDArray[np.int16]
+    shifts: NDArray[np.int16] | None = None
 
 
-def neighbor_edges(molecules: MoleculeArrays, cutoff: float, cache: str | Path | None) -> Edges:
-    """Neighbour lists of a data set, from a cache if there is one that fits.
-
-    Args:
-        molecules: The data set.
-        cutoff: Distance in Angstrom.
-        cache: Folder for the cache file, or None for no cache.
-
-    Returns:
-        The edges of `radius_graph`, molecule after molecule.
-
-    Raises:
-        DataError: If two atoms of a molecule coincide.
-    """
-    return Edges(**edges_of(check_molecules(molecules), cutoff, cache))
-
-
-def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Path | None = None) -> StructureEdges:
+def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Path | None = None) -> Edges:
     """Neighbour lists of a data set, from a cache if there is one that fits.
 
     Args:
@@ -89,73 +54,59 @@ def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Pat
     Raises:
         DataError: Two atoms of a structure are at one place.
     """
-    arrays = edges_of(check_structures(structures), cutoff, cache)
-    return StructureEdges(**arrays, cutoff=float(cutoff))
-
-
-def edges_of(data: FlatArrays, cutoff: float, cache: str | Path | None) -> dict[str, NDArray[Any]]:
-    """Arrays of :class:`Edges`, or of :class:`StructureEdges` where the data have cells."""
-    cutoff = check_cutoff(cutoff)
+    data, cutoff = check_structures(structures), check_cutoff(cutoff)
     folder = None if cache is None else Path(check_path("cache", cache, "a folder, or None"))
-    cells = (data.cell, data.pbc) if isinstance(data, StructureArrays) else ()
-    kind = np.int32 if cells or data.n_atoms.max() > 256 else np.uint8
+    periodic, dtype = bool(data.pbc.any()), np.uint8 if data.n_atoms.max() <= 256 else np.int32
 
     def build() -> dict[str, NDArray[Any]]:
-        if cells:
-            return _periodic_edges(data, *cells, cutoff)
-        pairs, coincide = molecule_neighbors(data.pos, data.n_atoms, cutoff)
-        rows = data.row_of_atom
-        data.refuse("atoms at distinct places", np.unique(rows[coincide]))
-        of_pairs = rows[pairs[1]]
-        local = (pairs - data.starts[of_pairs]).astype(kind)
-        return {"local": local, "n_edges": np.bincount(of_pairs, minlength=len(data)).astype(np.int64)}
+        return _edges_of(data, cutoff, dtype, periodic)
 
     def problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        shapes = {name: arrays[name].shape for name in ("local", "n_edges", *(["shifts"] if cells else []))}
-        edges = int(arrays["n_edges"].sum())
-        wanted = {"local": (2, edges), "n_edges": data.n_atoms.shape, "shifts": (edges, 3)}
-        if any(shape != wanted[name] for name, shape in shapes.items()) or arrays["local"].dtype != kind:
+        local, n_edges, most = arrays["local"], arrays["n_edges"], data.n_atoms
+        shapes = [local.shape, n_edges.shape, *([arrays["shifts"].shape] if periodic else [])]
+        edges = int(n_edges.sum())
+        if shapes != [(2, edges), data.n_atoms.shape, (edges, 3)][: len(shapes)] or local.dtype != dtype:
             return "its arrays do not fit the data"
-        local, most = arrays["local"], np.repeat(data.n_atoms, arrays["n_edges"])
-        return f"an edge points outside its {data.one}" if ((local >= most) | (local < 0)).any() else None
+        outside = (local >= np.repeat(most, n_edges)) | (local < 0)
+        return "an edge points outside its structure" if outside.any() else None
 
     if folder is None:
-        return build()
-    key = content_key(_FORMATS[bool(cells)], cutoff, data.n_atoms, data.pos, *cells)
-    # Files of users have no folder of their own in the cache: the name tells them apart.
-    name = f"structures-{cutoff:g}A-{key[:12]}" if cells else f"neighbors-{cutoff:g}A"
-    return cached_arrays(folder / f"{name}.npz", key, build, problem)
+        return Edges(**build(), cutoff=cutoff)
+    cells = (data.cell, data.pbc) if periodic else ()
+    key = content_key(_FORMAT, cutoff, data.n_atoms, data.pos, *cells)
+    # files of users have no folder of their own in the cache: the key in the name tells them apart
+    return Edges(**cached_arrays(folder / f"edges-{cutoff:g}A-{key[:12]}.npz", key, build, problem), cutoff=cutoff)
 
 
-def _periodic_edges(
-    data: FlatArrays, cell: NDArray[np.float64], pbc: NDArray[np.bool_], cutoff: float
-) -> dict[str, NDArray[Any]]:
-    pairs, shifts, coincide, far = [], [], [], []
+def _edges_of(data: StructureArrays, cutoff: float, dtype: Any, periodic: bool) -> dict[str, NDArray[Any]]:
+    pairs, shifts = list[NDArray[Any]](), list[NDArray[np.int16]]()
+    coincide, far = list[int](), list[int]()
     n_edges, row_of_atom = np.zeros(len(data), np.int64), data.row_of_atom
-    for rows, edges, moved, same in structure_neighbors(data.pos, data.n_atoms, cell, pbc, np.full(len(data), cutoff)):
+    pos, cutoffs = data.pos.astype(np.float64, copy=False), np.full(len(data), cutoff)
+    for rows, edges, moved, same in structure_neighbors(pos, data.n_atoms, data.cell, data.pbc, cutoffs):
         of_edges = row_of_atom[edges[1]]
         n_edges[rows] = np.bincount(of_edges - rows[0], minlength=len(rows))
-        pairs.append((edges - data.starts[of_edges]).astype(np.int32))
-        shifts.append(moved.astype(np.int16))
+        pairs.append((edges - data.starts[of_edges]).astype(dtype))
         coincide += same
-        if (shifts[-1] != moved).any():
-            far += rows.tolist()
+        if periodic:
+            shifts.append(moved.astype(np.int16))
+            far += rows.tolist() if (shifts[-1] != moved).any() else []
     data.refuse("atoms at distinct places", coincide)
     data.refuse("atoms within 32,767 lattice vectors", far)
-    return {"local": np.concatenate(pairs, axis=1), "shifts": np.concatenate(shifts), "n_edges": n_edges}
+    found = {"local": np.concatenate(pairs, axis=1), "n_edges": n_edges}
+    return found | ({"shifts": np.concatenate(shifts)} if periodic else {})
 
 
-def check_edges(edges: Any, data: FlatArrays) -> Any:
-    """Return ``edges`` if they are the neighbour lists of ``data``."""
-    of_cells = isinstance(data, StructureArrays)
-    kind, maker = (StructureEdges, "structure_edges") if of_cells else (Edges, "neighbor_edges")
-    check_type("edges", edges, kind, f"neighbour lists ({kind.__name__})", f"Take them from {maker}.")
-    shapes = [np.shape(getattr(edges, name)) for name in ("n_edges", "local", *(["shifts"] if of_cells else []))]
-    total = int(np.sum(edges.n_edges)) if shapes[0] == (len(data),) else -1
+def check_edges(edges: Any, structures: StructureArrays) -> Edges:
+    """Return ``edges`` if they are the neighbour lists of ``structures``."""
+    check_type("edges", edges, Edges, "neighbour lists (Edges)", "Take them from structure_edges.")
+    shapes = [np.shape(edges.n_edges), np.shape(edges.local)]
+    total = int(np.sum(edges.n_edges)) if shapes[0] == (len(structures),) else -1
+    shapes += [np.shape(edges.shifts)] if structures.pbc.any() else []
     if shapes[1:] != [(2, total), (total, 3)][: len(shapes) - 1]:
         raise ShapeError(
-            f"edges must belong to the {len(data)} {data.one}s, got arrays of the shapes {list(map(list, shapes))}. "
-            f"Make them anew with {maker}."
+            f"edges must belong to the {len(structures)} structures, got arrays of the shapes "
+            f"{list(map(list, shapes))}. Make them anew with structure_edges."
         )
     return edges
 

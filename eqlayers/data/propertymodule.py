@@ -10,12 +10,9 @@ from numpy.typing import NDArray
 
 from eqlayers.atoms.labels import KEYS
 from eqlayers.core.files.read_write import few
-from eqlayers.data.datamodule import MoleculeDataModule
-from eqlayers.data.neighbors import StructureEdges
-from eqlayers.data.statistics import compute_statistics
 from eqlayers.data.structuremodule import StructureDataModule
 from eqlayers.data.structures import StructureArrays
-from eqlayers.data.targets import NO_UNIT, own_target
+from eqlayers.data.targets import NO_UNIT, Target, own_target
 
 from ..core.checks import check_flag, check_type, got
 from ..core.errors import ConfigError, EqlayersWarning
@@ -29,8 +26,8 @@ def keys_of(target: str) -> dict[str, str | None]:
 class PropertyDataModule(StructureDataModule):
     """Own molecules with one property, which is the label `y` `[G]` float64 of batches.
 
-    After `setup`, `target`, `statistics` and `baselines` are as of :class:`MoleculeDataModule`, all else as of
-    :class:`StructureDataModule`. Molecules without the label are in no part; a warning names their rows.
+    All else is as of :class:`StructureDataModule`. Molecules without the label are in no part; a warning names their
+    rows.
 
     Args:
         path: A file that ASE reads, such as extended XYZ or a database.
@@ -58,7 +55,7 @@ class PropertyDataModule(StructureDataModule):
         (8, 'eV', [5.0])
     """
 
-    statistics: Any
+    target: Target
 
     def __init__(
         self, path: str, target: str | list[str], unit: str = NO_UNIT, extensive: bool = False, **options: Any
@@ -70,9 +67,7 @@ class PropertyDataModule(StructureDataModule):
             )
         check_type("unit", unit, str, "a text", "Name the unit of the file, such as eV.")
         self.target = own_target(target, unit, check_flag("extensive", extensive))
-        super().__init__(path, keys=keys_of(target), e0s="none", published=None, replay=None, **options)
-
-    baselines = MoleculeDataModule.baselines
+        super().__init__(path, keys=keys_of(target), e0s="fit", published=None, replay=None, **options)
 
     def _usable(self, source: StructureArrays) -> NDArray[np.bool_]:
         periodic = np.flatnonzero(source.pbc.any(axis=1))
@@ -88,11 +83,3 @@ class PropertyDataModule(StructureDataModule):
                 stacklevel=2,
             )
         return there
-
-    def _describe(self, structures: StructureArrays, edges: StructureEdges, train: NDArray[np.int64]) -> list[str]:
-        statistics = self.statistics = compute_statistics(structures, edges, train, self.target)
-        unit = self.target.unit + (", less shifts of atoms by species" if self.target.extensive else "")
-        return [
-            f"{self.target.name}: mean {statistics.mean:.6g}, deviation {statistics.scale:.4g} {unit}",
-            f"{statistics.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
-        ]

@@ -29,7 +29,7 @@ from torch_geometric.datasets import QM9
 from eqlayers.core.files.archives import check_whole
 from eqlayers.core.files.read_write import atomic_write
 from eqlayers.data.cache import cached_arrays, content_key
-from eqlayers.data.structures import MoleculeArrays
+from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS, Target, check_target
 
 from ..core.checks import check_flag, check_path
@@ -38,7 +38,7 @@ from ..core.errors import DataError, EqlayersWarning
 
 def load_qm9(
     root: str | Path, target: Target, cache: str | Path | None = None, offline: bool = False
-) -> MoleculeArrays:
+) -> StructureArrays:
     """Read QM9, processing or downloading what is missing.
 
     In order: `processed/data_v3.pt`; the raw files that torch-geometric asks for, processed by it; the three `gdb9`
@@ -83,11 +83,10 @@ def load_qm9(
     else:
         dataset = dataset or _process(root, offline, force_reload=unreadable)
         arrays, pyg_y = _flatten(dataset, root)
-    return MoleculeArrays(
-        source=f"QM9 in {root}, target {target.name}",
-        y=read_labels(raw, target, arrays["idx"], pyg_y, _count(arrays)),
-        **arrays,
-    )
+    labels = read_labels(raw, target, arrays["idx"], pyg_y, _count(arrays))
+    molecules = StructureArrays.of(f"QM9 in {root}, target {target.name}", **arrays, y=labels)
+    molecules.refuse("finite labels", np.flatnonzero(np.isnan(labels)))
+    return molecules
 
 
 def _has_rdkit() -> bool:

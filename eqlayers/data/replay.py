@@ -32,7 +32,7 @@ class Replay(NamedTuple):
 
     path: str
     number: int | float = 0.5
-    labels: tuple[str, ...] = LABELS
+    labels: tuple[str, ...] = tuple(LABELS)
     keys: Mapping[str, str | None] = {}
     units: Mapping[str, Any] = {}
 
@@ -54,7 +54,11 @@ def read_replay(mapping: Any) -> Replay | None:
             f"replay.number must be a number of structures, or a fraction of each epoch below 1, got {number}. 0.5 "
             "replays as many as there are new ones."
         )
-    listed = LABELS if labels is None else check_items("replay.labels", labels, "a list of labels", "Pass ['forces'].")
+    listed = (
+        tuple(LABELS)
+        if labels is None
+        else check_items("replay.labels", labels, "a list of labels", "Pass ['forces'].")
+    )
     for label in listed:
         check_choice("replay.labels", label, LABELS)
     return Replay(path, number, tuple(listed), read_keys(options.get("keys")), read_units(options.get("units")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +11,13 @@ from ase.geometry import minkowski_reduce
 from numpy.typing import NDArray
 
 from eqlayers.atoms.elements import by_element, symbols_of
-from eqlayers.data.neighbors import Edges, StructureEdges, check_edges
+from eqlayers.data.neighbors import Edges, check_edges
 from eqlayers.data.splits import check_rows
-from eqlayers.data.structures import FlatArrays, MoleculeArrays, StructureArrays, check_structures
+from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.data.targets import Target, check_target
 
-from ..core.checks import check_choice, check_number, check_type
-from ..core.errors import ConfigError, DataError, EqlayersWarning
+from ..core.checks import check_choice, check_number
+from ..core.errors import ConfigError, DataError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -26,48 +25,26 @@ FloatArray = NDArray[np.float64]
 _FREE = 8.0  # Angstrom
 _ONE_ATOM = 1e-3  # eV, by which two calculations of one atom may differ
 E0S = ("fit", "isolated", "none")
-#: Data sets with a label ``y``.
-Labelled = MoleculeArrays | StructureArrays
 
 
 @dataclass(frozen=True)
 class Statistics:
     """Statistics of the training part that a model needs, in float64.
 
-    Attributes:
-        species: Atomic numbers in the whole data set, ascending.
-        shifts: Energy (or other extensive value) of an atom of each species, in the target's unit; zeros for an
-            intensive target, and for a species that no training molecule has.
-        scale: Standard deviation of the labels less the shifts (extensive) or of the labels (intensive); never 0.
-        mean: Mean label.
-        std: Standard deviation of the labels.
-        mean_neighbors: Mean number of edges that an atom receives.
-        num_train: Number of training molecules.
-    """
-
-    species: tuple[int, ...]
-    shifts: dict[int, float]
-    scale: float
-    mean: float
-    std: float
-    mean_neighbors: float
-    num_train: int
-
-
-@dataclass(frozen=True)
-class StructureStatistics:
-    """Statistics of the training part, in float64.
+    They are of the energies, or of a property ``y`` in its own unit.
 
     Attributes:
         species: Atomic numbers in the whole data set, ascending.
-        shifts: Energy in eV of an atom of each species.
-        scale: Root mean square of the force components in eV/Angstrom; without forces, the standard deviation of the
-            energies less the shifts in eV; 1 where that is 0.
+        shifts: Energy in eV (or other extensive value) of an atom of each species; zeros for an intensive property.
+        scale: Root mean square of the force components in eV/Angstrom; without forces, and of a property, the standard
+            deviation of the labels less the shifts; 1 where that is 0.
         mean_neighbors: Mean number of edges that an atom receives.
         num_train: Number of training structures.
-        energy_std: Standard deviation of the energies less the shifts, in eV; NaN without energies.
+        residual_std: Standard deviation of the labels less the shifts; NaN without labels.
+        mean: Mean label; NaN without labels.
+        std: Standard deviation of the labels; NaN without labels.
         labels: Names of the labels that the training part has.
-        unique: Whether the energies determine the fitted shifts; fewer compositions than species do not.
+        unique: Whether the labels determine the fitted shifts; fewer compositions than species do not.
         fitted: Species whose shifts are fitted, as no energy of a free atom is known.
         tensor_scales: Root mean square of the components of dipoles (e Angstrom) and polarizabilities (Angstrom^3) over
             the root of the number of atoms; of those that occur and are not 0.
@@ -78,7 +55,9 @@ class StructureStatistics:
     scale: float
     mean_neighbors: float
     num_train: int
-    energy_std: float
+    residual_std: float
+    mean: float
+    std: float
     labels: tuple[str, ...]
     unique: bool = True
     fitted: tuple[int, ...] = ()
@@ -95,84 +74,11 @@ def _columns(counts: IntArray, intercept: bool) -> FloatArray:
     return np.concatenate([columns, np.ones((len(columns), 1))], axis=1) if intercept else columns
 
 
-def _shared(data: FlatArrays, edges: Edges, train: IntArray, shifts: FloatArray, scale: float, y: FloatArray) -> Any:
-    """Fields that statistics of both kinds have; a scale that is rounding of the labels alone is 1."""
-    smallest = 1e-12 * max(1.0, float(np.abs(y).max(initial=0.0)))
-    return {
-        "species": data.species,
-        "shifts": {number: float(value) for number, value in zip(data.species, shifts, strict=True)},
-        "scale": scale if scale > smallest else 1.0,
-        "mean_neighbors": float(edges.n_edges[train].sum() / data.n_atoms[train].sum()),
-        "num_train": len(train),
-    }
-
-
-def _check_labelled(data: Any) -> Labelled:
-    what, fix = "a data set (MoleculeArrays or StructureArrays)", "Take what load_mini or read_structures returns."
-    return check_type("molecules", data, (MoleculeArrays, StructureArrays), what, fix)
-
-
-def compute_statistics(
-    molecules: Labelled, edges: Edges, train: IntArray, target: Target, atomref: Mapping[int, float] | None = None
-) -> Statistics:
-    """Statistics of the training part.
-
-    For an extensive target the shifts are the least-squares fit of the labels by the numbers of atoms of each species,
-    or `atomref` if given.
-
-    Args:
-        molecules: The whole data set.
-        edges: Its neighbour lists.
-        train: Rows of the training part.
-        target: What the labels are.
-        atomref: Reference value of every species in the target's unit, in place of the fit.
-
-    Returns:
-        The statistics.
-
-    Raises:
-        DataError: If `atomref` lacks a species of the data set.
-    """
-    check_edges(edges, _check_labelled(molecules))
-    train, target = check_rows("train", train, len(molecules.y)), check_target(target)
-    if atomref is not None:
-        check_type("atomref", atomref, Mapping, "a mapping from atomic number to energy, or None", "Pass a dict.")
-    species = molecules.species
-    counts, y = molecules.counts(species), molecules.y[train]
-    _warn_unseen(species, counts, train)
-    coefficients = np.zeros(len(species))
-    if target.extensive and atomref is not None:
-        missing = [number for number in species if number not in atomref]
-        if missing:
-            raise DataError(
-                f"atomref: expected a value for every species of {molecules.source}; atomic numbers {missing} have "
-                'none; use shifts="regression"'
-            )
-        coefficients = np.array([atomref[number] for number in species])
-    elif target.extensive:
-        coefficients = regression(counts[train], y, intercept=False)
-    scale = float(np.std(y - counts[train] @ coefficients))
-    shared = _shared(molecules, edges, train, coefficients, scale, y)
-    return Statistics(mean=float(y.mean()), std=float(y.std()), **shared)
-
-
-def _warn_unseen(species: tuple[int, ...], counts: IntArray, train: IntArray) -> None:
-    seen: list[bool] = (counts[train].sum(axis=0) > 0).tolist()
-    for number, here, column in zip(species, seen, counts.T, strict=True):
-        if not here:
-            warnings.warn(
-                f"atomic number {number} is in {int((column > 0).sum())} molecules but in none of the {len(train)} "
-                "training molecules: its shift is 0 and predictions for these molecules mean nothing",
-                EqlayersWarning,
-                stacklevel=4,
-            )
-
-
-def compute_baselines(molecules: Labelled, train: IntArray, rows: IntArray, target: Target) -> dict[str, float]:
+def compute_baselines(structures: StructureArrays, train: IntArray, rows: IntArray, target: Target) -> dict[str, float]:
     """Errors of two predictors that see no geometry.
 
     Args:
-        molecules: The whole data set.
+        structures: The whole data set.
         train: Rows that the predictors are fitted to.
         rows: Rows that they are evaluated on.
         target: What the labels are.
@@ -182,18 +88,15 @@ def compute_baselines(molecules: Labelled, train: IntArray, rows: IntArray, targ
         numbers of atoms of each species, with an intercept for an intensive target; `"mean_rmse"` and
         `"composition_rmse"`: their root mean squared errors. All in the target's unit.
     """
-    _check_labelled(molecules)
-    train, rows = check_rows("train", train, len(molecules.y)), check_rows("rows", rows, len(molecules.y))
+    num = len(check_structures(structures))
+    train, rows = check_rows("train", train, num), check_rows("rows", rows, num)
     check_target(target)
-    counts = molecules.counts(molecules.species)
-    y, intercept = molecules.y, not target.extensive
+    counts = structures.counts(structures.species)
+    y, intercept = structures.y, not target.extensive
     fit = regression(counts[train], y[train], intercept)
     errors = {"mean": y[rows] - y[train].mean(), "composition": y[rows] - _columns(counts[rows], intercept) @ fit}
     mae = {name: float(np.abs(error).mean()) for name, error in errors.items()}
     return mae | {f"{name}_rmse": float(np.sqrt(np.square(error).mean())) for name, error in errors.items()}
-
-
-# ---- structures -----------------------------------------------------------------------------------------------------
 
 
 def read_e0s(e0s: Any) -> str | dict[int, float]:
@@ -231,9 +134,13 @@ def without_training(structures: StructureArrays) -> NDArray[np.bool_]:
     return lone_atoms(structures) & ~learned
 
 
-def compute_structure_statistics(
-    structures: StructureArrays, edges: StructureEdges, train: NDArray[np.int64], e0s: str | Mapping[Any, float] = "fit"
-) -> StructureStatistics:
+def compute_statistics(
+    structures: StructureArrays,
+    edges: Edges,
+    train: IntArray,
+    e0s: str | Mapping[Any, float] = "fit",
+    target: Target | None = None,
+) -> Statistics:
     """Statistics of the training part.
 
     Args:
@@ -244,6 +151,7 @@ def compute_structure_statistics(
             of atoms of each species, the shortest one where it is not unique; "isolated", the energies of the
             structures with one atom, wherever they are in the data set; "none", zeros; or a mapping from element to eV.
             Species that have no such structure, or are not in the mapping, are fitted to what is left of the energies.
+        target: The property ``y`` in place of energies; an intensive one has no shifts, whatever ``e0s`` says.
 
     Returns:
         The statistics.
@@ -254,40 +162,47 @@ def compute_structure_statistics(
     """
     check_edges(edges, check_structures(structures))
     train, energies = check_rows("train", train, len(structures)), read_e0s(e0s)
+    if target is not None and not check_target(target).extensive:
+        energies = "none"
     if not edges.n_edges[train].any():
         raise DataError(
             f"the training part of {structures.source} must have atoms within the cutoff of {edges.cutoff:g} Angstrom "
             "of each other, got none. Raise data.cutoff, or set the unit of positions."
         )
     part, species = structures.take(train), structures.species
-    counts, known = part.counts(species), ~np.isnan(part.energy)
+    values = part.energy if target is None else part.y
+    known = ~np.isnan(values)
+    counts, values = part.counts(species)[known], values[known]
     free = {"fit": {}, "none": dict.fromkeys(species, 0.0)}.get(energies) if isinstance(energies, str) else energies
     free = _isolated(structures) if free is None else free
     lacking = np.array([number not in free for number in species])
     fitted = tuple(number for number in species if number not in free)
-    if energies != "fit" and fitted and not (set(free) & set(species) and known.any()):
+    if energies != "fit" and fitted and not (set(free) & set(species) and len(values)):
         raise DataError(
             f"e0s must give an energy to every species of {structures.source}, or to some of them where the training "
             f'part has energies to fit the others to, got none for {symbols_of(fitted)}. Add them, or use e0s="fit".'
         )
     shifts = np.array([free.get(number, 0.0) for number in species])
-    rest = (part.energy - counts @ shifts)[known]
-    if fitted and known.any():
-        shifts[lacking] = regression(counts[known][:, lacking], rest, intercept=False)
-    unique = not known.any() or bool(np.linalg.matrix_rank(counts[known][:, lacking]) == len(fitted))
-    residual = (part.energy - counts @ shifts)[known]
-    energy_std = float(residual.std()) if known.any() else float("nan")
+    if fitted and len(values):
+        shifts[lacking] = regression(counts[:, lacking], values - counts @ shifts, intercept=False)
+    rest = values - counts @ shifts
+    residual_std, mean, std = (rest.std(), values.mean(), values.std()) if len(values) else (np.nan,) * 3
     forces = part.forces[~np.isnan(part.forces[:, 0])]
-    scale = float(np.sqrt(np.square(forces).mean())) if len(forces) else energy_std
-    shared = _shared(structures, edges, train, shifts, scale, part.energy[known])
-    tensor_scales = _tensor_scales(part)
-    return StructureStatistics(
-        energy_std=energy_std,
+    scale = float(np.sqrt(np.square(forces).mean())) if len(forces) and target is None else float(residual_std)
+    rounding = 1e-12 * max(1.0, float(np.abs(values).max(initial=0.0)))
+    return Statistics(
+        species=species,
+        shifts={number: float(value) for number, value in zip(species, shifts, strict=True)},
+        scale=scale if scale > rounding else 1.0,
+        mean_neighbors=float(edges.n_edges[train].sum() / part.n_atoms.sum()),
+        num_train=len(train),
+        residual_std=float(residual_std),
+        mean=float(mean),
+        std=float(std),
         labels=part.labels,
-        unique=unique,
+        unique=not len(values) or bool(np.linalg.matrix_rank(counts[:, lacking]) == len(fitted)),
         fitted=fitted,
-        tensor_scales=tensor_scales,
-        **shared,
+        tensor_scales=_tensor_scales(part),
     )
 
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
 from eqlayers.atoms.elements import symbols_of
 from eqlayers.atoms.units import read_units
 from eqlayers.data.cache import user_cache_dir
-from eqlayers.data.datamodule import PARTS, FlatDataModule
+from eqlayers.data.datamodule import PARTS, SplitDataModule
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
-from eqlayers.data.neighbors import StructureEdges, structure_edges
-from eqlayers.data.plausible import check_parts, check_physics, check_reach, check_shifts, check_sizes, named
+from eqlayers.data.neighbors import Edges
+from eqlayers.data.plausible import check_physics, check_sizes, named
 from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import different_states, read_file, read_keys
 from eqlayers.data.replay import check_energies, only_labels, read_replay, replayed
 from eqlayers.data.splits import SPLIT_SEED, STRUCTURE_SPLITS, limited, split_structures
-from eqlayers.data.statistics import StructureStatistics, compute_structure_statistics, read_e0s, without_training
+from eqlayers.data.statistics import read_e0s, without_training
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
 
@@ -34,16 +32,15 @@ from ..core.checks import (
     check_flag,
     check_integer,
     check_items,
-    check_number,
     check_path,
     check_seed,
 )
-from ..core.errors import ConfigError, EqlayersWarning
+from ..core.errors import ConfigError
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-class StructureDataModule(FlatDataModule):
+class StructureDataModule(SplitDataModule):
     """Structures with energies, forces and stress, split, batched, described, and searched for common mistakes.
 
     Batches come from `torch_geometric.loader.DataLoader`: what `StructureDataset` gives, concatenated, with `batch`
@@ -102,11 +99,6 @@ class StructureDataModule(FlatDataModule):
         (8, torch.float64, torch.Size([72, 3]))
     """
 
-    statistics: StructureStatistics
-    labels: tuple[str, ...]
-    train_set: StructureDataset
-    val_set: StructureDataset
-    test_set: StructureDataset
     lone_set: StructureDataset
 
     def __init__(
@@ -147,29 +139,20 @@ class StructureDataModule(FlatDataModule):
             check_path("val_path", val_path, "a file, or None")
         if published is not None:
             check_choice("published", published, PUBLISHED)
-        self.read_options(cutoff, batch_size, eval_batch_size, num_workers, seed, cache_dir=cache_dir)
-        self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
+        self.read_options(cutoff, batch_size, eval_batch_size, num_workers, seed, limit_train, cache_dir=cache_dir)
         self.paths = {"train": [path], "val": [] if val_path is None else [val_path], "test": tests}
         self.published = published
         self.replay = read_replay(replay)
         self.split, self.asked = split, {"train": train, "val": val, "test": test}
         self.keys, self.units, self.e0s = read_keys(keys), read_units(units), read_e0s(e0s)
         self.skip_bad = check_flag("skip_bad", skip_bad)
-        if isinstance(limit_train, float):
-            check_number("limit_train", limit_train, above=0, at_most=1, fix="A fraction, or an integer for a number.")
-        elif limit_train is not None:
-            check_integer("limit_train", limit_train, 1)
-        self.limit_train, self.limit_seed = limit_train, check_seed("limit_seed", limit_seed)
+        self.limit_seed = check_seed("limit_seed", limit_seed)
         self.max_edges = None if max_edges is None else check_integer("max_edges", max_edges, 1)
         self.split_seed = check_seed("split_seed", split_seed)
         named = isinstance(dtype, str)
         self.dtype = _DTYPES[check_choice("dtype", dtype, _DTYPES)] if named else check_dtype("dtype", dtype)
         self.cache_dir = user_cache_dir() / "structures" if cache_dir is None else Path(cache_dir)
-        self.report: list[str] = []
-        self.findings: list[str] = []
-        self._said: list[str] = []
         self._states: list[dict[str, set[str]]] = []  # of each file
-        self._loaded: tuple[StructureArrays, dict[str, NDArray[np.int64]]] | None = None
 
     @property
     def dataset(self) -> str:
@@ -179,39 +162,21 @@ class StructureDataModule(FlatDataModule):
     @property
     def species(self) -> tuple[int, ...]:
         """Atomic numbers in all files, which are read for it."""
-        return self._load()[0].species
+        return self.load()[0].species
 
     def is_drawn(self, name: str) -> bool:
         """Whether a part is drawn from ``path``, and is no file of its own."""
         return name == "train" or not self.paths[name]
 
-    def prepare_data(self) -> None:
-        """Fill the cache of neighbour lists, in one process only."""
-        self._edges(self._load()[0])
+    def cache_folder(self) -> Path:
+        """Folder of the cached neighbour lists."""
+        return self.cache_dir
 
-    def make_parts(self) -> dict[str, NDArray[np.int64]]:
-        """Read, check, split and describe the data."""
-        structures, rows = self._load()
-        edges = self._edges(structures)
-        described = self._describe(structures, edges, rows["train"])
-        self.labels = structures.take(rows["train"][: self._num_new]).labels
-        self.findings = [*self._said, *self._unlabelled(structures, rows), *check_reach(structures, edges)]
-        self.findings += check_parts(structures, rows)
-        if self.e0s != "none":
-            self.findings += check_shifts(structures, self.statistics.shifts)
-        self.train_set, self.val_set, self.test_set = (
-            StructureDataset(structures, edges, rows[name], self.dtype) for name in PARTS
-        )
-        self.report += ["parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in PARTS), *described]
-        for line in self.report:
-            rank_zero_info(line)
-        for sentence in self.findings:
-            warnings.warn(sentence, EqlayersWarning, stacklevel=3)
-        return rows
-
-    def _describe(self, structures: StructureArrays, edges: StructureEdges, train: NDArray[np.int64]) -> list[str]:
-        """Set the statistics of the training part, and say them in lines."""
-        statistics = self.statistics = compute_structure_statistics(structures, edges, train, self.e0s)
+    def describe(self, structures: StructureArrays, edges: Edges) -> list[str]:
+        """Lines on the statistics of the training part."""
+        if self.target is not None:
+            return super().describe(structures, edges)
+        statistics = self.statistics
         lone = np.flatnonzero(without_training(structures) & ~np.isnan(structures.energy))
         self.lone_set = StructureDataset(structures, edges, lone, self.dtype)
         mixed = ", fitted" if 0 < len(statistics.fitted) < len(statistics.species) else ""
@@ -222,28 +187,26 @@ class StructureDataModule(FlatDataModule):
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
             + ", ".join(text + mixed * (z in statistics.fitted) for z, text in named.items())
             + ("" if statistics.unique else "; not energies of free atoms: the data have too few compositions to tell"),
-            f"scale {statistics.scale:.4g}, energies less shifts deviate by {statistics.energy_std:.4g} eV, "
+            f"scale {statistics.scale:.4g}, energies less shifts deviate by {statistics.residual_std:.4g} eV, "
             f"{statistics.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
         ]
 
-    def _load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
+    def read_parts(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
         """All structures that are used, one source after the other, and their rows by part."""
-        if self._loaded is None:
-            readings = {name: (paths, self.keys, self.units) for name, paths in self.paths.items() if paths}
-            sources = {name: self._read(*how, self.published) for name, how in readings.items()}
-            if (old := self.replay) is not None:
-                sources["replay"] = only_labels(self._read([old.path], old.keys, old.units, None), old.labels)
-            structures, rows = StructureArrays.joined(list(sources.values())), self._split(sources)
-            self.report += different_states(self._states)
-            self._said = check_physics(structures)
-            self.report += [f"remark: {sentence}" for sentence in check_sizes(structures)]
-            if len(unused := np.setdiff1d(np.arange(len(structures)), np.concatenate(list(rows.values())))):
-                self.report.append(f"in no part: {len(unused):,} structures: {named(structures, unused)}")
-            # the neighbours of the 100,000 structures of a file of which 2,000 are used would take gigabytes
-            references = np.flatnonzero(without_training(structures))
-            used = np.unique(np.concatenate([*rows.values(), references]))
-            self._loaded = structures.take(used), {name: np.searchsorted(used, part) for name, part in rows.items()}
-        return self._loaded
+        readings = {name: (paths, self.keys, self.units) for name, paths in self.paths.items() if paths}
+        sources = {name: self._read(*how, self.published) for name, how in readings.items()}
+        if (old := self.replay) is not None:
+            sources["replay"] = only_labels(self._read([old.path], old.keys, old.units, None), old.labels)
+        structures, rows = StructureArrays.joined(list(sources.values())), self._split(sources)
+        self.report += different_states(self._states)
+        self.findings += check_physics(structures)
+        self.report += [f"remark: {sentence}" for sentence in check_sizes(structures)]
+        if len(unused := np.setdiff1d(np.arange(len(structures)), np.concatenate(list(rows.values())))):
+            self.report.append(f"in no part: {len(unused):,} structures: {named(structures, unused)}")
+        # the neighbours of the 100,000 structures of a file of which 2,000 are used would take gigabytes
+        references = np.flatnonzero(without_training(structures))
+        used = np.unique(np.concatenate([*rows.values(), references]))
+        return structures.take(used), {name: np.searchsorted(used, part) for name, part in rows.items()}
 
     def _read(
         self, paths: list[str], keys: Mapping[str, str | None], units: Mapping[str, Any], published: str | None
@@ -266,15 +229,6 @@ class StructureDataModule(FlatDataModule):
             parts.append(structures)
             self.report += content.lines()
         return StructureArrays.joined(parts)
-
-    def _unlabelled(self, structures: StructureArrays, rows: Mapping[str, NDArray[np.int64]]) -> list[str]:
-        """Sentences on parts without a label that the new structures of the training part have."""
-        lacks = {name: {*self.labels} - {*structures.take(part).labels} for name, part in rows.items() if len(part)}
-        fix = "no error of it is reported. Name it in keys, or draw the part from structures that have it"
-        return [f"the {name} part has no {' and no '.join(sorted(no))}: {fix}" for name, no in lacks.items() if no]
-
-    def _edges(self, structures: StructureArrays) -> StructureEdges:
-        return structure_edges(structures, self.cutoff, self.cache_dir)
 
     def _usable(self, source: StructureArrays) -> NDArray[np.bool_]:
         """Whether a structure may be in a part, `[N]`."""
@@ -303,11 +257,11 @@ class StructureDataModule(FlatDataModule):
         parts = {name: rows[usable["train"][rows]] for name, rows in parts.items()}
         parts |= {name: rows_of[name][usable[name]] for name in ("val", "test") if name in rows_of}
         parts["train"] = limited(parts["train"], self.limit_train, self.limit_seed)
-        self._num_new = len(parts["train"])
+        self.num_new = len(parts["train"])
         if self.replay is not None:
             rows = np.flatnonzero(usable["replay"])
             check_energies(sources["train"].take(parts["train"]), sources["replay"].take(rows))
-            again = rows[replayed(self.replay, sources["replay"].take(rows), self._num_new, self.split_seed)]
+            again = rows[replayed(self.replay, sources["replay"].take(rows), self.num_new, self.split_seed)]
             self.report.append(f"replay: {len(again):,} structures of {self.replay.path} in every epoch")
             parts["train"] = np.concatenate([parts["train"], rows_of["replay"][again]])
         return parts

@@ -1,11 +1,11 @@
-"""Molecules with one label each, and structures with energies, forces and others, as flat arrays, checked once."""
+"""Structures with their labels, such as energies, forces or one property, as flat arrays that are checked once."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from ase.geometry import complete_cell
@@ -19,19 +19,47 @@ from ..core.errors import DataError
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Labels that structures can have.
-LABELS = ("energy", "forces", "stress", "dipole", "polarizability", "y")
+
+class Label(NamedTuple):
+    """A label of structures: its axis and shape, units of values and of errors, factor from values to errors.
+
+    Attributes:
+        axis: "N" of structures, "A" of atoms.
+        shape: Of the label of one structure or atom.
+        values: Unit of values.
+        errors: Unit of errors in reports.
+        unit: Unit of errors in names of metrics.
+        factor: Multiplies values to give errors.
+    """
+
+    axis: str
+    shape: tuple[int, ...]
+    values: str
+    errors: str
+    unit: str
+    factor: float = 1e3
+
+
+#: Labels that structures can have. ``y`` is one property of the user or of QM9, whose unit its ``Target`` has.
+LABELS = {
+    "energy": Label("N", (), "eV", "meV", "meV"),
+    "forces": Label("A", (3,), "eV/A", "meV/A", "meV_A"),
+    "stress": Label("N", (3, 3), "eV/A^3", "meV/A^3", "meV_A3"),
+    "dipole": Label("N", (3,), "e A", "me A", "me_A"),
+    "polarizability": Label("N", (3, 3), "A^3", "A^3", "A3", 1.0),
+    "y": Label("N", (), "", "", "", 1.0),
+}
 _VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period, beyond any structure
 _KINDS = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}
 
 
-def refuse(source: str, names: Any, expected: str, rows: Any, what: str = "structures", fix: str = "") -> None:
+def refuse(source: str, names: Any, expected: str, rows: Any, fix: str = "") -> None:
     """Raise a DataError that counts and names rows, if there are any; ``names`` are numbers of rows, or texts."""
     if len(rows):
         chosen = np.asarray(names)[np.asarray(rows)[:8]]
         named = ", ".join(map(str, chosen)) + (", ..." if len(rows) > 8 else "")
         raise DataError(
-            f"{source}: expected {expected}; {len(rows)} of {len(names)} {what} do not have that, "
+            f"{source}: expected {expected}; {len(rows)} of {len(names)} structures do not have that, "
             f"{'rows ' * (chosen.dtype.kind in 'iu')}{named}; {fix or 'repair or remove these rows in the source'}"
         )
 
@@ -41,24 +69,82 @@ def _of(kinds: str, axis: str, *trailing: int) -> dict[str, Any]:
     return {"kind": (kinds, axis, trailing)}
 
 
-class FlatArrays:
-    """Arrays of all structures of a data set, checked once. A frozen dataclass derives from it.
+def _label(name: str) -> dict[str, Any]:
+    """Metadata of the array of a label."""
+    return _of("f", LABELS[name].axis, *LABELS[name].shape)
+
+
+@dataclass(frozen=True)
+class StructureArrays:
+    """Every structure of a data set, one after the other, checked once; a label that is missing is NaN.
 
     Attributes:
-        one: A structure in a word; an ``s`` makes the plural.
+        source: Where they come from, for messages.
+        n_atoms: Atoms of every structure, `[N]` int64.
+        z: Atomic numbers, `[A]` int64.
+        pos: Positions in Angstrom, `[A, 3]` float64; float32 where the source has no more digits.
+        cell: A lattice vector in Angstrom in each row, `[N, 3, 3]` float64; 0 where there is none.
+        pbc: Whether each lattice vector is a period, `[N, 3]` bool.
+        energy: eV, `[N]` float64.
+        forces: eV/Angstrom, `[A, 3]` float64.
+        stress: eV/Angstrom^3, `[N, 3, 3]` float64, positive where the structure pulls inwards, as ASE has it.
+        dipole: e Angstrom, `[N, 3]` float64.
+        polarizability: Angstrom^3, `[N, 3, 3]` float64.
+        y: Property of QM9 or of the user's choice, in its own unit, `[N]` float64.
+        config_type: Name of the group of every structure, `[N]`; empty without one.
+        idx: Row of every structure in its source, `[N]` int64.
+        file: That source, `[N]`; of one set, ``source`` for all.
+
+    Raises:
+        DataError: If there is no structure, lengths disagree, positions are not finite, a structure has labels in
+            part, or a periodic cell has no volume.
+
+    Example:
+        >>> pos = [[0, 0, 0], [0, 0, 0.74]]
+        >>> structures = StructureArrays.of("a test", n_atoms=[2], z=[1, 1], pos=pos, energy=[-31])
+        >>> structures.labels, structures.species, structures.has_cells
+        (('energy',), (1,), False)
     """
 
-    one: ClassVar[str] = "structure"
     source: str
-    n_atoms: IntArray
-    z: IntArray
-    pos: NDArray[Any]
-    idx: IntArray
+    n_atoms: IntArray = field(metadata=_of("iu", "N"))
+    z: IntArray = field(metadata=_of("iu", "A"))
+    pos: NDArray[Any] = field(metadata=_of("f", "A", 3))
+    cell: FloatArray = field(metadata=_of("f", "N", 3, 3))
+    pbc: NDArray[np.bool_] = field(metadata=_of("b", "N", 3))
+    energy: FloatArray = field(metadata=_label("energy"))
+    forces: FloatArray = field(metadata=_label("forces"))
+    stress: FloatArray = field(metadata=_label("stress"))
+    dipole: FloatArray = field(metadata=_label("dipole"))
+    polarizability: FloatArray = field(metadata=_label("polarizability"))
+    y: FloatArray = field(metadata=_label("y"))
+    config_type: NDArray[Any] = field(metadata=_of("U", "N"))
+    idx: IntArray = field(metadata=_of("iu", "N"))
+    file: NDArray[Any] = field(metadata=_of("U", "N"))
 
     @classmethod
     def kinds(cls) -> dict[str, tuple[str, str, tuple[int, ...]]]:
         """Kinds of numpy's dtypes, axis (N structures or A atoms) and trailing axes of each array, by name."""
-        return {one.name: one.metadata["kind"] for one in fields(cls) if one.metadata}  # type: ignore[arg-type]
+        return {one.name: one.metadata["kind"] for one in fields(cls) if one.metadata}
+
+    @classmethod
+    def of(cls, source: str, n_atoms: Any, z: Any, pos: Any, **others: Any) -> StructureArrays:
+        """Structures from lists or arrays; by default, no cell, no label, no group and counted rows.
+
+        Positions in an array of float32 stay so.
+        """
+        sizes = {"N": len(n_atoms), "A": len(z)}
+        arrays: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
+        arrays.setdefault("file", np.full(sizes["N"], source))
+        types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}
+        for name, (kind, axis, trailing) in cls.kinds().items():
+            if name in arrays:
+                single = name == "pos" and getattr(pos, "dtype", None) == np.float32
+                arrays[name] = np.asarray(arrays[name], dtype=np.float32 if single else types[kind])
+            else:
+                missing = {"cell": 0.0, "pbc": False, "config_type": ""}.get(name, np.nan)
+                arrays[name] = np.full((sizes[axis], *trailing), missing)
+        return cls(source=source, **arrays)
 
     def __post_init__(self) -> None:
         for name, (kinds, _, _) in self.kinds().items():
@@ -69,16 +155,23 @@ class FlatArrays:
                 )
         sizes = {"N": len(self.n_atoms), "A": int(self.n_atoms.sum())}
         if sizes["N"] == 0:
-            raise DataError(f"{self.source} must hold at least one {self.one}, got none. Check that it is complete.")
+            raise DataError(f"{self.source} must hold at least one structure, got none. Check that it is complete.")
         for name, (_, axis, trailing) in self.kinds().items():
             if getattr(self, name).shape != (sizes[axis], *trailing):
                 raise DataError(
-                    f"{name} of {self.source} must be {[sizes[axis], *trailing]} for {sizes['N']} {self.one}s, got "
+                    f"{name} of {self.source} must be {[sizes[axis], *trailing]} for {sizes['N']} structures, got "
                     f"{list(getattr(self, name).shape)}. The file is incomplete or corrupt: fetch or make it again."
                 )
-        self._refuse(f"at least one atom in every {self.one}", self.n_atoms < 1)
+        self._refuse("at least one atom in every structure", self.n_atoms < 1)
         self._refuse("atomic numbers from 1 to 118", (self.z < 1) | (self.z > 118))
         self._refuse("finite positions", ~np.isfinite(self.pos).all(axis=1))
+        self._refuse("finite cells", ~np.isfinite(self.cell).all(axis=(1, 2)))
+        volume = np.abs(np.linalg.det(completed_cells(self.cell, self.pbc)))
+        self._refuse("periodic cells with a volume", self.pbc.any(axis=1) & (volume < 1e-6))
+        for name in LABELS:
+            rows = getattr(self, name).reshape(len(getattr(self, name)), -1)
+            partly = ~np.isfinite(rows).all(axis=1) & ~np.isnan(rows).all(axis=1)
+            self._refuse(f"finite labels, but {name} has NaN or infinite values in part", partly)
 
     def _refuse(self, expected: str, failing: Any) -> None:
         """Raise a DataError that names the structures of which one row fails, of structures `[N]` or atoms `[A]`."""
@@ -89,10 +182,9 @@ class FlatArrays:
 
     def refuse(self, expected: str, rows: Any, fix: str = "") -> None:
         """Raise a DataError that names rows, if there are any; where there are several files, also these."""
-        files = getattr(self, "file", np.array([""]))
-        several = len(rows) and len(np.unique(files)) > 1
-        names = [f"row {row} of {file}" for row, file in zip(self.idx, files, strict=True)] if several else self.idx
-        refuse(self.source, names, expected, rows, f"{self.one}s", fix)
+        several = len(rows) and len(np.unique(self.file)) > 1
+        names = [f"row {row} of {file}" for row, file in zip(self.idx, self.file, strict=True)] if several else self.idx
+        refuse(self.source, names, expected, rows, fix)
 
     def __len__(self) -> int:
         return len(self.n_atoms)
@@ -132,135 +224,13 @@ class FlatArrays:
     @cached_property
     def identities(self) -> IntArray:
         """A hash of species, positions and cell of every structure, `[N]`, which copies share to 0.0001 Angstrom."""
-        arrays = [np.round(getattr(self, name), 4) + 0.0 for name in ("pos", "cell") if hasattr(self, name)]  # no -0.0
+        pos, cell = (np.round(array, 4) + 0.0 for array in (self.pos, self.cell))  # no -0.0
         hashes = np.empty(len(self), dtype=np.int64)
         for row in range(len(self)):
             atoms = self.atoms(row)
-            parts = [self.z[atoms], arrays[0][atoms], *(cell[row] for cell in arrays[1:])]
-            content = b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+            content = b"".join(np.ascontiguousarray(part).tobytes() for part in (self.z[atoms], pos[atoms], cell[row]))
             hashes[row] = int.from_bytes(hashlib.sha256(content).digest()[:8], "little", signed=True)
         return hashes
-
-    def label_rows(self) -> dict[str, IntArray]:
-        """Rows of each label in every structure, `[N]`: its atoms for a label of atoms, 0 where it is missing."""
-        raise NotImplementedError
-
-    def take(self, rows: IntArray) -> Any:
-        """Some of the structures, in the order of ``rows``."""
-        rows = check_rows("rows", rows, len(self))
-        sizes = self.n_atoms[rows]
-        atoms = np.repeat(self.starts[rows] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-        chosen = {
-            name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.kinds().items()
-        }
-        return type(self)(source=self.source, **chosen)  # type: ignore[call-arg]
-
-
-@dataclass(frozen=True)
-class MoleculeArrays(FlatArrays):
-    """Every molecule of a data set, one after the other, with the labels of one target.
-
-    Attributes:
-        source: Where they come from, for messages.
-        n_atoms: Atoms of every molecule, `[N]` int64.
-        z: Atomic numbers, `[A]` int64.
-        pos: Positions in Angstrom, `[A, 3]` float32.
-        y: Labels in the target's unit, `[N]` float64.
-        idx: Row of every molecule in its source, `[N]` int64.
-
-    Raises:
-        DataError: If there is no molecule, lengths disagree, or a position or a label is not finite.
-    """
-
-    one: ClassVar = "molecule"
-    source: str
-    n_atoms: NDArray[np.int64] = field(metadata=_of("iu", "N"))
-    z: NDArray[np.int64] = field(metadata=_of("iu", "A"))
-    pos: NDArray[np.float32] = field(metadata=_of("f", "A", 3))
-    y: NDArray[np.float64] = field(metadata=_of("f", "N"))
-    idx: NDArray[np.int64] = field(metadata=_of("iu", "N"))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._refuse("finite labels", ~np.isfinite(self.y))
-
-    def label_rows(self) -> dict[str, IntArray]:
-        """1 for every molecule, `[N]`."""
-        return {"y": np.ones(len(self), dtype=np.int64)}
-
-
-@dataclass(frozen=True)
-class StructureArrays(FlatArrays):
-    """Every structure of a data set, one after the other; a label that is missing is NaN.
-
-    Attributes:
-        source: Where they come from, for messages.
-        n_atoms: Atoms of every structure, `[N]` int64.
-        z: Atomic numbers, `[A]` int64.
-        pos: Positions in Angstrom, `[A, 3]` float64.
-        cell: A lattice vector in Angstrom in each row, `[N, 3, 3]` float64; 0 where there is none.
-        pbc: Whether each lattice vector is a period, `[N, 3]` bool.
-        energy: eV, `[N]` float64.
-        forces: eV/Angstrom, `[A, 3]` float64.
-        stress: eV/Angstrom^3, `[N, 3, 3]` float64, positive where the structure pulls inwards, as ASE has it.
-        dipole: e Angstrom, `[N, 3]` float64.
-        polarizability: Angstrom^3, `[N, 3, 3]` float64.
-        y: Property that the user chose, in its own unit, `[N]` float64.
-        config_type: Name of the group of every structure, `[N]`; empty without one.
-        idx: Row of every structure in its source, `[N]` int64.
-        file: That source, `[N]`; of one set, ``source`` for all.
-
-    Raises:
-        DataError: If there is no structure, lengths disagree, positions are not finite, a structure has labels in
-            part, or a periodic cell has no volume.
-
-    Example:
-        >>> pos = [[0, 0, 0], [0, 0, 0.74]]
-        >>> structures = StructureArrays.of("a test", n_atoms=[2], z=[1, 1], pos=pos, energy=[-31])
-        >>> structures.labels, structures.species, structures.has_cells
-        (('energy',), (1,), False)
-    """
-
-    source: str
-    n_atoms: IntArray = field(metadata=_of("iu", "N"))
-    z: IntArray = field(metadata=_of("iu", "A"))
-    pos: FloatArray = field(metadata=_of("f", "A", 3))
-    cell: FloatArray = field(metadata=_of("f", "N", 3, 3))
-    pbc: NDArray[np.bool_] = field(metadata=_of("b", "N", 3))
-    energy: FloatArray = field(metadata=_of("f", "N"))
-    forces: FloatArray = field(metadata=_of("f", "A", 3))
-    stress: FloatArray = field(metadata=_of("f", "N", 3, 3))
-    dipole: FloatArray = field(metadata=_of("f", "N", 3))
-    polarizability: FloatArray = field(metadata=_of("f", "N", 3, 3))
-    y: FloatArray = field(metadata=_of("f", "N"))
-    config_type: NDArray[Any] = field(metadata=_of("U", "N"))
-    idx: IntArray = field(metadata=_of("iu", "N"))
-    file: NDArray[Any] = field(metadata=_of("U", "N"))
-
-    @classmethod
-    def of(cls, source: str, n_atoms: Any, z: Any, pos: Any, **others: Any) -> StructureArrays:
-        """Structures from lists or arrays; by default, no cell, no label, no group and counted rows."""
-        sizes = {"N": len(n_atoms), "A": len(z)}
-        arrays: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
-        arrays.setdefault("file", np.full(sizes["N"], source))
-        types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}
-        for name, (kind, axis, trailing) in cls.kinds().items():
-            if name in arrays:
-                arrays[name] = np.asarray(arrays[name], dtype=types[kind])
-            else:
-                missing = {"cell": 0.0, "pbc": False, "config_type": ""}.get(name, np.nan)
-                arrays[name] = np.full((sizes[axis], *trailing), missing)
-        return cls(source=source, **arrays)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._refuse("finite cells", ~np.isfinite(self.cell).all(axis=(1, 2)))
-        volume = np.abs(np.linalg.det(completed_cells(self.cell, self.pbc)))
-        self._refuse("periodic cells with a volume", self.pbc.any(axis=1) & (volume < 1e-6))
-        for name in LABELS:
-            finite = np.isfinite(getattr(self, name)).reshape(len(getattr(self, name)), -1)
-            absent = np.isnan(getattr(self, name)).all(axis=tuple(range(1, getattr(self, name).ndim)))
-            self._refuse(f"finite labels, but {name} has NaN or infinite values in part", ~finite.all(axis=1) & ~absent)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -268,15 +238,25 @@ class StructureArrays(FlatArrays):
         return tuple(name for name in LABELS if not np.isnan(getattr(self, name)).all())
 
     def label_rows(self) -> dict[str, IntArray]:
-        """Rows of each label in every structure, `[N]`: its atoms for forces, 0 where the label is missing."""
-        there = {name: np.isfinite(getattr(self, name)) for name in LABELS}
-        whole = {name: finite.reshape(len(finite), -1).all(axis=1) for name, finite in there.items()}
-        return {n: self.count(rows) if n == "forces" else rows.astype(np.int64) for n, rows in whole.items()}
+        """Rows of each of `labels` in every structure, `[N]`: its atoms for a label of atoms, 0 where it is missing."""
+        finite = {name: np.isfinite(getattr(self, name)) for name in self.labels}
+        whole = {name: rows.reshape(len(rows), -1).all(axis=1) for name, rows in finite.items()}
+        return {n: self.count(rows) if LABELS[n].axis == "A" else rows.astype(np.int64) for n, rows in whole.items()}
 
     @property
     def has_cells(self) -> bool:
         """Whether one of the structures is periodic or has a stress, which is by volume."""
         return bool(self.pbc.any()) or "stress" in self.labels
+
+    def take(self, rows: IntArray) -> StructureArrays:
+        """Some of the structures, in the order of ``rows``."""
+        rows = check_rows("rows", rows, len(self))
+        sizes = self.n_atoms[rows]
+        atoms = np.repeat(self.starts[rows] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        chosen = {
+            name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.kinds().items()
+        }
+        return type(self)(source=self.source, **chosen)
 
     @classmethod
     def joined(cls, parts: list[StructureArrays]) -> StructureArrays:
@@ -305,13 +285,7 @@ def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:
     return full
 
 
-def check_molecules(molecules: Any) -> MoleculeArrays:
-    """Return ``molecules`` if they are a data set, else raise ConfigError."""
-    what, fix = "a data set (MoleculeArrays)", "Take what load_mini or load_qm9 returns."
-    return check_type("molecules", molecules, MoleculeArrays, what, fix)
-
-
 def check_structures(structures: Any) -> StructureArrays:
     """Return ``structures`` if they are a data set, else raise ConfigError."""
-    what, fix = "a data set (StructureArrays)", "Take what read_structures returns."
+    what, fix = "a data set (StructureArrays)", "Take what read_structures, load_mini or load_qm9 returns."
     return check_type("structures", structures, StructureArrays, what, fix)

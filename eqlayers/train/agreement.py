@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..atoms.elements import read_species, symbols_of
 from ..core.errors import ConfigError
-from ..data.datamodule import PARTS, FlatDataModule
+from ..data.datamodule import PARTS, SplitDataModule
 from ..data.targets import Target
 
 #: Arguments that say how a network computes, which no weight depends on.
@@ -81,8 +81,8 @@ def check_checkpoint(saved: Mapping[str, Any], data: Any) -> None:
 
 def identities(data: Any) -> dict[str, Tensor]:
     """A hash of each structure of each part of some data, the training part first; nothing of foreign data modules."""
-    parts = {name: data.part(name) for name in PARTS} if isinstance(data, FlatDataModule) else {}
-    return {name: torch.from_numpy(part.data.identities[part.rows]) for name, part in parts.items() if len(part)}
+    parts = {name: data.part(name) for name in PARTS} if isinstance(data, SplitDataModule) else {}
+    return {name: torch.from_numpy(part.structures.identities[part.rows]) for name, part in parts.items() if len(part)}
 
 
 def check_unseen(saved: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -> dict[str, tuple[float, str]]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers.data.structures import MoleculeArrays
+from eqlayers.data.structures import StructureArrays
 
 FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "qm9"
 
@@ -46,10 +46,10 @@ def v3_root(tmp_path: Path, maker: ModuleType, records: list[dict[str, Any]]) ->
 
 
 @pytest.fixture
-def small_set() -> Callable[..., MoleculeArrays]:
+def small_set() -> Callable[..., StructureArrays]:
     """Builds molecules of C, H and O with random places, some fields replaced."""
 
-    def build(num: int = 12, **replaced: Any) -> MoleculeArrays:
+    def build(num: int = 12, **replaced: Any) -> StructureArrays:
         rng = np.random.default_rng(3)
         n_atoms = rng.integers(2, 7, num)
         atoms = int(n_atoms.sum())
@@ -61,6 +61,6 @@ def small_set() -> Callable[..., MoleculeArrays]:
             "y": rng.normal(size=num),
             "idx": np.arange(num) + 100,
         }
-        return MoleculeArrays(**(fields | replaced))
+        return StructureArrays.of(**(fields | replaced))
 
     return build

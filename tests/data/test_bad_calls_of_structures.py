@@ -18,7 +18,7 @@ GOOD = "molecules"  # something of another kind
 POS = np.array([[0.0, 0, 0], [1.0, 0, 0]] * 2)
 PAIRS = data.StructureArrays.of("test", [2, 2], [1, 1, 6, 8], POS, energy=[1.0, 2.0])
 LISTS = data.structure_edges(PAIRS, 3.0)
-EDGES = data.Edges(LISTS.local, LISTS.n_edges)
+CRYSTAL = data.StructureArrays.of("test", [1], [29], [[0, 0, 0]], cell=[2.5 * np.eye(3)], pbc=[[True] * 3])
 ORDER = data.EpochSampler(2, 0)
 
 CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
@@ -40,7 +40,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "StructureDataset, structures": (lambda v: data.StructureDataset(v, LISTS), (None, "x", GOOD)),
     "StructureDataset, edges": (
         lambda v: data.StructureDataset(PAIRS, v),
-        (None, EDGES, replace(LISTS, n_edges=None), replace(LISTS, local=None), replace(LISTS, shifts=None)),
+        (None, LISTS.local, replace(LISTS, n_edges=None), replace(LISTS, local=None)),
+    ),
+    "StructureDataset, shifts": (
+        lambda v: data.StructureDataset(CRYSTAL, replace(data.structure_edges(CRYSTAL, 3.0), shifts=v)),
+        (None, np.zeros((1, 3)), np.zeros(3)),
     ),
     "StructureDataset, rows": (lambda v: data.StructureDataset(PAIRS, LISTS, v), (3, "x", np.array([2]), [-1], [0.5])),
     "StructureDataset, dtype": (lambda v: data.StructureDataset(PAIRS, LISTS, None, v), (None, "float32", torch.int64)),
@@ -50,21 +54,25 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "EdgeBatchSampler, rank": (lambda v: data.EdgeBatchSampler(ORDER, [1, 1], 9, 9, v, 2), (None, 2, -1, "1", 0.5)),
     "EdgeBatchSampler, processes": (lambda v: data.EdgeBatchSampler(ORDER, [1, 1], 9, 9, 0, v), (None, 0, "2", 3)),
     "EdgeBatchSampler, batch_size": (lambda v: data.EdgeBatchSampler(ORDER, [1, 1], 9, v), (None, 0, "9", 1.5)),
-    "compute_structure_statistics, structures": (
-        lambda v: data.compute_structure_statistics(v, LISTS, np.arange(2)),
+    "compute_statistics, structures": (
+        lambda v: data.compute_statistics(v, LISTS, np.arange(2)),
         (None, "x", GOOD),
     ),
-    "compute_structure_statistics, edges": (
-        lambda v: data.compute_structure_statistics(PAIRS, v, np.arange(2)),
-        (None, EDGES),
+    "compute_statistics, edges": (
+        lambda v: data.compute_statistics(PAIRS, v, np.arange(2)),
+        (None, LISTS.local),
     ),
-    "compute_structure_statistics, train": (
-        lambda v: data.compute_structure_statistics(PAIRS, LISTS, v),
+    "compute_statistics, train": (
+        lambda v: data.compute_statistics(PAIRS, LISTS, v),
         (None, "x", 0, np.array([], int), np.array([2]), np.array([0.0])),
     ),
-    "compute_structure_statistics, e0s": (
-        lambda v: data.compute_structure_statistics(PAIRS, LISTS, np.arange(2), v),
+    "compute_statistics, e0s": (
+        lambda v: data.compute_statistics(PAIRS, LISTS, np.arange(2), v),
         (None, 3, "x", {}, {"Cu": 0.0}, {"Xx": 0.0}, {1.5: 0.0}, {"H": NAN}, ["fit"]),
+    ),
+    "compute_statistics, target": (
+        lambda v: data.compute_statistics(PAIRS, LISTS, np.arange(2), target=v),
+        ("U0", 3, ["U0"]),
     ),
     "split_structures, name": (lambda v: data.split_structures(v, np.full(20, "")), (None, 3, [], "size")),
     "split_structures, groups": (lambda v: data.split_structures("random", v), (None, 3, "x", [], ["a"])),
@@ -111,9 +119,12 @@ def test_a_wrong_argument_is_told(name: str, value: Any, told: Callable[..., Non
 
 
 def test_every_public_callable_is_in_the_table() -> None:
-    records = {"StructureEdges", "StructureStatistics", "STRUCTURE_SPLITS"}  # checked where they are used
+    records = {"STRUCTURE_SPLITS"}  # checked where it is used
     public = {name for name in data.__all__ if "struct" in name.lower()} - records
-    listed, wanted = {name.split(",")[0] for name in CALLS}, public | {"EdgeBatchSampler", "neighbor_list"}
+    listed, wanted = (
+        {name.split(",")[0] for name in CALLS},
+        public | {"EdgeBatchSampler", "neighbor_list", "compute_statistics"},
+    )
     missing, surplus = sorted(wanted - listed), sorted(listed - wanted)
     assert not missing, f"no row of {missing} in CALLS: add a call of each, and values that it must refuse"
     assert not surplus, f"CALLS has rows of {surplus}, which eqlayers.data does not export: take them out"

@@ -99,7 +99,7 @@ def test_qm9(make_qm9, gdb9_root, split, target):
     assert batch.num_graphs == 4
     assert batch.y.dtype == torch.float64
     assert set(data.baselines("test")) == {"mean", "composition", "mean_rmse", "composition_rmse"}
-    assert (gdb9_root / "cache" / "neighbors-5A.npz").exists()
+    assert list((gdb9_root / "cache").glob("edges-5A-*.npz"))
 
 
 @pytest.mark.filterwarnings(FEW_TRAINING)
@@ -273,7 +273,7 @@ def test_default_cache_folders(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     data = MoleculeDataModule("mini")
     data.setup()
-    assert [path.name for path in (tmp_path / "eqlayers" / "mini").iterdir()] == ["neighbors-5A.npz"]
+    assert [path.name[:9] for path in (tmp_path / "eqlayers" / "mini").iterdir()] == ["edges-5A-"]
 
 
 def test_missing_extra(monkeypatch):

@@ -196,7 +196,7 @@ def test_nan_labels_name_their_rows(gdb9_root, records, without_rdkit):
     for row in (0, 8):
         text = text.replace(repr(records[row]["table"][ENERGY.raw_column]), "nan")
     path.write_text(text)
-    with pytest.raises(DataError, match=r"target U0: expected finite labels; 2 of 24 molecules .* rows 0, 8;"):
+    with pytest.raises(DataError, match=r"target U0: expected finite labels; 2 of 24 structures .* rows 0, 8;"):
         load_qm9(gdb9_root, ENERGY, offline=True)
     load_qm9(gdb9_root, TARGETS["gap"], offline=True)
 

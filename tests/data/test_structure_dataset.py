@@ -82,7 +82,7 @@ def test_batches_are_what_potentials_take(mixed, dtype):
     assert taken.num_graphs == 3
     assert batch.energy.dtype == torch.float64
     assert batch.energy[0] == 1.0 / 3
-    assert {batch[name].dtype for name in ("pos", "forces", "stress", "dipole", "cell", "shifts")} == {dtype}
+    assert {batch[name].dtype for name in ("pos", "forces", "stress", "cell", "shifts")} == {dtype}
     src, dst = taken.edge_index
     vectors = taken.pos[dst] - taken.pos[src] + (taken.shifts[:, None] @ taken.cell[taken.batch[src]])[:, 0]
     assert (vectors.norm(dim=1) < CUTOFF + 1e-5).all()

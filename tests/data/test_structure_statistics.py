@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eqlayers.data.neighbors import structure_edges
-from eqlayers.data.statistics import compute_structure_statistics, lone_atoms, read_e0s, without_training
+from eqlayers.data.statistics import compute_statistics, lone_atoms, read_e0s, without_training
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import ConfigError, DataError
 
@@ -27,14 +27,14 @@ def some(num: int = 40, noise: float = 0.0, **replaced) -> StructureArrays:
 
 def statistics(structures, train=None, e0s="fit"):
     train = np.arange(len(structures)) if train is None else train
-    return compute_structure_statistics(structures, structure_edges(structures, 3.0), train, e0s)
+    return compute_statistics(structures, structure_edges(structures, 3.0), train, e0s)
 
 
 def test_the_fit_recovers_shifts():
     fitted = statistics(some())
     assert fitted.species == (1, 6, 8)
     assert fitted.shifts == pytest.approx(TRUE, rel=1e-12)
-    assert fitted.energy_std < 1e-9
+    assert fitted.residual_std < 1e-9
     assert fitted.unique
     assert fitted.labels == ("energy", "forces")
 
@@ -47,13 +47,13 @@ def test_scale_and_neighbours_are_of_the_training_part():
     assert fitted.mean_neighbors == pytest.approx(edges.n_edges[:10].sum() / atoms, rel=1e-14)
     assert fitted.num_train == 10
     residual = structures.energy[:10] - structures.counts((1, 6, 8))[:10] @ np.array(list(fitted.shifts.values()))
-    assert fitted.energy_std == pytest.approx(residual.std(), rel=1e-9)
+    assert fitted.residual_std == pytest.approx(residual.std(), rel=1e-9)
 
 
 def test_the_scale_without_forces():
     structures = some(noise=0.5, forces=np.full((len(some().z), 3), np.nan))
     fitted = statistics(structures)
-    assert fitted.scale == fitted.energy_std > 0.1
+    assert fitted.scale == fitted.residual_std > 0.1
     assert statistics(some(forces=structures.forces)).scale == 1.0  # only rounding is left
 
 
@@ -67,7 +67,7 @@ def test_missing_labels_are_left_out():
     assert fitted.scale == pytest.approx(np.sqrt((clean.forces[clean.n_atoms[0] :] ** 2).mean()), rel=1e-14)
     structures.energy[:] = np.nan
     assert statistics(structures).shifts == dict.fromkeys(TRUE, 0.0)
-    assert np.isnan(statistics(structures).energy_std)
+    assert np.isnan(statistics(structures).residual_std)
 
 
 def test_scales_of_tensors_are_of_an_atom():
@@ -163,7 +163,7 @@ def test_free_atoms_may_be_in_a_large_box(cell, pbc, alone):
 def test_structures_without_a_neighbour_are_refused():
     pair = StructureArrays.of("far", [2], [1, 1], [[0, 0, 0], [9.0, 0, 0]], energy=[-1.0])
     with pytest.raises(DataError, match="training part of far must have atoms within the cutoff of 4 Angstrom of each"):
-        compute_structure_statistics(pair, structure_edges(pair, 4.0), np.arange(1))
+        compute_statistics(pair, structure_edges(pair, 4.0), np.arange(1))
 
 
 @pytest.mark.parametrize(

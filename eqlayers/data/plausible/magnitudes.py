@@ -110,9 +110,10 @@ def check_sizes(structures: StructureArrays) -> list[str]:
 def far_neighbors(structures: StructureArrays, part: StructureArrays | None, pairs: Pairs | None) -> Iterator[str]:
     """Positions in another unit: neighbours, in ``pairs`` of a drawn ``part``, too far for bonds or too near."""
     if len(dense := np.flatnonzero(~is_loose(structures) & (structures.n_atoms > 2))):
-        first = structures.take(dense[:1])
-        apart = np.linalg.norm(first.pos[:500, None] - first.pos[:500], axis=2) + 100.0 * np.eye(min(len(first.z), 500))
-        size = float(np.median(apart.min(axis=1) / (2 * covalent_radii[first.z[:500]])))
+        dense_one = structures.take(dense[:1])
+        pos, z = dense_one.pos[:500], dense_one.z[:500]
+        distances = np.linalg.norm(pos[:, None] - pos, axis=2) + 100.0 * np.eye(len(z))
+        size = float(np.median(distances.min(axis=1) / (2 * covalent_radii[z])))
         yield _too_near(structures, dense, "less than 1 Angstrom^3 for an atom", size)
         return
     if part is None or pairs is None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.atoms.elements import symbols_of
-from eqlayers.data.neighbors import StructureEdges, check_edges
+from eqlayers.data.neighbors import Edges, check_edges
 from eqlayers.data.plausible.rows import BOUND, forces_of, named
 from eqlayers.data.structures import StructureArrays, check_structures
 
@@ -80,7 +80,7 @@ def check_shifts(structures: StructureArrays, shifts: Mapping[int, float]) -> li
     ]
 
 
-def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
+def check_reach(structures: StructureArrays, edges: Edges) -> list[str]:
     """Say which atoms have no neighbour, in structures of more than one."""
     check_edges(edges, check_structures(structures))
     first = np.repeat(structures.starts, edges.n_edges)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...atoms.elements import symbols_of
 from ...core.errors import DataError, EqlayersWarning
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
-from ...data.neighbors import StructureEdges, structure_edges
+from ...data.neighbors import Edges, structure_edges
 from ...data.plausible import check_physics, check_reach, check_sizes
 from ...data.propertymodule import keys_of
 from ...data.readers import Keys, StructureFile, Units, read_file
@@ -144,13 +144,15 @@ def look(path: str, keys: Keys = None, units: Units = None, target: str | None =
     )
 
 
-def _near(structures: StructureArrays, edges: StructureEdges) -> Near:
+def _near(structures: StructureArrays, edges: Edges) -> Near:
     """Neighbours in some structures."""
     first = np.repeat(structures.starts, edges.n_edges)
     row = np.repeat(np.arange(len(structures)), edges.n_edges)
     src, dst = edges.local + first
-    moved = np.einsum("ni,nij->nj", edges.shifts.astype(np.float64), structures.cell[row])
-    length = np.linalg.norm(structures.pos[dst] - structures.pos[src] + moved, axis=1)
+    vectors = structures.pos[dst] - structures.pos[src]
+    if edges.shifts is not None:
+        vectors += np.einsum("ni,nij->nj", edges.shifts.astype(np.float64), structures.cell[row])
+    length = np.linalg.norm(vectors, axis=1)
     nearest = np.full(len(structures.z), np.inf)
     np.minimum.at(nearest, dst, length)
     of_elements = [nearest[(structures.z == z) & np.isfinite(nearest)] for z in structures.species]
