@@ -212,7 +212,7 @@ class MoleculeDataModule(SplitDataModule):
         dataset: `"mini"`, the embedded set (GFN2-xTB, 2,785 molecules), or `"qm9"` (B3LYP, 130,831 molecules).
         target: One of `eqlayers.data.TARGETS`; energies in eV.
         root: Folder of the data. `"mini"`: `examples/data` of the source checkout if None. `"qm9"`: required; holds, or
-            receives, `raw/` and `processed/` as `torch_geometric.datasets.QM9` lays them out.
+            receives, QM9's three files in `raw/`.
         cutoff: Neighbour distance in Angstrom.
         split: `"random"` (80/10/10), `"size"` (`"mini"`), `"standard"` or `"cormorant"` (`"qm9"`).
         batch_size: Molecules in a training batch.
@@ -269,7 +269,7 @@ class MoleculeDataModule(SplitDataModule):
         self.read_options(cutoff, batch_size, eval_batch_size, num_workers, seed, limit_train, **folders)
         if dataset == "qm9" and root is None:
             raise ConfigError(
-                'root must be a folder for dataset="qm9" (it holds, or receives, raw/ and processed/), got None. '
+                'root must be a folder for dataset="qm9" (it holds, or receives, raw/), got None. '
                 'Set for example root="data/qm9", or use dataset="mini", which needs no download.'
             )
         self.target = get_target(target)

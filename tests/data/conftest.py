@@ -39,13 +39,6 @@ def gdb9_root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def v3_root(tmp_path: Path, maker: ModuleType, records: list[dict[str, Any]]) -> Path:
-    """A folder with torch-geometric's raw/qm9_v3.pt."""
-    maker.write_v3(tmp_path / "qm9" / "raw", records)
-    return tmp_path / "qm9"
-
-
-@pytest.fixture
 def small_set() -> Callable[..., StructureArrays]:
     """Builds molecules of C, H and O with random places, some fields replaced."""
 
