@@ -102,8 +102,10 @@ class SharedBatchSampler(_StepSampler):
         """The batches of all processes for each step of a pass through the samples in this order."""
         size, ranks = self.batch_size * self.processes, range(self.processes)
         starts = [number * size for number in range(len(self))]
-        ends = [*starts[1:], len(order)]
-        return [[list(order[a:b][rank :: self.processes]) for rank in ranks] for a, b in zip(starts, ends, strict=True)]
+        stops = [*starts[1:], len(order)]
+        return [
+            [list(order[a:b][rank :: self.processes]) for rank in ranks] for a, b in zip(starts, stops, strict=True)
+        ]
 
 
 def check_shared(num: int, processes: int) -> None:
@@ -120,7 +122,7 @@ class EdgeBatchSampler(_StepSampler):
 
     Memory grows with the edges of a batch, so it is flat where structures differ in size. Sizes are rounded up by
     1/16 at most and packed once, the largest first into the batch with the fewest edges; an epoch draws which
-    structures of a size fill the places, and the order of the batches. A schedule of learning rates can therefore
+    structures of a size are in which batch, and the order of the batches. A schedule of learning rates can therefore
     count on the number of batches. Several processes get as many each; only where the batches cannot be packed so,
     the first ones of an epoch come twice.
 
@@ -169,26 +171,26 @@ class EdgeBatchSampler(_StepSampler):
         self.sampler = sampler
         step = 2 ** np.maximum(np.log2(np.maximum(n_edges, 1)).astype(np.int64) - 4, 0)
         self._sizes = np.minimum(-(-n_edges // step) * step, max_edges)
-        self._places = _pack(np.sort(self._sizes)[::-1], max_edges, batch_size, self.processes)
+        self._packed = _pack(np.sort(self._sizes)[::-1], max_edges, batch_size, self.processes)
 
     def __len__(self) -> int:
-        return -(-len(self._places) // self.processes)
+        return -(-len(self._packed) // self.processes)
 
     def steps(self, order: Sequence[int]) -> list[list[list[int]]]:
         """The batches of all processes for each step of a pass through the samples in this order."""
         samples = np.array(order, dtype=np.int64)
         by_size = samples[np.argsort(-self._sizes[samples], kind="stable")]
-        place_in_order = np.empty_like(samples)
-        place_in_order[samples] = np.arange(len(samples))
-        batches = [by_size[places] for places in self._places]
-        batches.sort(key=lambda batch: int(place_in_order[batch].min()))
+        position = np.empty_like(samples)
+        position[samples] = np.arange(len(samples))
+        batches = [by_size[indices] for indices in self._packed]
+        batches.sort(key=lambda batch: int(position[batch].min()))
         batches += batches[: -len(batches) % self.processes]
         listed = [batch.tolist() for batch in batches]
         return [listed[first : first + self.processes] for first in range(0, len(listed), self.processes)]
 
 
 def _pack(sizes: NDArray[np.int64], most: int, count: int, processes: int) -> list[NDArray[np.int64]]:
-    """Places of descending sizes in as few batches as the rule "into the emptiest" needs, as many for each process.
+    """Indices of descending sizes in as few batches as the rule "into the emptiest" needs, as many for each process.
 
     Where no such number will do, as for three batches of one sample on two processes, it is none of their multiples.
     """
@@ -200,11 +202,11 @@ def _pack(sizes: NDArray[np.int64], most: int, count: int, processes: int) -> li
             return _pack(sizes, most, count, 1)
         batches: list[list[int]] = [[] for _ in range(num)]
         heap = [(0, batch) for batch in range(num)]
-        for place, size in enumerate(sizes.tolist()):
+        for index, size in enumerate(sizes.tolist()):
             if not heap or heap[0][0] + size > most:
                 break
             filled, batch = heapq.heappop(heap)
-            batches[batch].append(place)
+            batches[batch].append(index)
             if len(batches[batch]) < count:
                 heapq.heappush(heap, (filled + size, batch))
         else:

@@ -40,15 +40,19 @@ def columns_of(
     present = set().union(*(values for _, values, _ in frames))
     columns: dict[str, Column] = {}
     for label, usual in KEYS.items():
-        asked = keys.get(label, "")
-        if asked and asked not in present:
+        requested = keys.get(label, "")
+        if requested and requested not in present:
             what, fix = (f"keys of {label}", "") if label != "y" else ("target", ", and learn one property a run")
             raise DataError(
-                f"{what} must be a name in {source}, got {asked!r}; it has {', '.join(sorted(present))}. "
+                f"{what} must be a name in {source}, got {requested!r}; it has {', '.join(sorted(present))}. "
                 f"Correct the name{fix}."
             )
-        names = tuple(name for name in ((asked,) if asked else usual) if name in present) if asked is not None else ()
-        if label == "energy" and asked == "" and not names and FREE in present:
+        names = (
+            tuple(name for name in ((requested,) if requested else usual) if name in present)
+            if requested is not None
+            else ()
+        )
+        if label == "energy" and requested == "" and not names and FREE in present:
             names = (FREE,)
         if names:
             columns[label] = _column(source, label, names, frames)
@@ -80,9 +84,9 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[La
     values_of_rows: list[NDArray[np.float64]] = []
     wrong: list[int] = []
     number = 0
-    for row, (atoms, values, place) in enumerate(frames):
+    for row, (atoms, values, frame) in enumerate(frames):
         shape = tuple(atoms if axis == "A" else int(axis) for axis in _SHAPES[label])
-        named = {name: _value(source, place, name, values[name], label, shape) for name in names if name in values}
+        named = {name: _value(source, frame, name, values[name], label, shape) for name in names if name in values}
         if not named:
             values_of_rows.append(np.full(shape, np.nan))
             continue
@@ -90,7 +94,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[La
         if any(not np.array_equal(first, other, equal_nan=True) for other in others):
             raise DataError(
                 f"{label} of {source} must be under one name, got different values under {' and '.join(named)} in "
-                f"{place}. Say which with keys={{{label!r}: {next(iter(named))!r}}}."
+                f"{frame}. Say which with keys={{{label!r}: {next(iter(named))!r}}}."
             )
         if label == "forces":  # NaN leaves an atom out
             first = np.where(np.isnan(first).any(axis=1, keepdims=True), np.nan, first)
@@ -105,11 +109,11 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[La
             fix += ", which are trained on their other labels"
         if len(wrong) == number and label != "y":
             fix = f"train without {label} with keys={{{label!r}: None}}"
-        refuse(source, [place for *_, place in frames], f"finite {label}", wrong, fix=f"repair the values, or {fix}")
+        refuse(source, [frame for *_, frame in frames], f"finite {label}", wrong, fix=f"repair the values, or {fix}")
     return Column(np.concatenate(values_of_rows) if label == "forces" else np.stack(values_of_rows), names, number)
 
 
-def _value(source: str, place: str, name: str, value: Any, label: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _value(source: str, frame: str, name: str, value: Any, label: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """A value as numbers of a shape; six numbers of Voigt, or nine in a row, become a symmetric matrix."""
     try:
         array = np.asarray(value, dtype=np.float64)
@@ -124,7 +128,7 @@ def _value(source: str, place: str, name: str, value: Any, label: str, shape: tu
             array = array.reshape(3, 3)
             if is_asymmetric(array):
                 raise DataError(
-                    f"{name!r} in {place} of {source} must be a symmetric matrix, got {array.tolist()}. Store both "
+                    f"{name!r} in {frame} of {source} must be a symmetric matrix, got {array.tolist()}. Store both "
                     "halves, name another with keys, or leave such frames out with --data.skip_bad true."
                 )
             array = 0.5 * (array + array.T)
@@ -132,7 +136,7 @@ def _value(source: str, place: str, name: str, value: Any, label: str, shape: tu
         other = "learn another property" if label == "y" else "name another with keys"
         what, text = f"numbers {list(shape)}" if shape else "one number", " ".join(repr(value).split())
         raise DataError(
-            f"{name!r} in {place} of {source} must be {what}, got {text:.60}. {remedy(text) or 'Repair the file'}, "
+            f"{name!r} in {frame} of {source} must be {what}, got {text:.60}. {remedy(text) or 'Repair the file'}, "
             f"{other}, or leave such frames out with --data.skip_bad true."
         )
     return array
@@ -145,7 +149,7 @@ def stress_of(
 
     Zeros of structures without a cell, where a stress means nothing, stand for a label that is missing.
     """
-    result, said = dict(labels), []
+    result, notes = dict(labels), []
     volume = np.abs(np.linalg.det(cell))
     for name in sorted({"stress", "virial"} & set(result)):
         absent = (volume == 0) & (result[name] == 0).all(axis=(1, 2))
@@ -153,10 +157,10 @@ def stress_of(
         refuse(source, names, f"a cell with a volume for {name}", np.flatnonzero(flat))
         if absent.any():
             result[name] = np.where(absent[:, None, None], np.nan, result[name])
-            said.append(f"{name}: left out of {int(absent.sum()):,} structures without a cell, where it is 0")
+            notes.append(f"{name}: left out of {int(absent.sum()):,} structures without a cell, where it is 0")
     virial = result.pop("virial", None)
     if virial is None:
-        return result, said
+        return result, notes
     derived = -virial / np.where(volume > 0, volume, 1.0)[:, None, None]
     stress = result.get("stress", np.full_like(derived, np.nan))
     size = np.abs(stress).max(axis=(1, 2))
@@ -171,5 +175,5 @@ def stress_of(
     missing = np.isnan(stress[:, 0, 0]) & ~np.isnan(derived[:, 0, 0])
     result["stress"] = np.where(missing[:, None, None], derived, stress)
     if missing.any():
-        said.append(f"stress: -virial / volume, of {int(missing.sum()):,} structures")
-    return result, said
+        notes.append(f"stress: -virial / volume, of {int(missing.sum()):,} structures")
+    return result, notes

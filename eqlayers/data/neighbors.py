@@ -93,8 +93,8 @@ def _edges_of(data: StructureArrays, cutoff: float, dtype: Any, periodic: bool) 
             far += rows.tolist() if (shifts[-1] != moved).any() else []
     data.refuse("atoms at distinct places", coincide)
     data.refuse("atoms within 32,767 lattice vectors", far)
-    found = {"local": np.concatenate(pairs, axis=1), "n_edges": n_edges}
-    return found | ({"shifts": np.concatenate(shifts)} if periodic else {})
+    arrays = {"local": np.concatenate(pairs, axis=1), "n_edges": n_edges}
+    return arrays | ({"shifts": np.concatenate(shifts)} if periodic else {})
 
 
 def check_edges(edges: Any, structures: StructureArrays) -> Edges:

@@ -73,13 +73,13 @@ class PropertyDataModule(StructureDataModule):
         periodic = np.flatnonzero(source.pbc.any(axis=1))
         fix = 'set pbc="F F F" in the file where a molecule is in a box'
         source.refuse("molecules without a period", periodic, fix)
-        there = ~np.isnan(source.y)
-        if not there.all():
-            rows = few([str(row) for row in source.idx[~there]])
+        labelled = ~np.isnan(source.y)
+        if not labelled.all():
+            rows = few([str(row) for row in source.idx[~labelled]])
             warnings.warn(
-                f"{source.source}: {int((~there).sum())} of {len(there)} structures have no {self.target.name!r} and "
-                f"are left out, rows {rows}",
+                f"{source.source}: {int((~labelled).sum())} of {len(labelled)} structures have no {self.target.name!r} "
+                f"and are left out, rows {rows}",
                 EqlayersWarning,
                 stacklevel=2,
             )
-        return there
+        return labelled

@@ -1,7 +1,7 @@
 """Published sets of forces: where their files come from, and whether a file is the one that its name says.
 
-No checksums of these files are known here, so what they hold is compared: the molecule, the number of structures, the
-arrays and their types, and the size of the energies.
+No checksums of these files are known here, so what they hold is compared: the molecule, the number of structures, and
+the size of the energies.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ import numpy as np
 from ase.data import atomic_numbers
 from ase.formula import Formula
 
-from eqlayers.core.files.read_write import few
-from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.qm9 import thermochemical_atomref
-from eqlayers.data.readers import is_web_page
 from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import TARGETS
 
@@ -70,7 +67,6 @@ PUBLISHED: dict[str, PublishedSet] = {
         | {f"{name}.xyz": PublishedFile("C12H12N2O") for name in _3BPA},
     ),
 }
-_ARRAYS = ("coords", "energies", "forces", "nuclear_charges", "old_energies", "old_forces", "old_indices")
 _NEAR = 0.03  # binding energies are below one part in a hundred of total energies
 
 
@@ -87,32 +83,6 @@ def find_published(name: str, path: str) -> None:
             f"path must be {file.name} of {entry.title}, got {path!r}, which is no file. Fetch {entry.archive} on a "
             f"machine with a connection, unpack it, and name the place with --data.path FOLDER/{file.name}."
         )
-    if file.suffix == ".npz":
-        _check_archive(entry, file)
-
-
-def _check_archive(entry: PublishedSet, file: Path) -> None:
-    """Names, types and lengths of rMD17's arrays, of which none is read but the energies."""
-    try:
-        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-            if {"R", "E", "F"} <= set(archive.files):
-                raise DataError(
-                    f"{file} must be of {entry.title}, got the arrays R, E and F of MD17, whose labels are noisy. "
-                    f"Fetch {entry.archive}."
-                )
-            missing = sorted(set(_ARRAYS) - set(archive.files))
-            if missing:
-                _refuse(entry, file, f"the arrays {', '.join(_ARRAYS)}", f"none named {few(missing)}")
-            energies, old, kinds = archive["energies"], archive["old_energies"], archive["nuclear_charges"]
-    except UNREADABLE as error:
-        problem = f"one that is not ({type(error).__name__})"
-        _refuse(entry, file, "the content of an npz archive", "a web page" if is_web_page(file) else problem)
-    if energies.dtype != np.float64 or energies.ndim != 1:
-        _refuse(entry, file, "energies [N] in float64", f"{list(energies.shape)} of {energies.dtype}")
-    if kinds.dtype.kind not in "iu" or kinds.ndim != 1:
-        _refuse(entry, file, "nuclear_charges [A] as integers", f"{list(kinds.shape)} of {kinds.dtype}")
-    if energies.shape == old.shape and np.array_equal(energies, old):
-        _refuse(entry, file, "energies that were computed again", "the old ones of MD17, twice")
 
 
 def check_published(name: str, path: str, structures: StructureArrays) -> None:
@@ -120,10 +90,10 @@ def check_published(name: str, path: str, structures: StructureArrays) -> None:
     entry, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
     molecule = entry.files[file.name]
     counts = structures.counts(structures.species)
-    wanted = {atomic_numbers[symbol]: count for symbol, count in Formula(molecule.formula).count().items()}
-    other = np.flatnonzero((counts != [wanted.get(number, 0) for number in structures.species]).any(axis=1))
-    if len(other) or set(wanted) - set(structures.species):
-        row = int(other[0]) if len(other) else 0
+    formula_counts = {atomic_numbers[symbol]: count for symbol, count in Formula(molecule.formula).count().items()}
+    others = np.flatnonzero((counts != [formula_counts.get(number, 0) for number in structures.species]).any(axis=1))
+    if len(others) or set(formula_counts) - set(structures.species):
+        row = int(others[0]) if len(others) else 0
         numbers = {number: int(count) for number, count in zip(structures.species, counts[row], strict=True) if count}
         _refuse(entry, file, f"the molecule {molecule.formula}", f"atoms by atomic number {numbers} in row {row}")
     if molecule.frames not in (None, len(structures)):
@@ -134,7 +104,7 @@ def check_published(name: str, path: str, structures: StructureArrays) -> None:
             _refuse(entry, file, f"{label} of every structure", f"{absent:,} that are missing")
     energies = thermochemical_atomref(TARGETS["U0"])
     assert energies is not None  # U0 has them; other functionals differ by less than the bonds
-    free = sum(energies[number] * count for number, count in wanted.items())
+    free = sum(energies[number] * count for number, count in formula_counts.items())
     far = np.flatnonzero(np.abs(structures.energy / free - 1) > _NEAR)
     if len(far):
         what = f"{structures.energy[far[0]]:.6g} eV in row {int(far[0])}, with the units that were given or found"

@@ -92,12 +92,12 @@ def check_energies(new: StructureArrays, old: StructureArrays) -> None:
 def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> NDArray[np.int64]:
     """Rows of the earlier structures that are in every epoch, drawn from those with a label that counts."""
     number, usable = replay.number, np.flatnonzero(sum(old.label_rows().values()))
-    wanted = number if is_integer(number) else round(num_new * number / (1 - number))
-    if wanted < 1 or wanted > len(usable):
+    drawn_number = number if is_integer(number) else round(num_new * number / (1 - number))
+    if drawn_number < 1 or drawn_number > len(usable):
         raise DataError(
             f"replay.number must be for 1 to {len(usable)} structures, as {old.source} has with labels among "
-            f"{', '.join(replay.labels)}, got {number}: {wanted} beside {num_new} new ones. "
-            f"{'Lower' if wanted > 1 else 'Raise'} it."
+            f"{', '.join(replay.labels)}, got {number}: {drawn_number} beside {num_new} new ones. "
+            f"{'Lower' if drawn_number > 1 else 'Raise'} it."
         )
-    drawn = np.random.default_rng(seed).permutation(usable)[: int(wanted)]
+    drawn = np.random.default_rng(seed).permutation(usable)[: int(drawn_number)]
     return np.asarray(np.sort(drawn), dtype=np.int64)

@@ -280,13 +280,13 @@ def _rows(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed:
         raise ConfigError(f"split 'rows' must have train as a file of row numbers, got {train!r}. Name the file.")
     files = {name: part for name, part in (("train", train), ("val", val), ("test", test)) if isinstance(part, str)}
     parts = {name: _read_rows(name, path, num) for name, path in files.items()}
-    made = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     if "val" not in parts:  # drawn from the rows for training
-        order = made.permutation(parts["train"])
+        order = rng.permutation(parts["train"])
         for_val = _count("val", 0.1 if val is None else val, len(order))
         parts["val"], parts["train"] = order[:for_val], order[for_val:]
     if "test" not in parts:  # drawn from the rows that are left
-        left = made.permutation(np.setdiff1d(np.arange(num), np.concatenate(list(parts.values()))))
+        left = rng.permutation(np.setdiff1d(np.arange(num), np.concatenate(list(parts.values()))))
         for_test = len(left) if test is None else _count("test", test, len(left))
         if for_test > len(left):
             raise DataError(f"test must be at most the {len(left)} structures that are left, got {test}. Lower it.")

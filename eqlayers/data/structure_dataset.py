@@ -82,11 +82,11 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
             arrays["cell"] = cell
             shifts = np.zeros((len(edges.local[0]), 3), np.int16) if edges.shifts is None else edges.shifts
             self._shifts = torch.from_numpy(shifts)
-        kinds = structures.kinds()
-        self._tensors = [(name, self._tensor(name, array), kinds[name][1] == "A") for name, array in arrays.items()]
+        layout = structures.layout()
+        self._tensors = [(name, self._tensor(name, array), layout[name][1] == "A") for name, array in arrays.items()]
         self._local = torch.from_numpy(edges.local)
-        self._atom_ends: list[int] = [0, *np.cumsum(structures.n_atoms).tolist()]
-        self._edge_ends: list[int] = [0, *np.cumsum(edges.n_edges).tolist()]
+        self._atom_offsets: list[int] = [0, *np.cumsum(structures.n_atoms).tolist()]
+        self._edge_offsets: list[int] = [0, *np.cumsum(edges.n_edges).tolist()]
 
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
@@ -97,8 +97,8 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
 
     def __getitem__(self, index: int) -> Data:
         row = self.rows[index]
-        atoms = slice(self._atom_ends[row], self._atom_ends[row + 1])
-        pairs = slice(self._edge_ends[row], self._edge_ends[row + 1])
+        atoms = slice(self._atom_offsets[row], self._atom_offsets[row + 1])
+        pairs = slice(self._edge_offsets[row], self._edge_offsets[row + 1])
         sample = Data(edge_index=self._local[:, pairs].long(), group=self._group[index].reshape(1))
         for name, tensor, of_atoms in self._tensors:
             sample[name] = tensor[atoms] if of_atoms else tensor[row : row + 1]

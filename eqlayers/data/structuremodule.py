@@ -143,7 +143,7 @@ class StructureDataModule(SplitDataModule):
         self.paths = {"train": [path], "val": [] if val_path is None else [val_path], "test": tests}
         self.published = published
         self.replay = read_replay(replay)
-        self.split, self.asked = split, {"train": train, "val": val, "test": test}
+        self.split, self.requested = split, {"train": train, "val": val, "test": test}
         self.keys, self.units, self.e0s = read_keys(keys), read_units(units), read_e0s(e0s)
         self.skip_bad = check_flag("skip_bad", skip_bad)
         self.limit_seed = check_seed("limit_seed", limit_seed)
@@ -217,9 +217,9 @@ class StructureDataModule(SplitDataModule):
             embedded = path in TRAJECTORIES and not Path(path).exists()
             if published is not None:
                 find_published(published, path)
-            theirs = TRAJECTORY_UNITS if embedded else units
-            place = embedded_trajectory(path) if embedded else path
-            content = read_file(place, keys, theirs, self.skip_bad)
+            units_of_file = TRAJECTORY_UNITS if embedded else units
+            file = embedded_trajectory(path) if embedded else path
+            content = read_file(file, keys, units_of_file, self.skip_bad)
             structures, self._states = content.structures, [*self._states, content.states]
             if published is not None:
                 check_published(published, path, structures)
@@ -241,9 +241,9 @@ class StructureDataModule(SplitDataModule):
             rows_of[name] = start + np.arange(len(source))
             usable[name] = self._usable(source)
             start += len(source)
-        asked = self.asked | {name: 0 for name in ("val", "test") if name in rows_of}
-        if "val" in rows_of and asked["train"] is None and asked["test"] is None:
-            asked["test"] = 0
+        requested = self.requested | {name: 0 for name in ("val", "test") if name in rows_of}
+        if "val" in rows_of and requested["train"] is None and requested["test"] is None:
+            requested["test"] = 0
         # files count all rows of the source; numbers are of those that can be used
         drawn_from = rows_of["train"] if self.split == "rows" else rows_of["train"][usable["train"]]
         if self.split == "rows" and not np.array_equal(sources["train"].idx, np.arange(len(sources["train"]))):
@@ -252,7 +252,7 @@ class StructureDataModule(SplitDataModule):
                 "are left out, or several files. Name one file without an index, and set skip_bad to false."
             )
         groups = sources["train"].config_type[drawn_from]
-        drawn = split_structures(self.split, groups, seed=self.split_seed, **asked)
+        drawn = split_structures(self.split, groups, seed=self.split_seed, **requested)
         parts = {name: drawn_from[rows] for name, rows in zip(PARTS, drawn, strict=True)}
         parts = {name: rows[usable["train"][rows]] for name, rows in parts.items()}
         parts |= {name: rows_of[name][usable[name]] for name in ("val", "test") if name in rows_of}

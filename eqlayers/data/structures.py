@@ -50,7 +50,7 @@ LABELS = {
     "y": Label("N", (), "", "", "", 1.0),
 }
 _VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period, beyond any structure
-_KINDS = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}
+_DTYPES = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}
 
 
 def refuse(source: str, names: Any, expected: str, rows: Any, fix: str = "") -> None:
@@ -64,9 +64,9 @@ def refuse(source: str, names: Any, expected: str, rows: Any, fix: str = "") -> 
         )
 
 
-def _of(kinds: str, axis: str, *trailing: int) -> dict[str, Any]:
+def _of(dtypes: str, axis: str, *trailing: int) -> dict[str, Any]:
     """Metadata of an array: kinds of numpy's dtypes, N structures or A atoms, and further axes."""
-    return {"kind": (kinds, axis, trailing)}
+    return {"layout": (dtypes, axis, trailing)}
 
 
 def _label(name: str) -> dict[str, Any]:
@@ -123,9 +123,9 @@ class StructureArrays:
     file: NDArray[Any] = field(metadata=_of("U", "N"))
 
     @classmethod
-    def kinds(cls) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+    def layout(cls) -> dict[str, tuple[str, str, tuple[int, ...]]]:
         """Kinds of numpy's dtypes, axis (N structures or A atoms) and trailing axes of each array, by name."""
-        return {one.name: one.metadata["kind"] for one in fields(cls) if one.metadata}
+        return {each.name: each.metadata["layout"] for each in fields(cls) if each.metadata}
 
     @classmethod
     def of(cls, source: str, n_atoms: Any, z: Any, pos: Any, **others: Any) -> StructureArrays:
@@ -137,26 +137,26 @@ class StructureArrays:
         arrays: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
         arrays.setdefault("file", np.full(sizes["N"], source))
         types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}
-        for name, (kind, axis, trailing) in cls.kinds().items():
+        for name, (dtypes, axis, trailing) in cls.layout().items():
             if name in arrays:
                 single = name == "pos" and getattr(pos, "dtype", None) == np.float32
-                arrays[name] = np.asarray(arrays[name], dtype=np.float32 if single else types[kind])
+                arrays[name] = np.asarray(arrays[name], dtype=np.float32 if single else types[dtypes])
             else:
                 missing = {"cell": 0.0, "pbc": False, "config_type": ""}.get(name, np.nan)
                 arrays[name] = np.full((sizes[axis], *trailing), missing)
         return cls(source=source, **arrays)
 
     def __post_init__(self) -> None:
-        for name, (kinds, _, _) in self.kinds().items():
+        for name, (dtypes, _, _) in self.layout().items():
             array = getattr(self, name)
-            if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in kinds:
+            if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in dtypes:
                 raise DataError(
-                    f"{name} of {self.source} must be an array of {_KINDS[kinds]}, got {got(array)}. Convert it."
+                    f"{name} of {self.source} must be an array of {_DTYPES[dtypes]}, got {got(array)}. Convert it."
                 )
         sizes = {"N": len(self.n_atoms), "A": int(self.n_atoms.sum())}
         if sizes["N"] == 0:
             raise DataError(f"{self.source} must hold at least one structure, got none. Check that it is complete.")
-        for name, (_, axis, trailing) in self.kinds().items():
+        for name, (_, axis, trailing) in self.layout().items():
             if getattr(self, name).shape != (sizes[axis], *trailing):
                 raise DataError(
                     f"{name} of {self.source} must be {[sizes[axis], *trailing]} for {sizes['N']} structures, got "
@@ -254,14 +254,14 @@ class StructureArrays:
         sizes = self.n_atoms[rows]
         atoms = np.repeat(self.starts[rows] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
         chosen = {
-            name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.kinds().items()
+            name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.layout().items()
         }
         return type(self)(source=self.source, **chosen)
 
     @classmethod
     def joined(cls, parts: list[StructureArrays]) -> StructureArrays:
         """Several sets, one after the other; ``idx`` keeps the row in the source of each."""
-        whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.kinds()}
+        whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.layout()}
         return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), **whole)
 
 

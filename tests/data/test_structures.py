@@ -25,7 +25,7 @@ def some(**replaced) -> StructureArrays:
 
 
 def test_every_field_is_checked():
-    assert [field.name for field in fields(StructureArrays)] == ["source", *StructureArrays.kinds()]
+    assert [field.name for field in fields(StructureArrays)] == ["source", *StructureArrays.layout()]
 
 
 def test_what_is_missing_is_nan():
