@@ -110,7 +110,7 @@ def _fetch(url: str, names: Sequence[str], raw: Path) -> None:
 
 
 def _geometries(raw: Path, cache: Path | None) -> dict[str, NDArray[Any]]:
-    """What :func:`read_sdf` returns, from a cache if there is one."""
+    """Geometries as of :func:`read_sdf`, from a cache if there is one."""
     if cache is None:
         return read_sdf(raw)
     stats = [(name, (raw / name).stat().st_size, (raw / name).stat().st_mtime_ns) for name in (SDF, CSV, SKIP)]
