@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Pyth
         TensorProductConv,
         TensorSquare,
         explain,
-        warmup,
     )
     from .sparse import SparseProductInfo, SparseScaleInfo
 
@@ -71,7 +70,6 @@ __all__ = [
     "testing",
     "to_ir_mul",
     "to_mul_ir",
-    "warmup",
 ]
 
 #: Homes of the names that are no modules of the package; others are layers, of `eqlayers.nn`.

@@ -43,7 +43,6 @@ from .layers.tensor_product.sub_products import (
     TensorSquare,
 )
 from .tools.explain import explain
-from .tools.warmup import WarmupReport, WarmupRow, warmup
 
 __all__ = [
     "ZBL",
@@ -112,11 +111,8 @@ __all__ = [
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",
-    "WarmupReport",
-    "WarmupRow",
     "WignerD",
     "explain",
-    "warmup",
 ]
 
 name_arguments(globals(), __all__)

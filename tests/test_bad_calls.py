@@ -246,7 +246,6 @@ CASES: dict[str, Case] = {
     "linear_magnitude": Case(testing.linear_magnitude, {"irreps": ("0e", "0e"), "instructions": [(0, 0, (1, 1),
         1.0)]}, {
         "irreps": "irrep list", "instructions": "ready instructions", "count": "flag"}),
-    "warmup": Case(eq.warmup, {"step": lambda: None}, {"step": "function", "targets": "targets", "model": "module"}),
 }  # fmt: skip
 WRONG["optional irreps"] = [value for value in WRONG["irreps"] if value is not None]
 WRONG["filter or irreps"] = ["q", ["q"], 3, [None], [1.5], b"0e", {"0e": 1}, "3o", ["3o"], torch.ones(2)]
@@ -302,7 +301,6 @@ def case_of(name: str) -> Case:
 TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("explain", "module"): lambda value: value is None,  # a small product
     ("EdgeGeometry.forward", "cell"): lambda value: value is None,  # the shifts then are vectors
-    ("warmup", "model"): lambda value: value is None,
     ("GatedNonlinearity.forward", "added"): lambda value: value is None,  # nothing
     ("GatedNonlinearity.forward", "residual"): lambda value: value is None,
     ("RadialTable", "cutoff"): lambda value: value is None,  # that of the network
@@ -385,7 +383,6 @@ LEFT = {
     "e3nn's, without effect": ("*._specialized_code", "*._optimize_einsums", "*.cueq_config", "*.oeq_config"),
     "handed on": ("*.args", "*.kwargs"),
     "by name in the table": ("*.operands", "*.named"),
-    "tests/tools/test_warmup.py": ("*.progress",),
     "made by the builders of infos": ("*.gather_index", "*.index_out"),
     "the infos of derivatives, looked at where they are used: tests/core": (
         "*.info_bwd", "*.info_bwd1", "*.info_bwd2"),

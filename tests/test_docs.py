@@ -39,7 +39,7 @@ def blocks(text: str) -> list[str]:
 
 #: Pages and parts that show kernels; the others run on backend 'torch', which compiles nothing.
 WITH_KERNELS = {
-    *("docs/howto/own_product.md", "docs/howto/warmup.md"),
+    "docs/howto/own_product.md",
     *("eqlayers.core", "eqlayers.layers.contraction", "eqlayers.tools"),
 }
 #: Pages whose code is compiled for many seconds.

@@ -65,7 +65,6 @@ WRONG: dict[str, list[Any]] = {
     "product": ["foo", "", "u,v", "u,v->w", None, 1, "u,v->uv->u", "uu,v->v", object()],
     "matrix": [None, "x", 1.0, torch.ones(3, 3), torch.eye(2), np.ones((3, 3)), torch.zeros(3, 3), [[1.0]]],
     "function": [None, 1, "x", torch.ones(2)],
-    "targets": [1, "sm_90", ["foo"], [None], [90], {"a": 1}],
     "irrep list": [None, 1, "x", ["8x"], [None], [], {"a": 1}, ["1o"] * 5],
     "irrep texts": [None, 1, "x", ["8x"], [None], {"a": 1}],
     "ready instructions": [None, 1, "x", [1], [None], [(0, 0)], {"a": 1}],

@@ -12,7 +12,6 @@ from typing import Any
 TRAINING = {
     "new": "look at structures and write a commented configuration: eqlayers new my.xyz",
     "fit": "train, then test the best weights",
-    "warmup": "compile the kernels of a fit ahead of it",
     "validate": "errors on the validation part",
     "test": "errors on the test part, with table, metrics.json and pictures",
     "predict": "write predictions.csv; with -m, energies and forces of structures by a potential",
@@ -44,7 +43,6 @@ training commands take a configuration file, and every key in it as an option:
   eqlayers fit configs/qm9_mini.yaml --resume                                              (go on)
   eqlayers fit configs/ethanol.yaml --committee 4                                          (a committee)
   eqlayers test configs/qm9_mini.yaml
-  eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
   eqlayers fit --help                                                                      (the options)
 
 potentials are files of save_potential or checkpoints, and these commands have their own help:
@@ -165,12 +163,11 @@ def compute(args: Sequence[str]) -> int:
 def train(args: Sequence[str]) -> int:
     """Hand over to the training command line, or say how to install what it needs."""
     try:
-        from ..train import cli, committee, new, warmup
+        from ..train import cli, committee, new
     except ModuleNotFoundError as error:
         return missing(error, "training", "train")
-    commands = {"new": new.run, "warmup": warmup.run}
-    if args[0] in commands:
-        commands[args[0]](args[1:])
+    if args[0] == "new":
+        new.run(args[1:])
     elif committee.asked(args):
         committee.run(args)
     else:

@@ -129,8 +129,6 @@ class TrainingCLI(LightningCLI):
     unless ``--ckpt_path`` names another file.
     """
 
-    #: Whether a fit is a run with a folder.
-    makes_run = True
     #: Data that were read for their species, before the network was made.
     read: LightningDataModule | None = None
 
@@ -259,7 +257,7 @@ class TrainingCLI(LightningCLI):
             options["ckpt_path"] = str(checkpoint_path(self.folder))
             print(f"weights: {options['ckpt_path']}")
         self.was_there = self.folder.exists()
-        writes = self.subcommand == "fit" and self.makes_run and not options.trainer.get("fast_dev_run")
+        writes = self.subcommand == "fit" and not options.trainer.get("fast_dev_run")
         if writes and first_process():
             self.while_it_runs.enter_context(locked(self.folder))
         if writes:

@@ -360,14 +360,14 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert fails(capsys, "fitt").endswith("got 'fitt'. Did you mean 'fit'?")
 
 
-@pytest.mark.parametrize("command", ["warmup", "bench"])
+@pytest.mark.parametrize("command", ["fit", "bench"])
 def test_ctrl_c_ends_in_one_line(command, monkeypatch, capsys):
     """Also while packages are imported, when nothing was compiled."""
 
     def interrupted(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"eqlayers.cli.main.{'train' if command == 'warmup' else 'bench'}", interrupted)
+    monkeypatch.setattr(f"eqlayers.cli.main.{'train' if command == 'fit' else 'bench'}", interrupted)
     assert main([command, "anything"]) == 130
     assert capsys.readouterr().err == "eqlayers: interrupted\n"
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +112,25 @@ def test_a_dry_run_is_no_run() -> None:
     assert main([*FIT, "--trainer.fast_dev_run", "1"]) == 0
     assert [*content()] == [str(RUN / "potential.pt")]
     assert (RUN / "potential.pt").read_text() == "a result"
+
+
+@pytest.mark.slow
+def test_a_fit_after_a_dry_run_compiles_nothing(tmp_path: Path) -> None:
+    """In other processes, whose kernels are on disk alone."""
+    environment = {
+        **os.environ,
+        "EQLAYERS_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "eqlayers", *FIT]
+    kernels = []
+    for options in (["--trainer.fast_dev_run", "1"], []):
+        done = subprocess.run([*command, *options], capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        kernels.append({path.name: path.stat().st_ino for path in (tmp_path / "cache").rglob("*.so")})
+    assert len(kernels[0]) > 5
+    assert kernels[1] == kernels[0]
 
 
 def test_a_configuration_alone_says_what_to_learn(capsys: pytest.CaptureFixture[str]) -> None:
