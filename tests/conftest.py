@@ -241,18 +241,17 @@ def _kept_parser(self: Any, *options: Any) -> None:
     """The parser of a command of training, made once; the page of help depends on more than the key."""
     from lightning.pytorch.cli import LightningCLI
 
-    names = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
-    key = type(self), self.given[0], self.task.data
-    asked = any(word.startswith(("-h", "--help")) for word in self.given)
-    if asked or key not in _PARSERS:
+    key = type(self), self.command.name, self.task.data
+    for_help = any(word.startswith(("-h", "--help")) for word in self.command.words)
+    if for_help or key not in _PARSERS:
         LightningCLI.setup_parser(self, *options)
-        if not asked:
-            _PARSERS[key] = {name: getattr(self, name) for name in names}
+        if not for_help:
+            _PARSERS[key] = self.parser
     else:
-        vars(self).update(_PARSERS[key])
+        self.parser = _PARSERS[key]
 
 
-_PARSERS: dict[Any, dict[str, Any]] = {}
+_PARSERS: dict[Any, Any] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")

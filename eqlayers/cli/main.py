@@ -168,10 +168,9 @@ def train(args: Sequence[str]) -> int:
         return missing(error, "training", "train")
     if args[0] == "new":
         new.run(args[1:])
-    elif committee.asked(args):
-        committee.run(args)
     else:
-        cli.run(args)
+        command = new.with_structures(args)
+        (committee.run if committee.is_committee(command) else cli.run)(command)
     return 0
 
 

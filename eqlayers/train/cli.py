@@ -1,11 +1,11 @@
-"""`eqlayers fit|validate|test|predict`: LightningCLI with this package's module, data and run folder."""
+"""`eqlayers fit|validate|test|predict`: LightningCLI with this package's modules, data and run folder."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from inspect import signature
@@ -26,29 +26,14 @@ from ..core.checks import check_choice, check_integer, check_number
 from ..core.errors import ConfigError, DataError, EqlayersError, MissingPackageError
 from ..core.files.lock import locked
 from ..core.files.read_write import atomic_write
-from ..core.files.yaml_files import read_yaml
 from ..data import MoleculeDataModule, PropertyDataModule, StructureDataModule
 from ..models import MoleculeNetwork, NequIP, load_potential
 from .averaging import EMA
 from .base import TrainedModule, check_precision, is_dry_run
 from .checkpoints import Stopping, read_checkpoint, while_restoring
-from .configuration import (
-    SPECIES,
-    check_config,
-    check_cutoff,
-    config_files,
-    explain_parser_error,
-    leaves_out_species,
-    listed_for,
-    near_files,
-    network_of,
-    species_of_checkpoint,
-    typed_options,
-    with_flag,
-)
+from .configuration import SPECIES, Command, explain_parser_error, listed_for, species_of_checkpoint
 from .fine_tuning import trained_on, with_network
 from .module import PropertyModule
-from .new import for_structures
 from .parser import Parser
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
@@ -76,13 +61,12 @@ TASKS = {
 }
 
 
-#: Options of `eqlayers fit` that have no value and are in no configuration.
-FIT_FLAGS = ("resume", "verbose")
 #: Options of runs, and of potentials: type, default, and words where the first page of the help has none.
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "name": (str, "default", ""),
     "runs": (str, "runs", "Folder of all runs."),
     "threads": (int, 1, ""),
+    "ckpt_path": (str | None, None, ""),
     "test_after_fit": (bool, True, ""),
     "report": (bool, True, "Write report.html into the folder after a test."),
     "checkpoint.monitor": (
@@ -123,7 +107,7 @@ class SaveConfig(SaveConfigCallback):
 
 
 class TrainingCLI(LightningCLI):
-    """The command line of training. One parser a subcommand; every key of the YAML is also an option.
+    """One command of training; every key of the YAML is also an option.
 
     The run's folder is ``<runs>/<name>``. ``validate``, ``test`` and ``predict`` read its `checkpoints/best.ckpt`
     unless ``--ckpt_path`` names another file.
@@ -132,90 +116,60 @@ class TrainingCLI(LightningCLI):
     #: Data that were read for their species, before the network was made.
     read: LightningDataModule | None = None
 
-    def __init__(self, args: Sequence[str]) -> None:
-        self.typed = args
-        # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
-        quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
-        with for_structures(args) as words, ExitStack() as self.while_it_runs:
-            self.given = with_flag(words)
-            self.task_name = task_of(self.given)
-            self.task = TASKS[self.task_name]
-            if self.task_name == "property" and names_files(self.given):
-                self.task = self.task._replace(data=PropertyDataModule)
+    def __init__(self, command: Command) -> None:
+        self.command, self.task_name = command, task_of(command)
+        self.task = TASKS[self.task_name]
+        if self.task_name == "property" and command.has("data.path"):
+            self.task = self.task._replace(data=PropertyDataModule)
+        with ExitStack() as self.while_it_runs:
             super().__init__(
                 self.task.module,
                 self.task.data,
                 save_config_callback=SaveConfig,
                 seed_everything_default=2026,
-                parser_kwargs=quiet | {self.given[0]: dict(quiet)},
+                # errors come here and can name the nearest key; an abbreviation would change with other options
+                parser_kwargs={"exit_on_error": False, "allow_abbrev": False, "prog": f"eqlayers {self.command.name}"},
                 parser_class=Parser,
                 auto_configure_optimizers=False,
-                args=self.given,
+                run=False,
             )
+            self.execute()
 
     # ---- options ----------------------------------------------------------------------------------------------------
-
-    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """The command that is asked for: to make the parsers of all four takes four times as long."""
-        command = self.given[0]
-        return {command: super().subcommands()[command]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Options of the run, the callbacks that have settings, and the one cutoff of model and data."""
         about = f"What is learned: {' or '.join(TASKS)}; keys of `data` tell it as well."
         parser.add_argument("--task", type=str, default=self.task_name, help=about)
-        for name, (kind, default, about) in (
+        for name, (type_, default, about) in (
             OPTIONS | (OF_POTENTIALS if self.task_name == "potential" else {})
         ).items():
-            parser.add_argument(f"--{name}", type=kind, default=default, help=about)
+            parser.add_argument(f"--{name}", type=type_, default=default, help=about)
         parser.add_lightning_class_args(EMA, "ema")
         parser.add_lightning_class_args(Stopping, "early_stopping")
         parser.link_arguments("data.cutoff", "model.model.init_args.cutoff")
-
-    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
-        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
-        if subcommand == "fit":
-            for name in FIT_FLAGS:
-                parser.add_argument(f"--{name}", action="store_true", help="")
-        asked = {"-h", "--help", "--help-all"} & set(self.given)
-        network = network_of(self.given, self.task.network) if asked else self.task.network
-        parser.shorten(subcommand, self.task_name, network)  # type: ignore[attr-defined]
-        return parser
+        network = self.command.network(self.task.network)
+        parser.shorten(self.command.name, self.task_name, network)  # type: ignore[attr-defined]
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse, and turn what the parser dislikes into an error with a fix."""
-        command = self._subcommand_parsers[args[0]]
-        known = [key for key in command.option_keys() if key not in FIT_FLAGS]  # type: ignore[attr-defined]
-        for file, section in config_files(args):
-            check_config(file, known, section)
-        args = with_network(args) if self.task.module is PotentialModule else args
-        self.species_of_data = leaves_out_species(args)
+        """Parse, and turn an error of the parser into one with a fix."""
+        known = parser.option_keys()  # type: ignore[attr-defined]
+        self.command.check(known)
+        command = with_network(self.command) if self.task.module is PotentialModule else self.command
+        self.species_of_data = command.needs_species()
         if self.species_of_data:  # until the data are read
-            args = [*args, f"--{SPECIES}", "[H]"]
+            command = command.with_words([f"--{SPECIES}=[H]"])
         try:
-            self.config = parser.parse_args(args)
+            self.config = parser.parse_args(command.arguments)
         except (argparse.ArgumentError, TypeError, ValueError) as error:
-            raise ConfigError(explain_parser_error(str(error), known, args)) from None
-        check_cutoff(args, self.config[args[0]]["data"]["cutoff"])
-        self.flags = {name: self.config[args[0]].pop(name, False) for name in FIT_FLAGS}
-
-    def _parse_ckpt_path(self) -> None:
-        """Keep the configuration as given.
-
-        Lightning would overwrite it by what the checkpoint holds, so that a changed learning rate would silently not
-        count; a network that does not fit the checkpoint is refused by :class:`PropertyModule` instead.
-        """
-
-    def _set_seed(self) -> None:
-        """Refuse a seed that numpy has not."""
-        seed = self.option("seed_everything")
-        if not isinstance(seed, bool):
-            check_integer("seed_everything", seed, 0, 2**32 - 1)
-        super()._set_seed()
+            raise ConfigError(explain_parser_error(str(error), known, command)) from None
+        self.command.check_cutoff(self.config.data.cutoff)
+        if not isinstance(self.config.seed_everything, bool):
+            check_integer("seed_everything", self.config.seed_everything, 0, 2**32 - 1)
 
     def option(self, name: str) -> Any:
         """The value of a top-level option."""
-        return self._get(self.config, name)
+        return self.config[name]
 
     @property
     def folder(self) -> Path:
@@ -252,17 +206,17 @@ class TrainingCLI(LightningCLI):
         if threads:
             torch.set_num_threads(threads)
         self.save_config_kwargs["folder"] = self.folder
-        options = self.config[str(self.subcommand)]
-        if self.subcommand != "fit" and options.get("ckpt_path") is None:
+        options = self.config
+        if self.command.name != "fit" and options.get("ckpt_path") is None:
             options["ckpt_path"] = str(checkpoint_path(self.folder))
             print(f"weights: {options['ckpt_path']}")
         self.was_there = self.folder.exists()
-        writes = self.subcommand == "fit" and not options.trainer.get("fast_dev_run")
+        writes = self.command.name == "fit" and not self.config.trainer.get("fast_dev_run")
         if writes and first_process():
             self.while_it_runs.enter_context(locked(self.folder))
         if writes:
-            options["ckpt_path"] = first_checkpoint(self.folder, self.flags["resume"], options.get("ckpt_path"))
-            if self.flags["resume"] and first_process():
+            options["ckpt_path"] = first_checkpoint(self.folder, self.command.has("resume"), options.get("ckpt_path"))
+            if self.command.has("resume") and first_process():
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
         if options.get("ckpt_path") is not None:
             read_checkpoint(options["ckpt_path"])
@@ -284,7 +238,7 @@ class TrainingCLI(LightningCLI):
     @property
     def configured(self) -> Any:
         """The section `trainer` of the configuration."""
-        return self._get(self.config_init, "trainer", default={})
+        return self.config_init["trainer"]
 
     def own_options(self) -> dict[str, Any]:
         """Further options of the trainer: the run's callbacks, loggers and checkpoint writer."""
@@ -292,16 +246,16 @@ class TrainingCLI(LightningCLI):
             "seed": self.option("seed_everything"),
             "threads": torch.get_num_threads(),
             "name": self.option("name"),
-            "command": f"eqlayers {shlex.join(self.typed)}",
+            "command": f"eqlayers {shlex.join(self.command.typed)}",
         }
         bar = self.configured.get("enable_progress_bar")
-        fitting = self.subcommand == "fit"
+        fitting = self.command.name == "fit"
         report = partial(self.task.report, page=self.option("report"))
         monitor = self.option("checkpoint.monitor")
         options = trainer_options(self.folder, facts, bar, fitting, report, monitor) | self.task.trainer
         for callback in options["callbacks"]:
             if isinstance(callback, LayerSummary):
-                callback.whole = self.flags["verbose"]
+                callback.whole = self.command.has("verbose")
         return options
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -340,8 +294,8 @@ class TrainingCLI(LightningCLI):
 
     def _begin(self) -> None:
         """Start a fit with the weights of ``start_from``; the species of the data are added to the configured ones."""
-        options = self.config[str(self.subcommand)]
-        if self.subcommand != "fit" or options.get("start_from") is None or options.get("ckpt_path") is not None:
+        options = self.config
+        if self.command.name != "fit" or options.get("start_from") is None or options.get("ckpt_path") is not None:
             return
         start = load_potential(options.start_from, classes=options.classes)
         self.model.begin_with(start, self.datamodule.species, options.refit_shifts)
@@ -350,7 +304,17 @@ class TrainingCLI(LightningCLI):
         if "species" in recorded.get("init_args", {}):
             network.init_args.species = recorded["init_args"]["species"] = list(self.model.potential.species)
 
-    # ---- subcommands ------------------------------------------------------------------------------------------------
+    # ---- commands ---------------------------------------------------------------------------------------------------
+
+    def execute(self) -> None:
+        """Run the command."""
+        of_run = {"model": self.model, "datamodule": self.datamodule, "ckpt_path": self.option("ckpt_path")}
+        if self.command.name == "fit":
+            self.before_fit()
+            self.fit(**of_run)
+            self.after_fit()
+        else:
+            (self.test if self.command.name == "test" else getattr(self.trainer, self.command.name))(**of_run)
 
     def before_fit(self) -> None:
         """Say where results go, and remove halves of files there."""
@@ -369,7 +333,7 @@ class TrainingCLI(LightningCLI):
         """Fit; a run that ends before its first checkpoint leaves no folder, and one that ended by itself stays."""
         path, again = options.get("ckpt_path"), "; it is tested again" if self.option("test_after_fit") else ""
         stopping = next((one for one in self.trainer.callbacks if isinstance(one, Stopping)), None)  # type: ignore[attr-defined]
-        saved = read_checkpoint(path) if self.flags["resume"] and path else {}
+        saved = read_checkpoint(path) if self.command.has("resume") and path else {}
         if saved and stopping and validations_without_improvement(saved) >= max(stopping.patience, 1):
             print(f"the run ended as nothing got better for {stopping.patience} epochs{again}", flush=True)
             return
@@ -413,39 +377,17 @@ def _task_of_data(data: Any) -> str | None:
     return None
 
 
-def task_of(args: Sequence[str]) -> str:
-    """The task that the command line or its configuration names, or that the keys of its data are of.
-
-    An option counts more than a file.
-    """
-    named: Any = None
-    told = None
-    for path, section in config_files(args):
-        content = read_yaml(path, "a configuration", near_files(path)) if not section else None
-        if isinstance(content, dict):
-            named, told = content.get("task", named), _task_of_data(content.get("data")) or told
-    named = ([value for name, value in typed_options(args) if name == "--task"] or [named])[-1]
-    return check_choice("task", named if named is not None else told or "property", TASKS)
+def task_of(command: Command) -> str:
+    """The task that a command names, or that the keys of the data in its files belong to."""
+    of_data = [task for source in command.files for data in source.get("data") if (task := _task_of_data(data))]
+    return check_choice("task", command.last("task", (of_data or ["property"])[-1]), TASKS)
 
 
-def names_files(args: Sequence[str]) -> bool:
-    """Whether a command line or its configuration names files of molecules, as `data.path`."""
-    contents = [read_yaml(path) for path, section in config_files(args) if not section]
-    sections = [content.get("data") for content in contents if isinstance(content, dict)]
-    return any(isinstance(data, dict) and "path" in data for data in sections) or any(
-        name == "--data.path" for name, _ in typed_options(args)
-    )
-
-
-def run(
-    args: Sequence[str],
-    command: Callable[[Sequence[str]], TrainingCLI] = TrainingCLI,
-    typed: Sequence[str] | None = None,
-) -> None:
+def run(command: Command, cli: Callable[[Command], TrainingCLI] = TrainingCLI) -> None:
     """Run one command of the training command line."""
     try:
         with quiet_lightning():
-            command(args)
+            cli(command)
     except MisconfigurationException as error:
         raise ConfigError(
             f"the options of trainer must fit together, got: {str(error).rstrip('.')}. Change them."
@@ -460,10 +402,10 @@ def run(
             f"({type(error).__name__}). Use another checkpoint of the run (best.ckpt, last.ckpt), or train again."
         ) from error
     except SIGTERMException:
-        raise stopped("SIGTERM", 143, typed or args) from None
+        raise stopped("SIGTERM", 143, command.typed) from None
     except KeyboardInterrupt:  # before or after the trainer ran
-        raise stopped("Ctrl-C", 130, typed or args) from None
+        raise stopped("Ctrl-C", 130, command.typed) from None
     except SystemExit as error:  # which Lightning makes of Ctrl-C
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        raise stopped("Ctrl-C", 130, typed or args) from None
+        raise stopped("Ctrl-C", 130, command.typed) from None

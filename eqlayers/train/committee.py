@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from ..core.checks import check_integer, check_number
-from ..core.errors import ConfigError, EqlayersError
+from ..core.errors import ConfigError
 from ..core.files.lock import locked
 from ..core.files.read_write import atomic_write, read_json
 from ..core.files.yaml_files import read_yaml
@@ -30,10 +30,9 @@ from ..models.saving import classes_of
 from ..pages import Table, number
 from . import cli
 from .base import is_dry_run
-from .configuration import last_value, typed_value, with_flag
+from .configuration import Command
 from .history import write_json
 from .labels import LABELS, SHOWN
-from .new import for_structures
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
 from .resume import first_process, refuse_results, remove_if_empty, stopped
@@ -45,21 +44,17 @@ COMMANDS = ("fit", "validate", "test", "predict")
 FIX = "Train the members again, or leave the file out."
 
 
-def asked(args: Sequence[str]) -> bool:
+def is_committee(command: Command) -> bool:
     """Whether a command is of a committee: an option or a configuration has a number of members."""
-    if not args or args[0] not in COMMANDS or any(re.match(r"-h$|--help|--print_config|--\S+\.help", w) for w in args):
-        return False
-    try:
-        return last_value(with_flag(args), "committee") is not None
-    except EqlayersError:  # of a file that cannot be read, which the command of one run says better
-        return False
+    for_help = any(re.match(r"-h$|--help|--print_config|--\S+\.help", word) for word in command.words)
+    return not for_help and command.last("committee") is not None
 
 
 @dataclass
 class Committee:
     """A committee that is trained."""
 
-    args: list[str]
+    command: Command
     folder: Path
     number: int
     share: float | None
@@ -67,50 +62,49 @@ class Committee:
     was_there: bool = False
 
     @classmethod
-    def of(cls, args: Sequence[str]) -> Committee:
-        """The committee of a command line."""
-        args = with_flag(args)
-        if (task := cli.task_of(args)) != "potential":
+    def of(cls, command: Command) -> Committee:
+        """The committee of a command."""
+        if (task := cli.task_of(command)) != "potential":
             raise ConfigError(f"committee must be of the task potential, got {task}. Leave out --committee.")
-        if (checkpoint := last_value(args, "ckpt_path")) is not None:
+        if (checkpoint := command.last("ckpt_path")) is not None:
             raise ConfigError(
                 f"ckpt_path must be left out with --committee, got {checkpoint}. Each member has its own; --resume "
                 "goes on with all."
             )
         fix = "4 is usual."
-        members = check_integer("committee", typed_value(last_value(args, "committee")), 2, 1000, fix=fix)
-        share = last_value(args, "committee_share")
+        members = check_integer("committee", command.last("committee"), 2, 1000, fix=fix)
+        share = command.last("committee_share")
         if share is not None:
-            share = check_number("committee_share", typed_value(share), above=0, at_most=1, fix="0.8 is usual.")
-        folder = run_folder(str(last_value(args, "runs", "runs")), str(last_value(args, "name", "default")))
-        return cls(args, folder, members, share, was_there=folder.exists())
+            share = check_number("committee_share", share, above=0, at_most=1, fix="0.8 is usual.")
+        folder = run_folder(str(command.last("runs", "runs")), str(command.last("name", "default")))
+        return cls(command, folder, members, share, was_there=folder.exists())
 
-    def member(self, index: int) -> list[str]:
-        """The command line of a member, counted from 1; its seeds are so many less one above those that were given."""
+    def member(self, index: int) -> Command:
+        """The command of a member, counted from 1; a seed is the committee's plus index - 1."""
         added = {"runs": str(self.folder), "name": member_name(index), "committee": "null", "committee_share": "null"}
         defaults = signature(StructureDataModule).parameters
-        seed = last_value(self.args, "seed_everything", 2026)
+        seed = self.command.last("seed_everything", 2026)
         if str(seed).lower() not in ("true", "false"):
             added["seed_everything"] = self._next("seed_everything", seed, index)
         for key in ("seed", "limit_seed") if self.share else ("seed",):
-            first_seed = last_value(self.args, f"data.{key}", defaults[key].default)
+            first_seed = self.command.last(f"data.{key}", defaults[key].default)
             added[f"data.{key}"] = self._next(f"data.{key}", first_seed, index)
         if self.share:
-            if (limit := last_value(self.args, "data.limit_train")) is not None:
+            if (limit := self.command.last("data.limit_train")) is not None:
                 raise ConfigError(
                     f"data.limit_train must be left out with committee_share, got {limit}. Keep one of them."
                 )
             added["data.limit_train"] = str(float(self.share))
-        return [*self.args, *(word for key, value in added.items() for word in (f"--{key}", value))]
+        return self.command.with_words(f"--{key}={value}" for key, value in added.items())
 
     def _next(self, key: str, seed: Any, index: int) -> str:
-        return str(check_integer(key, typed_value(seed), 0, 2**32 - 1 - self.number) + index - 1)
+        return str(check_integer(key, seed, 0, 2**32 - 1 - self.number) + index - 1)
 
     # ---- the folder -------------------------------------------------------------------------------------------------
 
     def check_folder(self) -> None:
         """Refuse results without --resume, and --resume of a single run or of more members."""
-        resume, mark = "--resume" in self.args, read_mark(self.folder)
+        resume, mark = self.command.has("resume"), read_mark(self.folder)
         if not resume:
             refuse_results("a committee", self.folder)
         if resume and mark is None and (results := results_of(self.folder)):
@@ -131,9 +125,9 @@ class Committee:
 class MemberCLI(cli.TrainingCLI):
     """The command of one member."""
 
-    def __init__(self, args: Sequence[str], committee: Committee) -> None:
+    def __init__(self, command: Command, committee: Committee) -> None:
         self.committee = committee
-        super().__init__(args)
+        super().__init__(command)
 
     def before_fit(self) -> None:
         """Mark the committee's folder when the configuration, the data and the network of a member are right."""
@@ -146,14 +140,14 @@ class MemberCLI(cli.TrainingCLI):
 class CommitteeTestCLI(cli.TrainingCLI):
     """The test of all members together, with the data of the first."""
 
-    def __init__(self, args: Sequence[str], committee: Committee, asked: Sequence[str]) -> None:
-        self.committee, self.asked = committee, asked
-        super().__init__(args)
+    def __init__(self, command: Command, committee: Committee) -> None:
+        self.committee = committee
+        super().__init__(command)
 
     def own_options(self) -> dict[str, Any]:
         """Results go to the committee's folder."""
         facts = {"name": self.committee.folder.name, "committee": self.committee.number}
-        facts["command"] = f"eqlayers {shlex.join(self.asked)}"
+        facts["command"] = f"eqlayers {shlex.join(self.command.typed)}"
         bar = self.configured.get("enable_progress_bar")
         folder, report = self.committee.folder, partial(CommitteeReport, page=self.option("report"))
         return trainer_options(folder, facts, bar, False, report) | self.task.trainer
@@ -191,39 +185,37 @@ class CommitteeReport(PotentialTestReport):
         return facts
 
 
-def run(args: Sequence[str]) -> None:
+def run(command: Command) -> None:
     """Run a command for every member, and test them together after a fit or a test."""
-    with for_structures(args) as words:
-        committee = Committee.of(words)
-        with locked(committee.folder) if args[0] == "fit" and first_process() else nullcontext():
-            _run(committee, args)
+    committee = Committee.of(command)
+    with locked(committee.folder) if command.name == "fit" and first_process() else nullcontext():
+        _run(committee)
 
 
-def _run(committee: Committee, args: Sequence[str]) -> None:
-    fits = args[0] == "fit"
+def _run(committee: Committee) -> None:
+    command = committee.command
+    fits = command.name == "fit"
     if fits and first_process():
         committee.check_folder()
     try:
         for index in range(1, committee.number + 1):
             if first_process():
                 print(f"member {index} of {committee.number}", flush=True)
-            cli.run(committee.member(index), partial(MemberCLI, committee=committee), args)
+            cli.run(committee.member(index), partial(MemberCLI, committee=committee))
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 torch.distributed.barrier()  # until the first process has written the files that all of them read next
-        tested = (
-            last_value(committee.args, "test_after_fit", True) in (True, "true", "True") if fits else args[0] == "test"
-        )
+        tested = command.last("test_after_fit", True) is True if fits else command.name == "test"
         if tested and not committee.dry:
-            _test(committee, args)
+            _test(committee)
     except KeyboardInterrupt:  # between two members
-        raise stopped("Ctrl-C", 130, args) from None
+        raise stopped("Ctrl-C", 130, command.typed) from None
     except BaseException:
         if fits and first_process() and not committee.was_there:
             remove_if_empty(committee.folder)
         raise
 
 
-def _test(committee: Committee, typed: Sequence[str]) -> None:
+def _test(committee: Committee) -> None:
     """Test the mean of the members, and print the table of all."""
     folders = [committee.folder / member_name(index) for index in range(1, committee.number + 1)]
     if not all((folder / "potential.pt").is_file() for folder in folders):
@@ -231,9 +223,9 @@ def _test(committee: Committee, typed: Sequence[str]) -> None:
         return
     if first_process():
         print("the committee", flush=True)
-    words = [word for word in committee.member(1)[1:] if word not in (f"--{flag}" for flag in cli.FIT_FLAGS)]
-    words += ["--ckpt_path", str(checkpoint_path(folders[0]))]  # any member has the network
-    cli.run(["test", *words], partial(CommitteeTestCLI, committee=committee, asked=typed), typed)
+    member = committee.member(1)  # any member has the network
+    command = replace(member, name="test").with_words([f"--ckpt_path={checkpoint_path(folders[0])}"])
+    cli.run(command, partial(CommitteeTestCLI, committee=committee))
     if first_process():
         _write_config(committee, folders[0])
         Console().print(_table(committee, folders).rich("test errors (MAE)"))

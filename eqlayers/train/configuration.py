@@ -1,4 +1,4 @@
-"""Configurations before they are parsed, species that they leave out, and the parser's complaints in plain words."""
+"""The values of a command line and its files, read once: by key, each with the line or option that gives it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
+from torch.nn import Module
 
 from ..atoms.elements import SYMBOLS
-from ..cli.arguments import explain
+from ..cli.arguments import ArgumentParser, explain
 from ..core.errors import ConfigError
 from ..core.files.read_write import few
-from ..core.files.yaml_files import read_yaml, yaml_lines
+from ..core.files.yaml_files import parse_yaml, read_yaml_lines
 from ..hints.names import nearest
 from .checkpoints import read_checkpoint
 
@@ -31,6 +32,14 @@ WITHOUT = {
     "ema": "ema.decay to 0 for no average of the weights",
     "early_stopping": "early_stopping.patience to trainer.max_epochs for no early end",
 }
+#: Options of `eqlayers fit` that have no value and are in no configuration.
+FLAGS = ("resume", "verbose")
+#: Endings of configurations.
+YAML = (".yaml", ".yml")
+#: Key of the species of a network.
+SPECIES = "model.model.init_args.species"
+#: Names of keys.
+NAME = re.compile(r"[A-Za-z_][\w-]{0,39}")
 # what the parser calls a type -> words
 WORDS = {"bool": "true or false", "dict": "a mapping", "float": "a number", "int": "an integer", "str": "text"}
 WORDS |= dict.fromkeys(("Iterable", "Sequence", "list", "tuple"), "a list") | {"NoneType": "null", "None": "null"}
@@ -44,144 +53,252 @@ def near_files(path: Path | None = None) -> str:
     return f"There is {few(kept)}." if kept else "The source has some in configs/, e.g. configs/qm9_mini.yaml."
 
 
-def typed_options(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each word of a command line as the name of an option, with the value behind its = or in the next word.
+class Source(NamedTuple):
+    """Nested values that one file or one option gives; of a file, the lines of their keys, and its section if any."""
+
+    name: str
+    values: dict[str, Any]
+    lines: Mapping[str, int] | None = None
+    section: str = ""
+
+    def get(self, key: str) -> list[Any]:
+        """The value of a key with dots in a list, which is empty where the source has none."""
+        value: Any = self.values
+        for part in key.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return []
+            value = value[part]
+        return [value]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of training: the values of its files, then of its options. The last value of a key counts.
+
+    Attributes:
+        name: The first word.
+        files: Configurations, and the files of sections that they name.
+        options: Options, each with its value as YAML reads it.
+        words: The options as words, without flags, where a file of a section is replaced by its content.
+        typed: The whole command line.
 
     Example:
-        >>> list(typed_options(["fit", "-cmy.yaml", "--name=own"]))
-        [('fit', '-cmy.yaml'), ('-c', 'my.yaml'), ('--name', 'own')]
+        >>> command = Command.of(["fit", "--name=own", "--model.learning_rate", "1e-3", "--resume"])
+        >>> command.last("name"), command.last("model.learning_rate"), command.last("threads", 1), command.has("resume")
+        ('own', 0.001, 1, True)
     """
-    for word, following in zip(args, [*args[1:], None], strict=True):
-        name, equals, rest = word.partition("=")
-        if word.startswith("-c") and len(word) > 2:
-            name, equals, rest = "-c", "=", word[2:].removeprefix("=")
-        yield name, rest if equals else following
+
+    name: str
+    files: tuple[Source, ...] = ()
+    options: tuple[Source, ...] = ()
+    words: tuple[str, ...] = ()
+    typed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, args: Sequence[str]) -> Command:
+        """Read the files that a command line names; one that comes first needs no -c before it."""
+        name, *words = args
+        if words and words[0].endswith(YAML) and not words[0].startswith("-"):
+            words.insert(0, "-c")
+        parser = ArgumentParser(prog=f"eqlayers {name}", add_help=False)
+        parser.add_argument("-c", "--config", metavar="FILE", action="append", default=[])
+        parsed, words = parser.parse_known_args(words)
+        files = [source for path in parsed.config for source in read_configuration(path)]
+        return cls(name, tuple(files), typed=tuple(args)).with_words(words)
+
+    def with_words(self, words: Iterable[str]) -> Command:
+        """Add options to the command."""
+        left, options, passed = list(words), list(self.options), list(self.words)
+        while left:
+            word = left.pop(0)
+            name, equals, value = word.partition("=")
+            if not name.startswith("--"):
+                passed.append(word)
+                continue
+            key = name[2:].removesuffix("+")
+            if self.name == "fit" and word[2:] in FLAGS:
+                options.append(Source(name, {key: True}))
+                continue
+            if not equals and left and not left[0].startswith("--"):
+                value = left.pop(0)
+                word = f"{name}={value}"
+            if key in WITHOUT and value in ("null", "None", "false"):
+                raise _no_section(key, value)
+            if key in SECTIONS and value and not value.lstrip().startswith("{"):
+                options.append(_read_section(Path(value), key))
+                word = f"{name}={as_text(options[-1].values[key])}"
+            else:
+                options.append(Source(name, nested({key: as_value(value)})))
+            passed.append(word)
+        return replace(self, options=tuple(options), words=tuple(passed))
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Files and options; the last one that has a key counts."""
+        return self.files + self.options
+
+    @property
+    def arguments(self) -> list[str]:
+        """The words that a parser takes, with contents of files in place of files."""
+        return [*(f"--config={as_text(source.values)}" for source in self.files if source.values), *self.words]
+
+    def has(self, key: str) -> bool:
+        """Whether a key is given."""
+        return any(source.get(key) for source in self.sources)
+
+    def values(self, key: str) -> list[Any]:
+        """The values of a key, the one that counts last."""
+        return [value for source in self.sources for value in source.get(key)]
+
+    def last(self, key: str, default: Any = None) -> Any:
+        """The value of a key that counts; a default where there is none, or null."""
+        value = (self.values(key) or [None])[-1]
+        return default if value is None else value
+
+    def network(self, default: Any) -> Any:
+        """The class of the network that is named, or a default where no network is."""
+        paths = [value.get("class_path") if isinstance(value, dict) else value for value in self.values("model.model")]
+        named = [path for path in paths if isinstance(path, str) and path]
+        try:
+            network = class_at(named[-1]) if named else default
+        except (ConfigError, ImportError, AttributeError, ValueError):  # the parser reports what is wrong with it
+            return default
+        return network if isinstance(network, type) and issubclass(network, Module) else default
+
+    def needs_species(self) -> bool:
+        """Whether the network needs a list of species, and none is given.
+
+        Example:
+            >>> Command.of(["fit", "--model.model.class_path", "eqlayers.models.NequIP"]).needs_species()
+            True
+            >>> Command.of(["fit", "--model.model", "eqlayers.models.NequIP", f"--{SPECIES}", "[H]"]).needs_species()
+            False
+        """
+        network = self.network(None)
+        parameter = None if network is None else inspect.signature(network).parameters.get("species")
+        return parameter is not None and parameter.default is parameter.empty and self.last(SPECIES) is None
+
+    def check(self, known: Sequence[str]) -> None:
+        """Refuse files without any known key: their keys may be anything, and are not repeated."""
+        for source in self.sources:
+            values = source.values[source.section] if source.section else source.values
+            prefix = f"{source.section}." if source.section else ""
+            top = [name.removeprefix(prefix).partition(".")[0] for name in known if name.startswith(prefix)]
+            if source.lines and values and not values.keys() & set(top):
+                what = "a configuration of training with sections such as model, data and trainer"
+                if source.section:
+                    keys = few(list(dict.fromkeys(top)))
+                    what = f"the section {source.section} of a configuration with keys such as {keys}"
+                raise ConfigError(
+                    f"{source.name} must be {what}, got a mapping with none of them. {near_files(Path(source.name))}"
+                )
+
+    def check_cutoff(self, cutoff: float) -> None:
+        """Raise if model and data have different cutoffs; the parser's link would overwrite the model's."""
+        key = "model.model.init_args.cutoff"
+        for value in self.values(key):
+            if value is not None and _number(value) != cutoff:
+                raise ConfigError(
+                    f"{key} must be left out, or be data.cutoff ({cutoff}), got {value!r}. Set data.cutoff."
+                )
+
+    def origin(self, key: str) -> tuple[str, bool]:
+        """The file and line, or the option, that gives a key or what contains it; and whether it is an option."""
+        while key:
+            for source in reversed(self.sources):
+                if source.get(key) and source.lines is None:
+                    return f"the option {source.name}", True
+                if source.get(key) and source.lines is not None:
+                    line = source.lines.get(key)
+                    return source.name if line is None else f"{source.name}, line {line}", False
+            key = key.rpartition(".")[0]
+        return "the command line", True
 
 
-def config_files(args: Sequence[str]) -> list[tuple[Path, str]]:
-    """The files that a command line names, each with the section that it stands for, or "" for a configuration."""
-    files, sections = [], []
-    for name, value in typed_options(args):
-        if name in ("-c", "--config"):
-            if not value:
-                came = "nothing" if value is None else "an empty text"
-                raise ConfigError(f"{name} must have a file after it, got {came}. {near_files()}")
-            files.append((Path(value), ""))
-        elif name[2:] in WITHOUT and value in ("null", "None", "false"):
-            raise _no_null(name[2:], value)
-        elif _is_section_file(name, value):
-            sections.append((Path(str(value)), name[2:]))
-    return files + sections
-
-
-def with_flag(args: Sequence[str]) -> list[str]:
-    """The command with -c before a configuration that comes first.
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by keys with dots as nested mappings.
 
     Example:
-        >>> with_flag(["fit", "my.yaml", "--name", "own"]), with_flag(["fit", "-c", "my.yaml"])
-        (['fit', '-c', 'my.yaml', '--name', 'own'], ['fit', '-c', 'my.yaml'])
+        >>> nested({"a.b": 1, "a.c": 2, "d": 3})
+        {'a': {'b': 1, 'c': 2}, 'd': 3}
     """
-    plain = len(args) > 1 and args[1].endswith((".yaml", ".yml")) and not args[1].startswith("-")
-    return [args[0], "-c", *args[1:]] if plain else list(args)
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        inner = result
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
+    return result
 
 
-def _no_null(section: str, came: str, where: str = "") -> ConfigError:
-    return ConfigError(f"{section} must be a section of settings, got {came}{where}. Set {WITHOUT[section]}.")
+def as_value(text: str) -> Any:
+    """The value of a text in YAML; text that is no YAML as it is."""
+    try:
+        return parse_yaml(text, Path(), "a value", "")[0]
+    except ConfigError:
+        return text
 
 
-def _is_section_file(name: str, value: str | None) -> bool:
-    return bool(name in [f"--{section}" for section in SECTIONS] and value and not value.lstrip().startswith("{"))
+def as_text(value: Any) -> str:
+    """A value as YAML with all types written out, which the parser reads back exactly."""
+    return yaml.safe_dump(value, default_style='"', default_flow_style=True, width=10**9, sort_keys=False)
 
 
-def _all_files(args: Sequence[str]) -> list[tuple[Path, str]]:
-    """All files of :func:`config_files`, with the files that stand for sections in them."""
-    files = []
-    for path, section in config_files(args):
-        files.append((path, section))
-        if not section:
-            content = read_yaml(path)
-            keys = SECTIONS if isinstance(content, dict) else ()  # of others the parser says what they must be
-            files += [(path.parent / content[key], key) for key in keys if isinstance(content.get(key), str)]
-    return files
+def _no_section(section: str, value: str, where: str = "") -> ConfigError:
+    return ConfigError(f"{section} must be a section of settings, got {value}{where}. Set {WITHOUT[section]}.")
 
 
-def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
-    """Refuse a file that is no configuration of training, before the parser repeats its content.
+def read_configuration(path: str | Path) -> list[Source]:
+    """A configuration of training, and the files of sections that it names.
 
     A configuration may name any class and any arguments, as it is a program of the user's own.
     """
-    content = read_yaml(path, "a configuration", near_files(path))
-    if not isinstance(content, dict) or not content:
-        kind = "nothing" if content is None or content == {} else "a list" if isinstance(content, list) else "text"
-        raise ConfigError(
-            f"a configuration must be sections such as model, data and trainer with one `key: value` a line, got "
-            f"{kind} in {path}. {near_files(path)}"
-        )
-    if not section and "model" not in content and content.keys() & OF_BENCHMARKS:
+    return check_configuration(Path(path), *read_yaml_lines(path, "a configuration", near_files(Path(path))))
+
+
+def check_configuration(path: Path, content: Any, lines: Mapping[str, int]) -> list[Source]:
+    """The content of a configuration, checked, and the files of its sections."""
+    _check_mapping(path, content, lines)
+    if "model" not in content and content.keys() & OF_BENCHMARKS:
         command = f"eqlayers bench run {path}" if "cases" in content else "eqlayers bench --help"
         raise ConfigError(
             f"{path} must be a configuration of training, got one of benchmarks. Type `{command}`, or name another. "
             f"{near_files()}"
         )
-    prefix = f"{section}." if section else ""
-    top = [name.removeprefix(prefix).partition(".")[0] for name in known if name.startswith(prefix)]
-    if not content.keys() & set(top):  # its keys may be anything, and are not repeated
-        what = "a configuration of training with sections such as model, data and trainer"
-        if section:
-            what = f"the section {section} of a configuration with keys such as {few(list(dict.fromkeys(top)))}"
-        raise ConfigError(f"{path} must be {what}, got a mapping with none of them. {near_files(path)}")
-    lines = yaml_lines(path)
-    sections = {head for name in known for head in accumulate(name.split("."), "{}.{}".format)}
-    for name, line in lines.items():
-        key = prefix + name
-        if key not in sections and not any(key.startswith(f"{name}.") for name in known):
-            raise ConfigError(unknown_key(key, known, f" in {path}, line {line}"))
-    for key in WITHOUT if not section else ():
-        if key in content and content[key] in (None, False):
-            raise _no_null(key, "null" if content[key] is None else "false", f" in {path}, line {lines[key]}")
-    for key in () if section else SECTIONS:  # a section has no sections, so files cannot lead back to themselves
-        if isinstance(content.get(key), str):
-            inner = path.parent / content[key]
+    sections = []
+    for key in [key for key in SECTIONS if key in content]:
+        if key in WITHOUT and content[key] in (None, False):
+            raise _no_section(key, "null" if content[key] is None else "false", f" in {path}, line {lines[key]}")
+        if isinstance(content[key], str):
+            inner = path.parent / content.pop(key)
             if not os.path.isfile(inner):
                 raise ConfigError(
                     f"{key} must be a section, or the path of a file with it, got text that is no file in {path}, "
                     f"line {lines[key]}. Write one `key: value` a line below {key}."
                 )
-            check_config(inner, known, key)
+            sections.append(_read_section(inner, key))
+    return [Source(str(path), content, lines), *sections]
 
 
-def check_cutoff(args: Sequence[str], cutoff: float) -> None:
-    """Raise if model and data cutoffs differ; jsonargparse's link would silently overwrite the model's."""
-    key = "model.model.init_args.cutoff"
-    other = [value for value in given_values(args, key) if str(value) != str(cutoff) and _number(value) != cutoff]
-    if other:
-        raise ConfigError(f"{key} must be left out, or be data.cutoff ({cutoff}), got {other[0]!r}. Set data.cutoff.")
+def _read_section(path: Path, section: str) -> Source:
+    content, lines = read_yaml_lines(path, "a configuration", near_files(path))
+    lines = {f"{section}.{key}": line for key, line in lines.items()}
+    _check_mapping(path, content, lines)
+    return Source(str(path), {section: content}, lines, section)
 
 
-def given_values(args: Sequence[str], key: str) -> list[Any]:
-    """The values that files and then options give for a key with dots; the last one counts."""
-    values: list[Any] = []
-    for path, section in _all_files(args):
-        value: Any = {section: read_yaml(path)} if section else read_yaml(path)
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        values.append(value)
-    values += [value for name, value in typed_options(args) if name == f"--{key}"]
-    return [value for value in values if value is not None]
-
-
-def last_value(args: Sequence[str], key: str, default: Any = None) -> Any:
-    """The value of a key: files and options may give several, and the last one counts."""
-    values = given_values(args, key)
-    return default if not values or values[-1] in ("", "null", "None") else values[-1]
-
-
-def typed_value(value: Any) -> Any:
-    """A value that was typed as text, as YAML reads it; text that is no YAML and other values as they are."""
-    try:
-        return yaml.safe_load(value) if isinstance(value, str) else value
-    except yaml.YAMLError:
-        return value
+def _check_mapping(path: Path, content: Any, lines: Mapping[str, int]) -> None:
+    if not isinstance(content, dict) or not content:
+        got = "nothing" if content is None or content == {} else "a list" if isinstance(content, list) else "text"
+        raise ConfigError(
+            f"a configuration must be sections such as model, data and trainer with one `key: value` a line, got "
+            f"{got} in {path}. {near_files(path)}"
+        )
+    for key, line in lines.items():
+        first, *others = key.split(".")
+        if not all(NAME.fullmatch(part) for part in [first, *(others[:1] if first in SECTIONS else ())]):
+            raise ConfigError(unknown_key(key, (), f" in {path}, line {line}"))
 
 
 def _number(value: Any) -> float | None:
@@ -191,62 +308,69 @@ def _number(value: Any) -> float | None:
         return None
 
 
-# ---- complaints -------------------------------------------------------------------------------------------------
+# ---- errors of the parser ------------------------------------------------------------------------------------------
 
 
-def explain_parser_error(message: str, keys: Sequence[str], args: Sequence[str] = ("fit",)) -> str:
-    r"""The parser's message as what must be, what came and the fix.
+def explain_parser_error(message: str, keys: Sequence[str], command: Command) -> str:
+    r"""The parser's message as what must be, what was given and the fix.
 
     Example:
-        >>> explain_parser_error("Subcommand 'fit' does not accept option 'model.los'", ["model.loss", "model.model"])
+        >>> command = Command.of(["fit", "--threads", "x"])
+        >>> explain_parser_error("Group 'model' does not accept option 'los'", ["model.loss", "model.model"], command)
         "a key must be a known one, got 'model.los'. Did you mean 'model.loss'?"
-        >>> explain_parser_error('Parser key "threads": Expected a <class \'int\'>. Got value: x', ["threads"])
+        >>> explain_parser_error('Parser key "threads": Expected a <class \'int\'>. Got value: x', ["threads"], command)
         "threads must be an integer, got 'x'. Correct the option --threads."
     """
-    text, command = " ".join(message.split()), args[0]
+    text = " ".join(message.split())
     inside = re.search(r"class_path '([\w.]+)'.*?[Oo]ption '([^']+)' is not accepted", text)
     if inside:
         path, unknown = inside.groups()
         return unknown_key(unknown, list(inspect.signature(class_at(path)).parameters), f" of {path}")
-    match = re.search(r"does not accept (?:option|nested key) '([^']+)'", text)
-    match = match or re.search(r"unrecognized arguments: --?([\w.-]+)", text)
-    if match:
-        return unknown_key(match.group(1), keys)
+    unknown = re.search(
+        r"(?:Group '(.+?)' does not accept option|Option) '(.*?)'|unrecognized arguments: --?([^=\s]+)", text
+    )
+    if unknown:
+        key = ".".join(part for part in unknown.groups() if part)
+        origin, is_option = command.origin(key)
+        return unknown_key(key, keys, "" if is_option else f" in {origin}")
     stray = re.search(r"unrecognized arguments: (\S+)", text)
     if stray:
-        return f"an option must begin with --, got {stray.group(1)!r}. Type `eqlayers {command} -c FILE --key value`."
-    if re.search(r"required: .*model\.model$", text):
+        return f"an option must begin with --, got {stray[1]!r}. Type `eqlayers {command.name} -c FILE --key value`."
+    if re.search(r"required.*model\.model|model\.model.*required", text):
         return (
-            f"{command} must have a configuration that names a network (model.model), got none. "
-            f"Type `eqlayers {command} -c FILE`. {near_files()}"
+            f"{command.name} must have a configuration that names a network (model.model), got none. "
+            f"Type `eqlayers {command.name} -c FILE`. {near_files()}"
         )
-    return _wrong_value(text, args)
-
-
-def _wrong_value(text: str, args: Sequence[str]) -> str:
-    parts = re.findall(r'(?:P|p)arser key "([\w.+]+)"(?: element \d+)?:', text)
-    if not parts:
-        return explain(text, f"eqlayers {args[0]}")
-    key = parts[0] + "".join(f".init_args.{part}" for part in parts[1:] if not part.startswith(parts[0]))
-    rest = text.rpartition(f'"{parts[-1]}"')[2].lstrip(": ")
-    kinds = re.findall(r"Expected an? (<class '[\w.]+'>|typing\.Literal\[.*?\]|collections\S+|\w[\w.]*\[.*?\])", rest)
-    value = re.search(r"(?:Got|Given) value: (.*?)(?: - Expected an? | Given value type: |$)", rest)
-    place, typed = _place(key, args)
-    if kinds and value:
-        what = _words(kinds)
-        text = value.group(1)
-        came = _kind(text) if not typed else text if text in ("True", "False", "None") else repr(text)
+    names = re.findall(r'[Pp]arser key "([\w.+]+)"(?: element \d+)?:', text)
+    if not names:
+        return explain(text, f"eqlayers {command.name}")
+    key = names[0]
+    for name in names[1:]:
+        key = name if name.startswith(key) else f"{key}.init_args.{name}"
+    rest = text.rpartition(f'"{names[-1]}"')[2].lstrip(": ")
+    types = re.findall(r"Expected an? (<class '[\w.]+'>|typing\.Literal\[.*?\]|collections\S+|\w[\w.]*\[.*?\])", rest)
+    value = re.search(r"(?:Got|Command) value: (.*?)(?: - Expected an? | Command value type: |$)", rest)
+    origin, is_option = command.origin(key)
+    if types and value:
+        what, text = _words(types), value[1]
+        got = _type(text) if not is_option else text if text in ("True", "False", "None") else repr(text)
     else:
-        what, came = "a value that its type takes", "one that it refuses"
+        what, got = "a value that its type takes", "one that it refuses"
         missing = re.search(  # a module that is there, and a name
             r"module '[\w.]+' has no attribute '\w{1,60}'|(?<=, got )'\w{1,60}'\. Use eqlayers[\w.]+(?=\.)", rest
         )
-        came += f": {rest.lstrip('- ').rstrip('.')}" if typed else f": {missing[0]}" if missing else ""
-    return f"{key} must be {what}, got {came}. Correct {place}."
+        got += f": {rest.lstrip('- ').rstrip('.')}" if is_option else f": {missing[0]}" if missing else ""
+    return f"{key} must be {what}, got {got}. Correct {origin}."
 
 
-def _kind(value: str) -> str:
-    """The kind of a value of a file, without repeating the value."""
+def class_at(path: str) -> Any:
+    """The class of a path of import, which is of ``eqlayers.models`` without a module."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module or "eqlayers.models"), name)
+
+
+def _type(value: str) -> str:
+    """The type of a value of a file in words, without repeating the value."""
     if value in ("True", "False", "None"):
         return "null" if value == "None" else "true or false"
     if value[:1] in "[{":
@@ -268,77 +392,14 @@ def _words(kinds: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys([*listed, *names]))
 
 
-def _place(key: str, args: Sequence[str]) -> tuple[str, bool]:
-    """The source of the value of a key, and whether it was typed.
-
-    An option counts more than files, a later file more than an earlier one.
-    """
-    if any(name == f"--{key}" and not _is_section_file(name, value) for name, value in typed_options(args)):
-        return f"the option --{key}", True
-    for path, section in reversed(_all_files(args)):
-        if section == key:
-            return str(path), False
-        line = yaml_lines(path).get(key.removeprefix(f"{section}."))
-        if line is not None and key.startswith(section):
-            return f"{path}, line {line}", False
-    return f"the option --{key}", not config_files(args)
-
-
 def unknown_key(unknown: str, keys: Sequence[str], where: str = "") -> str:
     """An error text for an unknown key; one that is no name may be anything, and is not repeated."""
-    if not all(re.fullmatch(r"[A-Za-z_][\w-]{0,39}", part) for part in unknown.split(".")):
+    if not all(NAME.fullmatch(part) for part in unknown.split(".")):
         return f"a key{where} must be a known one, got one that is no name. `eqlayers fit FILE --help-all` lists them."
     sections = {key.rpartition(".")[0] for key in keys}
     near = nearest(unknown, sorted({*keys, *sections}))
     fix = f"Did you mean {near!r}?" if near else "`eqlayers fit FILE --help-all` lists them."
     return f"a key{where} must be a known one, got {unknown!r}. {fix}"
-
-
-def class_at(path: str) -> Any:
-    """The class of a path of import, which is of ``eqlayers.models`` without a module."""
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module or "eqlayers.models"), name)
-
-
-# ---- species that are left out -------------------------------------------------------------------------------------
-
-#: Key of the species of a network.
-SPECIES = "model.model.init_args.species"
-
-
-def leaves_out_species(args: Sequence[str]) -> bool:
-    """Whether a command line names a network that needs a list of species, and no species.
-
-    Example:
-        >>> leaves_out_species(["fit", "--model.model.class_path", "eqlayers.models.NequIP"])
-        True
-        >>> leaves_out_species(["fit", "--model.model.class_path", "eqlayers.models.NequIP", f"--{SPECIES}", "[H]"])
-        False
-    """
-    networks = _networks(args)
-    if given_values(args, SPECIES) or any("species" in (one.get("init_args") or {}) for one in networks):
-        return False
-    network = network_of(args, None)
-    parameter = None if network is None else inspect.signature(network).parameters.get("species")
-    return parameter is not None and parameter.default is inspect.Parameter.empty
-
-
-def network_of(args: Sequence[str], other: Any) -> Any:
-    """The class of the network that a command line names, or another one where it names none that is there."""
-    try:
-        named = [one["class_path"] for one in _networks(args) if isinstance(one.get("class_path"), str)]
-        return class_at(named[-1]) if named and named[-1] else other
-    except (ConfigError, ImportError, AttributeError, ValueError):  # the parser says what is wrong with it
-        return other
-
-
-def _networks(args: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The network in files and then options; the last one counts most."""
-    networks = []
-    for one in [*given_values(args, "model.model"), *given_values(args, "model.model.class_path")]:
-        network = typed_value(one) if isinstance(one, str) and one.lstrip().startswith("{") else one
-        networks.append(network if isinstance(network, Mapping) else {"class_path": network})
-    return networks
 
 
 def species_of_checkpoint(path: str) -> list[int | str] | None:

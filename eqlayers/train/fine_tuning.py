@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..models.extend import take_weights, with_species
 from ..models.saving import classes_of, read_content
 from .agreement import SAME_WEIGHTS, differences
 from .base import TrainedModule
-from .configuration import given_values, last_value, typed_value
+from .configuration import Command, Source, nested
 from .run import checkpoint_path, run_folder
 
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
@@ -36,39 +36,38 @@ MOST = 512
 FREE = ("species", "mean_neighbors", "backend", *SAME_WEIGHTS)
 
 
-def with_network(args: Sequence[str]) -> list[str]:
-    """A command line with the network, the repulsion and the cutoff of the potential that it begins with.
+def with_network(command: Command) -> Command:
+    """A command with the network, the repulsion and the cutoff of the potential that it begins with.
 
     Of these, what a file or an option gives is left to it: a configuration may name any class, as it is the user's own,
     and a potential only classes of :mod:`eqlayers.models` and of the option ``classes``. Commands other than a fit, and
     a fit that goes on, take them from the checkpoint, which knows all species.
     """
-    start, resumed = last_value(args, "start_from"), last_value(args, "ckpt_path")
+    start, checkpoint = command.last("start_from"), command.last("ckpt_path")
     if start is None:
-        return list(args)
-    folder = run_folder(str(last_value(args, "runs", "runs")), str(last_value(args, "name", "default")))
-    if "--resume" in args and checkpoint_path(folder, "last").exists():
-        resumed = checkpoint_path(folder, "last")
-    path = resumed or start
-    if args[0] != "fit" and not resumed:
+        return command
+    folder = run_folder(str(command.last("runs", "runs")), str(command.last("name", "default")))
+    if command.has("resume") and checkpoint_path(folder, "last").exists():
+        checkpoint = checkpoint_path(folder, "last")
+    path = checkpoint or start
+    if command.name != "fit" and not checkpoint:
         path = checkpoint_path(folder)
-    elif not resumed and folder.resolve() in Path(str(path)).resolve().parents:
+    elif not checkpoint and folder.resolve() in Path(str(path)).resolve().parents:
         raise ConfigError(
             f"start_from must be outside of the run's folder, which is written over, got {path}. Give the run another "
             "--name."
         )
-    parts, classes = read_potential(path).description, typed_value(last_value(args, "classes"))
+    parts, classes = read_potential(path).description, command.last("classes")
     values = {"data.cutoff": check_part("the network", parts.get("network"), classes)[2].get("cutoff")}
     if parts.get("repulsion") is not None:
         check_part("the repulsion", parts["repulsion"], classes)
     values |= {"model.model": parts["network"], "model.repulsion": parts.get("repulsion")}
-    added = [
-        option
+    taken = {
+        key: value
         for key, value in values.items()
-        if value is not None and not given_values(args, key) and not given_values(args, f"{key}.class_path")
-        for option in (f"--{key}", json.dumps(value))
-    ]
-    return [args[0], *added, *args[1:]]
+        if value is not None and command.last(key if key == "data.cutoff" else f"{key}.class_path") is None
+    }
+    return replace(command, files=(Source(str(path), nested(taken), {}), *command.files))
 
 
 class FineTuned(TrainedModule):
@@ -150,7 +149,7 @@ def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: boo
 
     It is the least-squares fit of the errors per atom by the composition, the shortest where it is not unique; so what
     the network has learned stays, where a fit of whole energies would count the binding twice. With energies of free
-    atoms that are given, these are the shifts.
+    atoms that are command, these are the shifts.
 
     Source:
         The "change" of the energy bias in DeePMD-kit, Zeng et al. 2023, doi:10.1063/5.0155600.

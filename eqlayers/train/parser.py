@@ -15,6 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ..cli.training_help import GROUPS, option_lines
 from .checkpoints import Stopping
+from .configuration import FLAGS
 
 #: Options of other packages' classes that the help shows; the others have a page of their own.
 MOST_USED = {
@@ -152,7 +153,7 @@ class Parser(Sections):
         lines = [f"usage: {self.usage}", f"Options for {TASKS_IN_WORDS[self.task]}; defaults are in brackets.", ""]
         defaults = {action.dest: shown_default(action.default) for action in self._actions}
         for group in (one for one in GROUPS if self.command in one.commands and self.task in one.tasks):
-            known = {name: words for name, words in group.options.items() if name in defaults}
+            known = {name: words for name, words in group.options.items() if name in (*defaults, *FLAGS)}
             lines += option_lines(group.heading, known, defaults)
             if group.heading == "data":
                 lines += option_lines(f"network, here {self.network.__name__}", *arguments_of(self.network))

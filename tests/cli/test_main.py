@@ -160,7 +160,7 @@ def test_bad_options(options: list[str], message: str, place: Path, capsys: pyte
     ("old", "new", "message"),
     [
         ("max_epochs", "max_epoch", "got 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
-        ("ema:", "emma:", "got 'emma'. Did you mean 'ema"),
+        ("ema:", "emma:", "got 'emma.decay'. Did you mean 'ema.decay'"),
         ("layers: 1", "layer: 1", "got 'layer'. Did you mean 'layers'?"),
         (
             "MoleculeNetwork",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.train.cli import run, task_of
+from eqlayers.train.configuration import Command
 from tests.each import each
 
 
@@ -24,10 +24,10 @@ def test_a_named_task_counts_more_than_keys_of_data() -> None:
     Path("named.yaml").write_text("task: potential")
     Path("keys.yaml").write_text("data: {target: U0}")
     for files in (["named.yaml", "keys.yaml"], ["keys.yaml", "named.yaml"]):
-        args = ["fit", *(word for file in files for word in ("-c", file))]
-        assert task_of(args) == "potential"
-        assert task_of([*args, "--task", "property"]) == "property"
-    assert task_of(["fit", "-c", "keys.yaml"]) == "property"
+        command = Command.of(["fit", *(word for file in files for word in ("-c", file))])
+        assert task_of(command) == "potential"
+        assert task_of(command.with_words(["--task", "property"])) == "property"
+    assert task_of(Command.of(["fit", "-c", "keys.yaml"])) == "property"
 
 
 @each(
@@ -41,22 +41,23 @@ def test_a_named_task_counts_more_than_keys_of_data() -> None:
 )
 def test_keys_that_the_data_of_one_task_have_tell_it(data: str, task: str) -> None:
     Path("own.yaml").write_text(f"data: {data}\n")
-    assert task_of(["fit", "-c", "own.yaml"]) == task
+    command = Command.of(["fit", "own.yaml"])
+    assert task_of(command) == task
     with pytest.raises(ConfigError, match="task must be one of property, potential, got 'potentials'"):
-        task_of(["fit", "-c", "own.yaml", "--task", "potentials"])
+        task_of(command.with_words(["--task", "potentials"]))
 
 
 def ending_with(error: BaseException, cause: BaseException | None = None) -> None:
     """Run a command that ends with an error, which another one may have caused."""
 
-    def command(args: Sequence[str]) -> None:
+    def cli(command: Command) -> None:
         try:
             if cause is not None:
                 raise cause
         finally:
             raise error
 
-    run(["fit", "my.yaml"], command)  # type: ignore[arg-type]
+    run(Command("fit", typed=("fit", "my.yaml")), cli)  # type: ignore[arg-type]
 
 
 @each(

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from eqlayers.cli.main import main
-from eqlayers.core.files.yaml_files import read_yaml, yaml_lines
 from eqlayers.models import MoleculeNetwork
-from eqlayers.train.configuration import check_config
+from eqlayers.train.configuration import Command, as_value, read_configuration
 
 SECRET = "hunter2"
 NETWORK = "class_path: eqlayers.models.MoleculeNetwork, init_args: {hidden: 2x0e + 2x1o, layers: 1}"
@@ -20,7 +19,6 @@ trainer: {{accelerator: cpu, max_epochs: 1}}
 """
 #: Ends every command that got as far as the trainer.
 LAST = ("--trainer.max_time=soon", r"`Timer\(duration='soon'\)` is not a valid duration")
-KNOWN = ["name", "trainer.accelerator", "trainer.max_epochs", "data.batch_size", "data.cutoff", "model.model"]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is deprecated, use .isinstance"),
@@ -56,14 +54,42 @@ MERGES = {
 @pytest.mark.parametrize("text", MERGES)
 def test_merged_keys(text: str, place: Path) -> None:
     (place / "c.yaml").write_text(f"name: x\ntrainer: {text}\n")
-    check_config(place / "c.yaml", KNOWN)
-    assert read_yaml(place / "c.yaml")["trainer"] == MERGES[text]
-    assert set(yaml_lines(place / "c.yaml")) == {"name", "trainer", *(f"trainer.{key}" for key in MERGES[text])}
+    (source,) = read_configuration(place / "c.yaml")
+    assert source.values["trainer"] == MERGES[text]
+    assert set(source.lines or ()) == {"name", "trainer", *(f"trainer.{key}" for key in MERGES[text])}
 
 
 def test_the_line_of_a_merged_key_is_the_one_that_counts(place: Path) -> None:
     (place / "c.yaml").write_text("trainer:\n  <<:\n    max_epochs: 3\n    devices: 1\n  max_epochs: 1\n")
-    assert yaml_lines(place / "c.yaml") == {"trainer": 1, "trainer.devices": 4, "trainer.max_epochs": 5}
+    (source,) = read_configuration(place / "c.yaml")
+    assert source.lines == {"trainer": 1, "trainer.devices": 4, "trainer.max_epochs": 5}
+
+
+def test_what_is_given_is_in_one_place_with_its_origin(place: Path) -> None:
+    """Options count more than files wherever they stand, and the last file counts more than the first."""
+    (place / "sub").mkdir()
+    (place / "sub" / "a.yaml").write_text("name: '1e3'\nmodel: {learning_rate: 1e-3}\ndata: d.yaml\n")
+    (place / "sub" / "d.yaml").write_text("e0s: {1: -13.6}\nseed: 3\n")
+    (place / "b.yaml").write_text("model:\n  learning_rate: 2e-3\n")
+    command = Command.of(["fit", "sub/a.yaml", "--data.seed", "4", "-c", "b.yaml", "--resume", "--ema.decay=0.9"])
+    assert [command.last(key) for key in ("name", "data.seed", "ema.decay", "data.e0s")] == ["1e3", 4, 0.9, {1: -13.6}]
+    assert (command.values("model.learning_rate"), command.last("threads", 1)) == ([1e-3, 2e-3], 1)
+    assert command.has("resume")
+    assert not command.has("verbose")
+    assert command.origin("model.learning_rate") == ("b.yaml, line 2", False)
+    assert command.origin("data.e0s") == ("sub/d.yaml, line 1", False)
+    assert command.origin("data.seed") == ("the option --data.seed", True)
+    assert command.words == ("--data.seed=4", "--ema.decay=0.9")
+    *files, _, _ = command.arguments
+    contents = [as_value(word.removeprefix("--config=")) for word in files]
+    assert contents[0] == {"name": "1e3", "model": {"learning_rate": 1e-3}}
+    assert contents[1:] == [{"data": {"e0s": {1: -13.6}, "seed": 3}}, {"model": {"learning_rate": 2e-3}}]
+
+
+@pytest.mark.parametrize("words", [["--resume", "c.yaml"], ["--resume", "x"]])
+def test_a_flag_has_no_value(words: list[str], place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "c.yaml").write_text(GOOD)
+    assert re.search(rf"must begin with --, got '{words[1]}'", refused(["fit", *words, "-c", "c.yaml"], capsys))
 
 
 # files -> options; they are read up to the trainer
@@ -115,7 +141,7 @@ FILES = {
         f"data:\n  <<:\n    batch_size: {SECRET}\n",
         r"data\.batch_size must .*, got text\. Correct c\.yaml, line 3",
     ),
-    "section": ("data: d.yaml\n", r"data must be an integer, got text\. Correct d\.yaml"),
+    "section": ("data: d.yaml\n", r"data\.batch_size must be an integer, got text\. Correct d\.yaml, line 1"),
 }
 
 
@@ -130,15 +156,13 @@ def test_files_that_are_refused(kind: str, place: Path, capsys: pytest.CaptureFi
 
 # options -> message
 OPTIONS = {
-    ("-c", ""): r"-c must have a file after it, got an empty text\.",
-    ("-c=",): r"-c must have a file after it, got an empty text\.",
-    ("--config=",): r"--config must have a file after it, got an empty text\.",
+    **dict.fromkeys((("-c", ""), ("-c=",), ("--config=",)), r"a configuration must be a path, got ''\."),
     ("--runs", "\0"): r"runs must be a folder, got '\\x00'\.",
     ("--data.cache_dir", "\0"): r"cache_dir must be a folder, or None, got '\\x00'\.",
     ("--ckpt_path", "\0"): r"a checkpoint must be the path of a file, got '\\x00'\.",
-    ("--data", "d.yaml"): r"data must be an integer, got text\. Correct d\.yaml\.",
-    ("--data", "{batch_size: q}"): r"data must be an integer, got 'q'\. Correct the option --data\.",
-    ("--data.limit_train", "true"): r"limit_train must be an integer or null, got True\. Correct the option --data\.l",
+    ("--data", "d.yaml"): r"data\.batch_size must be an integer, got text\. Correct d\.yaml, line 1\.",
+    ("--data", "{batch_size: q}"): r"data\.batch_size must be an integer, got 'q'\. Correct the option --data\.",
+    ("--data.limit_train", "true"): r"limit_train must be an integer or .*, got True\. Correct the option",
     ("--seed_everything", "1e3"): r"must be true or false or an integer, got '1000\.0'\. Correct the option --seed",
     ("--data.cutoff", "1e308"): r"cutoff must be at most 1e\+06 of Angstrom, got 1e\+308\. ",
     ("--model.model.init_args.lmax", "12"): r"lmax must be an integer, at most 11, got 12\. 1 is usual\.",

@@ -324,6 +324,7 @@ def test_a_hidden_file_with_energies_alone(capsys: pytest.CaptureFixture[str]) -
 
 def test_what_stands_in_the_place_of_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     ase.io.write("my.xyz", ethanol(5))
+    Path("a.yaml").write_text("name: a\n")
     for words, message in (
         (["fit", "none.xyz"], "fit must have a configuration or a file of structures after it, got 'none.xyz'"),
         (["test", "my.xyz"], "test must come after a fit, got no run of my.xyz in runs/my"),

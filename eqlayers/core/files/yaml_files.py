@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import re
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ YAML_LIMIT = MEBIBYTE  # bytes that are read
 NODES = 100_000  # of a YAML file with its aliases written out: a few lines can stand for billions
 DEPTH = 50
 MERGE = "tag:yaml.org,2002:merge"
+FLOAT = "tag:yaml.org,2002:float"
+TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
 def _without_content(problem: str) -> str:
@@ -25,7 +25,7 @@ def _without_content(problem: str) -> str:
     return quoted.sub(lambda m: m[0] if plain.fullmatch(m[0]) else "something", " ".join(problem.split()))
 
 
-def _compose(path: Path, text: str, what: str, fix: str) -> Any:
+def _compose(path: Path, text: str, what: str, fix: str, loader: type) -> Any:
     """The nodes of a YAML text, checked: no key twice, not too much behind aliases."""
     import yaml
 
@@ -39,7 +39,7 @@ def _compose(path: Path, text: str, what: str, fix: str) -> Any:
                 raise wrong(token.start_mark, "a directive that YAML has not")
             if not isinstance(token, (yaml.StreamStartToken, yaml.DirectiveToken)):
                 break
-        top = yaml.compose(text, Loader=yaml.SafeLoader)
+        top = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         raise wrong(error.problem_mark or error.context_mark, _without_content(error.problem or "no YAML")) from None
     except yaml.YAMLError as error:  # characters that YAML has not
@@ -82,47 +82,52 @@ def _compose(path: Path, text: str, what: str, fix: str) -> Any:
 
 def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the file, or name another.") -> Any:
     """The content of a YAML file, which no error repeats: a file that was named by mistake may hold secrets."""
+    return read_yaml_lines(path, what, fix)[0]
+
+
+def read_yaml_lines(path: str | Path, what: str, fix: str) -> tuple[Any, dict[str, int]]:
+    """The content of a YAML file, and the line of each key; the names of nested keys are joined by dots."""
     path = Path(check_path(what, path))
     with needs_packages(what, "bench"):  # `train` has it as well, and more that is missed first
         import yaml  # noqa: F401 -- here: saving a potential needs this file, and not the package
-    return copy.deepcopy(_parsed(path, read_text(path, what, fix, YAML_LIMIT), what, fix))
+    return parse_yaml(read_text(path, what, fix, YAML_LIMIT), path, what, fix)
 
 
-@lru_cache(maxsize=16)
-def _parsed(path: Path, text: str, what: str, fix: str) -> Any:
-    """The content of a text, parsed once: a command asks for many keys of few files."""
+def parse_yaml(text: str, path: Path, what: str, fix: str) -> tuple[Any, dict[str, int]]:
+    """The content of a YAML text, and the line of each key; errors name ``path``.
+
+    1e-3 is a number, as in YAML 1.2, and a date is text. Keys that a merge (``<<``) brings have lines as well;
+    those that stand beside it count more.
+    """
     import yaml
 
-    top = _compose(path, text, what, fix)
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers = {  # noqa: RUF012 as its base has it
+            first: [(tag, pattern) for tag, pattern in rows if tag != TIMESTAMP]
+            for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+    Loader.add_implicit_resolver(FLOAT, re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789"))
+    top = _compose(path, text, what, fix, Loader)
+    lines: dict[str, int] = {}
+    _add_lines(top, "", lines)
     try:
-        return None if top is None else yaml.SafeLoader("").construct_document(top)
+        return None if top is None else Loader("").construct_document(top), lines
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = _without_content(error.problem or "no YAML")
         raise ConfigError(f"{what} must be YAML, got in {path}{line}: {problem}. {fix}") from None
-    except (ValueError, OverflowError) as error:  # a date that is none
+    except (ValueError, OverflowError) as error:  # a number that is none
         raise ConfigError(f"{what} must be YAML, got in {path}: a {type(error).__name__} of a value. {fix}") from None
 
 
-def yaml_lines(path: Path) -> dict[str, int]:
-    """The line of each key of a YAML file that :func:`read_yaml` has taken, nested keys joined by dots.
-
-    Keys that a merge (``<<``) brings are among them; those that stand beside it count more.
-    """
-    import yaml
-
-    lines: dict[str, int] = {}
-
-    def visit(node: Any, prefix: str) -> None:
-        if isinstance(node, yaml.MappingNode):
-            merges = [value for key, value in node.value if key.tag == MERGE]
-            for key, value in node.value:
-                if key.tag != MERGE:
-                    lines.setdefault(f"{prefix}{key.value}", key.start_mark.line + 1)
-                    visit(value, f"{prefix}{key.value}.")
-            for merged in merges:
-                for source in merged.value if isinstance(merged, yaml.SequenceNode) else [merged]:
-                    visit(source, prefix)
-
-    visit(yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader), "")
-    return lines
+def _add_lines(node: Any, prefix: str, lines: dict[str, int]) -> None:
+    """Add the line of each key below a node."""
+    pairs = node.value if node is not None and node.id == "mapping" else []
+    for key, value in pairs:
+        if key.tag != MERGE:
+            lines.setdefault(f"{prefix}{key.value}", key.start_mark.line + 1)
+            _add_lines(value, f"{prefix}{key.value}.", lines)
+    for merged in [value for key, value in pairs if key.tag == MERGE]:
+        for source in merged.value if merged.id == "sequence" else [merged]:
+            _add_lines(source, prefix, lines)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from glob import has_magic
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,15 @@ from ...atoms.units import read_units
 from ...cli.arguments import ArgumentParser
 from ...core.errors import ConfigError
 from ...core.files.read_write import atomic_write, check_output, plain_name
-from ...core.files.yaml_files import read_yaml
+from ...core.files.yaml_files import parse_yaml
 from ...data.embedded import TRAJECTORIES
 from ...data.readers import read_keys
 from ...data.targets import NO_UNIT
-from ..configuration import last_value, near_files, typed_value
+from ..configuration import YAML, Command, as_value, check_configuration, near_files, read_configuration
 from ..run import run_folder
 from .choose import Choices, as_yaml, choose
 from .look import Look, described, look
 
-_YAML = (".yaml", ".yml")
 #: Options of `eqlayers fit` that replace the settings of a line.
 OPTIONS = {
     "cutoff": "--data.cutoff",
@@ -58,7 +56,7 @@ def run(args: Sequence[str]) -> None:
     name = _name_of(options.structures, options.target)
     output = Path(options.output or f"{name}.yaml")
     there = None if options.overwrite else "Write over it with --overwrite, or name another with --output."
-    check_output(output, "--output", _YAML, new=there)
+    check_output(output, "--output", YAML, new=there)
     keys, units = read_keys(_mapping("--keys", options.keys)), read_units(_mapping("--units", options.units))
     facts = look(options.structures, keys, units, options.target, options.skip_bad)
     choices = choose(facts, options.unit)
@@ -69,10 +67,10 @@ def run(args: Sequence[str]) -> None:
     print(f"written: {output}; read it, then type: eqlayers fit {shlex.quote(str(output))}")
 
 
-def _mapping(option: str, text: str | None) -> Any:
-    mapping = {} if text is None else typed_value(text)
+def _mapping(option: str, value: Any) -> Any:
+    mapping = {} if value is None else as_value(value) if isinstance(value, str) else value
     if not isinstance(mapping, Mapping):
-        raise ConfigError(f"{option} must be a mapping, got {text!r}. Write {option} '{{energy: ...}}'.")
+        raise ConfigError(f"{option} must be a mapping, got {value!r}. Write {option} '{{energy: ...}}'.")
     return mapping
 
 
@@ -109,69 +107,61 @@ def summary(facts: Look, choices: Choices, options: Mapping[str, str]) -> list[s
 # ---- structures in the place of a configuration -------------------------------------------------------------------
 
 
-@contextmanager
-def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
-    """A command line with a configuration in the place of a file of structures that comes first.
+def with_structures(args: Sequence[str]) -> Command:
+    """A command, where a file of structures that comes first is replaced by a configuration.
 
     A fit of new structures gets one with these defaults; a run that is there is validated, tested or gone on with by
     its own.
     """
-    first = args[1] if len(args) > 1 else "-"
-    if first.startswith("-") or first.endswith(_YAML):
-        yield list(args)
-        return
+    action, first, rest = args[0], args[1] if len(args) > 1 else "-", list(args[2:])
+    if first.startswith("-") or first.endswith(YAML):
+        return Command.of(args)
     if {"-h", "--help", "--help-all"} & set(args):
-        yield [args[0], "--task", "potential", "--model.model", "eqlayers.models.MACE", *args[2:]]
-        return
+        return Command.of([action, "--task", "potential", "--model.model", "eqlayers.models.MACE", *rest])
     if not files_of(first)[0] and first not in TRAJECTORIES:
         raise ConfigError(
-            f"{args[0]} must have a configuration or a file of structures after it, got {first!r}, which is no file. "
+            f"{action} must have a configuration or a file of structures after it, got {first!r}, which is no file. "
             f"{near_files()}"
         )
-    rest = list(args[2:])
-    if any(word in ("-c", "--config") or word.startswith("--config=") for word in rest):
+    command = replace(Command.of([action, *rest]), typed=tuple(args))
+    if command.files:
         raise ConfigError(
-            f"{args[0]} must have one of structures and configuration, got {first} and a configuration. Name the "
+            f"{action} must have one of structures and configuration, got {first} and a configuration. Name the "
             "structures in the configuration, as data.path."
         )
-    options = ["fit", *rest]
-    target = last_value(options, "data.target")
-    name = str(last_value(options, "name") or _name_of(first, target))
-    folder = run_folder(str(last_value(options, "runs", "runs")), name)
-    kept = folder / "config.yaml"
-    if args[0] != "fit" or ("--resume" in rest and kept.is_file()):
-        if not kept.is_file():
+    target = command.last("data.target")
+    name = str(command.last("name") or _name_of(first, target))
+    folder = run_folder(str(command.last("runs", "runs")), name)
+    config = folder / "config.yaml"
+    if action != "fit" or (command.has("resume") and config.is_file()):
+        if not config.is_file():
             raise ConfigError(
-                f"{args[0]} must come after a fit, got no run of {first} in {folder}. Type `eqlayers fit "
+                f"{action} must come after a fit, got no run of {first} in {folder}. Type `eqlayers fit "
                 f"{shlex.quote(first)}`, or name the run with --name."
             )
-        _check_same(first, kept, args[0])
-        yield [args[0], "-c", str(kept), *rest]
-        return
-    keys, units = (_mapping(f"--{key}", last_value(options, key)) for key in ("data.keys", "data.units"))
-    facts = look(first, keys, units, target, bool(last_value(options, "data.skip_bad", False)))
+        files = read_configuration(config)
+        _check_same(first, Command(action, tuple(files)).last("data.path"), folder, action)
+        return replace(command, files=tuple(files))
+    keys, units = (_mapping(f"--{key}", command.last(key)) for key in ("data.keys", "data.units"))
+    facts = look(first, keys, units, target, bool(command.last("data.skip_bad", False)))
     choices = choose(facts)
-    of_potential = ("model.model", "data.cutoff") if last_value(options, "start_from") is not None else ()
-    kept_settings = {key: one for key, one in choices.settings.items() if not key.startswith(of_potential)}
+    of_potential = ("model.model", "data.cutoff") if command.last("start_from") is not None else ()
+    settings = {key: setting for key, setting in choices.settings.items() if not key.startswith(of_potential)}
     print("defaults, each above the options that replace it:")
     print("\n".join(summary(facts, choices, OPTIONS)))
     again = shlex.join([first, *(() if target is None else ("--target", str(target)))])
-    print(f"configuration: {kept}; `eqlayers new {again}` writes one with comments, to edit", flush=True)
-    with tempfile.TemporaryDirectory(prefix="eqlayers-") as place:
-        path = Path(place) / f"{name}.yaml"
-        taken = choices._replace(settings=kept_settings)
-        path.write_text(as_yaml(facts, taken, name, f"eqlayers {shlex.join(args)}"))
-        yield [args[0], "-c", str(path), *rest]
+    print(f"configuration: {config}; `eqlayers new {again}` writes one with comments, to edit", flush=True)
+    text = as_yaml(facts, choices._replace(settings=settings), name, f"eqlayers {shlex.join(args)}")
+    path = Path(f"{name}.yaml")
+    return replace(command, files=tuple(check_configuration(path, *parse_yaml(text, path, "a configuration", ""))))
 
 
-def _check_same(structures: str, kept: Path, command: str) -> None:
+def _check_same(structures: str, of_run: Any, folder: Path, action: str) -> None:
     """Refuse structures that a run was not fitted to: its own would be read in their place."""
-    of_run = str((read_yaml(kept).get("data") or {}).get("path"))
+    of_run = str(of_run)
     if of_run == structures or Path(of_run).resolve() == Path(structures).resolve():
         return
     fix = "Name another run with --name, or go on with the structures of this one."
-    if command != "fit":
-        fix = f"For other structures type `eqlayers predict {shlex.quote(structures)} -m {kept.parent}/potential.pt`."
-    raise ConfigError(
-        f"{command} must name the structures of the run in {kept.parent}, {of_run}, got {structures}. {fix}"
-    )
+    if action != "fit":
+        fix = f"For other structures type `eqlayers predict {shlex.quote(structures)} -m {folder}/potential.pt`."
+    raise ConfigError(f"{action} must name the structures of the run in {folder}, {of_run}, got {structures}. {fix}")

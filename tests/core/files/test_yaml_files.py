@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eqlayers.core.files.yaml_files import read_yaml, yaml_lines
+from eqlayers.core.files.yaml_files import read_yaml, read_yaml_lines
 from eqlayers.errors import ConfigError
 
 SECRET = "hunter2"
@@ -19,7 +19,7 @@ BAD_YAML = {
     "twice": (f"{SECRET}: 1\n{SECRET}: 2", r"line 2: a key for the second time"),
     "nested twice": (f"a:\n  {SECRET}: 1\n  {SECRET}: 2", r"line 3: a key for the second time"),
     "list as key": (f"? [{SECRET}]\n: 1", r"line 1: a key that is a list or a mapping"),
-    "date": (f"a: 2024-13-45\nb: {SECRET}", r"a ValueError of a value"),
+    "no number": (f"a: !!int {SECRET}", r"a ValueError of a value"),
     "control character": (f"a: {SECRET}\nb: \x01", r"line 2: a control character"),
     "itself": (f"a: &x [{SECRET}, *x]", r"line 1: more than 50 levels, or an alias"),
     "deep": ("[" * 400 + SECRET, r"levels|line 1"),
@@ -28,6 +28,11 @@ BAD_YAML = {
         "more than 100000",
     ),
 }
+
+
+def lines(path: Path) -> dict[str, int]:
+    """The lines of the keys of a file."""
+    return read_yaml_lines(path, "a suite", "Name another.")[1]
 
 
 @pytest.mark.parametrize("kind", BAD_YAML)
@@ -46,7 +51,7 @@ def test_yaml_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
 def test_good_files(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a:\n  b: &x 1\n  c: [2, *x]\n")
     assert read_yaml(tmp_path / "x.yaml") == {"a": {"b": 1, "c": [2, 1]}}
-    assert yaml_lines(tmp_path / "x.yaml") == {"a": 1, "a.b": 2, "a.c": 3}
+    assert lines(tmp_path / "x.yaml") == {"a": 1, "a.b": 2, "a.c": 3}
     (tmp_path / "x.yaml").write_text("")
     assert read_yaml(tmp_path / "x.yaml") is None
 
@@ -54,8 +59,19 @@ def test_good_files(tmp_path: Path) -> None:
 def test_a_merge_brings_keys_that_those_beside_it_overrule(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("base: &b\n  a: 1\n  c: 2\nmine:\n  <<: *b\n  a: 3\n")
     assert read_yaml(tmp_path / "x.yaml")["mine"] == {"a": 3, "c": 2}
-    lines = yaml_lines(tmp_path / "x.yaml")
-    assert (lines["mine.a"], lines["mine.c"]) == (6, 3)
+    assert [lines(tmp_path / "x.yaml")[key] for key in ("mine.a", "mine.c")] == [6, 3]
+
+
+def test_numbers_with_an_exponent_are_numbers_and_dates_are_text(tmp_path: Path) -> None:
+    """The parser of commands reads options in the same way."""
+    (tmp_path / "x.yaml").write_text("a: 1e-3\nb: '1e3'\nc: {1: 2., 8: -.5E+2}\nd: 2026-11-28\ne: 5e3x\n")
+    assert read_yaml(tmp_path / "x.yaml") == {
+        "a": 1e-3,
+        "b": "1e3",
+        "c": {1: 2.0, 8: -50.0},
+        "d": "2026-11-28",
+        "e": "5e3x",
+    }
 
 
 def test_a_caller_may_change_what_it_read(tmp_path: Path) -> None:
