@@ -20,7 +20,7 @@ from ..core.torch_internals import is_plain
 from ..layers.radial.knots import Knots, rows_of
 from ..layers.radial.spline_table import SplineTable, may_be_kept
 from ..layers.radial.tabled_basis import KnotBasis
-from ..layers.radial_table.errors import Errors, TableError, fewest_knots, worst_of
+from ..layers.radial_table.errors import TableError, fewest_knots, largest
 from ..layers.radial_table.module import RadialTable, in_float64
 from ..layers.tensor_product.tabled_weights import TabledWeights
 from .radial_families import FAMILIES, Ends, Family, refuse_calls, refuse_holder
@@ -136,17 +136,6 @@ def _among(pairs: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     return index, pairs
 
 
-class _BeforeEnvelope(TabledWeights):
-    """Weights that a block multiplies by the envelope of every edge: the coefficients are."""
-
-    def __mul__(self, envelope: Any) -> TabledWeights:
-        if not isinstance(envelope, Tensor) or envelope.shape != (len(self.interval), 1):
-            refuse: Any = super().__mul__
-            return refuse(envelope)
-        coefficients = self.coefficients * envelope.to(self.coefficients.dtype)
-        return TabledWeights(self.table, self.interval, coefficients, self.orders)
-
-
 class TabledEmbedding(Replacement):
     """Replacement of functions of lengths: returns the lengths, in float64, over the factor that follows."""
 
@@ -169,18 +158,17 @@ class TabledRadial(Replacement):
         original: The network.
         table: Of the network and the functions before it.
         shared: Of all networks of a model.
-        use: 'weights' that a convolution reads; those 'before envelope', by which a block multiplies them; or
-            'numbers', one or few for each edge, which are stored.
+        stored: Whether the weights of edges are stored: they are few, and no convolution reads them.
         fine: Whether slopes of tables of training steps keep the digits of float32.
     """
 
     def __init__(
-        self, original: nn.Module, table: RadialTable, shared: _Shared, use: str = "weights", fine: bool = False
+        self, original: nn.Module, table: RadialTable, shared: _Shared, stored: bool = False, fine: bool = False
     ) -> None:
         super().__init__()
         mirror(self, original)
         splines = SplineTable(precise=fine, on_gpus=True)
-        vars(self).update(_table=table, _shared=shared, _use=use, _splines=splines)
+        vars(self).update(_table=table, _shared=shared, _stored=stored, _splines=splines)
         self.stand_in_for(original)
 
     def forward(self, lengths: Tensor) -> TabledWeights | Tensor:
@@ -190,7 +178,7 @@ class TabledRadial(Replacement):
         tables are too large.
         """
         table: RadialTable = vars(self)["_table"]
-        use, tensors = vars(self)["_use"], table.tensors
+        tensors = table.tensors
         handed = lengths[:, :2] if lengths.shape[1] > 2 else lengths
         by_pairs = handed.shape[1] > 1
         if by_pairs and not (may_be_kept(tensors, self.training) and is_plain([handed], observed=True)):
@@ -200,9 +188,7 @@ class TabledRadial(Replacement):
         if by_pairs and rows_of(at.pairs * at.knots) * table.width * table.dtype.itemsize > MOST_BYTES:
             return table.network(handed)
         made = vars(self)["_splines"](at, table.rows, tensors, self.training, table.dtype)
-        if use == "before envelope":
-            return _BeforeEnvelope(*made)
-        return made.weights() if use == "numbers" else made
+        return made.weights() if vars(self)["_stored"] else made
 
     def extra_repr(self) -> str:
         """Knots, and when the table is made."""
@@ -283,7 +269,7 @@ def _of_embedding(
         reason = reason or refuse_holder(embedding, block)
     if len({block._modules[radial] for block in blocks}) < len(blocks) or not blocks:
         reason = reason or "belongs to radial networks that are shared, or to none"
-    made: list[tuple[nn.Module, RadialTable, str]] = []
+    made: list[tuple[nn.Module, RadialTable, bool]] = []
     shared, later = _Shared(), not reason and family.later(embedding)
     species = None if reason else family.species(embedding, blocks, list(places))
     try:
@@ -297,16 +283,15 @@ def _of_embedding(
             reason = reason or refuse_calls(embedding, network) or _refuse_modes(whole, cutoff)
             if reason:
                 break
-            use = "numbers" if name != radial else "before envelope" if later else "weights"
-            made.append((network, RadialTable(whole, cutoff, open_end=later), use))
+            made.append((network, RadialTable(whole, cutoff, open_end=later), name != radial))
         errors = _set_knots([table for _, table, _ in made], tolerance) if made else []
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"gives no table: {error}"
     if reason:
         yield Tabled(embedding, places[embedding], reason=reason)
         return
-    for (network, table, use), off in zip(made, errors, strict=True):
-        new = TabledRadial(network, table, shared, use, tolerance < _FINE)
+    for (network, table, stored), off in zip(made, errors, strict=True):
+        new = TabledRadial(network, table, shared, stored, tolerance < _FINE)
         yield Tabled(network, places[network], new, off, table.knots.count)
     pairs = None
     if species is not None:
@@ -319,8 +304,8 @@ def _set_knots(tables: Sequence[RadialTable], tolerance: float) -> list[TableErr
     networks: list[Any] = [in_float64(table.network) for table in tables]
     exact = [of_pairs(network, network.pairs) for network in networks]
     bound = tolerance if networks[0].pairs is None else 0.8 * tolerance  # of the pairs that are not tried
-    errors = Errors([function for some in exact for function in some], bound)
-    knots = fewest_knots(tables[0].knots, tables[0].dtype, errors)
+    functions = [function for some in exact for function in some]
+    knots, errors = fewest_knots(tables[0].knots, functions, tables[0].dtype, bound)
     for table in tables:
         table.knots = knots
-    return [worst_of(errors.by_function[function] for function in some).error for some in exact]
+    return [largest(errors[n : n + len(exact[0])]) for n in range(0, len(errors), len(exact[0]))]

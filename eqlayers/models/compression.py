@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -17,8 +16,8 @@ from ..core.errors import ConfigError
 from ..layers.radial.knots import MOST_KNOTS, Knots, cutoff_of, end_of
 from ..layers.radial.module import ScalarNetwork
 from ..layers.radial.spline_table import tabulate
-from ..layers.radial.tabled_basis import TabledBasis, pair_codes, pair_ends
-from ..layers.radial_table.errors import Errors, TableError, fewest_knots, gradients, worst_of
+from ..layers.radial.tabled_basis import HoldsTables, TabledBasis, pair_codes, pair_ends
+from ..layers.radial_table.errors import SAMPLES, TableError, fewest_knots, gradients, largest, table_error
 from ..layers.radial_table.module import in_float64
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -162,7 +161,7 @@ def without_tables(model: Model) -> Model:
 def expect_tables(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
     """Make room for the tables that a state dict holds."""
     for name, module in model.named_modules():
-        if isinstance(module, ScalarNetwork | TabledBasis):
+        if isinstance(module, HoldsTables):
             module.make_room(state, f"{name}." if name else "")
 
 
@@ -170,7 +169,7 @@ def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
     """Modules that hand a basis of edges to radial networks, by path."""
     for name, module in model.named_modules():
         basis = getattr(module, "basis", None)
-        if isinstance(module, ScalarNetwork | TabledBasis) or not isinstance(basis, torch.nn.Module):
+        if isinstance(module, HoldsTables) or not isinstance(basis, torch.nn.Module):
             continue
         if cutoff_of(basis, None) is not None and any(True for _ in _networks(module)):
             yield name, module
@@ -212,16 +211,14 @@ def _freeze(
         species = known = (1,)
     codes = _codes(known, species, transform is not None).to(device)
     pairs = [()] if transform is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
-    exact = {
-        name: [_of_lengths(in_float64(network), basis, transform, pair) for pair in pairs]
-        for name, network in networks.items()
-    }
-    errors = Errors([function for some in exact.values() for function in some], math.inf if count else tolerance)
+    exact = [
+        _of_lengths(in_float64(network), basis, transform, pair) for network in networks.values() for pair in pairs
+    ]
     knots = Knots(count or 16, cutoff_of(basis, None), end_of(basis)).to(device)
     if count is None:
-        knots = fewest_knots(knots, dtype, errors)
+        knots, errors = fewest_knots(knots, exact, dtype, tolerance)
     else:
-        errors(knots, dtype)
+        errors = [table_error(knots, function, dtype, SAMPLES).error for function in exact]
     made = _Frozen(owner, TabledBasis(_basis(owner), knots.count).to(device), [], [])
     at = made.basis(knots.at[:0])._replace(kink=knots.kink)
     if transform is not None:
@@ -229,12 +226,12 @@ def _freeze(
     if isinstance(owner.basis, TabledBasis):
         live = torch.tensor(owner.basis.knots.count, device=device)
         made.basis.live = owner.basis.live if _is_frozen(owner) else live
-    for name, network in networks.items():
+    for n, (name, network) in enumerate(networks.items()):
         with torch.no_grad():
             table = tabulate(at, network.rows, list(network.weights), dtype)
         path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
         made.tables.append((network, table))
-        error = worst_of(errors.by_function[function] for function in exact[name]).error
+        error = largest(errors[n * len(pairs) : (n + 1) * len(pairs)])
         made.rows.append(CompressionRow(path, knots.count, table.shape[1], error, size))
     return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
 from .knots import rows_of
 from .spline_table import SplineTable
-from .tabled_basis import KnotBasis
+from .tabled_basis import HoldsTables, KnotBasis
 
 
 class RadialBasis(torch.nn.Module):
@@ -154,7 +154,7 @@ class BesselBasis(RadialBasis):
         return bessel(x, self.num_basis, self.cutoff)
 
 
-class ScalarNetwork(torch.nn.Module):
+class ScalarNetwork(HoldsTables):
     r"""Layers :math:`\phi(x W / \sqrt{n})` without biases, the last one linear: zero where the input is zero.
 
     Its results at knots may be held in a table, ``[R, W]``, which state dicts then hold, too.
@@ -165,6 +165,7 @@ class ScalarNetwork(torch.nn.Module):
     """
 
     table: Tensor | None
+    of_tables = ("table",)
 
     def __init__(self, widths: Sequence[int], activation: str = "silu") -> None:
         super().__init__()
@@ -215,15 +216,6 @@ class ScalarNetwork(torch.nn.Module):
         for weight in weights[:-1]:
             x = self.activation(x @ (weight.to(x.dtype) * weight.shape[0] ** -0.5))
         return x
-
-    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
-        """Take the shape of the table in a state dict."""
-        table = state.get(f"{prefix}table")
-        self.table = None if table is None else torch.empty_like(table, device=self.weights[0].device)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        self.make_room(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         """Widths of the layers."""

@@ -63,7 +63,24 @@ class KnotBasis(NamedTuple):
         return whole(spline_rows(values.unflatten(0, (-1, self.knots)), self.end, self.kink))
 
 
-class TabledBasis(KeepsFloat64):
+class HoldsTables(torch.nn.Module):
+    """A module with buffers that tables need, which are None without: they take the shapes of those in a state dict."""
+
+    of_tables: tuple[str, ...]
+
+    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
+        """Take the shapes of the tensors in a state dict."""
+        like = next(iter([*self.parameters(), *self.buffers()]))
+        for name in self.of_tables:
+            tensor = state.get(f"{prefix}{name}")
+            setattr(self, name, None if tensor is None else torch.empty_like(tensor, device=like.device))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self.make_room(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class TabledBasis(HoldsTables, KeepsFloat64):
     """Radial functions that are taken at knots; the networks behind them then run at the knots, too.
 
     It stands where a :class:`eqlayers.nn.BesselBasis` stood. Networks run K rows in place of E, and convolutions read
@@ -88,6 +105,7 @@ class TabledBasis(KeepsFloat64):
     pairs: Tensor | None
     live: Tensor | None
     kept_in_float64 = ("functions",)
+    of_tables = ("pairs", "live")
 
     def __init__(self, basis: torch.nn.Module, knots: int = 256, cutoff: float | None = None) -> None:
         super().__init__()
@@ -154,16 +172,6 @@ class TabledBasis(KeepsFloat64):
         ends = [one.repeat_interleave(self.knots.count) for one in pair_ends(codes)]
         at = self.knots.at.repeat(codes.shape[0])
         return self.basis(at, transform.between(at, *ends))
-
-    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
-        """Take the shape of the tensors in a state dict."""
-        for name in ("pairs", "live"):
-            tensor = state.get(f"{prefix}{name}")
-            setattr(self, name, None if tensor is None else torch.empty_like(tensor, device=self.functions.device))
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        self.make_room(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def pair_codes(first: Tensor, second: Tensor) -> Tensor:

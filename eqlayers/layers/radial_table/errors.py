@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import NamedTuple
@@ -83,39 +83,9 @@ def table_error(knots: Knots, network: Function, dtype: torch.dtype = torch.floa
     return Off(error, worst, network)
 
 
-def worst_of(errors: Iterable[Off]) -> Off:
-    """The largest errors of several tables, and where a slope is off by most."""
-    listed = list(errors)
-    steepest = max(listed, key=lambda one: one.error.slopes)
-    return steepest._replace(error=TableError(max(one.error.values for one in listed), steepest.error.slopes))
-
-
-class Errors:
-    """Errors of tables with the same knots, for `fewest_knots`: the largest, or the first above a tolerance.
-
-    The function that was above it last comes first, so that a search computes one function until its last step.
-
-    Args:
-        functions: Networks.
-        tolerance: Of values and slopes.
-
-    Attributes:
-        by_function: Errors of each function with the knots that were tried last.
-    """
-
-    def __init__(self, functions: Iterable[Function], tolerance: float) -> None:
-        self.functions, self.tolerance = list(functions), tolerance
-        self.by_function: dict[Function, Off] = {}
-
-    def __call__(self, knots: Knots, dtype: torch.dtype) -> Off:
-        """Errors of all functions, or of some if one is above the tolerance."""
-        self.by_function = {}
-        for index, function in enumerate(self.functions):
-            self.by_function[function] = table_error(knots, function, dtype, SAMPLES)
-            if max(self.by_function[function].error) > self.tolerance:
-                self.functions.insert(0, self.functions.pop(index))
-                break
-        return worst_of(self.by_function.values())
+def largest(errors: Iterable[TableError]) -> TableError:
+    """The largest errors of several tables."""
+    return TableError(*map(max, zip(*errors, strict=True)))
 
 
 class _Limit(NamedTuple):
@@ -126,65 +96,74 @@ class _Limit(NamedTuple):
     why: str
 
 
-def fewest_knots(knots: Knots, dtype: torch.dtype, errors: Errors) -> Knots:
-    """The fewest knots, at least 16, that bound errors of values and slopes: a power of two, or fewer by estimate.
+def fewest_knots(
+    like: Knots, functions: Sequence[Function], dtype: torch.dtype, tolerance: float
+) -> tuple[Knots, list[TableError]]:
+    """The fewest knots, at least 16, that bound errors of values and slopes of all functions, and these errors.
 
-    Where a second derivative jumps, errors fall slowly. Splines then get a knot there, if equal distances allow it: the
-    number of knots is another one, and errors fall as elsewhere. ConfigError, with the reason, if no number does.
+    They are a power of two, or fewer by estimate. Where a second derivative jumps, errors fall slowly. Splines then get
+    a knot there, if equal distances allow it: the number of knots is another one, and errors fall as elsewhere.
+    ConfigError, with the reason, if no number does.
     """
-    result = _search(knots, None, dtype, errors)
-    if isinstance(result, Knots):
+    result = _search(like, None, functions, dtype, tolerance)
+    if not isinstance(result, _Limit):
         return result
-    why = result.why
-    if max(errors(result.knots, torch.float64).error) <= errors.tolerance:
+    why, network = result.why, result.off.network
+    if max(table_error(result.knots, network, samples=SAMPLES).error) <= tolerance:
         why = f"{str(dtype).removeprefix('torch.')} has no more digits"
     elif (kink := _kink(result)) is not None:
-        part = Fraction(kink / knots.cutoff).limit_denominator(_PARTS)
-        if abs(kink / knots.cutoff - part) < 1e-9:
-            result = _search(knots, part, dtype, errors)
-            if isinstance(result, Knots):
+        part = Fraction(kink / like.cutoff).limit_denominator(_PARTS)
+        if abs(kink / like.cutoff - part) < 1e-9:
+            result = _search(like, part, functions, dtype, tolerance)
+            if not isinstance(result, _Limit):
                 return result
-            why = result.why
-        why += f", and the second derivative jumps at {kink:.6g} A"
+        why = f"{result.why}, and the second derivative jumps at {kink:.6g} A"
     (values, slopes), at, _ = result.off
     raise ConfigError(
-        f"tolerance must be one that a table can keep, got {errors.tolerance:g}: with {result.knots.count} knots the "
-        f"errors of values and slopes are {values:.1e} and {slopes:.1e}, the largest at {at:.3f} A; {why}. Raise the "
+        f"tolerance must be one that a table can keep, got {tolerance:g}: with {result.knots.count} knots the errors "
+        f"of values and slopes are {values:.1e} and {slopes:.1e}, the largest at {at:.3f} A; {why}. Raise the "
         "tolerance, or smooth the network there."
     )
 
 
-def _search(like: Knots, kink: Fraction | None, dtype: torch.dtype, errors: Errors) -> Knots | _Limit:
+def _search(
+    like: Knots, kink: Fraction | None, functions: Sequence[Function], dtype: torch.dtype, tolerance: float
+) -> tuple[Knots, list[TableError]] | _Limit:
     """The fewest knots that keep the tolerance, or the limit at which the search ends; one is at ``kink`` of the axis.
 
-    Numbers of knots are doubled until the errors of the first function are small enough. Then fewer are tried, as
-    errors of slopes fall with the third power, and some more, as functions differ.
+    Numbers of knots are doubled until the errors of the function that was worst are small enough. Then fewer are tried,
+    as errors of slopes fall with the third power, and some more, as functions differ.
     """
-    tolerance, count, slow, before, of = errors.tolerance, 16, 0, math.inf, None
+    count, slow, before, worst = 16, 0, math.inf, functions[0]
     if kink is not None:
         count = 8 * kink.denominator + 1  # some on either side
-
-    def knots(count: int) -> Knots:
-        index = 0 if kink is None else int(kink * (count - 1))
-        return Knots(count, like.cutoff, like.end, index).to(like.at.device)
-
     while True:
-        off = table_error(knots(count), errors.functions[0], dtype, SAMPLES)
+        knots = _knots(like, count, kink)
+        of, off = worst, table_error(knots, worst, dtype, SAMPLES)
         if max(off.error) <= tolerance:
             fewer = 16 * math.ceil(1.05 * count * (max(off.error) / tolerance) ** (1 / 3) / 16)
             some = [n for n in (fewer, 16 * math.ceil(1.2 * fewer / 16)) if kink is None and 16 <= n < count]
-            for tried in map(knots, (*some, count)):
-                off = errors(tried, dtype)
-                if max(off.error) <= tolerance:
-                    return tried
-        largest, same = max(off.error), off.network is of
-        slow, of = slow + 1 if same and count > _SETTLED and 4 * largest > before else 0, off.network
+            for tried in (*(_knots(like, n, None) for n in some), knots):
+                errors: dict[Function, TableError] = {}
+                for function in sorted(functions, key=lambda one: one is not worst):
+                    off = table_error(tried, function, dtype, SAMPLES)
+                    errors[function] = off.error
+                    if max(off.error) > tolerance:
+                        worst = function
+                        break
+                else:
+                    return tried, [errors[function] for function in functions]
+        slow = slow + 1 if off.network is of and count > _SETTLED and 4 * max(off.error) > before else 0
         if slow == 2:
-            return _Limit(knots(count), off, "errors no longer fall by a factor of 4 when knots are doubled")
-        previous, before = count, largest
-        count = 2 * count - (kink is not None)
+            return _Limit(knots, off, "errors no longer fall by a factor of 4 when knots are doubled")
+        count, before = 2 * count - (kink is not None), max(off.error)
         if count > MOST_KNOTS:
-            return _Limit(knots(previous), off, f"no more than {MOST_KNOTS} are made")
+            return _Limit(knots, off, f"no more than {MOST_KNOTS} are made")
+
+
+def _knots(like: Knots, count: int, kink: Fraction | None) -> Knots:
+    index = 0 if kink is None else int(kink * (count - 1))
+    return Knots(count, like.cutoff, like.end, index).to(like.at.device)
 
 
 def _kink(limit: _Limit) -> float | None:

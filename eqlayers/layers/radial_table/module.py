@@ -15,7 +15,7 @@ from ..radial.knots import Knots, check_end, cutoff_of, end_of
 from ..radial.spline_table import SplineTable, may_be_kept
 from ..radial.tabled_basis import KnotBasis
 from ..tensor_product.tabled_weights import TabledWeights
-from .errors import Errors, TableError, fewest_knots, table_error
+from .errors import TableError, fewest_knots, table_error
 
 
 class RadialTable(torch.nn.Module):
@@ -75,7 +75,7 @@ class RadialTable(torch.nn.Module):
         self.width = self._check_ends()
         if tolerance is not None:
             tolerance = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
-            self.knots = fewest_knots(self.knots, self.dtype, Errors([in_float64(network)], tolerance))
+            self.knots, _ = fewest_knots(self.knots, [in_float64(network)], self.dtype, tolerance)
 
     def forward(self, lengths: Tensor, basis: Any = None) -> TabledWeights:
         """The weights of edges, by where they read the table; errors as of :class:`Knots`.

@@ -50,6 +50,18 @@ class TabledWeights(NamedTuple):
         ]
         return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
 
+    def __mul__(self, factors: Any) -> TabledWeights:
+        """The weights times one factor ``[E, 1]`` for each edge; ConfigError for other factors."""
+        if not isinstance(factors, Tensor) or factors.shape != (len(self.interval), 1):
+            self._refuse()
+        return self._replace(coefficients=self.coefficients * factors.to(self.coefficients.dtype))
+
+    def _refuse(self, *others: Any) -> Any:
+        raise ConfigError(
+            f"weights by interpolation must be read before arithmetic, got {len(self.interval)} of them where a tensor "
+            f"[E, {self.table.shape[-1]}] is needed. Use weights.weights(), or leave out the table."
+        )
+
     def check(self, edges: int, width: int) -> None:
         """Raise ShapeError, DTypeError or DeviceError unless they are weights of so many edges."""
         table, interval, coefficients, orders = self
@@ -77,32 +89,5 @@ class TabledWeights(NamedTuple):
             )
 
 
-def _refuse(self: TabledWeights, *others: Any) -> Any:
-    raise ConfigError(
-        f"weights by interpolation must be read before arithmetic, got {len(self.interval)} of them where a tensor "
-        f"[E, {self.table.shape[-1]}] is needed. Use weights.weights(), or leave out the table."
-    )
-
-
-def _refuse_function(of: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Functions of torch, which asks its operands for this: `torch.mul(weights, 2)`, `torch.cat([weights])`."""
-    waiting = [*args, *(kwargs or {}).values()]
-    while not isinstance(one := waiting.pop(), of):
-        waiting += one if isinstance(one, (list, tuple)) else []
-    _refuse(one)
-
-
-def _refuse_name(self: TabledWeights, name: str) -> Any:
-    if hasattr(Tensor, name) and not name.startswith("_"):
-        raise AttributeError(
-            f"weights by interpolation must be read before {name!r} is asked for, got {len(self.interval)} of them. "
-            "Use weights.weights(), or leave out the table."
-        )
-    raise AttributeError(f"'TabledWeights' object has no attribute {name!r}")
-
-
-_TWO = ("add", "sub", "mul", "truediv", "floordiv", "mod", "matmul", "pow")
-for _name in (*_TWO, *(f"r{_two}" for _two in _TWO), "neg", "abs", "lt", "le", "gt", "ge", "array"):
-    setattr(TabledWeights, f"__{_name}__", _refuse)  # a tuple would be repeated by 2, and added to another
-TabledWeights.__torch_function__ = classmethod(_refuse_function)  # type: ignore[attr-defined]
-TabledWeights.__getattr__ = _refuse_name  # type: ignore[attr-defined]
+for _name in ("__add__", "__radd__", "__rmul__"):
+    setattr(TabledWeights, _name, TabledWeights._refuse)  # a tuple would be joined or repeated
