@@ -1,4 +1,4 @@
-"""Constraints of ASE: directions along which atoms are free to move, and atoms that are held."""
+"""Constraints of ASE: directions in which atoms are free to move, and atoms that are held."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from ..core.errors import DataError
 
 
 def free_directions(atoms: Any) -> NDArray[np.float64] | None:
-    """``[A, 3, 3]``: what constraints of ASE, or the ``move_mask`` of a file, leave of forces along x, y and z.
-
-    None without constraints.
-    """
+    """Matrices ``[A, 3, 3]`` that project forces on directions in which ASE's constraints let atoms move, or None."""
     if not atoms.constraints:
         return None
     free = np.tile(np.eye(3), (len(atoms), 1, 1))
@@ -34,19 +31,19 @@ def free_directions(atoms: Any) -> NDArray[np.float64] | None:
 
 
 def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) -> NDArray[np.bool_]:
-    """``[A]``: atoms that are held along some direction, along which their forces are 0, as ASE writes them.
+    """Mask ``[A]`` of atoms that are held in some direction and whose forces in it are 0, as ASE writes them.
 
     Example:
         >>> forces, free = np.array([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0]]), np.tile(np.diag([1.0, 0.0, 1.0]), (2, 1, 1))
         >>> held_atoms(forces, free).tolist()
         [True, False]
     """
-    held_ones = np.zeros(len(forces), bool)
+    mask = np.zeros(len(forces), bool)
     if free is None:
-        return held_ones
+        return mask
     for atom in np.flatnonzero((free != np.eye(3)).any(axis=(1, 2))):
         vectors, sizes, _ = np.linalg.svd(free[atom])
-        held = vectors[:, sizes < 1e-6]  # two planes leave forces in the second, so the way there says nothing
+        held = vectors[:, sizes < 1e-6]  # null space: two planes leave forces in the second
         part = np.abs(held.T @ forces[atom]).max(initial=0.0) if held.shape[1] else np.inf
-        held_ones[atom] = part <= 1e-7 + 1e-6 * np.abs(forces[atom]).max()
-    return held_ones
+        mask[atom] = part <= 1e-7 + 1e-6 * np.abs(forces[atom]).max()
+    return mask

@@ -1,4 +1,4 @@
-"""Databases of ASE, with labels and units as schnetpack keeps them."""
+"""Databases of ASE, with labels and units in the format of schnetpack."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ with needs_packages("eqlayers.atoms.database", "train"):
 
 __all__ = ["database_structures", "database_units", "size_of_unit"]
 
-#: Name of the unit of positions among the units of labels.
-PLACES = "positions"
+#: Key of the unit of positions in the result of `database_units`.
+POSITIONS = "positions"
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    """The database; ASE would make one where there is none, and fill an empty file."""
+    """Open an existing, non-empty database; ASE would create a missing one and fill an empty file."""
     if not file.is_file() or not file.stat().st_size:
         raise OSError(f"no database, but {'an empty file' if file.is_file() else 'nothing'}")
     with connect(str(file), type="db") as database:
         yield database
 
 
-def database_structures(file: Path, one: int | None = None) -> Iterator[Atoms]:
-    """Structures of a database, or one of them, with the arrays beside them, in which schnetpack keeps all labels."""
+def database_structures(file: Path, index: int | None = None) -> Iterator[Atoms]:
+    """Iterate over structures of a database, or only row ``index``, with key-value pairs and arrays in ``info``."""
     with _opened(file) as database:
-        some = {} if one is None else {"offset": range(database.count())[one], "limit": 1}
+        some = {} if index is None else {"offset": range(database.count())[index], "limit": 1}
         for row in database.select(**some):
             atoms = row.toatoms()
             for name, value in {**row.key_value_pairs, **row.data}.items():
@@ -49,19 +49,19 @@ def database_structures(file: Path, one: int | None = None) -> Iterator[Atoms]:
 
 
 def database_units(file: Path) -> dict[str, str]:
-    """Units that the metadata of a database say as schnetpack does, by the name of an array, and of ``positions``."""
+    """Units by name of an array, and of ``positions``, from metadata in the format of schnetpack; {} without."""
     try:
         with _opened(file) as database:
-            said = database.metadata
-    except Exception:  # no database: the reader of the structures says so
+            metadata = database.metadata
+    except Exception:  # no database: reading its structures raises an error
         return {}
-    named = said.get("_property_unit_dict")
+    named = metadata.get("_property_unit_dict")
     units = {str(name): str(unit) for name, unit in named.items() if unit} if isinstance(named, dict) else {}
-    return units | ({PLACES: str(said["_distance_unit"])} if said.get("_distance_unit") else {})
+    return units | ({POSITIONS: str(metadata["_distance_unit"])} if metadata.get("_distance_unit") else {})
 
 
 def size_of_unit(file: Path, quantity: str, unit: str) -> float:
-    """The factor from a unit of a database to this package's; see :func:`eqlayers.atoms.units.unit_size`."""
+    """Factor from a unit of a database to the unit of this package; see :func:`eqlayers.atoms.units.unit_size`."""
     try:
         return unit_size(quantity, unit)
     except ConfigError as error:

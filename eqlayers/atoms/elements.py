@@ -1,4 +1,4 @@
-"""Chemical elements: symbols, atomic numbers and radii, and lists and tables of elements as users write them."""
+"""Chemical elements: symbols, atomic numbers, radii, and parsing of lists and tables of elements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIX = "Write a symbol such as 'O', or an atomic number such as 8."
 
 
 def element(name: str, value: Any) -> int:
-    """The atomic number of an element.
+    """Parse a chemical symbol or atomic number into an atomic number.
 
     Example:
         >>> element("species", "O"), element("species", 8), element("shifts", "8")
@@ -61,21 +61,21 @@ def element(name: str, value: Any) -> int:
 
 
 def read_species(species: Any) -> tuple[int, ...]:
-    """Different elements, each a symbol or an atomic number, as atomic numbers."""
+    """Parse a list of symbols or atomic numbers into atomic numbers; raise if one occurs twice."""
     fix = "List each element of the data once."
     listed = check_items("species", species, "a list of chemical symbols or atomic numbers", fix)
-    numbers = tuple(element("species", one) for one in listed)
+    numbers = tuple(element("species", item) for item in listed)
     twice = sorted({z for z in numbers if numbers.count(z) > 1})
     if not numbers or twice:
-        came = f"{symbols_of(twice)} more than once" if numbers else "none"
-        raise ConfigError(f"species must be different elements, at least one, got {came}. {fix}")
+        problem = f"{symbols_of(twice)} more than once" if numbers else "none"
+        raise ConfigError(f"species must be different elements, at least one, got {problem}. {fix}")
     return numbers
 
 
 def by_element(name: str, values: Any, what: str) -> dict[int, Any]:
-    """A table by atomic number from one by symbol or atomic number."""
-    wanted = f"a mapping from chemical symbol or atomic number to {what}"
-    checked = check_type(name, values, Mapping, wanted, "Pass a dict such as {'H': 1.0, 'O': 2.0}.")
+    """Convert the keys of a mapping, symbols or atomic numbers, to atomic numbers."""
+    expected = f"a mapping from chemical symbol or atomic number to {what}"
+    checked = check_type(name, values, Mapping, expected, "Pass a dict such as {'H': 1.0, 'O': 2.0}.")
     by_number: dict[int, Any] = {}
     for key, value in checked.items():
         number = element(name, key)
@@ -88,7 +88,7 @@ def by_element(name: str, values: Any, what: str) -> dict[int, Any]:
 
 
 def symbols_of(numbers: Iterable[int]) -> str:
-    """Symbols of atomic numbers, for people."""
+    """Format atomic numbers as a comma-separated list of symbols, for messages."""
     return ", ".join(SYMBOLS[z - 1] if 1 <= z <= len(SYMBOLS) else str(z) for z in map(int, numbers))
 
 

@@ -1,10 +1,10 @@
-"""Names of labels in files of structures, and facts about labels that a saved potential keeps."""
+"""Names of labels in files of structures, and keys of facts about labels in saved potentials."""
 
 from __future__ import annotations
 
-#: ASE's name of the energy whose slopes the forces are, where electrons are smeared over levels.
+#: ASE's name of the electronic free energy, whose derivatives are the forces if occupations are smeared.
 FREE = "free_energy"
-#: Names under which files of structures hold labels, by label.
+#: Label -> recognised names in files of structures.
 KEYS: dict[str, tuple[str, ...]] = {
     "energy": ("energy", "Energy", "REF_energy", "dft_energy", "DFT_energy", "TotEnergy", "energies", "E"),
     "forces": ("forces", "force", "Forces", "REF_forces", "dft_forces", "dft_force", "DFT_forces", "F"),
@@ -15,5 +15,5 @@ KEYS: dict[str, tuple[str, ...]] = {
     "y": (),  # the property that the user names
     "config_type": ("config_type",),
 }
-#: Facts of a saved potential: names of labels in the files that it was trained on, and their units, where given.
+#: Keys of facts of a saved potential: names and units of labels in its training files.
 LABEL_NAMES, LABEL_UNITS = "names of labels", "units of labels"

@@ -1,4 +1,4 @@
-"""Structures in files that ASE reads: several files by one name, a part of a file, and errors with frame and line."""
+"""Read structures from files through ASE: patterns of files, slices of files, and errors with frame and line."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ with needs_packages("eqlayers.atoms.structure_files", "train"):
 #: An index or a slice.
 Which = int | slice
 T = TypeVar("T")
-_ENDINGS = re.compile(r"^[^.].*\.(xyz|extxyz|traj)(\.gz|\.bz2|\.xz|\.zst)?$")  # of structures in a folder
+_ENDINGS = re.compile(r"^[^.].*\.(xyz|extxyz|traj)(\.gz|\.bz2|\.xz|\.zst)?$")  # files of structures in a folder
 _PART = re.compile(r"(.+)@(-?\d+|-?\d*:-?\d*(?::(?!-?0+$)-?\d*)?)")
-#: u, of deuterium and tritium, which are hydrogen.
+#: Masses of deuterium and tritium in u; both are read as hydrogen.
 _ISOTOPES = {"D": 2.014101778, "T": 3.016049281}
 _ISOTOPE = re.compile(r"(?m)^(\s*)([DT])(?=\s)")
-_ASYMMETRY, _NOISE = 0.1, 1e-6  # of the largest number: where both halves are stored, and where one is 0
+_ASYMMETRY, _NOISE = 0.1, 1e-6  # tolerances relative to the largest entry, the second if one triangle is 0
 _MATRIX = re.compile(r"(?<!\S)(stress|virial)=")
 _COLUMNS = re.compile(r"(?<!\S)Properties=\"?([^\s\"]+)")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|\{[^}]*\}|\[[^\]]*\]")
-#: What a line and the words of ASE show, and what helps.
+#: Pattern in an error message and its line -> advice.
 _ADVICE = (
     (re.compile(r"\*\*"), "Such a number was too long for its column: write the frame again, with more digits"),
     (re.compile(r"[\d.][dD][+-]?\d"), r"Write exponents with E: sed -E 's/([0-9.])[dD]([-+]?[0-9])/\1E\2/g'"),
@@ -52,8 +52,8 @@ _ADVICE = (
 )
 
 
-class Found(NamedTuple):
-    """A structure of a file, the number of its frame from 0, and its name for messages: frame and line of the text."""
+class AtomsFrame(NamedTuple):
+    """A structure of a file, the number of its frame from 0, and its name in messages (frame and line)."""
 
     atoms: Atoms
     frame: int
@@ -61,58 +61,58 @@ class Found(NamedTuple):
 
 
 def is_asymmetric(matrix: Any) -> bool:
-    """Whether the halves of a matrix differ by more than noise, as where only one of them was stored."""
+    """Whether a matrix is not symmetric, by more than rounding; such as if only one triangle was stored."""
     single = any(not half.any() for half in (np.triu(matrix, 1), np.tril(matrix, -1)))
     return bool(np.abs(matrix - matrix.T).max() > (_NOISE if single else _ASYMMETRY) * np.abs(matrix).max())
 
 
 def remedy(text: str) -> str | None:
-    """The advice for a text that cannot be read, if its reason is known."""
+    """Advice for an error message and its line, or None."""
     return next((advice for shown, advice in _ADVICE if shown.search(text)), None)
 
 
 def files_of(path: str | Path) -> tuple[list[Path], Which]:
-    """Files of a file, a folder or a pattern (``runs/*.xyz``), and which structures: all, or of ``a.xyz@0:100``."""
-    place, which = Path(check_path("path", path, "a file of structures")), cast(Any, slice(None))
-    if not place.exists() and (part := _PART.fullmatch(str(place))):
-        place, which = Path(part[1]), string2index(part[2])
-    if place.is_file() or not (place.is_dir() or has_magic(str(place))):
-        return [place] if place.is_file() else [], which
-    names = place.iterdir() if place.is_dir() else map(Path, glob(str(place), recursive=True))
+    """Files named by a path, folder or pattern (``runs/*.xyz``), and the slice of structures in ``a.xyz@0:100``."""
+    target, which = Path(check_path("path", path, "a file of structures")), cast(Any, slice(None))
+    if not target.exists() and (part := _PART.fullmatch(str(target))):
+        target, which = Path(part[1]), string2index(part[2])
+    if target.is_file() or not (target.is_dir() or has_magic(str(target))):
+        return [target] if target.is_file() else [], which
+    names = target.iterdir() if target.is_dir() else map(Path, glob(str(target), recursive=True))
     files = sorted(file for file in names if file.is_file())
-    return [file for file in files if not place.is_dir() or _ENDINGS.search(file.name)], which
+    return [file for file in files if not target.is_dir() or _ENDINGS.search(file.name)], which
 
 
 def structures_of(
     file: Path, which: Which = slice(None), twice: dict[str, list[str]] | None = None
-) -> Iterator[Found | str]:
-    """Structures of a file that ASE reads, one by one, and for each bad frame a sentence with line, reason and remedy.
+) -> Iterator[AtomsFrame | str]:
+    """Iterate over structures of a file; for a frame that cannot be read, a sentence with line, reason and advice.
 
-    ``which`` takes some of them; ``twice`` receives keys that stand twice in a header, with the names of these frames.
+    ``which`` selects structures; ``twice`` collects keys that occur twice in a header, with the names of their frames.
     """
     try:
         with _unpacked(file) as plain:
             if file.suffix != ".db" and filetype(str(plain)) == "extxyz":
                 with TextIOWrapper(open_with_compression(str(plain), "rb"), "utf-8-sig", "surrogateescape") as lines:
-                    for chunk in taken(_chunks(lines, file), which):
+                    for chunk in selected(_chunks(lines, file), which):
                         yield _structure(*chunk, {} if twice is None else twice)
                 return
-            one, which = (which, slice(None)) if isinstance(which, int) else (None, which)
-            others = iread(str(plain), slice(None) if one is None else one, do_not_split_by_at_sign=True)
-            every = database_structures(file, one) if file.suffix == ".db" else others
-            for frame, atoms in taken(enumerate(every, one or 0), which):
-                yield Found(atoms, frame, f"row {frame}")
+            index, which = (which, slice(None)) if isinstance(which, int) else (None, which)
+            others = iread(str(plain), slice(None) if index is None else index, do_not_split_by_at_sign=True)
+            every = database_structures(file, index) if file.suffix == ".db" else others
+            for frame, atoms in selected(enumerate(every, index or 0), which):
+                yield AtomsFrame(atoms, frame, f"row {frame}")
     except EqlayersError:
         raise
-    except Exception as error:  # readers of a hundred formats fail in as many ways
+    except Exception as error:  # readers of other formats raise many classes
         raise DataError(
             f"{file} must be whole and of a format that ASE reads, got {type(error).__name__}: "
             f"{' '.join(str(error).split())}. Make or fetch it again, or convert it to extended XYZ."
         ) from error
 
 
-def taken(items: Iterable[T], which: Which) -> Iterable[T]:
-    """Some of the items; where the last one is asked for, no other is held."""
+def selected(items: Iterable[T], which: Which) -> Iterable[T]:
+    """Select items of an iterator by index or slice; for the last item, only one is in memory at a time."""
     if which == -1:
         return deque(items, 1)
     if isinstance(which, int):
@@ -123,7 +123,7 @@ def taken(items: Iterable[T], which: Which) -> Iterable[T]:
 
 @contextmanager
 def _unpacked(file: Path) -> Iterator[Path]:
-    """The file, or where it is packed by zstd, which ASE does not read, its content in a temporary folder."""
+    """Context manager: the file, or for ``.zst``, which ASE does not read, a decompressed temporary copy."""
     if file.suffix != ".zst":
         yield file
         return
@@ -135,7 +135,7 @@ def _unpacked(file: Path) -> Iterator[Path]:
         ) from error
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
         plain = Path(folder) / file.stem
-        unpack = zstandard.ZstdDecompressor().decompressobj()  # zstandard.open takes a cut file for whole
+        unpack = zstandard.ZstdDecompressor().decompressobj()  # zstandard.open does not detect truncated files
         with file.open("rb") as packed, plain.open("wb") as unpacked:
             while part := unpack.unused_data or packed.read(2**20):
                 unpack = zstandard.ZstdDecompressor().decompressobj() if unpack.eof else unpack
@@ -149,7 +149,7 @@ def _unpacked(file: Path) -> Iterator[Path]:
 
 
 def _chunks(lines: Iterable[str], file: Path) -> Iterator[tuple[int, int, list[str]]]:
-    """Frames: number, first line, and lines: a number alone, the header, and all until a number alone or empty line."""
+    """Split lines into frames (number, first line, lines); a frame ends before an empty line or a number alone."""
     frame, first, line = 0, 0, "\n"
     chunk: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -169,36 +169,36 @@ def _chunks(lines: Iterable[str], file: Path) -> Iterator[tuple[int, int, list[s
         warnings.warn(f"{file} {text}", EqlayersWarning, stacklevel=2)
 
 
-def _structure(frame: int, first: int, lines: list[str], twice: dict[str, list[str]]) -> Found | str:
-    """The structure of a frame, which ASE reads, or the line that cannot be read."""
+def _structure(frame: int, first: int, lines: list[str], twice: dict[str, list[str]]) -> AtomsFrame | str:
+    """Parse a frame; a sentence with line, reason and advice if it cannot be read."""
     number = len(lines) - 2 - sum(line.lstrip().startswith("VEC") for line in lines[-3:])
-    place, said, name = 0, lines[0].strip(), f"frame {frame}, line "
+    bad, count, name = 0, lines[0].strip(), f"frame {frame}, line "
     try:
         (text := "".join(lines)).encode()
-        if not said.isdigit():
-            words = f"a frame must begin with the number of its atoms, got {said!r:.60}"
-        elif int(said) != number:
-            words = f"the frame says {said} atoms and has {max(number, 0)} lines of atoms"
-            if int(said) < number:
-                words += f", the first too many in line {first + int(said) + 2}: {lines[int(said) + 2].strip()!r:.60}"
+        if not count.isdigit():
+            words = f"a frame must begin with the number of its atoms, got {count!r:.60}"
+        elif int(count) != number:
+            words = f"the frame says {count} atoms and has {max(number, 0)} lines of atoms"
+            if int(count) < number:
+                words += f", the first too many in line {first + int(count) + 2}: {lines[int(count) + 2].strip()!r:.60}"
         else:
             keys = re.findall(r"(?:^|\s)([^\s=]+)=", _QUOTED.sub("", lines[1]))
             for key in {key for key in keys if keys.count(key) > 1}:
                 twice.setdefault(key, []).append(f"{name}{first}")
-            return Found(_parsed(lines), frame, f"{name}{first}")
+            return AtomsFrame(_parsed(lines), frame, f"{name}{first}")
     except UnicodeEncodeError as error:
-        place, words = text.count("\n", 0, error.start), "the line is no text in UTF-8"
-    except Exception as error:  # ASE's own, of many classes
-        place, problem = _located(lines, error)
+        bad, words = text.count("\n", 0, error.start), "the line is no text in UTF-8"
+    except Exception as error:  # ASE raises many classes
+        bad, problem = _first_bad_line(lines, error)
         words = f"{problem} is no element" if isinstance(problem, KeyError) else " ".join(str(problem).split())
-    advice = remedy(f"{words} {lines[place]}") or "Repair the frame"
-    return f"{name}{first + place}: {words.rstrip('.')}. {advice}"
+    advice = remedy(f"{words} {lines[bad]}") or "Repair the frame"
+    return f"{name}{first + bad}: {words.rstrip('.')}. {advice}"
 
 
 def _parsed(lines: list[str]) -> Atoms:
-    """The structure of a frame; D and T are hydrogen of another mass."""
+    """Parse the lines of a frame; D and T become hydrogen with their isotope's mass."""
     head, body = "".join(lines[:2]), "".join(lines[2:])
-    if (named := _COLUMNS.search(lines[1])) and "VEC" not in lines[-1]:  # else other numbers than the header's
+    if (named := _COLUMNS.search(lines[1])) and "VEC" not in lines[-1]:  # lines of VEC are not counted by the header
         columns = sum(map(int, named[1].split(":")[2::3]))
         if len(body.split()) > columns * (len(lines) - 2):
             raise ValueError(f"the line has {len(lines[-1].split())} columns, and the header names {columns}")
@@ -212,10 +212,7 @@ def _parsed(lines: list[str]) -> Atoms:
 
 
 def _header(text: str) -> dict[str, Any]:
-    """Values of a header, as ASE reads it; stress and virial may be six numbers, in the order of Voigt.
-
-    Nine that are no symmetric matrix stay nine numbers: ASE would take one half of them.
-    """
+    """Parse key-value pairs of a header by ASE; stress and virial may be a matrix or six numbers in Voigt order."""
     values: dict[str, Any] = key_val_str_to_dict(_MATRIX.sub(r"any_\1=", text))
     for name in ("stress", "virial"):
         if f"any_{name}" in values:
@@ -226,11 +223,11 @@ def _header(text: str) -> dict[str, Any]:
     return values
 
 
-def _located(lines: list[str], error: Exception) -> tuple[int, Exception]:
-    """The first line of a frame that cannot be read by itself, and the error."""
-    for place in range(1, len(lines)):
+def _first_bad_line(lines: list[str], error: Exception) -> tuple[int, Exception]:
+    """Index of the first line of a frame that cannot be parsed by itself, and its error."""
+    for index in range(1, len(lines)):
         try:
-            _parsed([f"{min(place - 1, 1)}\n", lines[1], *lines[place : place + 1][: place - 1]])
+            _parsed([f"{min(index - 1, 1)}\n", lines[1], *lines[index : index + 1][: index - 1]])
         except Exception as problem:
-            return place, problem
+            return index, problem
     return 0, error

@@ -1,4 +1,4 @@
-"""Units of labels as texts, such as "kcal/mol/Angstrom", and their size in eV, Angstrom and elementary charges."""
+"""Parse units such as "kcal/mol/Angstrom", and convert them to eV, Angstrom and elementary charges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DEFAULT_UNITS", "OPEN", "PERIODIC", "read_units", "unit_of", "unit_s
 
 PERIODIC, OPEN = "periodic", "nonperiodic"  # groups of structures
 
-#: Quantities with a unit, and the one that they have inside of the package.
+#: Quantity -> unit inside the package.
 DEFAULT_UNITS = {
     "pos": "Angstrom",
     "energy": "eV",
@@ -25,7 +25,7 @@ DEFAULT_UNITS = {
     "dipole": "e*Angstrom",
     "polarizability": "Angstrom^3",
 }
-#: Powers of energy, length, charge and moles. Joules and calories are per mole: a molecule has 1e-21 of them.
+#: Dimensions as powers of energy, length, charge and amount of substance: joules and calories are only used per mole.
 _ENERGY, _LENGTH, _CHARGE, _MOLES, _OF_MOLES = (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 0, 0, 1)
 _DIMENSIONS = {
     "pos": _LENGTH,
@@ -68,7 +68,7 @@ def unit_size(quantity: str, unit: Any) -> float:
             Debye; "/" divides by the name that follows, "^3" is a power.
 
     Raises:
-        ConfigError: A name that is not known, or a unit of another quantity.
+        ConfigError: A name is unknown, or the unit measures another quantity.
 
     Example:
         >>> unit_size("energy", "meV"), round(unit_size("forces", "Hartree/Bohr"), 4)
@@ -97,7 +97,7 @@ def unit_size(quantity: str, unit: Any) -> float:
 
 
 def unit_of(units: Mapping[str, Any], quantity: str, group: str, periodic: bool) -> str:
-    """The unit of a quantity of a structure: of its config_type, else of its periodicity, else of all.
+    """Unit of a label: by the group (config_type) of its structure, else by periodicity, else the common one.
 
     Example:
         >>> unit_of({"energy": "Ha", "groups": {"periodic": {"energy": "eV"}}}, "energy", "bulk", True)
@@ -109,10 +109,10 @@ def unit_of(units: Mapping[str, Any], quantity: str, group: str, periodic: bool)
 
 
 def read_units(units: Any) -> dict[str, Any]:
-    """Units by quantity, each checked; ``groups`` has units by config_type, or "periodic", "nonperiodic": `unit_of`.
+    """Check units by quantity; ``groups`` holds units by config_type, or "periodic", "nonperiodic"; see `unit_of`.
 
     Raises:
-        ConfigError: No mapping, or a quantity or a unit that is not known.
+        ConfigError: ``units`` is no mapping, or has an unknown quantity or unit.
     """
     fix = "Pass units={'energy': 'Hartree', 'forces': 'Hartree/Bohr'}."
     what = "a mapping from quantity to unit"

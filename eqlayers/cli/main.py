@@ -120,10 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def import_old_e3nn(package: str = "e3nn") -> None:
-    """Import e3nn 0.4, which mace-torch needs, where it is installed.
-
-    Its constants hold slices, which torch.load refuses since torch 2.6 unless they are allowed, as they are here.
-    """
+    """Import e3nn 0.4 if it is installed: torch.load accepts slices in its constants only as safe globals."""
     from importlib import import_module
     from importlib.metadata import PackageNotFoundError, version
 

@@ -1,7 +1,6 @@
-"""Published sets of forces: where their files come from, and whether a file is the one that its name says.
+"""Published data sets of forces: their files, where to fetch them, and checks that a file is the published one.
 
-No checksums of these files are known here, so what they hold is compared: the molecule, the number of structures, and
-the size of the energies.
+Without known checksums, contents are checked: the molecule, the number of structures, and the magnitude of energies.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from ..core.errors import ConfigError, DataError
 
 
 class PublishedFile(NamedTuple):
-    """A file of a published set: one molecule, in ``frames`` structures, or in any number."""
+    """A file of a published set: formula of its molecule, and number of structures, None for any."""
 
     formula: str
     frames: int | None = None
 
 
 class PublishedSet(NamedTuple):
-    """A set: its name, where to get it, and its files."""
+    """A published set: title, archive to fetch, and files by name."""
 
     title: str
     archive: str
@@ -67,11 +66,11 @@ PUBLISHED: dict[str, PublishedSet] = {
         | {f"{name}.xyz": PublishedFile("C12H12N2O") for name in _3BPA},
     ),
 }
-_NEAR = 0.03  # binding energies are below one part in a hundred of total energies
+_NEAR = 0.03  # relative tolerance of total energies; binding energies are below 0.01
 
 
 def find_published(name: str, path: str) -> None:
-    """Look for a file of a published set before it is read."""
+    """Check that ``path`` names an existing file of a published set."""
     entry, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
     if file.name not in entry.files:
         raise ConfigError(
@@ -81,12 +80,12 @@ def find_published(name: str, path: str) -> None:
     if not file.is_file():
         raise DataError(
             f"path must be {file.name} of {entry.title}, got {path!r}, which is no file. Fetch {entry.archive} on a "
-            f"machine with a connection, unpack it, and name the place with --data.path FOLDER/{file.name}."
+            f"machine with a connection, unpack it, and pass --data.path FOLDER/{file.name}."
         )
 
 
 def check_published(name: str, path: str, structures: StructureArrays) -> None:
-    """Compare what was read of a file of a published set with what it must hold."""
+    """Check molecule, number of structures and energies read from a file of a published set."""
     entry, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
     molecule = entry.files[file.name]
     counts = structures.counts(structures.species)
@@ -103,7 +102,7 @@ def check_published(name: str, path: str, structures: StructureArrays) -> None:
         if absent:
             _refuse(entry, file, f"{label} of every structure", f"{absent:,} that are missing")
     energies = thermochemical_atomref(TARGETS["U0"])
-    assert energies is not None  # U0 has them; other functionals differ by less than the bonds
+    assert energies is not None  # of U0; other functionals differ by less than binding energies
     free = sum(energies[number] * count for number, count in formula_counts.items())
     far = np.flatnonzero(np.abs(structures.energy / free - 1) > _NEAR)
     if len(far):
@@ -112,6 +111,7 @@ def check_published(name: str, path: str, structures: StructureArrays) -> None:
 
 
 def _refuse(entry: PublishedSet, file: Path, expected: str, received: str) -> NoReturn:
+    """Raise the error of a file that is not the published one."""
     raise DataError(
         f"{file} of {entry.title} must have {expected}, got {received}. Fetch {entry.archive} again, or set published "
         "to null for data of your own."

@@ -1,4 +1,4 @@
-"""Files of labelled structures: all that ASE reads, and npz archives such as MD17 and rMD17."""
+"""Read labelled structures from files of ASE's formats, and from npz archives such as MD17 and rMD17."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.atoms.constraints import free_directions, held_atoms
-from eqlayers.atoms.database import PLACES, database_units, size_of_unit
+from eqlayers.atoms.database import POSITIONS, database_units, size_of_unit
 from eqlayers.atoms.elements import symbols_of
 from eqlayers.atoms.labels import KEYS
-from eqlayers.atoms.structure_files import Found, Which, files_of, structures_of, taken
+from eqlayers.atoms.structure_files import AtomsFrame, Which, files_of, selected, structures_of
 from eqlayers.atoms.units import DEFAULT_UNITS, OPEN, PERIODIC, read_units, unit_of, unit_size
 from eqlayers.core.files.archives import open_arrays
 from eqlayers.core.files.read_write import few
@@ -27,13 +27,20 @@ from ..core.errors import ConfigError, DataError
 
 Keys = Mapping[str, str | None] | None
 Units = Mapping[str, Any] | None
-_LISTED = 100  # frames that are left out, each with its reason
-_STATES = {"charge", "total_charge", "spin", "total_spin", "multiplicity", "spin_multiplicity"}  # of all electrons
+_LISTED = 100  # most frames that are left out with a printed reason
+_STATES = {
+    "charge",
+    "total_charge",
+    "spin",
+    "total_spin",
+    "multiplicity",
+    "spin_multiplicity",
+}  # global properties of the electrons
 _NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
 
 
 class Frame(NamedTuple):
-    """One structure of a file, with all else that the file says of it."""
+    """One structure of a file: atoms, all other values of the file by name, row, name in messages, free directions."""
 
     z: NDArray[np.int64]
     pos: NDArray[np.float64]
@@ -43,21 +50,21 @@ class Frame(NamedTuple):
     row: int
     name: str
     free: NDArray[np.float64] | None = None
-    file: str = ""  # the source, if it is none
+    file: str = ""  # the source if empty
 
 
 class StructureFile(NamedTuple):
-    """Structures of files, names and units of labels, labels whose unit is given, lines on others, charges."""
+    """Structures read from files, with columns, units (``explicit``: given ones), printed notes and charge or spin."""
 
     structures: StructureArrays
     columns: dict[str, Column]
     units: dict[str, Any]
-    said: set[str]
+    explicit: set[str]
     notes: list[str]
     states: dict[str, set[str]]
 
     def lines(self) -> list[str]:
-        """Lines on what was found, what was assumed and what was not used."""
+        """Printed lines on structures, labels and their units, assumptions, and unused values."""
         data = self.structures
         smallest, largest = data.n_atoms.min(), data.n_atoms.max()
         atoms = f"{smallest} to {largest}" if smallest < largest else f"{smallest}"
@@ -68,14 +75,16 @@ class StructureFile(NamedTuple):
         ]
         for name, column in self.columns.items():
             unit = self.units.get(name)
-            taken = "" if name in self.said or unit is None else " (taken for granted; set units if it is another)"
+            assumed = (
+                "" if name in self.explicit or unit is None else " (taken for granted; set units if it is another)"
+            )
             names = " and ".join(repr(key) for key in column.names)
-            lines.append(f"{name}: {names}{f' in {unit}{taken}' if unit else ''}, of {column.number:,} structures")
+            lines.append(f"{name}: {names}{f' in {unit}{assumed}' if unit else ''}, of {column.number:,} structures")
         return lines + self.notes
 
 
 def read_keys(keys: Any) -> dict[str, str | None]:
-    """Names in the file by label, each checked."""
+    """Check a mapping from label to name in the file."""
     fix = "Pass keys={'energy': 'my_energy', 'forces': 'my_forces'}."
     checked = check_type("keys", {} if keys is None else keys, Mapping, "a mapping from label to name in the file", fix)
     for label, name in checked.items():
@@ -88,33 +97,32 @@ def read_keys(keys: Any) -> dict[str, str | None]:
 def read_structures(
     path: str | Path, keys: Keys = None, units: Units = None, skip_bad: bool = False
 ) -> tuple[StructureArrays, list[str]]:
-    """Structures and labels of a file, or of several.
+    """Read structures and labels from one or several files.
 
-    Names of labels that are usual in the field are recognised, such as energy, REF_energy, dft_energy and TotEnergy;
+    Common names of labels are recognised, such as energy, REF_energy, dft_energy and TotEnergy;
     virials become stress. Numbers are in eV, eV/Angstrom, eV/Angstrom^3, e Angstrom and Angstrom^3 unless ``units``
     says otherwise.
 
     Args:
-        path: A file that ASE reads, with as many frames as it has, packed by gzip, bzip2, xz or zstd or not; a part of
-            it as ``a.xyz@0:100``; a folder of such files, or a pattern as ``runs/*.xyz``. Also a database, with labels
-            and units as schnetpack writes it, and an ``.npz`` archive with the keys of rMD17
+        path: A file of any format that ASE reads, optionally compressed by gzip, bzip2, xz or zstd; a slice of it,
+            ``a.xyz@0:100``; a folder of such files, or a pattern such as ``runs/*.xyz``. Also a database with labels
+            and units in the format of schnetpack, and an ``.npz`` archive with the keys of rMD17
             (``nuclear_charges, coords, energies, forces``, in kcal/mol) or MD17 (``z, R, E, F``).
         keys: Name in the file by label ('energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability',
-            'config_type'); it goes before recognised names. None leaves a label out.
-        units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability'), such
-            as 'Hartree/Bohr'; see :func:`eqlayers.atoms.units.read_units` for groups of structures with others.
-        skip_bad: Leave frames out that cannot be read, or whose labels cannot, and list them.
+            'config_type'); it takes precedence over recognised names. None leaves a label out.
+        units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability'), such as
+            'Hartree/Bohr'; see :func:`eqlayers.atoms.units.read_units` for groups of structures with different units.
+        skip_bad: Leave out, and list, frames that cannot be read or have invalid labels.
 
-    Forces of 0 on atoms that are held, along a line or in a plane as well, and NaN, are left out: no loss, statistic
-    or error has them.
+    Forces that are NaN, or 0 on an atom held in some direction, are left out of loss, statistics and errors.
 
     Returns:
-        The structures, and lines that say what was found, what was taken for granted and what was not used.
+        The structures, and lines to print on labels, assumptions and unused values.
 
     Raises:
         ConfigError: An unknown label or unit.
-        DataError: The file is missing, empty, broken off or not readable; labels are not finite, of another shape, or
-            found under two names with different values; or ``keys`` names what no structure has.
+        DataError: The file is missing, empty, truncated or unreadable; labels are not finite, have a wrong shape, or
+            have different values under two names; or no structure has a name in ``keys``.
 
     Example:
         >>> from eqlayers.data.embedded import embedded_trajectory
@@ -128,26 +136,26 @@ def read_structures(
 
 
 def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad: bool = False) -> StructureFile:
-    """Structures and labels as :func:`read_structures` reads them, with names and units of the labels."""
+    """Read files as :func:`read_structures`, with names and units of the labels in the result."""
     units, names = read_units(units), read_keys(keys)
     files, which = files_of(path)
     if not files:
         raise DataError(f"path must be a file of structures, got {str(path)!r}, which is none. Correct the path.")
-    for one in files:
-        if one.stat().st_size == 0:
-            raise DataError(f"{one} must hold structures, got an empty file. Make or fetch it again.")
-        if is_web_page(one):
-            raise DataError(f"{one} must hold structures, got a web page (HTML). Fetch the file itself.")
-    if len(files) > 1 and {one.suffix for one in files} & {".npz", ".db"}:
-        raise ConfigError(f"path must be one file of .npz or .db, got {few([str(one) for one in files])}. Name one.")
+    for file in files:
+        if file.stat().st_size == 0:
+            raise DataError(f"{file} must hold structures, got an empty file. Make or fetch it again.")
+        if is_web_page(file):
+            raise DataError(f"{file} must hold structures, got a web page (HTML). Fetch the file itself.")
+    if len(files) > 1 and {file.suffix for file in files} & {".npz", ".db"}:
+        raise ConfigError(f"path must be one file of .npz or .db, got {few([str(file) for file in files])}. Name one.")
     source, guessed, bad = str(path), dict[str, str](), list[str]()
-    notes = [f"{len(files)} files: {few([str(one) for one in files])}"] if len(files) > 1 else []
+    notes = [f"{len(files)} files: {few([str(file) for file in files])}"] if len(files) > 1 else []
     if files[0].suffix == ".npz":
-        frames = list(taken(_npz(files[0], units, guessed), which))
+        frames = list(selected(_npz(files[0], units, guessed), which))
     else:
         frames = list(_ase(files, which, bad if skip_bad else None, notes))
     if skip_bad:
-        reasons = [_wrong(frame, names) for frame in frames]
+        reasons = [_problem(frame, names) for frame in frames]
         frames = [frame for frame, reason in zip(frames, reasons, strict=True) if reason is None]
         bad += [reason for reason in reasons if reason is not None]
     notes += [f"left out: {reason}" for reason in bad[:_LISTED]]
@@ -202,7 +210,7 @@ def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad
 
 
 def different_states(files: Sequence[Mapping[str, set[str]]]) -> list[str]:
-    """A line for each charge or spin that differs in a file, or between several where no single one has all."""
+    """A printed line for each charge or spin that differs within a file or between files."""
     lines = []
     for name in dict.fromkeys(name for states in files for name in states):
         each = [states.get(name, set()) for states in files]
@@ -215,24 +223,21 @@ def different_states(files: Sequence[Mapping[str, set[str]]]) -> list[str]:
 def _sizes(
     source: str, units: Mapping[str, Any], frames: Sequence[Frame], types: Sequence[str]
 ) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
-    """Sizes of the units of each structure, `[N]` by quantity, and a line for each group with units of its own."""
-    kinds = [(name, bool(frame.pbc.any())) for name, frame in zip(types, frames, strict=True)]
-    groups, there = units.get("groups", {}), {*types, *(PERIODIC if periodic else OPEN for _, periodic in kinds)}
-    if unknown := sorted(set(groups) - there):
+    """Conversion factors `[N]` of structures by quantity, and a printed line for each group with separate units."""
+    keys = [(name, bool(frame.pbc.any())) for name, frame in zip(types, frames, strict=True)]
+    groups, present = units.get("groups", {}), {*types, *(PERIODIC if periodic else OPEN for _, periodic in keys)}
+    if unknown := sorted(set(groups) - present):
         raise ConfigError(
             f"groups of units must be config_types of {source}, {PERIODIC} or {OPEN}, got {', '.join(unknown)}; there "
-            f"are {few(sorted(there - {''}))}. Correct the names."
+            f"are {few(sorted(present - {''}))}. Correct the names."
         )
     size = cache(unit_size)
-    sizes = {q: np.array([size(q, unit_of(units, q, *kind)) for kind in kinds]) for q in DEFAULT_UNITS}
+    sizes = {q: np.array([size(q, unit_of(units, q, *key)) for key in keys]) for q in DEFAULT_UNITS}
     return sizes, [f"units of the group {name}: {units_of_group}" for name, units_of_group in groups.items()]
 
 
 def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[str]]:
-    """Forces with NaN for atoms that are held, and lines that say which are left out.
-
-    Programs write 0 along directions in which an atom is held: the atom is left out whole.
-    """
+    """Forces with NaN for held atoms, for which programs write 0 in held directions, and printed lines on them."""
     sizes = [len(frame.z) for frame in frames]
     absent = np.isnan(forces[:, 0])
     known = np.repeat([not part.all() for part in np.split(absent, np.cumsum(sizes)[:-1])], sizes)
@@ -251,18 +256,18 @@ def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArr
 
 
 def is_web_page(file: Path) -> bool:
-    """Whether a file begins as HTML does: a page with an error or a question, saved in place of the file."""
+    """Whether a file is HTML, such as an error page of a server saved instead of the file."""
     with file.open("rb") as handle:
         start = handle.read(512).lstrip().lower()
     return start.startswith((b"<!doctype html", b"<html"))
 
 
 def _ase(files: Sequence[Path], which: Which, bad: list[str] | None, notes: list[str]) -> Iterator[Frame]:
-    """Frames of files that ASE reads; ``bad`` receives why others cannot be read, else they are refused."""
+    """Iterate over frames of files that ASE reads; bad frames raise, or are described in ``bad`` if it is a list."""
     for file in files:
         prefix, twice = f"{file.name}, " if len(files) > 1 else "", dict[str, list[str]]()
         for read in structures_of(file, which, twice):
-            if isinstance(read, Found):
+            if isinstance(read, AtomsFrame):
                 yield _frame(read, prefix)._replace(file=str(file))
             elif bad is not None:
                 bad.append(f"{prefix}{read}")
@@ -275,12 +280,13 @@ def _ase(files: Sequence[Path], which: Which, bad: list[str] | None, notes: list
         ]
 
 
-def _frame(read: Found, prefix: str) -> Frame:
+def _frame(read: AtomsFrame, prefix: str) -> Frame:
+    """Convert a frame read by ASE: collect arrays, info and results in ``values``."""
     atoms = read.atoms
     others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
     results = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
     values = {**others, **atoms.info, **results}
-    # of atoms, as ASE has it; rMD17's are of structures
+    # ASE's `energies` are of atoms, rMD17's of structures
     if np.shape(values.get("energies", 0)) == (len(atoms),):
         values["energies of atoms"] = values.pop("energies")
     name, free = f"{prefix}{read.name}", free_directions(atoms)
@@ -288,37 +294,40 @@ def _frame(read: Found, prefix: str) -> Frame:
     return Frame(z, atoms.positions, atoms.cell.array, atoms.pbc, values, read.frame, name, free)
 
 
-def _wrong(frame: Frame, keys: Mapping[str, str | None]) -> str | None:
-    """Why a structure cannot be used: its labels under these names, positions or cell; None if it can."""
+def _problem(frame: Frame, keys: Mapping[str, str | None]) -> str | None:
+    """Describe invalid labels, positions or cell of a structure; None if it is valid."""
     known = {label: name if name in frame.values else None for label, name in keys.items()}
     try:
         columns_of("the file", [(len(frame.z), frame.values, frame.name)], known)
         StructureArrays.of("", [len(frame.z)], frame.z, frame.pos, cell=frame.cell[None], pbc=frame.pbc[None])
-    except DataError as error:  # of several structures, to which a remedy belongs
+    except DataError as error:  # its text is about all structures: take the expected value only
         expected = str(error).partition(": expected ")[2].partition(";")[0]
         return f"{frame.name}: {f'no {expected}' if expected else error}"
     return None
 
 
 def _units_of_database(file: Path, columns: Mapping[str, Column], units: Mapping[str, str]) -> dict[str, str]:
-    """Units by label: those that are given, and others where a database says them as schnetpack does."""
-    said = database_units(file)
-    names = {"pos": PLACES, **{label: column.names[0] for label, column in columns.items() if label in DEFAULT_UNITS}}
-    of_database = {label: said[name] for label, name in names.items() if name in said and label not in units}
+    """Units by label: ``units``, then those in the metadata of a database of schnetpack."""
+    metadata = database_units(file)
+    names = {
+        "pos": POSITIONS,
+        **{label: column.names[0] for label, column in columns.items() if label in DEFAULT_UNITS},
+    }
+    of_database = {label: metadata[name] for label, name in names.items() if name in metadata and label not in units}
     for label, unit in of_database.items():
         size_of_unit(file, label, unit)
     return {**of_database, **units}
 
 
 def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Iterator[Frame]:
-    """Frames of an archive of one molecule, or of molecules of one size; ``guessed`` receives what units it has."""
+    """Iterate over frames of an npz archive of molecules of one size; its units are added to ``guessed``."""
     try:
         with file.open("rb") as handle, open_arrays(handle) as archive:
             arrays = {}
             for name in archive.files:
                 try:
                     arrays[name] = archive[name]
-                except ValueError:  # an object, such as the name of a method: nothing that is read here
+                except ValueError:  # a pickled object, which no label is
                     continue
     except UNREADABLE as error:
         raise DataError(
@@ -330,27 +339,27 @@ def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Itera
             f"{file} must have the keys nuclear_charges and coords, or z and R, got {few(sorted(arrays))}. Rename them."
         )
     z, pos = arrays.pop(atoms["z"]), arrays.pop(atoms["pos"])
-    numbers = z.dtype.kind in "iu" and z.ndim in (1, 2) and pos.dtype.kind == "f"
-    if not numbers or pos.ndim != 3 or pos.shape[1:] != (z.shape[-1], 3) or z.shape[:-1] not in ((), pos.shape[:1]):
+    numeric = z.dtype.kind in "iu" and z.ndim in (1, 2) and pos.dtype.kind == "f"
+    if not numeric or pos.ndim != 3 or pos.shape[1:] != (z.shape[-1], 3) or z.shape[:-1] not in ((), pos.shape[:1]):
         raise DataError(
             f"{atoms['z']} and {atoms['pos']} of {file} must be [A] integers and [N, A, 3], got {list(z.shape)} of "
             f"{z.dtype} and {list(pos.shape)}. Store molecules of one size."
         )
-    said = {unit: str(arrays[key]) for unit, key in (("pos", "r_unit"), ("energy", "e_unit")) if key in arrays}
+    stored = {unit: str(arrays[key]) for unit, key in (("pos", "r_unit"), ("energy", "e_unit")) if key in arrays}
     if atoms["pos"] == "coords":
-        said.setdefault("energy", "kcal/mol")  # of rMD17
-    if "energy" in said:
-        both = {"pos": "Angstrom", **said, **units}
-        guessed.update(said, forces=f"{both['energy']}/{both['pos']}")
+        stored.setdefault("energy", "kcal/mol")  # unit of rMD17
+    if "energy" in stored:
+        both = {"pos": "Angstrom", **stored, **units}
+        guessed.update(stored, forces=f"{both['energy']}/{both['pos']}")
     elif not {"energy", "forces"} <= set(units):
         raise ConfigError(
             f"units of energy and forces must be given for {file}, got {sorted(units)}: archives with the keys z, R, E "
             "and F are in kcal/mol or in eV. Pass units={'energy': 'kcal/mol', 'forces': 'kcal/mol/Angstrom'} or eV."
         )
-    kinds = np.broadcast_to(z.astype(np.int64), pos.shape[:2])
+    numbers = np.broadcast_to(z.astype(np.int64), pos.shape[:2])
     lattice = arrays.pop("lattice", np.zeros((3, 3)))  # sGDML: a lattice vector in each column
     cell, pbc = np.asarray(lattice, dtype=np.float64).T, np.full(3, bool(lattice.any()))
     rows = {name: array for name, array in arrays.items() if array.ndim and len(array) == len(pos)}
     for row in range(len(pos)):
         values = {name: array[row] for name, array in rows.items()}
-        yield Frame(kinds[row], pos[row].astype(np.float64), cell, pbc, values, row, f"row {row}")
+        yield Frame(numbers[row], pos[row].astype(np.float64), cell, pbc, values, row, f"row {row}")

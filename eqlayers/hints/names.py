@@ -1,7 +1,7 @@
-"""Names that people guess: one table of hints, the nearest of known names, and the search in other parts.
+"""Errors for unknown names, with a suggestion: names of other packages, other parts of this one, similar spelling.
 
-Modules answer a wrong name after ``answer_names(__name__)``. The exported names of a part are read from its
-source, so that finding a hint imports nothing but ``e3nn.o3``.
+``answer_names(__name__)`` installs the errors in a module. The exported names of a part are read from its source, so
+that a suggestion imports nothing but ``e3nn.o3``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.errors import UnknownImportError, UnknownNameError
 
-#: Parts whose exported names are searched, the first one that has a name wins.
+#: Modules whose exported names are searched, in this order.
 PARTS = (
     "eqlayers", "eqlayers.nn", "eqlayers.functional", "eqlayers.models", "eqlayers.data", "eqlayers.testing",
     "eqlayers.integrations", "eqlayers.simulate", "eqlayers.train", "eqlayers.sparse",
@@ -30,7 +30,7 @@ _NETWORKS = "eqlayers.models.MACE, eqlayers.models.NequIP or eqlayers.models.Equ
 _FOREIGN = "eqlayers.accelerate(model) for a model of mace-torch, nequip, Allegro or SevenNet"
 _FILE = "eqlayers.accelerate(torch.load(path, weights_only=False)), if you trust the file"
 
-#: Name or call to use -> names of other packages, and other words for it.
+#: Name or call to use -> names in other packages, separated by spaces.
 _NAMES = {
     "eqlayers.Irreps, which describes a torch.Tensor of shape [..., irreps.dim]": "IrrepsArray",
     "eqlayers.Linear": "LinearRS AtomwiseLinear EquivariantLinear",
@@ -77,7 +77,7 @@ _NAMES = {
 }
 HINTS = {name: use for use, names in _NAMES.items() for name in names.split()}
 
-#: Argument of this package, or what to write for it -> what others call the same. The first that is there wins.
+#: Argument of this package, or an expression to write -> its names in other packages. The first match wins.
 ARGUMENTS = {
     "cutoff": "r_max rmax max_r r_c rcut r_cut cutoff_radius radius max_radius",
     "layers": "num_layers n_layers num_interactions n_interactions num_convs num_blocks depth",
@@ -128,7 +128,7 @@ ARGUMENTS = {
 
 
 def nearest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """The name among ``known`` that is spelled nearest; None if none is ``alike``, of 1.
+    """The known name with the most similar spelling; None if no similarity reaches ``alike``, between 0 and 1.
 
     Example:
         >>> nearest("laeyrs", ["layers", "lmax"]), nearest("foo", ["layers"])
@@ -138,7 +138,7 @@ def nearest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
 
 
 def _plain(name: str) -> str:
-    """A name without its style: ``SO3_Linear``, ``so3_linear`` and ``SO3Linear`` are one."""
+    """A name in lower case without underscores, to compare ``SO3_Linear`` and ``SO3Linear``."""
     return name.replace("_", "").lower()
 
 
@@ -151,7 +151,7 @@ def exported(module: str) -> tuple[str, ...]:
         assert spec.origin is not None
         with open(spec.origin, encoding="utf-8") as file:
             tree = ast.parse(file.read())
-    except (AssertionError, ImportError, OSError, SyntaxError, ValueError):  # without sources there are no hints
+    except (AssertionError, ImportError, OSError, SyntaxError, ValueError):  # no suggestions without source files
         return ()
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
@@ -159,23 +159,23 @@ def exported(module: str) -> tuple[str, ...]:
             assert isinstance(node, ast.Assign)
             try:
                 return tuple(ast.literal_eval(node.value))
-            except ValueError:  # put together when it is imported
+            except ValueError:  # `__all__` is computed at import
                 return ()
     return ()
 
 
 @cache
-def _places(module: str = "eqlayers") -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The names to use, by exact name and by name without its style; and the names of a module, by the latter."""
+def _suggestions(module: str = "eqlayers") -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Tables of suggestions: by name, by `_plain` name, and names exported by ``module`` by `_plain` name."""
     exports = {_plain(name): f"{module}.{name}" for name in getattr(sys.modules.get(module), "__all__", ())}
     exact = HINTS | {name: f"{part}.{name}" for part in reversed(PARTS) for name in exported(part)}
     return exact, {_plain(name): use for name, use in exact.items()}, exports
 
 
 def hint(name: str, module: str = "eqlayers") -> str | None:
-    """The right name for a name that a module does not have; None if no name is close.
+    """A suggestion for a name that a module does not have, or None.
 
-    A typing error is answered by the nearest name of the module itself, then by the nearest of all names.
+    Similar spellings are searched in the module itself first.
 
     Example:
         >>> hint("radius_graph"), hint("Sphericalharmonics"), hint("foo")
@@ -183,26 +183,23 @@ def hint(name: str, module: str = "eqlayers") -> str | None:
         >>> hint("TensorProdct", "eqlayers.nn"), hint("radius_grph", "eqlayers.nn")
         ('eqlayers.nn.TensorProduct', 'eqlayers.data.radius_graph')
     """
-    exact, plain, exports = _places(module)
+    exact, plain, exports = _suggestions(module)
     use = exact.get(name)
     if use is None and hasattr(importlib.import_module("e3nn.o3"), name):
         use = f"eqlayers.o3.{name}"
     use = use or plain.get(_plain(name))
     if use is None and isinstance(getattr(importlib.import_module("torch.nn"), name, None), type):
         use = f"torch.nn.{name}, as layers are modules of torch"
-    for places in (exports, plain):
-        close = nearest(_plain(name), places, 0.8) if use is None and len(_plain(name)) >= 5 else None
-        use = use if close is None else places[close]
+    for table in (exports, plain):
+        close = nearest(_plain(name), table, 0.8) if use is None and len(_plain(name)) >= 5 else None
+        use = use if close is None else table[close]
     return use
 
 
 def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exception:
-    """The error for a name that a module does not have, with a hint where there is one.
-
-    In ``from module import name`` it is an ImportError, as Python gives an AttributeError a text of its own there.
-    """
+    """The error for an unknown name, with a suggestion; an ImportError in ``from module import name``."""
     plain = AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules.get(module))
-    if name.startswith("_"):  # Python and its tools ask for these
+    if name.startswith("_"):  # Python and its tools look these up
         return plain
     if _is_submodule(module, name):
         use = f"Import it first: import {module}.{name}."
@@ -211,10 +208,10 @@ def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exce
     else:
         return plain
     text = f"a name of {module} must be one that it has, got {name!r}. {use}"
-    asked_by = "" if frame is None or frame.f_lasti < 0 else dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    if asked_by == "IMPORT_FROM":  # from module import name
+    opcode = "" if frame is None or frame.f_lasti < 0 else dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if opcode == "IMPORT_FROM":  # from module import name
         return UnknownImportError(text, name=module)
-    return UnknownNameError(text, name=name)  # without obj, so that Python adds no guess of its own
+    return UnknownNameError(text, name=name)  # without obj, for which Python would append a suggestion
 
 
 def _is_submodule(module: str, name: str) -> bool:
@@ -223,9 +220,9 @@ def _is_submodule(module: str, name: str) -> bool:
 
 
 def answer_names(module: str) -> None:
-    """Make a module answer a name that it does not have by an error with a hint.
+    """Install ``__getattr__`` in a module, which raises an error with a suggestion for unknown names.
 
-    ``__getattr__`` is set here, as type checkers take a module whose source has one to have every name.
+    It is not in the module's source, as type checkers would assume that every name exists.
 
     Example:
         >>> from eqlayers import nn
@@ -243,7 +240,7 @@ eqlayers.data.radius_graph.
 
 
 class AnswersNames(type):
-    """Type of a class that answers an unknown name as modules do."""
+    """Metaclass whose classes raise an error with a suggestion for unknown attributes."""
 
     def __getattr__(cls, name: str) -> Any:
         raise no_such_name(cls.__name__, name)

@@ -1,4 +1,4 @@
-"""Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
+"""Replace e3nn layers in models of other packages, convert models of MACE and NequIP, and use potentials in ASE."""
 
 from ..hints.names import answer_names
 from .forces import ForceCheck, check_forces

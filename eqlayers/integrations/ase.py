@@ -1,4 +1,4 @@
-"""Potentials in ASE: a calculator, and energies and forces of many structures at once."""
+"""Potentials in ASE: a calculator, and batched predictions for many structures."""
 
 from __future__ import annotations
 
@@ -24,35 +24,31 @@ from ..models.classes import Classes
 from ..models.committee import DEVIATION, committee_files, together
 
 with needs_packages("eqlayers.integrations.ase", "train"):
-    import vesin  # noqa: F401 its neighbour lists are asked for at the first structure
+    import vesin  # noqa: F401 needed at the first structure
     from ase import Atoms
     from ase.calculators.calculator import Calculator as AseCalculator
     from ase.calculators.calculator import PropertyNotImplementedError, all_changes
     from ase.stress import full_3x3_to_voigt_6_stress
 
 _ENERGIES = ("energy", "free_energy", "energies")
-#: Results of a committee that have a deviation and the values of members.
+#: Results of a committee for which deviations and values of members are given.
 _DEVIATING = ("energy", "energies", "forces", "stress")
 _MEMBERS = "{}_members"
-#: Potentials and committees, or their files, as calculators take them.
+#: A potential or committee, or its files.
 Source = Potential | Committee | str | os.PathLike[str] | Sequence[Any]
 
 
 def as_potential(
     potential: Source, dtype: torch.dtype | None = None, device: Any = None, classes: Classes | None = None
 ) -> Potential | Committee:
-    """A potential or a committee in evaluation mode, of a dtype and on a device; the given one stays as it is.
+    """Load or copy a potential or committee in evaluation mode, with a dtype and device; the argument is not changed.
 
     Args:
         potential: A potential, a committee, or a file of a potential (see :func:`eqlayers.models.load_potential`); for
             a committee also a list of potentials or of files, a pattern of files, or the folder that
             ``eqlayers fit --committee`` wrote.
-        dtype, device: None for those that it has; files are put on the CPU.
+        dtype, device: None to keep the potential's; files are loaded on the CPU.
         classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.
-
-    Raises:
-        ConfigError, DataError, DTypeError, DeviceError: A file, dtype or device that cannot be used, or members that
-            disagree.
 
     Example:
         >>> from eqlayers.testing import ToyNetwork
@@ -60,61 +56,61 @@ def as_potential(
         >>> as_potential(trained, torch.float64).dtype, trained.dtype
         (torch.float64, torch.float32)
     """
-    place: Any = "cpu" if device is None else device
+    target: Any = "cpu" if device is None else device
     if isinstance(potential, (str, os.PathLike)):
         single = committee_files(potential) == [Path(potential)]
-        return (load_potential if single else load_committee)(os.fspath(potential), dtype, place, classes)
+        return (load_potential if single else load_committee)(os.fspath(potential), dtype, target, classes)
     result: Any = potential
     if isinstance(result, (list, tuple)):
-        if not any(isinstance(one, torch.nn.Module) for one in result):
-            return load_committee(result, dtype, place, classes)
+        if not any(isinstance(item, torch.nn.Module) for item in result):
+            return load_committee(result, dtype, target, classes)
         result = Committee(result)
     what = "a Potential or the path of one, or a list of several"
     check_type("potential", result, (Potential, Committee), what, "Save it with save_potential.")
-    kind = result.dtype if dtype is None else check_dtype("dtype", dtype)
-    place = result.device if device is None else check_device("device", device)
-    training = any(one.training for one in (result.members if isinstance(result, Committee) else [result]))
-    if not training and kind == result.dtype and place == result.device:
+    dtype = result.dtype if dtype is None else check_dtype("dtype", dtype)
+    target = result.device if device is None else check_device("device", device)
+    training = any(member.training for member in (result.members if isinstance(result, Committee) else [result]))
+    if not training and dtype == result.dtype and target == result.device:
         return result
-    return copy.deepcopy(result).to(device=place, dtype=kind).eval()
+    return copy.deepcopy(result).to(device=target, dtype=dtype).eval()
 
 
 @named_arguments
 class Calculator(AseCalculator):
-    """Energies, forces and stress of a potential, for ASE's dynamics, optimizers and all else that takes a calculator.
+    """ASE calculator of a potential or a committee: energies, forces and stress.
 
-    Open, periodic and partly periodic structures. Energy, energies and forces are in eV and eV/Angstrom; stress is
-    ASE's, ``[6]`` in eV/Angstrom^3 in Voigt's order xx, yy, zz, yz, xz, xy, positive where the structure pulls inwards.
-    Structures without a period, or without three lattice vectors, have no stress. Of a network with these properties,
-    ``results`` have 'dipole' ``[3]`` in e Angstrom and 'polarizability' ``[3, 3]`` in Angstrom^3 as well.
+    Structures may be open, periodic or partly periodic. Energy, energies and forces are in eV and eV/Angstrom; stress
+    is ASE's, ``[6]`` in eV/Angstrom^3 in Voigt's order xx, yy, zz, yz, xz, xy, positive where the structure pulls
+    inwards. Structures without periodic axes, or without three lattice vectors, have no stress. For networks with these
+    properties, ``results`` have 'dipole' ``[3]`` in e Angstrom and 'polarizability' ``[3, 3]`` in Angstrom^3 as well.
 
-    Several potentials are a committee: the results are the means of the members, and ``results`` have besides, in the
-    same units,
+    Several potentials form a committee: results are means over its members, and ``results`` also have, in the same
+    units,
 
     - 'energy_deviation' (float), 'energies_deviation' ``[A]``, 'forces_deviation' ``[A]`` and 'stress_deviation'
       (float): the standard deviations of :class:`eqlayers.models.Committee`, one number for a force or a stress;
-      'dipole_deviation' and 'polarizability_deviation' where there are these properties;
+      also 'dipole_deviation' and 'polarizability_deviation' for these properties;
     - 'energy_members' ``[M]``, 'forces_members' ``[M, A, 3]``, 'stress_members' ``[M, 6]``: the values of each member.
 
     Args:
         potential_or_path: A potential, a file of one, or a committee: a list of potentials or files, a pattern such as
             ``"runs/a*/potential.pt"``, the folder that ``eqlayers fit --committee`` wrote, or a
             :class:`eqlayers.models.Committee`.
-        dtype: Of the network: float64 for vibrations and tight relaxations; None for the dtype of the potential.
-        device: None for the device of the potential; files are put on the CPU.
-        skin: Angstrom by which neighbour lists reach farther. They are made again once an atom moved by half of it, or
-            the cell changed; edges beyond the cutoff are left out of every call, so results do not depend on it.
-        keep_memory: Whether the process is to keep memory that is freed, see :func:`eqlayers.keep_memory`.
-        record: Whether a GPU replays one recorded call, which takes the host's time away; see
-            :class:`eqlayers.models.Recorded`. A small system is then ten times as fast.
+        dtype: Dtype of the network, such as float64 for vibrations and tight relaxations; None for the potential's.
+        device: None for the device of the potential; files are loaded on the CPU.
+        skin: Angstrom added to the cutoff of neighbour lists, which are recomputed when an atom has moved by half of it
+            or the cell has changed. Edges beyond the cutoff are removed in every call, so results do not depend on it.
+        keep_memory: Whether the process keeps freed memory, see :func:`eqlayers.keep_memory`.
+        record: Whether a GPU replays one recorded call, see :class:`eqlayers.models.Recorded`; ten times as fast for a
+            small system.
         classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.
-        **options: Of ASE's calculators, such as ``directory``.
+        **options: Options of ASE's calculators, such as ``directory``.
 
     Raises:
-        ArgumentError: An option that neither this class nor ASE's has.
-        ConfigError, DataError, DTypeError, DeviceError: A file, dtype, device or skin that cannot be used; an empty
-            list, or members that disagree; a recording of a committee, or on another device than a GPU.
-        IndexRangeError: Atoms of a species that the potential does not know.
+        ArgumentError: An option is unknown to this class and to ASE's.
+        ConfigError, DataError, DTypeError, DeviceError: A file, dtype, device or skin is invalid; a list is empty, or
+            its members are incompatible; a committee, or a device other than a GPU, is to be recorded.
+        IndexRangeError: Atoms have a species that the potential does not have.
 
     Example:
         >>> from ase.build import bulk
@@ -168,33 +164,33 @@ class Calculator(AseCalculator):
     def calculate(
         self, atoms: Atoms | None = None, properties: Sequence[str] = ("energy",), system_changes: Any = all_changes
     ) -> None:
-        """Compute what is asked for; with a derivative come all, as they share nearly all work."""
+        """Compute properties; a request for one derivative computes all, which share nearly all work."""
         super().calculate(atoms, properties, system_changes)
         checked = check_atoms(self.atoms, self.potential.species)
-        asked = {name.partition("_deviation")[0].partition("_members")[0] for name in properties}
-        if "stress" in asked and not has_volume(checked):
+        requested = {name.partition("_deviation")[0].partition("_members")[0] for name in properties}
+        if "stress" in requested and not has_volume(checked):
             raise PropertyNotImplementedError(
                 f"stress must be of a periodic structure with three lattice vectors, got pbc {checked.pbc.tolist()} "
-                f"and cell {checked.cell.array.tolist()}. Set both, or do not ask for it."
+                f"and cell {checked.cell.array.tolist()}. Set both, or do not request it."
             )
-        derivatives = not {"forces", "stress"}.isdisjoint(asked)
-        # in place of all results: this may be called directly, with other atoms and fewer properties than before
-        with torch.inference_mode(False):  # in which forces cannot be had
+        derivatives = not {"forces", "stress"}.isdisjoint(requested)
+        # all results are replaced: a direct call may have other atoms and fewer properties than before
+        with torch.inference_mode(False):  # forces need autograd
             neighbors = [self.neighbors(checked)]
             self.results = _evaluate(self.potential, [checked], neighbors, derivatives, self._recorded)[0]
 
     def get_hessian(self, atoms: Atoms, chunk_size: int | None = None) -> NDArray[np.float64]:
-        """Second derivatives of the energy by positions, as ``ase.vibrations.VibrationsData`` takes them.
+        """Second derivatives of the energy by positions, for ``ase.vibrations.VibrationsData``.
 
         Args:
-            atoms: One structure; in a crystal, derivatives count all images of an atom as one.
-            chunk_size: Rows at once, of 3 A; see :meth:`eqlayers.models.Potential.hessian`.
+            atoms: One structure; in a crystal, all images of an atom move together.
+            chunk_size: Number of the 3 A rows computed at once; see :meth:`eqlayers.models.Potential.hessian`.
 
         Returns:
             ``[A, 3, A, 3]`` eV/Angstrom^2.
 
         Raises:
-            ConfigError, DataError, IndexRangeError: A structure that cannot be used.
+            ConfigError, DataError, IndexRangeError: The structure is invalid.
 
         Example:
             >>> from ase.build import molecule
@@ -209,21 +205,21 @@ class Calculator(AseCalculator):
 
 
 def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32) -> Iterator[dict[str, Any]]:
-    """Energies, forces and stress of many structures, some at once.
+    """Predict energies, forces and stress of many structures in batches.
 
     Args:
         potential: A potential or a committee; see :func:`as_potential` for files, other dtypes and devices.
-        structures: Atoms, in a list or as they are read.
-        batch_size: Structures at once.
+        structures: Atoms, as a list or iterator.
+        batch_size: Number of structures in a batch.
 
     Yields:
-        For each structure in its order what :class:`Calculator` calls its results: 'energy' and 'free_energy' (float),
-        'energies' ``[A]``, 'forces' ``[A, 3]``, and 'stress' ``[6]`` where there is one, and 'dipole' and
+        For each structure in order the results of :class:`Calculator`: 'energy' and 'free_energy' (float),
+        'energies' ``[A]``, 'forces' ``[A, 3]``, and 'stress' ``[6]`` if it has a volume, and 'dipole' and
         'polarizability' of networks with these properties, as arrays in float64; for a committee also the deviations
         and the values of the members.
 
     Raises:
-        ConfigError, DataError, IndexRangeError: A structure that cannot be used; the message has its number.
+        ConfigError, DataError, IndexRangeError: A structure is invalid; the message has its number.
 
     Example:
         >>> from ase.build import molecule
@@ -241,7 +237,7 @@ def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32
         for atoms, name in zip(batch, names, strict=True):
             check_atoms(atoms, potential.species, name)
         lists = NeighborLists(potential.cutoff)
-        with torch.inference_mode(False):  # in which forces cannot be had
+        with torch.inference_mode(False):  # forces need autograd
             results = _evaluate(potential, batch, [lists(*named) for named in zip(batch, names, strict=True)])
         yield from results
         start += len(batch)
@@ -254,7 +250,7 @@ def _evaluate(
     derivatives: bool = True,
     recorded: Recorded | None = None,
 ) -> list[dict[str, Any]]:
-    """The results, in ASE's sense, of every structure."""
+    """Compute the results of :class:`Calculator` for each structure of a batch."""
     has_energy, tensors = "energy" in potential.properties, potential.split.tensors
     derivatives = derivatives and has_energy
     energies = ["energy", "energies", *(["forces", "virials"] if derivatives else [])] if has_energy else []
@@ -277,8 +273,8 @@ def _evaluate(
             f"{potential.device}, got {' '.join(str(error).split())[:200] or 'none left'}. Take fewer "
             "structures at once (batch_size, --batch-size), float32, or a device with more memory."
         ) from error
-    exact = [{name: value.detach().double().cpu() for name, value in one.items()} for one in each]
-    members = [_results(one, structures) for one in exact]
+    exact = [{name: value.detach().double().cpu() for name, value in result.items()} for result in each]
+    members = [_results(result, structures) for result in exact]
     if not isinstance(potential, Committee):
         return members[0]
     means = _results(together(exact), structures)
@@ -286,14 +282,14 @@ def _evaluate(
 
 
 def _results(values: dict[str, Tensor], structures: Sequence[Atoms]) -> list[dict[str, Any]]:
-    """Values of a batch as what ASE calls results, of every structure; deviations among them."""
+    """Split outputs of a batch, and their deviations, into results of each structure by ASE's names."""
     sizes = [len(atoms) for atoms in structures]
     of_atoms = [name for name in values if name.partition("_")[0] in ("energies", "forces")]
     rows: dict[str, Any] = values | {name: values[name].split(sizes) for name in of_atoms}
     results = []
     for number, atoms in enumerate(structures):
-        values_of_one = {name: row[number] for name, row in rows.items()}
-        result: dict[str, Any] = {name: t.numpy().copy() if t.ndim else t.item() for name, t in values_of_one.items()}
+        single = {name: row[number] for name, row in rows.items()}
+        result: dict[str, Any] = {name: t.numpy().copy() if t.ndim else t.item() for name, t in single.items()}
         virials, deviation = result.pop("virials", None), result.pop("virials_deviation", None)
         if virials is not None and has_volume(atoms):
             result["stress"] = full_3x3_to_voigt_6_stress(-virials / atoms.get_volume())
@@ -306,6 +302,6 @@ def _results(values: dict[str, Tensor], structures: Sequence[Atoms]) -> list[dic
 
 
 def _of_members(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The values of each member for one structure."""
+    """Results of each member of a committee for one structure, by name with the suffix ``_members``."""
     shared = (name for name in results[0] if name not in ("free_energy", "energies"))
-    return {_MEMBERS.format(name): np.stack([one[name] for one in results]) for name in shared}
+    return {_MEMBERS.format(name): np.stack([result[name] for result in results]) for name in shared}

@@ -1,4 +1,4 @@
-"""`eqlayers convert`: files of MACE and NequIP become potentials of this package, and back."""
+"""The command `eqlayers convert`: convert files of MACE and NequIP to potentials of this package, and back."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ __all__ = ["convert", "run"]
 
 
 def _write_mace(potential: Potential, path: Path) -> None:
+    """Convert a potential to a model of mace-torch and save it."""
     model = to_mace(potential)
     with atomic_write(path) as file:
         torch.save(model, file)
 
 
 class Format(NamedTuple):
-    """A format: endings of files that are read and of those that are written, the two functions, and what it is."""
+    """A file format: endings of readable files, ending of written files, reader, writer, description."""
 
     read_endings: tuple[str, ...]
     written_ending: str
@@ -72,7 +73,7 @@ def convert(
 ) -> Potential:
     """Convert the file of a model.
 
-    Energies, forces and stress stay equal to rounding; what has no counterpart is an error that names it.
+    Energies, forces and stress are equal up to rounding; parts without a counterpart raise an error.
 
     Args:
         source: A potential of this package (``.pt``, ``.ckpt``), a model of mace-torch (``.model``), or a package of
@@ -80,16 +81,16 @@ def convert(
         output: A new file; its ending names the format: ``.pt`` of this package, ``.model`` of mace-torch, ``.ckpt`` of
             nequip.
         head: Name of a head, of a model of mace-torch with several.
-        read_as: Format of the source, 'eqlayers', 'mace' or 'nequip'; None for the one of its ending. A ``.ckpt`` is
-            this package's then.
-        classes: As of :func:`eqlayers.models.load_potential`.
+        read_as: Format of the source, 'eqlayers', 'mace' or 'nequip'; None to infer it from the ending, where ``.ckpt``
+            is this package's.
+        classes: Allowed classes of your own, as of :func:`eqlayers.models.load_potential`.
 
     Returns:
         The potential that was written.
 
     Raises:
-        ConfigError: No such file, an output that is there, an ending that names no format, a package that is not
-            installed, or a part of the model that the other format has not.
+        ConfigError: The source does not exist, the output exists, an ending is unknown, a package is not installed, or
+            the other format does not support a part of the model.
         DataError: The file is damaged.
 
     Example:
@@ -98,14 +99,14 @@ def convert(
             ...
         eqlayers.errors.ConfigError: OUTPUT must end in .pt, .model, .ckpt, got 'my.txt'. ...
     """
-    written = {kind.written_ending: name for name, kind in FORMATS.items()}
+    written = {form.written_ending: name for name, form in FORMATS.items()}
     path = check_output(
         Path(output), "OUTPUT", written, "The ending names the format: eqlayers, mace, nequip.", "Name another."
     )
     name = os.fspath(source)
-    formats = [one for one, kind in FORMATS.items() if name.endswith(kind.read_endings)]
+    formats = [key for key, form in FORMATS.items() if name.endswith(form.read_endings)]
     if read_as is None and not formats:
-        known = ", ".join(dict.fromkeys(ending for kind in FORMATS.values() for ending in kind.read_endings))
+        known = ", ".join(dict.fromkeys(ending for form in FORMATS.values() for ending in form.read_endings))
         raise ConfigError(f"MODEL must end in {known}, got {name!r}. Name its format: --from mace")
     if not Path(name).is_file():
         raise ConfigError(f"MODEL must be a file, got nothing at {name}. Correct the path.")
@@ -125,9 +126,9 @@ def run(args: Sequence[str]) -> int:
     """Run the command.
 
     Returns:
-        0.
+        Exit status 0.
     """
-    about = "\n".join(f"{name:9} {' '.join(kind.read_endings):17} {kind.about}" for name, kind in FORMATS.items())
+    about = "\n".join(f"{name:9} {' '.join(form.read_endings):17} {form.about}" for name, form in FORMATS.items())
     trust = "Files of mace and nequip can run any code when they are read: convert only those that you trust."
     parser = ArgumentParser(
         prog="eqlayers convert",

@@ -1,7 +1,7 @@
-"""Models of mace-torch as potentials of this package, with all their numbers, and back.
+"""Convert models of mace-torch to potentials of this package, and back, with equal predictions.
 
-Both ways go through one list of pairs, :func:`_pairs`: a view of our weights, a view of theirs, and the factor between
-them. What a model has beyond that list is an error that names it, so that nothing is left out silently.
+Both directions use one list, :func:`_pairs`: a view of a weight here, a view of the weight of mace-torch, and the
+factor between them. A parameter of the model that is not in the list raises an error.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from ..models.mace import MACE
 from ..models.mace_blocks import INTERACTIONS, Readout
 
 _MODELS = ("MACE", "ScaleShiftMACE")
-#: Options of MACE that change what is computed and have no counterpart: attribute, its usual value, what it is.
+#: Unsupported options of MACE: attribute, supported value, description of other values.
 _OPTIONS = (
-    ("edge_irreps", None, "features of edges with irreps of their own"),
+    ("edge_irreps", None, "edge features with separate irreps"),
     ("apply_cutoff", True, "radial functions without envelope"),
     ("use_so3", False, "harmonics without parity"),
-    ("use_agnostic_product", False, "products that do not see species"),
+    ("use_agnostic_product", False, "products that do not depend on species"),
     ("use_last_readout_only", False, "a read-out of the last layer alone"),
 )
 _TRANSFORMS = {"NoneType": None, "AgnesiTransform": "agnesi"}
 
 
 def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None) -> Potential:
-    """A MACE or ScaleShiftMACE of mace-torch as a potential of this package.
+    """Convert a MACE or ScaleShiftMACE of mace-torch to a potential of this package.
 
-    Hyperparameters and weights are read from the module itself; energies, forces and stress are equal to rounding.
-    Where MACE has rounded its Bessel frequencies to float32, ours are exact.
+    Hyperparameters and weights are read from the module; energies, forces and stress are equal up to rounding. Bessel
+    frequencies are exact here and rounded to float32 in MACE.
 
     Args:
-        model: The module, or the file that ``torch.save`` made of it. Such a file can run any code: load only those
-            that you trust.
-        head: Which head of a model with several; None where there is one.
+        model: The module, or a file of it by ``torch.save``. Such a file can run any code: load only files that you
+            trust.
+        head: Name of a head; None if the model has only one.
 
     Returns:
         The potential, in evaluation mode, with the dtype and on the device of the model.
 
     Raises:
-        ConfigError: No such model, no such head, or a part that has no counterpart here; the message names it.
+        ConfigError: The model or head does not exist, or a part of the model is not supported; the message names it.
 
     Example:
         >>> from_mace(torch.nn.Linear(1, 1))
@@ -84,38 +84,38 @@ def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None
             read |= {p.untyped_storage().data_ptr() for p in reference.parameters()}
         for block, reference in zip(network.messages, theirs.interactions, strict=True):
             block.get_buffer("mean_neighbors").fill_(float(reference.avg_num_neighbors))
-    left = [n for n, p in theirs.named_parameters() if p.numel() and p.untyped_storage().data_ptr() not in read]
-    if left:
+    unread = [n for n, p in theirs.named_parameters() if p.numel() and p.untyped_storage().data_ptr() not in read]
+    if unread:
         raise ConfigError(
-            f"model must hold only what {MACE.__name__} has here, got also {', '.join(left)}. Leave it to MACE."
+            f"model must hold only what {MACE.__name__} has here, got also {', '.join(unread)}. Leave it to MACE."
         )
     return potential
 
 
 def to_mace(potential: Potential) -> nn.Module:
-    """A potential with the network :class:`eqlayers.models.MACE` as a ``ScaleShiftMACE`` of mace-torch.
+    """Convert a potential with the network :class:`eqlayers.models.MACE` to a ``ScaleShiftMACE`` of mace-torch.
 
     Args:
-        potential: With one scale for all species, and a repulsion that is :class:`eqlayers.nn.ZBL` or none.
+        potential: A potential with one scale for all species, and with :class:`eqlayers.nn.ZBL` or no repulsion.
 
     Returns:
         The module, in evaluation mode, with the dtype and on the device of the potential. Its atomic energies are the
-        shifts, less what the network gives lone atoms where the potential subtracts that.
+        result of :meth:`eqlayers.models.Potential.shifts_of_network`.
 
     Raises:
-        ConfigError: MACE cannot compute it, or mace-torch is not installed.
+        ConfigError: MACE does not support the potential, or mace-torch is not installed.
     """
     check_type("potential", potential, Potential, "a Potential of a MACE network", "Use from_mace to get one.")
     potential = without_tables(potential)
     network, repulsion = potential.network, potential.repulsion
     if not isinstance(network, MACE):
         raise ConfigError(f"potential.network must be eqlayers.models.MACE, got {got(network)}. Others stay here.")
-    scale = _one_for_mace("scale of all species", potential.scales.tolist())
+    scale = _single("scale of all species", potential.scales.tolist())
     if repulsion is not None and not isinstance(repulsion, ZBL):
         raise ConfigError(f"potential.repulsion must be eqlayers.nn.ZBL or None, got {got(repulsion)}. Leave it out.")
     if repulsion is not None:
-        _one_for_mace("factor of the repulsion and scale of the energy", [float(repulsion.factor), scale])
-        _one_for_mace("power of all envelopes", [repulsion.envelope.p, network.options["cutoff_p"]])
+        _single("factor of the repulsion and scale of the energy", [float(repulsion.factor), scale])
+        _single("power of all envelopes", [repulsion.envelope.p, network.options["cutoff_p"]])
     first, *others = network.interactions
     like, last = network.embedding, network.readouts[-1]
     assert isinstance(last, Readout)
@@ -125,7 +125,7 @@ def to_mace(potential: Potential) -> nn.Module:
         num_bessel=network.options["num_basis"],
         num_polynomial_cutoff=network.options["cutoff_p"],
         max_ell=network.irreps_sh.lmax,
-        interaction_cls=_one_for_mace("interaction behind the first", others or [first]),
+        interaction_cls=_single("interaction behind the first", others or [first]),
         interaction_cls_first=first,
         num_interactions=len(network.interactions),
         num_elements=len(network.species),
@@ -156,11 +156,11 @@ def to_mace(potential: Potential) -> nn.Module:
 
 
 def load_model(path: Any) -> nn.Module:
-    """The module in a whole file of mace-torch, whose code runs."""
+    """Load a module from a file of mace-torch, which can run any code."""
     name = check_path("model", path, "a module of mace-torch, or its file")
     try:
         with open(name, "rb") as file:
-            if is_zipfile(file):  # torch before 1.6 wrote others
+            if is_zipfile(file):  # files of torch before 1.6 are no archives
                 check_whole(file)
             module = torch.load(file, map_location="cpu", weights_only=False)
     except BadZipFile as error:
@@ -174,6 +174,7 @@ def load_model(path: Any) -> nn.Module:
 
 
 def _repulsion(theirs: Any, scale: float) -> ZBL:
+    """A ZBL with the constants of MACE's pair repulsion."""
     pairs = theirs.pair_repulsion_fn
     repulsion = ZBL(int(pairs.p), scale, float(pairs.a_exp), float(pairs.a_prefactor))
     repulsion.radii[1:] = pairs.covalent_radii.detach()[1:119]
@@ -181,6 +182,7 @@ def _repulsion(theirs: Any, scale: float) -> ZBL:
 
 
 def _write_constants(ours: ZBL, theirs: Any) -> None:
+    """Copy the constants of a ZBL to MACE's pair repulsion."""
     exponent, prefactor = ours.screening.tolist()
     theirs.a_exp.fill_(exponent)
     theirs.a_prefactor.fill_(prefactor)
@@ -188,7 +190,7 @@ def _write_constants(ours: ZBL, theirs: Any) -> None:
 
 
 def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """Views of our weights, views of theirs of the same shape, and the factor by which theirs are multiplied."""
+    """Yield (weight here, weight of MACE as a view of equal shape, factor) with here = factor * MACE."""
     yield network.embedding, theirs.node_embedding.linear.weight.view_as(network.embedding), 1.0
     transform = getattr(theirs.radial_embedding, "distance_transform", None)
     if network.transform is not None:
@@ -220,7 +222,7 @@ def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tenso
 
 
 def _by_species(ours: SpeciesLinear, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """MACE's weights have species between the copies, path by path, and are divided by the root of their number."""
+    """Yield pairs as :func:`_pairs` by path; MACE's axis of species is between copies, and 1/sqrt(species) a factor."""
     species, start = ours.weight.shape[0], 0
     for path in ours.linear.instructions:
         size = path.path_shape[0] * path.path_shape[1]
@@ -230,7 +232,7 @@ def _by_species(ours: SpeciesLinear, weight: Tensor) -> Iterator[tuple[Tensor, T
 
 
 def _layers(network: Any, theirs: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
-    """Layers whose state dicts fit each other: they hold signs and bases, which depend on the version of e3nn."""
+    """Yield layers with compatible state dicts, which also have signs and bases that depend on the version of e3nn."""
     for ours, block in zip(network.messages, theirs.interactions, strict=True):
         yield ours.product, block.conv_tp
     for ours, block in zip(network.products, theirs.products, strict=True):
@@ -238,25 +240,27 @@ def _layers(network: Any, theirs: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
 
 
 def _load(layer: nn.Module, state: dict[str, Tensor], name: str) -> None:
+    """Load a state dict, with a ConfigError if it does not fit."""
     try:
         layer.load_state_dict(state)
     except (RuntimeError, EqlayersError) as error:
         raise ConfigError(f"{name} must hold weights of a known form, got others: {error}") from error
 
 
-def _one_for_mace(what: str, values: list[Any]) -> Any:
+def _single(what: str, values: list[Any]) -> Any:
+    """The common value of a list; raises if values differ."""
     if len(set(values)) > 1:
         raise ConfigError(f"{what} must be one number or name for MACE, got {values}. Make them equal.")
     return values[0]
 
 
 def _built(dtype: torch.dtype, **options: Any) -> Any:
-    """A module of mace-torch, which takes its dtype from torch's default."""
+    """Build a ScaleShiftMACE in a dtype, which mace-torch takes from torch's default."""
     try:
         from mace import modules
     except ImportError as error:
         raise ConfigError(
-            f"mace-torch must be installed, got {error}. Install it in an environment of its own."
+            f"mace-torch must be installed, got {error}. Install it in a separate environment."
         ) from error
     for name in ("interaction_cls", "interaction_cls_first"):
         options[name] = modules.interaction_classes[options[name]]
@@ -271,17 +275,17 @@ def _built(dtype: torch.dtype, **options: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's advice on how MACE and e3nn 0.4 annotate and copy is not for the user."""
+    """Suppress warnings of torch about the code of MACE and e3nn 0.4."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-# ---- hyperparameters of modules of MACE, and parts without a counterpart here ----------------------------------------
+# ---- hyperparameters of modules of MACE, and unsupported parts ------------------------------------------------------
 
 
 def _check_convertible(theirs: Any, head: str | None) -> int:
-    """The number of the head of a model that can be converted."""
+    """Check that a model is supported; return the index of the head."""
     if type(theirs).__name__ not in _MODELS or not hasattr(theirs, "interactions"):
         raise ConfigError(
             f"model must be a {' or '.join(_MODELS)} of mace-torch, got {got(theirs)}. Others stay there."
@@ -291,29 +295,29 @@ def _check_convertible(theirs: Any, head: str | None) -> int:
             raise ConfigError(
                 f"model.{name} must be {usual}, got {got(getattr(theirs, name))}: {what}. Leave it to MACE."
             )
-    _check_kinds(theirs)
+    _check_parts(theirs)
     heads = heads_of(theirs)
     return heads.index(check_head(heads, head))
 
 
 def heads_of(theirs: Any) -> list[str]:
-    """Names of the heads; models of older files have one without a name."""
+    """Names of the heads of a model; 'Default' for older models without names."""
     return list(getattr(theirs, "heads", None) or ["Default"])
 
 
 def check_head(heads: list[str], head: str | None) -> str:
-    """One of the heads; None names the only one."""
+    """Check the name of a head; None selects the only one."""
     if head is None and len(heads) > 1:
         raise ConfigError(f"head must be named for a model with several, {', '.join(heads)}, got None. Name one.")
     return heads[0] if head is None else check_choice("head", head, heads)
 
 
-def _check_kinds(theirs: Any) -> None:
-    """Parts that come in several kinds."""
+def _check_parts(theirs: Any) -> None:
+    """Raise unless the classes of all parts are supported."""
     layers = len(theirs.interactions)
     radial = theirs.radial_embedding
     last = "NonLinearReadoutBlock" if layers > 1 else "LinearReadoutBlock"
-    kinds: list[tuple[str, Any, Any]] = [
+    parts: list[tuple[str, Any, Any]] = [
         ("radial_embedding.bessel_fn", radial.bessel_fn, ("BesselBasis",)),
         ("radial_embedding.distance_transform", getattr(radial, "distance_transform", None), _TRANSFORMS),
         *((f"interactions.{i}", block, INTERACTIONS) for i, block in enumerate(theirs.interactions)),
@@ -321,10 +325,10 @@ def _check_kinds(theirs: Any) -> None:
             (f"interactions.{i}.conv_tp_weights", b.conv_tp_weights, ("FullyConnectedNet",))
             for i, b in enumerate(theirs.interactions)
         ),
-        *((f"readouts.{i}", one, ("LinearReadoutBlock",)) for i, one in enumerate(theirs.readouts[:-1])),
+        *((f"readouts.{i}", block, ("LinearReadoutBlock",)) for i, block in enumerate(theirs.readouts[:-1])),
         ("readouts.last", theirs.readouts[-1], (last,)),
     ]
-    for name, part, known in kinds:
+    for name, part, known in parts:
         if type(part).__name__ not in known:
             raise ConfigError(
                 f"model.{name} must be {' or '.join(known)}, got {type(part).__name__}. Leave it to MACE."
@@ -344,7 +348,7 @@ def _check_kinds(theirs: Any) -> None:
 
 
 def _scale_and_shift(theirs: Any, head: int) -> tuple[float, float]:
-    """Scale and shift of one head; 1 and 0 for a model without."""
+    """Scale and shift of one head; 1 and 0 for a model without them."""
     block = getattr(theirs, "scale_shift", None)
     if block is None:
         return 1.0, 0.0
@@ -353,7 +357,7 @@ def _scale_and_shift(theirs: Any, head: int) -> tuple[float, float]:
 
 
 def _network_of(theirs: Any) -> MACE:
-    """A network with the hyperparameters of a model, and weights of its own."""
+    """A network with the hyperparameters of a model of mace-torch, and initial weights."""
     radial, last = theirs.radial_embedding, theirs.readouts[-1]
     heads = len(heads_of(theirs))
     cutoff, count = float(theirs.r_max), radial.bessel_fn.bessel_weights.numel()

@@ -1,4 +1,4 @@
-"""Networks of the package nequip become this package's, and back, with equal energies and forces."""
+"""Convert models of the package nequip to potentials of this package, and back, with equal energies and forces."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _STAYS = "Others stay here."
 
 
 def from_nequip(model: nn.Module) -> Potential:
-    r"""A potential with the weights of a ``NequIPGNNModel`` of the package nequip.
+    r"""Convert a ``NequIPGNNModel`` of the package nequip to a potential.
 
-    What the two write differently is put into weights: nequip's vectors point from receivers to senders, which is a
-    sign of odd harmonics; its self-connection multiplies by the embedding of the species, which is a matrix for each;
-    the factors of its Bessel functions and activations go into the maps behind them.
+    Differences of convention are absorbed in weights: nequip's vectors point from receivers to senders, a sign of odd
+    harmonics; its self-connection multiplies by the embedding of the species, a matrix for each species; factors of its
+    Bessel functions and activations are moved to the next linear maps.
 
     Args:
-        model: As built, or loaded from a checkpoint, by nequip.
+        model: A model built by nequip, or loaded from a checkpoint.
 
     Returns:
         A :class:`Potential` of a :class:`NequIP` in the dtype of the model.
 
     Raises:
-        ConfigError: The model has a part that :class:`NequIP` has not.
+        ConfigError: The model has a part that :class:`NequIP` does not support.
     """
-    from ase.data import atomic_numbers  # which comes with nequip
+    from ase.data import atomic_numbers  # a dependency of nequip
 
     core = _core(check_type("model", model, nn.Module, "a model of nequip", "Build or load it by nequip."))
     layers = [core[f"layer{n}_convnet"] for n in range(sum(name.startswith("layer") for name in core))]
@@ -87,15 +87,18 @@ def from_nequip(model: nn.Module) -> Potential:
     with torch.no_grad():
         types = core["type_embed"].embed_module.weight
         network.embedding.weight.copy_(types)
-        before: dict[Any, float] = {}  # by irrep: what the activations of the step before are larger by
+        before: dict[Any, float] = {}  # irrep -> factor of the previous step's activation
         for step, layer in zip(network.steps, layers, strict=True):
             _copy_step(step, layer, types, before, cutoff)
             before = _factors(layer.equivariant_nonlin)
         network.read.weight.copy_(readout[0].weight.flatten() * before.get(o3.Irrep("0e"), 1.0))
-    ends = core["per_type_energy_scale_shift"]
+    scale_shift = core["per_type_energy_scale_shift"]
     numbers = [
         values.detach().double().flatten().expand(len(species)).tolist() if has else [default] * len(species)
-        for has, values, default in ((ends.has_scales, ends.scales, 1.0), (ends.has_shifts, ends.shifts, 0.0))
+        for has, values, default in (
+            (scale_shift.has_scales, scale_shift.scales, 1.0),
+            (scale_shift.has_shifts, scale_shift.shifts, 0.0),
+        )
     ]
     scales, shifts = (dict(zip(species, values, strict=True)) for values in numbers)
     if min(scales.values()) <= 0:
@@ -104,13 +107,13 @@ def from_nequip(model: nn.Module) -> Potential:
 
 
 def load_nequip(path: str) -> Potential:
-    """The potential of a checkpoint or of a package of nequip; such a file can run any code when it is read."""
+    """Load a potential from a checkpoint or package of nequip, a file that can run any code."""
     with _nequip("nequip.model.saved_models.load_saved_model") as load:
         try:
             with open(path, "rb") as file:
                 check_whole(file)
             model = load(path)
-        except Exception as error:  # of nequip, Lightning, torch.package and pickle
+        except Exception as error:  # errors of nequip, Lightning, torch.package and pickle
             raise ConfigError(
                 f"MODEL must be a checkpoint or a package of nequip, got {path}: {type(error).__name__}: {error}. "
                 "Name the file that nequip wrote."
@@ -119,30 +122,30 @@ def load_nequip(path: str) -> Potential:
 
 
 def to_nequip(potential: Potential) -> nn.Module:
-    """A ``GraphModel`` of the package nequip with the weights of a potential; the inverse of :func:`from_nequip`.
+    """Convert a potential to a ``GraphModel`` of the package nequip; the inverse of :func:`from_nequip`.
 
     Args:
-        potential: Of a :class:`eqlayers.models.NequIP` that predicts energies, without repulsion.
+        potential: A potential of a :class:`eqlayers.models.NequIP` that predicts energies, without repulsion.
 
     Returns:
         The module, in evaluation mode, with the dtype of the potential, on the CPU. Its types are named after elements.
 
     Raises:
-        ConfigError: nequip cannot compute it, or is not installed.
+        ConfigError: nequip does not support the potential, or is not installed.
     """
     check_type("potential", potential, Potential, "a Potential of a NequIP network", "Use from_nequip to get one.")
     network = potential.network
     if not isinstance(network, NequIP):
         raise ConfigError(f"potential.network must be eqlayers.models.NequIP, got {got(network)}. {_STAYS}")
-    _one("repulsion", potential.repulsion, potential.repulsion is None, "None")
-    _one("properties", ", ".join(network.properties), network.properties == ("energy",), "energy")
+    _require("repulsion", potential.repulsion, potential.repulsion is None, "None")
+    _require("properties", ", ".join(network.properties), network.properties == ("energy",), "energy")
     options, types = network.options, network.embedding.weight.detach().cpu()
     enough = types.shape[1] >= len(types) and int(torch.linalg.matrix_rank(types.double())) == len(types)
-    _one("embedding", f"{list(types.shape)}", enough, "independent rows, at least as many columns as species")
+    _require("embedding", f"{list(types.shape)}", enough, "independent rows, at least as many columns as species")
     widths = list(options["radial_hidden"])
-    _one("radial_hidden", widths, len(set(widths)) < 2, "layers of one width")
+    _require("radial_hidden", widths, len(set(widths)) < 2, "layers of one width")
     with _nequip("nequip.model.FullNequIPGNNModel") as build, torch.random.fork_rng(devices=[]):
-        model: nn.Module = build(**_settings(potential)).eval()  # weights are drawn and written over
+        model: nn.Module = build(**_settings(potential)).eval()  # initial weights are overwritten
     core = _core(model)
     with torch.no_grad():
         core["type_embed"].embed_module.weight.copy_(types)
@@ -161,14 +164,14 @@ def write_nequip(potential: Potential, path: Path) -> None:
     model = to_nequip(potential)
     network: Any = potential.network
     means = [float(step.get_buffer("mean_neighbors")) for step in network.steps]
-    _one("mean_neighbors", means, len(set(means)) == 1, "the same in all steps")  # no weights have it
-    with _nequip("nequip.train.NequIPLightningModule") as kind, torch.random.fork_rng(devices=[]):
+    _require("mean_neighbors", means, len(set(means)) == 1, "the same in all steps")  # it is no weight of nequip
+    with _nequip("nequip.train.NequIPLightningModule") as module_class, torch.random.fork_rng(devices=[]):
         from nequip.utils import get_current_code_versions
 
         settings = {"_target_": "nequip.model.FullNequIPGNNModel", **_settings(potential)}
         training = {"_target_": "nequip.train.NequIPLightningModule", "model": settings}
         facts = {"versions": get_current_code_versions(verbose=False), "training_module": training}
-        module = kind(settings, {"train": 1, "val": 0, "test": 0, "predict": 0}, info_dict=facts)
+        module = module_class(settings, {"train": 1, "val": 0, "test": 0, "predict": 0}, info_dict=facts)
     (inner,) = module.model.values()
     inner.load_state_dict(model.state_dict())
     checkpoint = {
@@ -180,9 +183,10 @@ def write_nequip(potential: Potential, path: Path) -> None:
         torch.save(checkpoint, file)
 
 
-def _one(what: str, came: Any, fits: bool, needed: str) -> None:
-    if not fits:
-        raise ConfigError(f"{what} of the potential must be {needed} for nequip, got {came}. {_STAYS}")
+def _require(what: str, value: Any, supported: bool, needed: str) -> None:
+    """Raise unless a part of a potential is supported by nequip."""
+    if not supported:
+        raise ConfigError(f"{what} of the potential must be {needed} for nequip, got {value}. {_STAYS}")
 
 
 def _settings(potential: Potential) -> dict[str, Any]:
@@ -191,7 +195,7 @@ def _settings(potential: Potential) -> dict[str, Any]:
     options, widths = network.options, list(network.options["radial_hidden"])
     names = [SYMBOLS[z - 1] for z in network.species]
     per_type = {"scales": potential.scales.tolist(), "shifts": potential.shifts.tolist()}
-    # irreps that cannot arise are left out by both
+    # both packages leave out irreps that no path reaches
     hidden = [options["hidden"]] * (options["layers"] - 1)
     scalars = str(even_scalars(o3.Irreps(options["hidden"])))
     return {
@@ -213,7 +217,7 @@ def _settings(potential: Potential) -> dict[str, Any]:
 
 @contextmanager
 def _nequip(name: str) -> Iterator[Any]:
-    """An object of nequip by its path; building by nequip changes torch's default dtype, which is put back."""
+    """Import an object of nequip by its path; restore torch's default dtype, which nequip changes, afterwards."""
     before = torch.get_default_dtype()
     try:
         from nequip.utils.global_state import set_global_state
@@ -229,28 +233,30 @@ def _nequip(name: str) -> Iterator[Any]:
         torch.set_default_dtype(before)
 
 
-def _refuse(what: str, came: str) -> None:
-    raise ConfigError(f"the model must have {what}, got {came}. {_FIX}")
+def _refuse(what: str, received: str) -> None:
+    """Raise the error of an unsupported model of nequip."""
+    raise ConfigError(f"the model must have {what}, got {received}. {_FIX}")
 
 
 def _core(model: nn.Module) -> dict[str, Any]:
-    """The modules of the network by nequip's names."""
-    wanted = [*("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")]
-    wanted += ["per_atom_energy_readout", "per_type_energy_scale_shift"]
-    core = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in wanted)), None)
+    """Submodules of a NequIPGNNModel by name; raises if one is missing or unknown."""
+    required = [*("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")]
+    required += ["per_atom_energy_readout", "per_type_energy_scale_shift"]
+    core = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in required)), None)
     if core is None:
         _refuse("the parts of a NequIPGNNModel", type(model).__name__)
     children = dict(core.named_children()) if core is not None else {}
-    known = {*wanted, "total_energy_sum", *(name for name in children if name.startswith("layer"))}
+    known = {*required, "total_energy_sum", *(name for name in children if name.startswith("layer"))}
     if set(children) - known:
         _refuse("no further parts", ", ".join(sorted(set(children) - known)))
     return children
 
 
 def _check_layer(layer: Any, first: bool) -> None:
-    kind = type(layer.equivariant_nonlin).__name__
-    if kind != "Gate":
-        _refuse("gates", kind)
+    """Raise unless a step of a model of nequip is supported."""
+    name = type(layer.equivariant_nonlin).__name__
+    if name != "Gate":
+        _refuse("gates", name)
     if layer.resnet:
         _refuse("no residual connections", "a layer with one")
     if (layer.conv.sc is None) != first:
@@ -260,11 +266,12 @@ def _check_layer(layer: Any, first: bool) -> None:
 
 
 def _matrices(mlp: Any) -> list[Any]:
+    """Linear layers of a multilayer perceptron of nequip."""
     return [module for module in mlp.modules() if hasattr(module, "alpha") and hasattr(module, "weight")]
 
 
 def _factors(gate: Any) -> dict[Any, float]:
-    """Factors by irrep of a gate's output: e3nn's factor of the activation over the exact one of this package."""
+    """Irrep of a gate's output -> ratio of e3nn's normalisation factor of its activation to the exact one."""
 
     def ratio(act: Any, name: str) -> float:
         return float(getattr(act, "cst", 1.0)) * second_moment(name) ** 0.5
@@ -280,9 +287,8 @@ def _factors(gate: Any) -> dict[Any, float]:
 def _copy_step(
     step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float, back: bool = False
 ) -> None:
-    """Copy the weights of one step from nequip's, or back into them."""
+    """Copy the weights of one step from nequip, or to nequip with ``back``."""
     conv, width = layer.conv, types.shape[1]
-    # the same for every copy of an irrep, so a number for each irrep is enough
     factor = {ir: before.get(ir, 1.0) for _, ir in step.irreps_in}
     columns = _columns(step.gate, layer.equivariant_nonlin)
     up, down = _blocks(conv.linear_1), _blocks(conv.linear_2)
@@ -321,9 +327,9 @@ def _copy_step(
 
 
 def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
-    """The matrices of nequip's radial network, and by what ours are larger, in the last one column by column."""
+    """Linear layers of nequip's radial network, with the factors of weights here, by column in the last layer."""
     matrices, exact = _matrices(conv.edge_mlp), second_moment("silu") ** 0.5
-    # from the receiver to the sender: odd harmonics change their sign
+    # vectors of opposite direction: odd harmonics change sign
     signs = [
         (-1.0) ** step.product.irreps_in2[p.i_in2].ir.l
         for p in step.product.instructions
@@ -338,7 +344,7 @@ def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
 
 
 def _blocks(linear: Any) -> dict[Any, Tensor]:
-    """The matrix ``[mul_in, mul_out]`` by irrep, of a linear map in which each occurs once."""
+    """Irrep -> matrix ``[mul_in, mul_out]`` of a linear map of e3nn in which each irrep occurs once."""
     return {
         linear.irreps_in[ins.i_in].ir: view
         for ins, view in zip(linear.instructions, linear.weight_views(), strict=True)
@@ -346,7 +352,7 @@ def _blocks(linear: Any) -> dict[Any, Tensor]:
 
 
 def _columns(mine: Any, theirs: Any) -> list[tuple[Any, slice]]:
-    """Irrep and columns of nequip's matrix for each group before the gate; nequip has scalars before gates."""
+    """Irrep and columns in nequip's matrix, in which scalars precede gates, of each group of a gate's input."""
     scalars = {ir: mul for mul, ir in theirs.irreps_scalars}
     even = scalars.get(o3.Irrep("0e"), 0)
     gated = sum(mul for mul, _ in theirs.irreps_gates) > 0
@@ -355,7 +361,7 @@ def _columns(mine: Any, theirs: Any) -> list[tuple[Any, slice]]:
 
 
 def _views(linear: Any, weight: Tensor) -> list[Tensor]:
-    """The matrix of each path of a linear map."""
+    """Views of a flat weight as the matrix of each path of a linear map."""
     shapes = [path.path_shape for path in linear.instructions]
     parts = weight.flatten().split([math.prod(shape) for shape in shapes])
     return [part.view(*shape) for part, shape in zip(parts, shapes, strict=True)]
@@ -364,13 +370,10 @@ def _views(linear: Any, weight: Tensor) -> list[Tensor]:
 def _before_gate(
     linear: Any, weight: Tensor, columns: list[tuple[Any, slice]], blocks: dict[Any, Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The matrix of each path of a map before the gate, and its part of the block of its irrep.
-
-    Paths of one irrep share the rows of its block in order.
-    """
+    """Yield each path's matrix and its part of nequip's block; paths of an irrep take consecutive rows."""
     used: dict[int, int] = {}
     for path, view in zip(linear.instructions, _views(linear, weight), strict=True):
-        ir, places = columns[path.i_out]
+        ir, selected = columns[path.i_out]
         start = used.get(path.i_out, 0)
         used[path.i_out] = start + len(view)
-        yield view, blocks[ir][start : used[path.i_out], places]
+        yield view, blocks[ir][start : used[path.i_out], selected]

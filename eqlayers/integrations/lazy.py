@@ -1,9 +1,8 @@
-"""Lazy rows: gather, product and sum as one call, in forwards that were written without one.
+"""Lazy tensors that fuse gather, product and scatter of an unmodified forward into one convolution.
 
-While such a forward runs, rows that it takes of a tensor are lazy: `x[src]` holds x and src, and gathers when it is
-read. A product of lazy rows returns lazy messages, and where these are added up by receivers, all three are one
-convolution. A lazy tensor that is used in any other way is computed first, and stays computed, so that every forward
-gives what it gave.
+While a forward runs, `x[src]` returns a lazy tensor, which stores x and src and gathers at its first use. An
+accelerated product of lazy rows returns lazy messages; their sum by receivers calls the convolution. Any other use
+computes the lazy tensor first, and keeps the values, so that results do not change.
 """
 
 from __future__ import annotations
@@ -29,35 +28,35 @@ CURE = "Accelerate the model with targets that leave out 'convolution'."
 
 
 class Fused(Protocol):
-    """A product that is a convolution as well."""
+    """A product that can also be computed as a convolution."""
 
     irreps_out: Any
 
     def rows(self, x: Tensor, y: Tensor, weight: Any) -> Tensor:
-        """``[E, in1.dim]``, ``[E, in2.dim]`` and weights to ``[E, out.dim]``."""
+        """Product: ``[E, in1.dim]``, ``[E, in2.dim]`` and weights to ``[E, out.dim]``."""
         ...
 
     def sums(self, x: Tensor, y: Tensor, weight: Any, src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
-        """``[N, in1.dim]``, ``[E, in2.dim]``, weights and ends ``[E]`` to ``[num_nodes, out.dim]``."""
+        """Convolution: ``[N, in1.dim]``, ``[E, in2.dim]``, weights, senders, receivers to ``[num_nodes, out.dim]``."""
         ...
 
 
 class LazyRows(Tensor):
-    """Numbers ``[E, columns]`` that are computed at their first use, and kept.
+    """A tensor ``x[index]`` of shape ``[E, columns]`` that is computed at its first use, and kept.
 
     Args:
-        x: What they are made of, which says their dtype and device.
-        index: ``[E]``, the rows of it.
+        x: Tensor that rows are gathered from, of the same dtype and device.
+        index: ``[E]``, row numbers.
         columns: Number of columns.
-        others: Further tensors that they are made of.
+        others: Further tensors that the values of subclasses depend on.
 
     Attributes:
-        tracked: Whether gradients were tracked where they were taken; they are computed in the same way.
+        tracked: Whether gradients were enabled at creation; values are computed in the same mode.
     """
 
     @staticmethod
     def __new__(cls, x: Tensor, index: Tensor, columns: int, *others: Tensor) -> LazyRows:
-        """Make a tensor with shape, dtype and device, and no memory."""
+        """Create a tensor of the shape, dtype and device, without storage."""
         return tensor_without_numbers(cls, (len(index), columns), x)
 
     def __init__(self, x: Tensor, index: Tensor, columns: int, *others: Tensor) -> None:
@@ -66,45 +65,46 @@ class LazyRows(Tensor):
         self._source_versions = _versions(self._sources)
         self._computed: Tensor | None = None
         self._computed_version: tuple[int, ...] = ()
-        #: Weak references to itself and to lazy tensors made of it: all that a forward may leave behind.
-        self.known: list[weakref.ref[LazyRows]] = [weakref.ref(self)]
+        #: Weak references to this tensor and to lazy messages that depend on it.
+        self.dependents: list[weakref.ref[LazyRows]] = [weakref.ref(self)]
 
     @property
     def is_computed(self) -> bool:
-        """Whether the numbers were used, so that they may have been changed or their gradient may be read."""
+        """Whether the values were computed, so that other code may hold or change them."""
         return self._computed is not None
 
     def computed(self) -> Tensor:
-        """The numbers, made at the first call; an error where tensors that they are made of were changed since."""
+        """The values, computed at the first call; raises if a source tensor was changed in place."""
         if self.tracked and not torch.is_grad_enabled() and _inside_function():
             raise ConfigError(f"rows that a forward gathers must not go to an autograd function, got some. {CURE}")
         if self._computed is None:
             self.check()
             with torch.set_grad_enabled(self.tracked):
-                self._computed = self._make()
+                self._computed = self._compute()
             self._computed_version = _versions((self._computed,))
         return self._computed
 
     def check(self) -> None:
-        """Raise if what the numbers are made of was changed."""
+        """Raise if a source tensor was changed in place since creation."""
         if _versions(self._sources) != self._source_versions:
             raise ConfigError(
                 "a forward must not change features or edges in place between the gather and the sum, got one that "
                 f"does. {CURE}"
             )
 
-    def _make(self) -> Tensor:
-        rows: Tensor = torch.ops.aten.index.Tensor(self.x, [self.taken])  # not lazy, as x[index] would be
+    def _compute(self) -> Tensor:
+        """Gather the rows."""
+        rows: Tensor = torch.ops.aten.index.Tensor(self.x, [self.taken])  # x[index] would be lazy again
         return rows
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Shape and sums are known without the numbers; all else gets them."""
+        """Answer shape queries and sums without values; compute the values for any other function."""
         kwargs, name = kwargs or {}, str(getattr(function, "__name__", None) or getattr(function, "name", ""))
-        if function in _WITHOUT_NUMBERS:
+        if function in _QUERIES:
             with as_base_tensors():
                 return function(*args, **kwargs)
-        if name.startswith("new_") and isinstance(args[0], LazyRows):  # takes dtype and device from it
+        if name.startswith("new_") and isinstance(args[0], LazyRows):  # only dtype and device are used
             like = torch.empty(0, dtype=args[0].dtype, device=args[0].device)
             return function(like, *all_computed(args[1:]), **all_computed(kwargs))
         if name == "expand_as" and not isinstance(args[0], LazyRows):
@@ -115,26 +115,27 @@ class LazyRows(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Raise: callers that bypass ``__torch_function__``, such as TorchScript, would lose gradients."""
+        """Compute values for callers that bypass ``__torch_function__``; raise if they would lose gradients."""
         lazy = [value for value in args if isinstance(value, LazyRows)]
-        if any(one.tracked and any(t.requires_grad for t in one._sources) for one in lazy):
+        if any(rows.tracked and any(t.requires_grad for t in rows._sources) for rows in lazy):
             raise ConfigError(f"rows that a forward gathers must not go to {func}, got some. {CURE}")
         return func(*all_computed(args), **all_computed(kwargs or {}))
 
 
-#: Questions to a tensor that a lazy one answers without its numbers.
-_WITHOUT_NUMBERS = {
+#: Queries that need no values.
+_QUERIES = {
     *(Tensor.size, Tensor.dim, Tensor.__len__, Tensor.numel, Tensor.is_floating_point, Tensor.is_complex),
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "is_cuda", "is_sparse")),
 }
 
 
 def _versions(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
+    """Version counters of tensors, which in-place changes increase."""
     return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
 
 
 def _inside_function() -> bool:
-    """Whether an autograd function's forward runs: the call that began it stands on the stack."""
+    """Whether the caller runs inside ``torch.autograd.Function.apply``."""
     frame = sys._getframe(2)
     codes = {torch.autograd.Function.apply.__code__}
     while frame is not None:
@@ -145,22 +146,22 @@ def _inside_function() -> bool:
 
 
 class LazyMessages(LazyRows):
-    """The result of a product of lazy rows."""
+    """The result of a product of lazy rows, not computed yet."""
 
     @staticmethod
     def __new__(cls, product: Fused, rows: LazyRows, y: Tensor, weight: Any) -> LazyMessages:
-        """Make it as :class:`LazyRows` does."""
+        """Create a tensor without storage, as :class:`LazyRows`."""
         return tensor_without_numbers(cls, (len(rows.taken), product.irreps_out.dim), rows.x)
 
     def __init__(self, product: Fused, rows: LazyRows, y: Tensor, weight: Any) -> None:
-        made_of = weight[:3] if isinstance(weight, TabledWeights) else (weight,)
-        tensors = [tensor for tensor in (y, *made_of) if isinstance(tensor, Tensor)]
+        parts = weight[:3] if isinstance(weight, TabledWeights) else (weight,)
+        tensors = [tensor for tensor in (y, *parts) if isinstance(tensor, Tensor)]
         super().__init__(rows.x, rows.taken, product.irreps_out.dim, *tensors)
         self.product, self.rows, self.y, self.weight = product, rows, y, weight
-        rows.known.append(weakref.ref(self))
+        rows.dependents.append(weakref.ref(self))
 
     def check(self) -> None:
-        """See :class:`LazyRows`; the rows are part of it, once they are numbers."""
+        """Raise if a source tensor, or computed rows, were changed in place."""
         super().check()
         rows = self.rows
         if rows._computed is not None and _versions((rows._computed,)) != rows._computed_version:
@@ -168,14 +169,15 @@ class LazyMessages(LazyRows):
                 f"a forward must not change rows in place behind their product, got one that does. {CURE}"
             )
 
-    def _make(self) -> Tensor:
+    def _compute(self) -> Tensor:
+        """Compute the product of the rows."""
         return self.product.rows(self.rows.computed(), self.y, self.weight)
 
     def sums(self, index: Any, num_nodes: int) -> Tensor | None:
-        """Sums ``[num_nodes, columns]`` by receivers ``[E]``.
+        """Sums ``[num_nodes, columns]`` by receivers ``index [E]``, as one convolution.
 
-        None where the index is none of receivers; where the numbers were used; and where some node is counted from
-        the end, or is none, which torch deals with.
+        None if the index is not of this form, if values were computed already, or if a node number is negative or out
+        of range; the caller then sums the values.
         """
         if not isinstance(index, Tensor) or index.dtype is not torch.int64 or index.shape != self.taken.shape:
             return None
@@ -185,7 +187,7 @@ class LazyMessages(LazyRows):
             return None
         self.check()
         src = self.taken
-        if src.device.type != "cpu":  # where nothing looks at the values
+        if src.device.type != "cpu":  # the convolution does not check values on a GPU
             src = torch.where(src < 0, src + len(self.x), src)
         try:
             return self.product.sums(self.x, self.y, self.weight, src, index, num_nodes)
@@ -206,14 +208,14 @@ def _torch_sum(
     include_self: bool = True,
     alpha: Any = 1,
 ) -> Tensor | None:
-    """`scatter_add`, `index_add`, `scatter_reduce` of torch, in place or not; None if it is no sum of messages."""
+    """Arguments of torch's scatter_add, index_add or scatter_reduce to a convolution; None if not a sum of messages."""
     messages, out = (source if src is None else src), (input if out is None else out)
     plain = reduce == "sum" and include_self and alpha == 1 and isinstance(out, Tensor) and out.ndim == 2
     if not isinstance(messages, LazyMessages) or isinstance(out, LazyRows) or not plain or dim not in (0, -2):
         return None
     if out.shape[1] != messages.shape[1] or out.dtype != messages.dtype:
         return None
-    if name.startswith("scatter"):  # receivers, expanded to all columns
+    if name.startswith("scatter"):  # a column of receivers, expanded
         if not isinstance(index, Tensor) or index.shape != messages.shape or index.stride(1) != 0:
             return None
         index = index[:, 0]
@@ -223,7 +225,7 @@ def _torch_sum(
     return out.add_(sums) if name.endswith("_") else out + sums
 
 
-#: Functions that add up rows by receivers.
+#: Name of a function of torch or another package that sums rows by receivers -> its convolution.
 SUMS: dict[str, Callable[..., Tensor | None]] = {
     **dict.fromkeys(("scatter_add", "scatter_add_", "index_add", "index_add_"), _torch_sum),
     **dict.fromkeys(("scatter_reduce", "scatter_reduce_"), _torch_sum),
@@ -231,7 +233,7 @@ SUMS: dict[str, Callable[..., Tensor | None]] = {
 
 
 def all_computed(value: Any) -> Any:
-    """Numbers in place of lazy tensors, also inside of tuples, lists and dicts, which are made anew."""
+    """Replace lazy tensors by their values, also in tuples, lists and dicts, which are copied."""
     if isinstance(value, LazyRows):
         return value.computed()
     if type(value) in (tuple, list):
@@ -243,7 +245,7 @@ def all_computed(value: Any) -> Any:
 
 
 def _computed_results(value: Any) -> Any:
-    """Compute the lazy tensors in the result of a forward; its lists and mappings stay the same objects."""
+    """Replace lazy tensors in the result of a forward by their values; lists and mappings are changed in place."""
     if isinstance(value, LazyRows):
         return value.computed()
     if isinstance(value, tuple):
@@ -258,16 +260,16 @@ def _computed_results(value: Any) -> Any:
     return value
 
 
-#: The class that a module had before :func:`make_lazy`, among the names of the one that it has since.
+#: Attribute of a class derived by :func:`make_lazy`: the original class.
 _BASE = "_eqlayers_base"
 
 
 class _LazyGathers(TorchFunctionMode):
-    """Makes rows lazy that are taken of a tensor, except of inference tensors, which have no version counter."""
+    """Mode in which indexing rows of a tensor gives lazy rows, except of inference tensors without version counter."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.alive: list[list[Any]] = []
+        self.created: list[list[Any]] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is Tensor.__getitem__ and len(args) == 2:
@@ -279,17 +281,13 @@ class _LazyGathers(TorchFunctionMode):
         rows = type(x) is Tensor and x.ndim == 2 and x.is_floating_point() and not x.is_inference()
         if rows and type(index) is Tensor and index.ndim == 1 and index.dtype is torch.int64:
             lazy = LazyRows(x, index, x.shape[1])
-            self.alive.append(lazy.known)
+            self.created.append(lazy.dependents)
             return lazy
         return function(*args, **(kwargs or {}))
 
 
 def run_lazily(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A forward with lazy rows; as it is while it is traced, in mixed precision, and in inference mode.
-
-    Inference mode counts no changes in place. Lazy tensors that outlive the forward, wherever they were put, are
-    computed at its end.
-    """
+    """Run a forward with lazy rows, which are computed at its end; normally under tracing, autocast, inference mode."""
     if being_traced() or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(_device_of(module)):
         return forward(module, *args, **kwargs)
     try:
@@ -303,7 +301,7 @@ def run_lazily(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwa
             )
         raise
     result = _computed_results(result)
-    for lazy in (one() for known in mode.alive for one in known):
+    for lazy in (reference() for dependents in mode.created for reference in dependents):
         if lazy is not None:
             lazy.computed()
     return result
@@ -315,45 +313,44 @@ def _device_of(module: nn.Module) -> str:
 
 
 def is_lazy(module: nn.Module) -> bool:
-    """Whether :func:`make_lazy` changed a module."""
+    """Whether a module was changed by :func:`make_lazy`."""
     return _BASE in vars(type(module))
 
 
 def make_lazy(module: nn.Module) -> None:
-    """Make the rows of a module's forward lazy, if it adds anything up and is its class's.
-
-    The module gets a class derived from its own, as torch's parametrizations do it: so copies and replicas of the
-    module run their own forward.
-    """
+    """Make a module run its forward with lazy rows, by a derived class, if the forward is its class's and sums rows."""
     if adds_up(module) and "forward" not in vars(module) and not is_lazy(module):
         base: Any = type(module)
         module.__class__ = _lazy_class(base)
 
 
 def make_eager(module: nn.Module) -> None:
-    """Take back what :func:`make_lazy` did."""
+    """Undo :func:`make_lazy`."""
     if is_lazy(module):
         module.__class__ = vars(type(module))[_BASE]
 
 
 @functools.cache
 def _lazy_class(base: Any) -> Any:
+    """A class derived from ``base`` whose forward runs with lazy rows."""
+
     @functools.wraps(base.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return run_lazily(self, base.forward, *args, **kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        reduced = super(made, self).__reduce_ex__(protocol)
-        if reduced[0] is not getattr(copyreg, "__newobj__") or reduced[1] != (made,):  # noqa: B009 its stub lacks it
-            return reduced  # its own way, to a module whose rows are not lazy
+        reduced = super(derived, self).__reduce_ex__(protocol)
+        if reduced[0] is not getattr(copyreg, "__newobj__") or reduced[1] != (derived,):  # noqa: B009 its stub lacks it
+            return reduced  # a custom pickle, of the base class
         return (_new, (base,), *reduced[2:])
 
     names = {"forward": forward, "__reduce_ex__": __reduce_ex__, _BASE: base}
     names |= {name: getattr(base, name) for name in ("__module__", "__doc__", "__qualname__")}
-    made: Any = types.new_class(base.__name__, (base,), {}, lambda body: body.update(names))
-    return made
+    derived: Any = types.new_class(base.__name__, (base,), {}, lambda body: body.update(names))
+    return derived
 
 
 def _new(base: Any) -> Any:
-    made = _lazy_class(base)
-    return made.__new__(made)
+    """Unpickle an instance of the derived class of ``base``."""
+    derived = _lazy_class(base)
+    return derived.__new__(derived)

@@ -1,7 +1,7 @@
-"""`eqlayers mace train|lammps`: MACE's own programs with our layers inside; they need mace-torch.
+"""The commands `eqlayers mace train|lammps`: programs of mace-torch with accelerated layers.
 
-`eqlayers mace train` is `mace_run_train`, run in this process. Three names that MACE's
-`mace.cli.run_train` calls where a model passes by are ours for the run. Nothing of mace-torch stays changed.
+`eqlayers mace train` runs `mace_run_train` in this process. Three functions that `mace.cli.run_train` calls with a
+model are patched during the run.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from .report import Report
 __all__ = ["run", "train", "write_lammps"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-#: Options of MACE that put other layers in place of e3nn's, so that nothing would be left for ours.
-_OTHERS = ("enable_cueq", "only_cueq", "enable_oeq")
+#: Options of MACE that replace e3nn's layers by layers of other packages.
+_OTHER_LAYERS = ("enable_cueq", "only_cueq", "enable_oeq")
 
 
 def run(args: Sequence[str]) -> int:
     """Run `eqlayers mace`.
 
     Args:
-        args: 'train' or 'lammps', and the options of it.
+        args: 'train' or 'lammps', and its options.
 
     Returns:
-        0.
+        Exit status 0.
 
     Raises:
-        EqlayersError: An option or a file that cannot be used, or no mace-torch.
+        EqlayersError: An option or file is invalid, or mace-torch is not installed.
     """
     commands = {"train": train, "lammps": _lammps}
     about = {
@@ -66,21 +66,21 @@ def run(args: Sequence[str]) -> int:
 
 
 def train(args: Sequence[str]) -> Report:
-    """Train as `mace_run_train` does, with our layers in the model from the optimizer on.
+    """Run `mace_run_train` with accelerated layers, which are inserted before the optimizer is created.
 
-    Layers are put in after LoRA was injected, and taken out of every model that MACE writes: `.model` files load
-    without this package, checkpoints are equal in both directions. Errors are those that MACE prints without.
+    Layers are inserted after LoRA, and removed from every model that MACE writes: `.model` files load without this
+    package, and checkpoints are interchangeable with MACE's. Printed errors are MACE's.
 
     Args:
-        args: Options of `mace_run_train`, `--config` among them, and three more: `--eqlayers_radial table`,
-            `--eqlayers_tolerance` and `--eqlayers_backend`, as of :func:`eqlayers.accelerate`.
+        args: Options of `mace_run_train`, including `--config`, and three more: `--eqlayers_radial table`,
+            `--eqlayers_tolerance` and `--eqlayers_backend`; see :func:`eqlayers.accelerate`.
 
     Returns:
-        The report, which MACE's log has as well.
+        The report, which is also in MACE's log.
 
     Raises:
-        ConfigError: cuEquivariance or OpenEquivariance is asked for; or a mace-torch whose training goes other ways.
-        MismatchError: A layer gives other numbers.
+        ConfigError: cuEquivariance or OpenEquivariance is requested, or the version of mace-torch is not supported.
+        MismatchError: A layer gives different results.
 
     Example:
         >>> train(["--name", "water", "--train_file", "water.xyz", "--E0s", "average"])  # doctest: +SKIP
@@ -95,14 +95,14 @@ def train(args: Sequence[str]) -> Report:
     )
     parser.add_argument("--eqlayers_backend", help="name of a backend; the first that supports the layer by default")
     options = parser.parse_args(list(args))
-    if asked := [name for name in _OTHERS if getattr(options, name, False)]:
+    if requested := [name for name in _OTHER_LAYERS if getattr(options, name, False)]:
         raise ConfigError(
-            f"the model must keep e3nn's layers to be accelerated, got --{asked[0]}. Leave it out, or run "
+            f"the model must keep e3nn's layers to be accelerated, got --{requested[0]}. Leave it out, or run "
             "mace_run_train."
         )
     reports: list[Report] = []
 
-    def put_in(options: argparse.Namespace, model: nn.Module) -> Any:
+    def insert(options: argparse.Namespace, model: nn.Module) -> Any:
         radial, tolerance = options.eqlayers_radial, options.eqlayers_tolerance
         report = accelerate(model, backend=options.eqlayers_backend, radial=radial, tolerance=tolerance)
         reports.append(report)
@@ -110,7 +110,7 @@ def train(args: Sequence[str]) -> Report:
         return theirs["get_params_options"](options, model)
 
     replaced: dict[str, Any] = {
-        "get_params_options": put_in,
+        "get_params_options": insert,
         "deepcopy": _plain_copy,
         "jit": SimpleNamespace(compile=_scripted),
     }
@@ -120,7 +120,7 @@ def train(args: Sequence[str]) -> Report:
             f"mace.cli.run_train must have {missing[0]}, got a mace-torch without it. Install mace-torch 0.3.16."
         )
     with mock.patch.multiple(run_train, **replaced), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RebuiltWarning)  # fine-tuning reads a foundation model before ours are put in
+        warnings.simplefilter("ignore", RebuiltWarning)  # raised when fine-tuning loads a foundation model
         run_train.run(options)
     if not reports:
         raise ConfigError("mace_run_train must make an optimizer, got none. Install mace-torch 0.3.16.")
@@ -128,13 +128,13 @@ def train(args: Sequence[str]) -> Report:
 
 
 def _plain_copy(value: Any) -> Any:
-    """A copy; a model gets its own layers back in it, so that a file of it loads without this package."""
+    """A deep copy, with the original layers if it is a model, so that its files load without this package."""
     copied = copy.deepcopy(value)
     return deaccelerate(copied) if isinstance(copied, nn.Module) else copied
 
 
 def _scripted(model: nn.Module) -> Any:
-    """The file that MACE writes as `_compiled.model`; MACE ignores errors silently."""
+    """Compile a model by TorchScript for MACE's `_compiled.model`; log an error, which MACE ignores silently."""
     from e3nn.util import jit
 
     try:
@@ -148,22 +148,22 @@ def _scripted(model: nn.Module) -> Any:
 def write_lammps(
     model: nn.Module, path: str | os.PathLike[str], head: str | None = None, radial: str | None = None
 ) -> Report:
-    """Write the file that `pair_style mliap unified` of LAMMPS reads, with our layers inside.
+    """Write a file of a MACE model with accelerated layers for `pair_style mliap unified` of LAMMPS.
 
     LAMMPS must be built with ML-IAP and Python; its Python needs mace-torch and this package.
 
     Args:
         model: A MACE model; it is not changed. The file has its dtype.
-        path: The file, written whole or not at all.
-        head: Name of a head; needed for a model with several.
-        radial: As of :func:`eqlayers.accelerate`.
+        path: The file, written atomically.
+        head: Name of a head; required for a model with several.
+        radial: See :func:`eqlayers.accelerate`.
 
     Returns:
         The report.
 
     Raises:
-        ConfigError: No MACE model, or no such head.
-        MismatchError: A layer gives other numbers. Nothing is written.
+        ConfigError: ``model`` is no MACE model, or the head does not exist.
+        MismatchError: A layer gives different results; no file is written.
 
     Example:
         >>> write_lammps(torch.load("my.model", weights_only=False), "my-mliap.pt")  # doctest: +SKIP
@@ -176,7 +176,7 @@ def write_lammps(
     report = accelerate(_plain_copy(model), radial=radial)
     fast: Any = report.model
     before = torch.get_default_dtype()
-    torch.set_default_dtype(fast.r_max.dtype)  # of the buffers for charge and spin
+    torch.set_default_dtype(fast.r_max.dtype)  # dtype of buffers for charge and spin
     try:
         interface = LAMMPS_MLIAP_MACE(fast, head=head)
     finally:
@@ -187,11 +187,11 @@ def write_lammps(
 
 
 def _lammps_model(path: str) -> nn.Module:
-    """The MACE of a file: of mace-torch, or made of a potential of this package."""
+    """Load a MACE model from a file of mace-torch, or convert a potential of this package."""
     if path.endswith((".pt", ".pth", ".ckpt")):
         return to_mace(load_potential(path))
     model = load_model(path)
-    if isinstance(model, torch.jit.ScriptModule):  # which has no layers to replace
+    if isinstance(model, torch.jit.ScriptModule):  # it has no layers to replace
         raise ConfigError(f"MODEL must hold a MACE model, got {got(model)}. Name the .model that training wrote.")
     return model
 

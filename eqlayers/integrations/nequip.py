@@ -1,4 +1,4 @@
-"""NequIP's model modifier `enable_eqlayers`; NequIP finds it by an entry point, so this module need not be imported.
+"""The model modifier `enable_eqlayers` of NequIP, which NequIP imports through an entry point.
 
 In a training configuration::
 
@@ -38,7 +38,7 @@ if find_spec("nequip") is not None:
     from nequip.nn.model_modifier_utils import model_modifier
 
     class EqlayersTensorProductScatter(AcceleratedScatter, TensorProductScatter):
-        """NequIP's gather, product and scatter as one call; still one of NequIP's own, so that it knows it."""
+        """Gather, product and scatter as one call, in a subclass of NequIP's class, which NequIP checks for."""
 
     def enable_eqlayers(
         cls: type,
@@ -49,21 +49,21 @@ if find_spec("nequip") is not None:
         radial: str | None = None,
         tolerance: float = 1e-4,
     ) -> nn.Module:
-        """Compute e3nn's layers, and the sums over neighbours, with eqlayers; the numbers stay.
+        """Compute e3nn's layers, and sums over neighbours, with eqlayers, with equal results.
 
-        Parameters, state dict and checkpoints are the same as without it.
+        Parameters, state dict and checkpoints do not change.
 
         Args:
             cls: NequIP's scatter class.
-            model: Changed in place.
-            backend, targets, check, radial, tolerance: As of :func:`eqlayers.accelerate`; further keys of the modifier
+            model: The model, changed in place.
+            backend, targets, check, radial, tolerance: See :func:`eqlayers.accelerate`; optional keys of the modifier
                 in a configuration.
         """
         _refuse_targets_without_python()
         options: dict[str, Any] = {"radial": radial, "tolerance": tolerance}
         report = accelerate(model, backend=backend, targets=targets, check=check, **options)
         for module in model.modules():
-            if type(module) is AcceleratedScatter:  # it has no constructor arguments of NequIP's, so its class changes
+            if type(module) is AcceleratedScatter:  # its constructor differs from NequIP's
                 module.__class__ = EqlayersTensorProductScatter
         logging.getLogger(__name__).info("%s; %s", report.summary(), report.coverage)
         return model
@@ -71,13 +71,13 @@ if find_spec("nequip") is not None:
     _modifier: Any = model_modifier(
         persistent=False, private=False, unsupported_devices=[], supported_compile_modes=["aotinductor"]
     )
-    # The modifier is one of the whole model, as Allegro's models have no scatter; one bound method, as NequIP wants the
-    # method of a name to be the same wherever it finds it, in our class that is derived from its scatter as well.
+    # A modifier of the whole model, as models of Allegro have no scatter; and one bound method for all classes, as
+    # NequIP requires methods of equal name to be identical, also in subclasses of its scatter.
     _bound: Any = _modifier(classmethod(enable_eqlayers)).__get__(None, TensorProductScatter)
     TensorProductScatter.enable_eqlayers = GraphModel.enable_eqlayers = _bound
 
     def _search_packages(modify_utils: Any) -> None:
-        """Let NequIP's search find the modifier for models of packages, whose classes are copies without it."""
+        """Patch NequIP's search for modifiers to find this one in packaged models, whose classes are copies."""
         search = modify_utils.get_all_modifiers
 
         @functools.wraps(search)
@@ -90,7 +90,7 @@ if find_spec("nequip") is not None:
         modify_utils.get_all_modifiers = get_all_modifiers
 
     class _OnImport(MetaPathFinder):
-        """Changes the search when NequIP imports it: NequIP loads this module before its models can be imported."""
+        """Import hook that patches the search when NequIP imports it, after this module."""
 
         def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
             if fullname != _SEARCH:
@@ -114,9 +114,9 @@ if find_spec("nequip") is not None:
         sys.meta_path.insert(0, _OnImport())
 
     def _refuse_targets_without_python() -> None:
-        """Let NequIP's ahead-of-time compilation refuse our layers where a program without Python will load the file.
+        """Patch NequIP's ahead-of-time compilation to raise for targets that load the file without Python.
 
-        A modifier is not told the target, so that the function that compiles has to look.
+        A modifier does not receive the target, so the check is in the function that compiles.
         """
         from nequip.scripts._compile_utils import COMPILE_TARGET_DICT
         from nequip.utils import aot
@@ -127,11 +127,11 @@ if find_spec("nequip") is not None:
 
         @functools.wraps(export)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            asked = inspect.signature(export).bind(*args, **kwargs).arguments
-            outputs = set(asked["output_fields"])
+            arguments = inspect.signature(export).bind(*args, **kwargs).arguments
+            outputs = set(arguments["output_fields"])
             pairs = [name for name, fields in COMPILE_TARGET_DICT.items() if set(fields["output"]) == outputs]
             pairs = [name for name in pairs if name.startswith("pair_")]  # the pair styles of LAMMPS
-            ours = any(type(module).__module__.startswith("eqlayers.") for module in asked["model"].modules())
+            ours = any(type(module).__module__.startswith("eqlayers.") for module in arguments["model"].modules())
             if pairs and ours:
                 raise ConfigError(
                     f"the target {' or '.join(pairs)} must be of a model whose operators run without Python, as LAMMPS "

@@ -1,4 +1,4 @@
-"""Transforms of torch-geometric: neighbour lists with periods, and vectors, harmonics and radial functions of edges.
+"""Transforms for torch-geometric: periodic neighbour lists; vectors, harmonics and radial functions of edges.
 
 Needs torch-geometric and vesin, which come with the extra `train` (`pip install "eqlayers[train]"`).
 """
@@ -35,13 +35,14 @@ from ..nn import EdgeVectors as Edges
 
 __all__ = ["EdgeBasis", "EdgeHarmonics", "EdgeVectors", "RadiusGraph"]
 
-_VACUUM = 1000.0  # Angstrom: edge of the cell of a structure without periods among periodic ones
+_VACUUM = 1000.0  # Angstrom: lattice constant of a structure without cell, for batches with periodic ones
 
 
 class _Transform(BaseTransform):
-    """A transform that says its options."""
+    """Base class: a transform with its options in ``repr``."""
 
     def _options(self) -> str:
+        """Options as text."""
         return ""
 
     def __repr__(self) -> str:
@@ -51,24 +52,25 @@ class _Transform(BaseTransform):
 class RadiusGraph(_Transform):
     """Edges between all atoms and images that are closer than a cutoff, by vesin's cell lists.
 
-    Reads ``pos`` `[A, 3]` in Angstrom and, where there are periods, ``cell`` `[3, 3]` or `[1, 3, 3]` with a lattice
-    vector in each row, and ``pbc`` `[3]`, `[1, 3]` or one truth value; a cell without ``pbc`` has three periods. Sets
+    Reads ``pos`` `[A, 3]` in Angstrom and, for periodic structures, ``cell`` `[3, 3]` or `[1, 3, 3]` with a lattice
+    vector in each row, and ``pbc`` `[3]`, `[1, 3]` or one truth value; without ``pbc``, all axes of a cell are
+    periodic. Sets
 
     - ``edge_index`` `[2, E]` int64 (src, dst), where dst receives, both directions, sorted by dst;
-    - ``shifts`` `[E, 3]`, how many lattice vectors the receiver is moved by, in the dtype of ``pos``, and ``cell``
-      `[1, 3, 3]` and ``pbc`` `[1, 3]`, which loaders put side by side. Structures without a cell get a large one
-      without periods: a batch has what its first structure has, so those that may be mixed need the same.
+    - ``shifts`` `[E, 3]`, displacement of the receiver in lattice vectors, in the dtype of ``pos``, and ``cell``
+      `[1, 3, 3]` and ``pbc`` `[1, 3]`, which loaders concatenate. Structures without a cell get a large open one, as
+      all structures of a batch need the same attributes.
 
     The vector of an edge is ``pos[dst] - pos[src] + shift @ cell``. Positions on a GPU are copied to the CPU.
 
     Args:
         cutoff: In Angstrom; a pair at exactly this distance is no edge.
-        cells: Whether to set shifts, cells and periods; without them for structures that have no periods.
+        cells: Whether to set shifts, cells and pbc; False for data sets without periodic structures.
 
     Raises:
-        ConfigError: A cutoff that is not positive.
-        ShapeError, DataError: From a call: positions, cells and periods that do not fit, atoms at one place, or
-            periods with ``cells=False``.
+        ConfigError: The cutoff is not positive.
+        ShapeError, DataError: In a call: shapes of positions, cell and pbc are wrong, atoms coincide, or a structure is
+            periodic with ``cells=False``.
 
     Example:
         >>> chain = Data(pos=torch.zeros(1, 3), cell=2.0 * torch.eye(3), pbc=torch.tensor([True, False, False]))
@@ -81,17 +83,17 @@ class RadiusGraph(_Transform):
         self.cells = check_flag("cells", cells)
 
     def forward(self, data: Data) -> Data:
-        """Transform one structure; make batches of transformed structures."""
+        """Transform one structure; batch structures afterwards."""
         data = _read(data)
         if getattr(data, "num_graphs", 1) > 1 or getattr(data, "ptr", None) is not None:
             raise ShapeError(
                 "data must be one structure, got a batch. Give the transform to the data set, before its loader."
             )
         pos, cell, pbc = data.pos.detach(), getattr(data, "cell", None), getattr(data, "pbc", None)
-        box = None if cell is None else _three("cell", cell, (3, 3)).double()
+        box = None if cell is None else _single("cell", cell, (3, 3)).double()
         periods = np.zeros(3, bool) if box is None else np.ones(3, bool)
         if pbc is not None:
-            periods = np.broadcast_to(_three("pbc", pbc, (3,)).numpy().astype(bool), (3,))
+            periods = np.broadcast_to(_single("pbc", pbc, (3,)).numpy().astype(bool), (3,))
         if box is None and periods.any():
             raise DataError("cell must be there where pbc is true, got none. Set data.cell, or data.pbc = False.")
         if periods.any() and not self.cells:
@@ -103,9 +105,7 @@ class RadiusGraph(_Transform):
         if self.cells:
             large = _VACUUM * torch.eye(3, dtype=torch.float64, device="cpu")
             lattice = large if box is None or not (periods.any() or box.any()) else box  # ASE's molecules have zeros
-            lattice = (
-                cell.reshape(3, 3) if lattice is box and isinstance(cell, Tensor) else lattice
-            )  # with its gradients
+            lattice = cell.reshape(3, 3) if lattice is box and isinstance(cell, Tensor) else lattice  # keeps gradients
             data.cell = lattice.to(pos).unsqueeze(0)
             data.pbc = torch.from_numpy(periods.copy()).to(pos.device).unsqueeze(0)
             data.shifts = torch.from_numpy(shifts).to(pos)
@@ -116,13 +116,13 @@ class RadiusGraph(_Transform):
 
 
 class EdgeVectors(_Transform):
-    """Vectors ``edge_vec`` `[E, 3]` and lengths ``edge_length`` `[E]` of edges, with their shifts where there are.
+    """Set vectors ``edge_vec`` `[E, 3]` and lengths ``edge_length`` `[E]` of edges, with shifts if there are any.
 
-    It takes structures and batches of these. What is computed in a network instead (:class:`eqlayers.nn.EdgeGeometry`)
-    has gradients by positions: a transform is for properties without forces.
+    It takes structures and batches. Values of a transform have no gradients by positions: for forces, compute them in
+    the network by :class:`eqlayers.nn.EdgeGeometry`.
 
     Raises:
-        ShapeError, DTypeError, IndexRangeError: From a call: attributes that do not fit each other.
+        ShapeError, DTypeError, IndexRangeError: In a call: attributes are inconsistent.
 
     Example:
         >>> pair = Data(pos=torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 4.0]]), edge_index=torch.tensor([[0], [1]]))
@@ -141,17 +141,17 @@ class EdgeVectors(_Transform):
 
 
 class EdgeHarmonics(_Transform):
-    """Spherical harmonics ``edge_harmonics`` `[E, irreps_out.dim]` of the directions of edges.
+    """Set spherical harmonics ``edge_harmonics`` `[E, irreps_out.dim]` of the directions of edges.
 
     Args:
         lmax: Highest degree, or irreps such as "0e + 2e".
         normalization: 'component', 'norm' or 'integral'.
 
     Attributes:
-        irreps_out: Of the harmonics.
+        irreps_out: Irreps of the harmonics.
 
     Raises:
-        IrrepsError, ConfigError: Degrees or options that there are not.
+        IrrepsError, ConfigError: Degrees or options are invalid.
 
     Example:
         >>> pair = Data(pos=torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 4.0]]), edge_index=torch.tensor([[0], [1]]))
@@ -174,13 +174,13 @@ class EdgeHarmonics(_Transform):
 
 
 class EdgeBasis(_Transform):
-    """Functions of the lengths of edges, ``edge_basis`` `[E, K]`.
+    """Set radial functions of the lengths of edges, ``edge_basis`` `[E, K]`.
 
     Args:
-        basis: From ``[E]`` Angstrom to ``[E, K]``, such as :class:`eqlayers.nn.BesselBasis`.
+        basis: Function from lengths ``[E]`` in Angstrom to ``[E, K]``, such as :class:`eqlayers.nn.BesselBasis`.
 
     Raises:
-        ConfigError: No function.
+        ConfigError: ``basis`` is no function.
 
     Example:
         >>> from eqlayers.nn import BesselBasis
@@ -195,7 +195,7 @@ class EdgeBasis(_Transform):
 
     def forward(self, data: Data) -> Data:
         """Transform a structure or a batch."""
-        with torch.no_grad():  # what a data set keeps has no tape
+        with torch.no_grad():  # data sets store no autograd graphs
             data.edge_basis = self.basis(_edges(self._geometry, data).lengths)
         return data
 
@@ -204,6 +204,7 @@ class EdgeBasis(_Transform):
 
 
 def _read(data: Any) -> Any:
+    """Check that data is a ``Data`` with positions."""
     check_type("data", data, Data, "a torch_geometric.data.Data", "Pass one structure, or a batch of a loader.")
     if not isinstance(getattr(data, "pos", None), Tensor):
         raise ConfigError(f"data must have positions pos [A, 3], got {got(data)}. Set data.pos.")
@@ -212,6 +213,7 @@ def _read(data: Any) -> Any:
 
 
 def _edges(geometry: EdgeGeometry, data: Any) -> Edges:
+    """Vectors, lengths and harmonics of the edges of data."""
     data = _read(data)
     if data.edge_index is None:
         raise ConfigError(f"data must have edges edge_index [2, E], got {got(data)}. Apply RadiusGraph before.")
@@ -220,15 +222,15 @@ def _edges(geometry: EdgeGeometry, data: Any) -> Edges:
 
 
 def _shifted(data: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Shifts, cells and the structure of each atom."""
+    """Shifts, cells and batch indices of data; all None without cells."""
     shifts, cell = getattr(data, "shifts", None), getattr(data, "cell", None)
     if shifts is None or cell is None:
         return None, None, None
     return shifts, cell, getattr(data, "batch", None)
 
 
-def _three(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
-    """The values of one structure, without the axis for batches."""
+def _single(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
+    """An attribute of one structure as a CPU tensor of a shape, without the batch axis."""
     values = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     if values.ndim > 1 and values.shape == (1, *shape):
         values = values[0]

@@ -1,4 +1,4 @@
-"""Structures from ASE's Atoms: checked, with neighbour lists that live as long as atoms stay near their places."""
+"""Batches of :class:`Structures` from ASE's Atoms: checks, neighbour lists with a skin, collation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .structures import Structures
 if TYPE_CHECKING:
     from ase import Atoms
 
-_SAME_PLACE = 1e-6  # Angstrom; directions between nearer atoms are noise
-_FLAT = 1e-6  # volume of a cell by the lengths of its vectors
+_COINCIDENT = 1e-6  # Angstrom; the direction between two atoms nearer than this is rounding noise
+_FLAT = 1e-6  # volume of a cell, relative to the product of the lengths of its vectors
 
 
 def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atoms:
-    """Atoms that a potential can take.
+    """Return ``atoms`` if a potential of these species can compute them, and raise otherwise.
 
     Example:
         >>> from ase import Atoms
@@ -59,7 +59,7 @@ def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atom
 
 
 def periodic_cell(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """``[3, 3]`` Angstrom: lattice vectors of periodic axes, completed by unit vectors across them.
+    """Lattice vectors ``[3, 3]`` in Angstrom, with unit vectors orthogonal to the periodic axes in place of open ones.
 
     Example:
         >>> from ase import Atoms
@@ -68,17 +68,17 @@ def periodic_cell(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
     """
     from ase.geometry import complete_cell
 
-    kept = _without_open_axes(atoms)
-    axes = np.linalg.norm(kept, axis=1) > 0
-    if (axes != atoms.pbc).any():  # a periodic axis without a vector: no completion hides it
-        return kept
-    return np.asarray(complete_cell(kept), dtype=np.float64)
+    cell = _without_open_axes(atoms)
+    axes = np.linalg.norm(cell, axis=1) > 0
+    if (axes != atoms.pbc).any():  # a periodic axis has no vector: return the cell with zero volume
+        return cell
+    return np.asarray(complete_cell(cell), dtype=np.float64)
 
 
 def has_volume(atoms: Atoms) -> bool:
-    """Whether a structure has a volume, and so a stress: something is periodic, and three lattice vectors span one.
+    """Whether a structure has a stress: an axis is periodic and the three lattice vectors span a volume.
 
-    It is ASE's, of all three vectors: a slab's holds its vacuum.
+    The volume is ``atoms.cell.volume``, of all three vectors, so the volume of a slab includes its vacuum.
 
     Example:
         >>> from ase import Atoms
@@ -89,23 +89,23 @@ def has_volume(atoms: Atoms) -> bool:
 
 
 def _without_open_axes(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """``[3, 3]``: 0 in place of the vectors of open axes, so that the volume is 0, too."""
+    """The cell ``[3, 3]`` with zero vectors for open axes, which makes its volume zero."""
     return np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
 
 
 class NeighborLists:
-    """Neighbours of one structure that moves: the list reaches farther by a skin and is made again when need be.
+    """Neighbour list of one moving structure, computed to cutoff + skin and reused until an atom moves by skin / 2.
 
-    Cutoff and skin are in Angstrom. With a skin of 0 every call makes a list.
+    Cutoff and skin are in Angstrom. With a skin of 0 every call computes a new list. ``built`` counts computed lists.
 
     Example:
         >>> from ase import Atoms
         >>> lists = NeighborLists(cutoff=1.0, skin=0.3)
         >>> pair = Atoms("H2", positions=[[0, 0, 0], [0, 0, 1.05]])
-        >>> lists(pair)[0].shape, lists.made  # the list has the pair, which is too far now
+        >>> lists(pair)[0].shape, lists.built  # the pair is in the list, but beyond the cutoff now
         (torch.Size([2, 0]), 1)
         >>> pair.positions[1, 2] = 0.95
-        >>> lists(pair)[0].tolist(), lists.made
+        >>> lists(pair)[0].tolist(), lists.built
         ([[1, 0], [0, 1]], 1)
     """
 
@@ -113,36 +113,36 @@ class NeighborLists:
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
         fix = "0.3 is usual; 0 makes a list at every step."
         self.skin = check_number("skin", skin, at_least=0, unit=" of Angstrom", fix=fix)
-        self.made = 0
-        self._at: tuple[Any, ...] | None = None
-        self._found: tuple[Tensor, Tensor] | None = None
+        self.built = 0
+        self._listed_for: tuple[Any, ...] | None = None
+        self._pairs: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, atoms: Atoms, name: str = "atoms") -> tuple[Tensor, Tensor]:
         """``edge_index [2, E]`` int64 and ``shifts [E, 3]`` int64 of the pairs within the cutoff."""
         pos, cell = atoms.positions, periodic_cell(atoms)
-        if self._found is None or not self._holds(pos, cell, atoms.pbc):
-            from ..atoms.periodic import neighbor_list  # which needs vesin, as networks alone do not
+        if self._pairs is None or not self._still_complete(pos, cell, atoms.pbc):
+            from ..atoms.periodic import neighbor_list  # imports vesin, which networks do not need
 
             pairs = neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin, name)
-            self._found = torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
-            self._at = (pos.copy(), cell, atoms.pbc.copy())
-            self.made += 1
-        edges, shifts = self._found
+            self._pairs = torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
+            self._listed_for = (pos.copy(), cell, atoms.pbc.copy())
+            self.built += 1
+        edges, shifts = self._pairs
         src, dst = edges.numpy()
         lengths = np.linalg.norm(pos[dst] - pos[src] + shifts.numpy() @ cell, axis=1)
-        if lengths.size and lengths.min() < _SAME_PLACE:
+        if lengths.size and lengths.min() < _COINCIDENT:
             first = int(lengths.argmin())
             raise DataError(
-                f"{name} must be at distinct places, got {src[first]} and {dst[first]} at the same one. Remove "
-                "one of them, or correct the cell."
+                f"{name} must be at distinct positions, got {src[first]} and {dst[first]} at the same one. "
+                "Remove one of them, or correct the cell."
             )
-        near = torch.from_numpy(lengths <= self.cutoff)  # fewer edges cost less than asking which of them count
+        near = torch.from_numpy(lengths <= self.cutoff)  # a network is faster on fewer edges
         return edges[:, near], shifts[near]
 
-    def _holds(self, pos: Any, cell: Any, pbc: Any) -> bool:
-        """Whether no pair can have come within the cutoff: each atom is within half the skin of its old place."""
-        assert self._at is not None
-        old_pos, old_cell, old_pbc = self._at
+    def _still_complete(self, pos: Any, cell: Any, pbc: Any) -> bool:
+        """Whether the list is still complete: no atom has moved by half the skin since it was computed."""
+        assert self._listed_for is not None
+        old_pos, old_cell, old_pbc = self._listed_for
         if pos.shape != old_pos.shape or (cell != old_cell).any() or (pbc != old_pbc).any():
             return False
         return bool(np.square(pos - old_pos).sum(1).max() < (0.5 * self.skin) ** 2)
@@ -153,9 +153,9 @@ def collate(
     structures: Sequence[Atoms],
     neighbors: Sequence[tuple[Tensor, Tensor]],
 ) -> Structures:
-    """Several Atoms as one batch, in the dtype and on the device of a potential.
+    """Concatenate several Atoms into one batch, in the dtype and on the device of a potential.
 
-    Cells are the cells of the atoms where these have a volume, see :func:`has_volume`; else vectors of open axes are 0.
+    A structure that has a volume, see :func:`has_volume`, keeps its cell; for others, vectors of open axes are zero.
 
     Example:
         >>> from ase.build import bulk, molecule
@@ -168,15 +168,15 @@ def collate(
     """
     if not structures:
         raise ConfigError(f"structures must be at least one, got {got(structures)}. Leave out empty batches.")
-    from ..atoms.periodic import folded  # with vesin, which networks alone do not need
+    from ..atoms.periodic import folded  # imports vesin, which networks do not need
 
     sizes = [len(atoms) for atoms in structures]
     starts = np.cumsum([0, *sizes])
     folding = np.stack([periodic_cell(atoms) for atoms in structures])
     cell = np.stack([atoms.cell.array if has_volume(atoms) else _without_open_axes(atoms) for atoms in structures])
     pbc = np.stack([atoms.pbc for atoms in structures])
-    places = np.concatenate([atoms.positions for atoms in structures])
-    pos, moved = folded(places, folding, pbc, np.array(sizes), potential.cutoff)
+    positions = np.concatenate([atoms.positions for atoms in structures])
+    pos, moved = folded(positions, folding, pbc, np.array(sizes), potential.cutoff)
     index = torch.cat([pairs + int(start) for (pairs, _), start in zip(neighbors, starts[:-1], strict=True)], dim=1)
     back = torch.from_numpy(moved)
     shifts = torch.cat([shift for _, shift in neighbors]) + back[index[1]] - back[index[0]]

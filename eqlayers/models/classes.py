@@ -1,4 +1,4 @@
-"""Classes and arguments of modules in files: only classes that are known or that the caller names are imported."""
+"""Build modules from class paths and arguments in files, importing only known classes and those a caller allows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch import nn
 from ..core.checks import check_items, got
 from ..core.errors import ConfigError, EqlayersError
 
-#: Classes of which potentials in files are made, by their public names: files have these, whatever module defines them.
+#: Public paths of the classes that files may name without permission of the caller.
 PUBLIC = tuple(f"eqlayers.models.{name}" for name in ("MACE", "NequIP", "Equiformer", "TFN", "MoleculeNetwork"))
 PUBLIC += ("eqlayers.nn.ZBL", "eqlayers.testing.ToyNetwork")
-#: What callers name: classes, or paths such as 'my_network.Network', several in one text with commas between.
+#: Classes that a caller allows: classes, or paths such as 'my_network.Network', separated by commas in one text.
 Classes = str | type[nn.Module] | Sequence[str | type[nn.Module]]
 _PLAIN = (bool, int, float, str, type(None))
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+", re.ASCII)
 
 
 def named_classes(classes: Classes | None) -> dict[str, type[nn.Module] | None]:
-    """The paths that a caller allows, with the class where it is one."""
+    """Map each class path that a caller allows to the class, or to None if the caller gave only the path."""
     what, fix = "classes of torch.nn.Module, or their paths", "Pass 'my_network.Network', or a list of several."
     several = [] if classes is None else [classes] if isinstance(classes, (str, type)) else classes
     paths: dict[str, type[nn.Module] | None] = {}
@@ -41,7 +41,7 @@ def named_classes(classes: Classes | None) -> dict[str, type[nn.Module] | None]:
 
 
 def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[str, Any, dict[str, Any]]:
-    """The path of a class in a file, the class where the caller gave it, and plain arguments; nothing is imported."""
+    """Check a module's description in a file without imports: class path, class if the caller gave it, arguments."""
     allowed = named_classes(classes)
     path, options = (part.get(key) if isinstance(part, Mapping) else None for key in ("class_path", "init_args"))
     if not isinstance(path, str) or not isinstance(options, Mapping):
@@ -54,7 +54,7 @@ def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[st
         )
     try:
         check_plain(f"init_args of {path}", options)
-        if "'class_path'" in repr(options):  # which parsers of configurations would make as well
+        if "'class_path'" in repr(options):  # parsers of configurations would instantiate it, too
             raise ConfigError(f"init_args of {path} must be plain values, got another class_path in them. Remove it.")
     except RecursionError:
         raise ConfigError(f"init_args of {path} must be plain, got a list in itself. Flatten it.") from None
@@ -62,21 +62,21 @@ def check_part(what: str, part: Any, classes: Classes | None = None) -> tuple[st
 
 
 def build_part(what: str, part: Any, classes: Classes | None = None) -> nn.Module:
-    """A module from its class and arguments in a file."""
-    path, kind, options = check_part(what, part, classes)
-    place, _, name = path.rpartition(".")
+    """Instantiate a module from a ``class_path`` and ``init_args`` in a file; see :func:`check_part`."""
+    path, module_class, options = check_part(what, part, classes)
+    module, _, name = path.rpartition(".")
     try:
-        kind = kind or getattr(importlib.import_module(place), name, None)
+        module_class = module_class or getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise ConfigError(
             f"{what} must be of a class that can be imported, got {path!r}: {error}. Install its package, or name the "
             "folder of its file: PYTHONPATH=folder eqlayers ..."
         ) from error
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    if not (isinstance(module_class, type) and issubclass(module_class, nn.Module)):
         raise ConfigError(f"{what} must be of a class of torch.nn.Module, got {path!r}. Correct its name.")
     try:
-        inspect.signature(kind).bind(**options)
-        return kind(**options)
+        inspect.signature(module_class).bind(**options)
+        return module_class(**options)
     except EqlayersError:
         raise
     except Exception as error:
@@ -87,7 +87,7 @@ def build_part(what: str, part: Any, classes: Classes | None = None) -> nn.Modul
 
 
 def describe_part(what: str, module: nn.Module) -> dict[str, Any]:
-    """The class and the arguments of a module, as a file has them."""
+    """The ``class_path`` and ``init_args`` (from ``module.options``) with which a file describes a module."""
     options = getattr(module, "options", None)
     if not isinstance(options, Mapping):
         raise ConfigError(
@@ -105,7 +105,7 @@ def describe_part(what: str, module: nn.Module) -> dict[str, Any]:
 
 
 def check_plain(name: str, value: Any) -> None:
-    """Raise unless a value is one that a file holds without code."""
+    """Raise unless a value consists of numbers, texts, None, lists and dicts, which a file can hold without code."""
     if type(value) in (list, tuple):
         for item in value:
             check_plain(name, item)
@@ -113,15 +113,13 @@ def check_plain(name: str, value: Any) -> None:
         for key, item in value.items():
             check_plain(f"{name}[{key!r}]", item)
     elif type(value) not in _PLAIN:
-        raise ConfigError(
-            f"{name} must be of numbers, texts, lists and dicts, which any reader knows, got {got(value)}. Convert it."
-        )
+        raise ConfigError(f"{name} must be of numbers, texts, lists and dicts, got {got(value)}. Convert it.")
 
 
-def _paths(kind: type) -> list[str]:
-    """The path where a class is defined; then its path in files, public or the shortest, if others can import it."""
-    module, name = kind.__module__, kind.__qualname__
-    homes = [] if module == "__main__" else list(accumulate(module.split("."), "{}.{}".format))
+def _paths(cls: type) -> list[str]:
+    """The path where a class is defined, then its public or shortest importable path, if there is one."""
+    module, name = cls.__module__, cls.__qualname__
+    modules = [] if module == "__main__" else list(accumulate(module.split("."), "{}.{}".format))
     public = [path.rpartition(".")[0] for path in PUBLIC if path.endswith(f".{name}")]
-    there = [home for home in public + homes if getattr(sys.modules.get(home), name, None) is kind]
-    return [f"{home}.{name}" for home in (module, *there[:1])]
+    importable = [path for path in public + modules if getattr(sys.modules.get(path), name, None) is cls]
+    return [f"{path}.{name}" for path in (module, *importable[:1])]

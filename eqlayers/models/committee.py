@@ -162,7 +162,7 @@ class Committee(nn.Module):
         Raises:
             ShapeError, DTypeError, IndexRangeError, ConfigError: As of :class:`Potential`.
         """
-        asked, checked = self.first._asked(outputs), self.first._checked(structures)
+        asked, checked = self.first._requested(outputs), self.first._checked(structures)
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
         return differentiated(checked, asked, follow, self._predicted, len(self))
 

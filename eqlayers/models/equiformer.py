@@ -1,4 +1,4 @@
-"""Equiformer: attention over neighbours, whose messages are made in the frames of edges."""
+"""Equiformer: attention over neighbours, with messages computed in the frames of edges."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..layers.radial.tabled_basis import KnotBasis, tabled
 from ..layers.rotation.module import EdgeFrame
 from ..layers.so2.module import SO2Convolution
 from ..layers.tensor_product.tabled_weights import TabledWeights
-from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
+from .properties import even_scalars, plain_options, property_irreps, read_properties, readout_irreps
 
 
 class Equiformer(torch.nn.Module):
@@ -46,39 +46,39 @@ class Equiformer(torch.nn.Module):
               x''_i = x'_i + W_4\, \mathrm{gate}\big(W_3\, \mathrm{norm}(x'_i)\big)
 
     where q and k are linear in scalars, t and R are columns of one radial network, and :math:`\phi` is a smooth leaky
-    ReLU. Head h(u) owns channel u: each has a share of the copies of every irrep. W acts in the frame of the edge, see
-    :class:`eqlayers.nn.SO2Convolution`, and mixes heads. It respects inversion, at half the weights of the source. The
-    energy is :math:`e_i = w \cdot x^T_i`.
+    ReLU. Head h(u) weights channel u: heads divide the copies of every irrep among them. W acts in the frame of the
+    edge, see :class:`eqlayers.nn.SO2Convolution`, and mixes heads. It is equivariant under inversion, which leaves half
+    the weights of the source. The energy is :math:`e_i = w \cdot x^T_i`.
 
     The envelope f ends with all its derivatives at the cutoff and is part of the softmax, so an atom that leaves adds
-    no kink to any derivative of the energy. One root mean square for all degrees norms the features: the features of
-    the species keep it from vanishing, and it magnifies no small vectors. Weights of a node add up to less than 1, so
-    there is no mean number of neighbours to set.
+    no kink to any derivative of the energy. Features are divided by one root mean square over all degrees, which the
+    features of the species keep away from zero. Weights of a node add up to less than 1, so there is no mean number of
+    neighbours to set.
 
     Args:
         species: Symbols or atomic numbers that occur.
-        hidden: Irreps of the features between the layers, up to degree 12; irreps that cannot arise are left out.
-        heads: Heads of the attention; they divide every multiplicity.
+        hidden: Irreps of the features between the layers, up to degree 12; irreps that no path reaches are left out.
+        heads: Number of attention heads, a divisor of every multiplicity.
         layers: Number of layers, at least 1.
         mmax: Largest order in the frames, None for all; features of high degree are cheaper with 2.
-        num_basis: Bessel functions of an edge's length.
+        num_basis: Number of Bessel functions of an edge's length.
         cutoff: Angstrom.
         cutoff_p: Power of the envelope of the Bessel functions.
         radial_hidden: Widths of the radial networks.
-        attention_hidden: Invariants of an edge for each head.
-        embedding: Scalars of an atom before the first layer; None for as many as hidden has.
-        properties: What is read out, among 'energy', 'dipole' and 'polarizability'.
-        knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
-            that run at every edge.
-        backend: Name of a backend, or None for the first that accepts.
+        attention_hidden: Number of invariants of an edge for each head.
+        embedding: Number of scalars of an atom before the first layer; None for as many as hidden has.
+        properties: Predicted properties, among 'energy', 'dipole' and 'polarizability'.
+        knots: Number of knots of the tables that replace radial networks, see :class:`eqlayers.nn.TabledBasis`; None to
+            evaluate the networks at every edge.
+        backend: Name of a backend, or None for the first that supports the layer.
 
     Raises:
         IrrepsError, ConfigError: hidden without even scalars or not for so many heads, or a number out of range.
 
     Source:
         Liao et al. 2023, EquiformerV2, arXiv:2306.12059; Passaro and Zitnick 2023, eSCN, arXiv:2302.03655; Liao and
-        Smidt 2022, Equiformer, arXiv:2206.11990. Logits here are of invariants of both ends, where EquiformerV2 takes
-        them from messages.
+        Smidt 2022, Equiformer, arXiv:2206.11990. Logits here are computed from invariants of sender and receiver, in
+        EquiformerV2 from messages.
 
     Example:
         >>> from eqlayers.models import Potential, Structures
@@ -88,7 +88,7 @@ class Equiformer(torch.nn.Module):
         torch.Size([2, 3])
     """
 
-    irreps_sh = o3.Irreps("0e")  # frames of edges are in place of harmonics
+    irreps_sh = o3.Irreps("0e")  # the network uses frames of edges and no harmonics
 
     def __init__(
         self,
@@ -125,20 +125,20 @@ class Equiformer(torch.nn.Module):
         self.frame = EdgeFrame(max(ir.l for _, ir in irreps), backend=backend)
         steps = []
         for number in range(count):
-            wanted = irreps if number < count - 1 else kept_irreps(irreps, self.properties)
-            after = reachable_in_frames(current, wanted, mmax)
+            target = irreps if number < count - 1 else readout_irreps(irreps, self.properties)
+            after = reachable_in_frames(current, target, mmax)
             sizes = (heads, invariants, mmax, self.frame.lmax, num_basis, widths)
             steps.append(EquiformerStep(current, after, *sizes, backend))
-            steps[-1].damp((2 * count) ** -0.5)  # then the sum of all terms has about unit variance
+            steps[-1].damp((2 * count) ** -0.5)  # so that the sum of all terms has about unit variance
             current = after
         self.steps = torch.nn.ModuleList(steps)
         self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
         read = {"hidden": irreps, "heads": heads, "layers": count, "radial_hidden": widths}
         self.options = plain_options(self, arguments, attention_hidden=invariants, **read)
 
-    def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+    def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
-        x = self.embedding(kind)
+        x = self.embedding(atom_types)
         frames, basis, envelope = self.frame(edges.vectors), self.basis(edges.lengths), self.envelope(edges.lengths)
         for step in self.steps:
             x = step(x, frames, basis, envelope, graph)
@@ -149,11 +149,12 @@ class Equiformer(torch.nn.Module):
 class EquiformerStep(torch.nn.Module):
     """One layer: attention over neighbours, then a network on each atom, both added to the features.
 
-    Heads divide every multiplicity of ``irreps_in``. Features that stay are kept, and others begin at zero. The radial
-    network gives the factors of the features and ``attention_hidden`` invariants of an edge for each head.
+    Every multiplicity of ``irreps_in`` is a multiple of ``heads``. Irreps that ``irreps_in`` lacks start from zero. The
+    radial network computes the factors of the features and ``attention_hidden`` invariants of an edge for each head.
 
     Attributes:
-        sink: ``[heads]`` parameter, the logit of no neighbour, 0 at first.
+        sink: ``[heads]`` parameter, logit of an additional term of the softmax that stands for no neighbour, 0 at
+            first.
     """
 
     def __init__(
@@ -169,29 +170,29 @@ class EquiformerStep(torch.nn.Module):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        options: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         self.heads, self.hidden, self.backend = heads, attention_hidden, backend
-        self.norm = RMSNorm(irreps_in, "all", **kind)
+        self.norm = RMSNorm(irreps_in, "all", **options)
         invariants = o3.Irreps([(heads * attention_hidden, "0e")])
-        self.ends = Linear(irreps_in, o3.Irreps([(2 * invariants.dim, "0e")]), **kind)
+        self.ends = Linear(irreps_in, o3.Irreps([(2 * invariants.dim, "0e")]), **options)
         self.score = torch.nn.Parameter(torch.randn(heads, attention_hidden))
         self.sink = torch.nn.Parameter(torch.zeros(heads))
-        self.gate, self.gate_alone = (GatedNonlinearity(irreps_out, **kind) for _ in range(2))
-        self.conv = SO2Convolution(irreps_in, self.gate.irreps_in, mmax, lmax=lmax, **kind)
+        self.gate, self.gate_alone = (GatedNonlinearity(irreps_out, **options) for _ in range(2))
+        self.conv = SO2Convolution(irreps_in, self.gate.irreps_in, mmax, lmax=lmax, **options)
         self.radial = ScalarNetwork([num_basis, *radial_hidden, invariants.dim + self.conv.num_scales])
-        pieces = [columns.stop - columns.start for _, _, columns in self.conv.scale_slices()]
-        self._per_head = Form(heads_program(o3.Irreps([(mul, "0e") for mul in pieces]), heads, "ir_mul"))
-        self.mix = Linear(irreps_out, irreps_out, **kind)
-        self.keep = None if irreps_in == irreps_out else Linear(irreps_in, irreps_out, **kind)
-        self.norm_alone = RMSNorm(irreps_out, "all", **kind)
+        lengths = [columns.stop - columns.start for _, _, columns in self.conv.scale_slices()]
+        self._per_head = Form(heads_program(o3.Irreps([(mul, "0e") for mul in lengths]), heads, "ir_mul"))
+        self.mix = Linear(irreps_out, irreps_out, **options)
+        self.keep = None if irreps_in == irreps_out else Linear(irreps_in, irreps_out, **options)
+        self.norm_alone = RMSNorm(irreps_out, "all", **options)
         self.widen, self.narrow = (
-            Linear(irreps_out, self.gate_alone.irreps_in, **kind),
-            Linear(irreps_out, irreps_out, **kind),
+            Linear(irreps_out, self.gate_alone.irreps_in, **options),
+            Linear(irreps_out, irreps_out, **options),
         )
 
     @torch.no_grad()
     def damp(self, factor: float) -> None:
-        """Scale the initial weights of both terms, as sums over many layers need it."""
+        """Multiply the weights of both added terms by a factor, so that sums over many layers stay of order one."""
         self.mix.weight.mul_(factor)
         self.narrow.weight.mul_(factor)
 
@@ -216,17 +217,17 @@ class EquiformerStep(torch.nn.Module):
         return result
 
 
-def reachable_in_frames(irreps_in: o3.Irreps, wanted: o3.Irreps, mmax: int | None = None) -> o3.Irreps:
-    r"""The irreps of ``wanted`` that a convolution in frames makes of irreps_in.
+def reachable_in_frames(irreps_in: o3.Irreps, irreps_out: o3.Irreps, mmax: int | None = None) -> o3.Irreps:
+    r"""The irreps of ``irreps_out`` that :class:`eqlayers.nn.SO2Convolution` can compute from ``irreps_in``.
 
-    Order m = 0 joins irreps of one sign :math:`p (-1)^l`, every other order all that have it.
+    Order m = 0 connects irreps of equal sign :math:`p (-1)^l`, every other order all irreps of degree at least m.
 
     Example:
         >>> reachable_in_frames(o3.Irreps("4x0e"), o3.Irreps("4x0e + 4x1e + 4x1o"))
         4x0e+4x1o
     """
 
-    def joined(a: Any, b: Any) -> bool:
+    def connected(a: Any, b: Any) -> bool:
         return bool(a.p * (-1) ** a.l == b.p * (-1) ** b.l or (mmax != 0 and min(a.l, b.l) > 0))
 
-    return o3.Irreps([(mul, ir) for mul, ir in wanted if any(joined(one, ir) for _, one in irreps_in)])
+    return o3.Irreps([(mul, ir) for mul, ir in irreps_out if any(connected(a, ir) for _, a in irreps_in)])

@@ -1,4 +1,4 @@
-"""More species for a trained potential: predictions for known species stay, to rounding."""
+"""Add species to a trained potential without a change of its predictions for known species."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from .compression import without_tables
 from .potential import Potential
 from .saving import build_potential, classes_of, describe_potential
 
-_ROUNDINGS = 2**12  # of an energy of an atom: sums over hundreds of edges and channels, some layers deep
-_SURE = 0.05  # of the energies: half precision must not hide a factor of the number of species
+_ROUNDINGS = 2**12  # tolerance in eps of an atomic energy: sums over hundreds of edges and channels in several layers
+_SURE = 0.05  # largest relative tolerance: in half precision, a wrong factor of the species count must show
 
 
 def extend_potential(
     potential: Potential, species: Sequence[int | str], shifts: Mapping[Any, float] | None = None
 ) -> Potential:
-    """A copy of a potential that knows more species, for fine-tuning.
+    """A copy of a potential with more species, for fine-tuning.
 
-    Energies and forces of structures of known species stay, to rounding. Weights of a new species are the mean over the
-    known ones, so that it begins as an average atom and not as a random one; its scale is the mean scale. What a
-    network computes from atomic numbers, such as covalent radii, follows the new species.
+    Energies and forces of structures of known species are unchanged up to rounding. Weights of a new species are the
+    mean over the known ones, so that it starts as an average atom; its scale is the mean scale. What a network computes
+    from atomic numbers, such as covalent radii, follows the new species.
 
     The network must keep its arguments in ``options``, among them ``species``, and have axes of the number of species
-    wherever weights depend on it. One whose numbers depend on that number otherwise has a method
-    ``after_extension(before)``, called with the number of species before, that makes up for it, as
-    :class:`eqlayers.models.MACE` has. The numbers of a cluster are compared before and after.
+    wherever weights depend on it. A network whose results depend on the number of species in another way needs a
+    method ``after_extension(before)`` that compensates for it, called with the former number of species, such as the
+    one of :class:`eqlayers.models.MACE`. Energies of a cluster of atoms are compared before and after.
 
     Args:
-        potential: It stays as it is.
-        species: Symbols or atomic numbers; those that the potential lacks are added behind its own.
+        potential: The trained potential; it is not changed.
+        species: Symbols or atomic numbers; those that the potential lacks are appended to its own.
         shifts: In eV, by symbol or atomic number, of new species; 0 for those that are left out.
 
     Returns:
         A potential with the species, dtype, device and mode of the old one, without tables of its radial networks.
 
     Raises:
-        ConfigError: A species that there cannot be, the shift of a known one, or a network for which it cannot be done.
+        ConfigError: An unknown species, the shift of a known one, or a network that cannot be extended.
 
     Example:
         >>> from eqlayers.models import NequIP
@@ -61,7 +61,7 @@ def extend_potential(
             "set_statistics for others."
         )
     potential = without_tables(potential)
-    with torch.random.fork_rng(devices=[]):  # what is drawn is thrown away
+    with torch.random.fork_rng(devices=[]):  # initial weights are overwritten
         described = with_species(describe_potential(potential), [*potential.species, *new])
         wider = build_potential(described, classes_of(potential))
     take_weights(wider, potential)
@@ -73,7 +73,7 @@ def extend_potential(
 
 
 def with_species(description: Mapping[str, Any], species: Sequence[int]) -> dict[str, Any]:
-    """The description of a potential with other species."""
+    """A description of a potential (see :func:`describe_potential`) with its species replaced."""
     network, old = description["network"], list(description["species"])
     if list(species) == old:
         return dict(description)
@@ -89,7 +89,7 @@ def with_species(description: Mapping[str, Any], species: Sequence[int]) -> dict
 
 @torch.no_grad()
 def take_weights(potential: Potential, other: Potential) -> None:
-    """Give a fresh potential, whose species begin with the other's, its weights, dtype, device and mode."""
+    """Copy weights, dtype, device and mode of ``other`` to ``potential``, which has more species."""
     potential.to(device=other.shifts.device, dtype=other.dtype).train(other.training)
     mine, theirs, learned = potential.state_dict(), other.state_dict(), dict(potential.named_parameters())
     strange = sorted(mine.keys() ^ theirs.keys())
@@ -98,19 +98,19 @@ def take_weights(potential: Potential, other: Potential) -> None:
         raise _differ(strange[0], f"one in {side} alone")
     before, after = len(other.species), len(potential.species)
     for name, value in theirs.items():
-        if name != "species_index":  # which follows from the species
+        if name != "species_index":  # it follows from the species
             mine[name] = _rows(name, mine[name], value, before, after, name in learned or name == "scales")
     potential.load_state_dict(mine)
     for name, parameter in other.named_parameters():
         learned[name].requires_grad_(parameter.requires_grad)
-    make_up = getattr(potential.network, "after_extension", None)
-    if make_up is not None and after > before:
-        make_up(before)
+    compensate = getattr(potential.network, "after_extension", None)
+    if compensate is not None and after > before:
+        compensate(before)
     _compare(potential, other)
 
 
 def _rows(name: str, mine: Tensor, theirs: Tensor, before: int, after: int, averaged: bool) -> Tensor:
-    """Rows of the known species, then rows for more species: the mean, or rows that exist already."""
+    """Append rows of new species to rows of known ones: the mean of the known (``averaged``), or rows of ``mine``."""
     if mine.shape == theirs.shape:
         return theirs
     axes = [axis for axis in range(mine.ndim) if mine.ndim == theirs.ndim and mine.shape[axis] != theirs.shape[axis]]
@@ -124,29 +124,29 @@ def _rows(name: str, mine: Tensor, theirs: Tensor, before: int, after: int, aver
     return torch.cat([theirs, new], axis)
 
 
-def _differ(name: str, came: str) -> ConfigError:
+def _differ(name: str, difference: str) -> ConfigError:
     return ConfigError(
-        f"parameters must have equal shapes but for one axis, the species, got {name}, {came}. Use the architecture of "
-        "the trained potential, and one row of weights for each species."
+        f"parameters must have equal shapes but for one axis, the species, got {name}, {difference}. Use the "
+        "architecture of the trained potential, and one row of weights for each species."
     )
 
 
 def _compare(potential: Potential, other: Potential) -> None:
-    """Raise unless the networks say the same of a cluster of all known species."""
-    made, count = torch.Generator().manual_seed(0), 2 * len(other.species)
+    """Raise unless both networks give the same energies of a random cluster of all known species."""
+    generator, count = torch.Generator().manual_seed(0), 2 * len(other.species)
     side = int(count ** (1 / 3)) + 2
     grid = torch.cartesian_prod(*[torch.arange(side, dtype=torch.float64)] * 3)[:count]
-    pos = 0.45 * other.cutoff * (grid + 0.2 * torch.rand(count, 3, generator=made, dtype=torch.float64))
+    pos = 0.45 * other.cutoff * (grid + 0.2 * torch.rand(count, 3, generator=generator, dtype=torch.float64))
     pairs = (torch.cdist(pos, pos) < other.cutoff).fill_diagonal_(False).nonzero().T.contiguous()
-    kind, where = torch.arange(len(other.species)).repeat(2), other.shifts.device
+    atom_types, device = torch.arange(len(other.species)).repeat(2), other.shifts.device
     numbers = []
-    for one in (without_tables(other), without_tables(potential)):
-        graph = Graph(pairs.to(where), count)
-        numbers.append(one.network(kind.to(where), one.geometry(pos.to(where, one.dtype), graph), graph))
+    for model in (without_tables(other), without_tables(potential)):
+        graph = Graph(pairs.to(device), count)
+        numbers.append(model.network(atom_types.to(device), model.geometry(pos.to(device, model.dtype), graph), graph))
     size, error = float(numbers[0].abs().max()), float((numbers[1] - numbers[0]).abs().max())
     if not error <= min(_ROUNDINGS * torch.finfo(other.dtype).eps, _SURE) * (1 + size):
         raise ConfigError(
-            f"numbers of known species must stay when species are added, got a change of {error:.3g} beside {size:.3g} "
-            f"in {type(other.network).__name__}. Give the network a method after_extension(before) that makes up for "
-            "what depends on the number of species."
+            f"energies of known species must not change when species are added, got a change of {error:.3g} beside "
+            f"{size:.3g} in {type(other.network).__name__}. Give the network a method after_extension(before) that "
+            "compensates for the number of species."
         )

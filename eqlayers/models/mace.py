@@ -1,4 +1,4 @@
-"""MACE: messages of many bodies by products of features on each atom."""
+"""MACE: many-body messages from symmetric powers of the features of each atom."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..layers.radial.module import BesselBasis, hidden_widths
 from ..layers.radial.tabled_basis import KnotBasis, TabledBasis, tabled
 from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE
-from .properties import kept_irreps, plain_options, property_irreps, read_properties
+from .properties import plain_options, property_irreps, read_properties, readout_irreps
 
 _TRANSFORMS = ("agnesi",)
 
 
 class MACE(EquivariantModule):
-    r"""Higher-order equivariant message passing, with the numbers and the weights of mace-torch.
+    r"""Higher-order equivariant message passing, with the results and the weights of mace-torch.
 
     .. math:: A_i = \mathrm{interaction}(x), \qquad x_i' = W \sum_{\nu \le N} B_\nu(A_i) + W_{Z_i} x_i, \qquad
               e_i = \sum_t \mathrm{readout}_t(x_i^{(t)})
@@ -37,9 +37,9 @@ class MACE(EquivariantModule):
 
     Args:
         species: Symbols or atomic numbers that occur.
-        hidden: Irreps of the features, all of one multiplicity, scalars first; the last layer keeps the scalars alone,
-            and what other properties need.
-        correlation: Largest number of factors, 1 to 4; or one for each layer.
+        hidden: Irreps of the features, all of one multiplicity, scalars first; the last layer has only those that the
+            properties are read from, scalars for the energy.
+        correlation: Largest number of factors in a product of features, 1 to 4; or one number for each layer.
         lmax: Largest degree of the harmonics and of the messages, up to 11.
         layers: Number of interactions.
         num_basis: Bessel functions per edge.
@@ -47,23 +47,24 @@ class MACE(EquivariantModule):
         cutoff_p: Power of the envelope, see :class:`eqlayers.nn.PolynomialCutoff`.
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours, by which messages are divided; ``set_mean_neighbors`` sets it later.
-        interactions: One of MACE's names in :data:`INTERACTIONS`, or one for each layer. Those without 'Residual'
-            leave out the map past the products; those with 'Density' learn the number of neighbours.
+        interactions: A class name of mace-torch in :data:`INTERACTIONS`, or one for each layer. Names without
+            'Residual' have no self-connection around the products; names with 'Density' learn the number of neighbours.
         readout_hidden: Scalars of the last read-out's hidden layer.
-        activation: Of that layer, 'silu', 'sigmoid' or 'tanh'.
-        distance_transform: 'agnesi' for Bessel functions of :class:`eqlayers.nn.AgnesiTransform`, or None.
+        activation: Activation of that layer, 'silu', 'sigmoid' or 'tanh'.
+        distance_transform: 'agnesi' for Bessel functions of lengths transformed by
+            :class:`eqlayers.nn.AgnesiTransform`, or None.
         use_reduced_cg: Weights of independent products only, see :class:`eqlayers.nn.SymmetricContraction`.
-        properties: What is read out, among 'energy', 'dipole' and 'polarizability'; the last layer keeps their irreps.
-        knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
-            that run at every edge.
-        backend: Name of a backend, or None for the first that accepts.
+        properties: Predicted properties, among 'energy', 'dipole' and 'polarizability'.
+        knots: Number of knots of the tables that replace radial networks, see :class:`eqlayers.nn.TabledBasis`; None to
+            evaluate the networks at every edge.
+        backend: Name of a backend, or None for the first that supports the layer.
 
     Attributes:
-        irreps_sh: Harmonics that the network wants.
+        irreps_sh: Irreps of the spherical harmonics that ``forward`` takes.
         options: The arguments, as plain values.
 
     Raises:
-        IrrepsError, ConfigError: Irreps, numbers or names that there cannot be.
+        IrrepsError, ConfigError: An argument is invalid.
 
     Source:
         Batatia, Kovacs, Simm, Ortner, Csanyi, MACE, NeurIPS 2022, arXiv:2206.07697.
@@ -104,7 +105,7 @@ class MACE(EquivariantModule):
         self.species = read_species(species)
         self.hidden = read_hidden(hidden)
         self.properties = read_properties(properties)
-        asked, kept = property_irreps(self.properties), kept_irreps(self.hidden, self.properties)
+        outputs, last_irreps = property_irreps(self.properties), readout_irreps(self.hidden, self.properties)
         count = check_integer("layers", layers, 1, fix="2 are usual.")
         check_integer("lmax", lmax, 0, LARGEST_DEGREE, fix="3 is usual.")
         self.correlation = tuple(
@@ -131,13 +132,13 @@ class MACE(EquivariantModule):
         for layer, (name, degree) in enumerate(zip(self.interactions, self.correlation, strict=True)):
             last = layer == count - 1
             message = message_irreps(self.irreps_sh, current, self.channels)
-            out = kept if last else self.hidden
+            out = last_irreps if last else self.hidden
             sizes = (number, bessel.num_basis, self.radial_hidden, mean_neighbors)
             style = INTERACTIONS[name]
             self.messages.append(MACEInteraction(style, current, self.irreps_sh, message, out, *sizes, backend))
             self.products.append(MACEProduct(message, out, degree, number, self.use_reduced_cg, backend))
-            between = self.readout_hidden if last and layer else None  # a single layer has a linear one
-            self.readouts.append(Readout(out, asked, between, activation, backend))
+            between = self.readout_hidden if last and layer else None  # the read-out of a single layer is linear
+            self.readouts.append(Readout(out, outputs, between, activation, backend))
             current = out
         same = ("hidden", "correlation", "radial_hidden", "interactions", "readout_hidden", "use_reduced_cg")
         read = {"lmax": self.irreps_sh.lmax, "layers": count, "num_basis": bessel.num_basis}
@@ -146,55 +147,55 @@ class MACE(EquivariantModule):
         self.lone_atoms_are_zero = not INTERACTIONS[self.interactions[0]].residual and activation != "sigmoid"
 
     def set_mean_neighbors(self, number: float) -> None:
-        """Set the number by which messages are divided, except the messages of a learned density.
+        """Set the number by which messages are divided, in layers that do not learn it.
 
         Raises:
-            ConfigError: It is not positive.
+            ConfigError: The number is not positive.
         """
         number = check_number("mean_neighbors", number, above=0)
         for block in self.messages:
             block.get_buffer("mean_neighbors").fill_(number)
 
     def after_extension(self, before: int) -> None:
-        """Keep the size of embeddings, which are divided by the root of the number of species.
+        """Keep the features of known species, which are embeddings divided by the root of the number of species.
 
         Args:
-            before: Number of species that the weights are for; see :func:`eqlayers.models.extend_potential`.
+            before: Number of species before the extension; see :func:`eqlayers.models.extend_potential`.
         """
         with torch.no_grad():
             self.embedding.mul_((len(self.species) / before) ** 0.5)
 
-    def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+    def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Properties of atoms, before scales and shifts.
 
         Args:
-            kind: ``[A]`` int64, place of each atom's species in the list.
+            atom_types: ``[A]`` int64, index of each atom's species in ``species``.
             edges: Lengths ``[E]`` in Angstrom and harmonics ``[E, irreps_sh.dim]``, normalised to 'component'.
-            graph: Its edges.
+            graph: Senders and receivers of the edges.
 
         Returns:
             ``[A, columns]``; see :class:`eqlayers.models.Potential`.
         """
-        basis = self._functions(kind, edges.lengths, graph)
-        x = (self.embedding * self.embedding.shape[0] ** -0.5)[kind]
+        basis = self._radial_functions(atom_types, edges.lengths, graph)
+        x = (self.embedding * self.embedding.shape[0] ** -0.5)[atom_types]
         columns = []
         for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
-            x = product(*message(x, kind, edges, basis, graph), kind)
+            x = product(*message(x, atom_types, edges, basis, graph), atom_types)
             columns.append(readout(x))
         return torch.stack(columns).sum(0)
 
-    def _functions(self, kind: Tensor, lengths: Tensor, graph: Graph) -> Tensor | KnotBasis:
-        """Radial functions of the edges; by interpolation with a table for each pair of species that are neighbours."""
+    def _radial_functions(self, atom_types: Tensor, lengths: Tensor, graph: Graph) -> Tensor | KnotBasis:
+        """Radial functions ``[E, num_basis]`` of the edges, or interpolation weights if they are tabled."""
         transform = self.transform
         if transform is None:
             functions: Tensor | KnotBasis = self.basis(lengths)
             return functions
         if not isinstance(self.basis, TabledBasis):
-            return self.basis(lengths, transform(lengths, kind, graph))
-        return self.basis.between(lengths, transform, *kind[graph.edge_index.long()])
+            return self.basis(lengths, transform(lengths, atom_types, graph))
+        return self.basis.between(lengths, transform, *atom_types[graph.edge_index.long()])
 
     def extra_repr(self) -> str:
-        """Species, features and reach."""
+        """Species, features, correlation, degree and cutoff."""
         return (
             f"species {symbols_of(self.species)}, {self.hidden}, correlation {list(self.correlation)}, "
             f"lmax {self.irreps_sh.lmax}, cutoff {self.cutoff:g} A"
@@ -202,7 +203,7 @@ class MACE(EquivariantModule):
 
 
 def read_hidden(hidden: Any) -> o3.Irreps:
-    """Irreps of features of one multiplicity, even scalars first.
+    """Parse and check irreps of features: distinct, of one multiplicity, even scalars first.
 
     Example:
         >>> read_hidden("4x0e + 4x1o")
@@ -220,7 +221,7 @@ def read_hidden(hidden: Any) -> o3.Irreps:
 
 
 def message_irreps(irreps_sh: o3.Irreps, current: o3.Irreps, channels: int) -> o3.Irreps:
-    """Irreps of the products of features and harmonics up to lmax, ``channels`` of each.
+    """Irreps of messages, ``channels`` of each: irreps of the harmonics, in both parities if ``current`` has 0o.
 
     Example:
         >>> message_irreps(o3.Irreps("0e + 1o"), o3.Irreps("4x0e"), 4)
@@ -232,6 +233,7 @@ def message_irreps(irreps_sh: o3.Irreps, current: o3.Irreps, channels: int) -> o
 
 
 def _scalars(name: str, value: Any) -> o3.Irreps:
+    """Parse irreps and raise unless they are even scalars."""
     irreps = as_irreps(value, name).simplify()
     if len(irreps) != 1 or irreps[0].ir != o3.Irrep("0e") or irreps.dim == 0:
         raise IrrepsError(f"{name} must be even scalars, got {irreps or 'none'}. '16x0e' is usual.")
@@ -239,7 +241,7 @@ def _scalars(name: str, value: Any) -> o3.Irreps:
 
 
 def _each(name: str, value: Any, count: int) -> list[Any]:
-    """One value for every layer."""
+    """A list of ``count`` values, one for every layer, from a list or a single value."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         return [value] * count
     values = check_items(name, value, "one value, or a list", "Give one.")

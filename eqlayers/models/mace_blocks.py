@@ -30,8 +30,8 @@ class Style(NamedTuple):
     """The differences between MACE's interactions.
 
     Attributes:
-        residual: Whether the map by species is of the features before and goes past the message, to be added to the
-            products; otherwise it is of the message.
+        residual: Whether the linear map by species acts on the features before the message and is added to the products
+            (a self-connection); otherwise it acts on the message.
         density: Whether the message is divided by a learned number of neighbours; otherwise by their mean number.
     """
 
@@ -39,7 +39,7 @@ class Style(NamedTuple):
     density: bool
 
 
-#: Styles by the names of MACE's classes and options.
+#: Class name in mace-torch -> style.
 INTERACTIONS = {
     "RealAgnosticInteractionBlock": Style(residual=False, density=False),
     "RealAgnosticResidualInteractionBlock": Style(residual=True, density=False),
@@ -49,7 +49,7 @@ INTERACTIONS = {
 
 
 class MACEInteraction(KeepsFloat64, EquivariantModule):
-    r"""Messages to each atom from its neighbours, and what goes past them.
+    r"""Messages to each atom from its neighbours, and the self-connection if the style is residual.
 
     .. math:: m_i = \frac{1}{n_i} W_2 \sum_{j \in N(i)} (W_1 x_j) \otimes_{R(r_{ij})} Y(\hat r_{ij})
 
@@ -76,19 +76,19 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         backend: str | None = None,
     ) -> None:
         super().__init__("ir_mul", backend)
-        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        options: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         self.style = style
         middle, instructions = paths(irreps_in, irreps_sh, irreps_message)
         instructions = sorted(instructions, key=lambda path: path[2])  # the order of MACE's weights
         self.num_paths = len(instructions)
-        self.up = Linear(irreps_in, irreps_in, **kind)
+        self.up = Linear(irreps_in, irreps_in, **options)
         self.product = TensorProductConv(
-            irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kind
+            irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **options
         )
         self.radial = ScalarNetwork([num_basis, *radial_hidden, self.product.weight_numel])
-        self.down = Linear(middle, irreps_message, **kind)
-        ends = (irreps_in, irreps_skip) if style.residual else (irreps_message, irreps_message)
-        self.skip = SpeciesLinear(*ends, num_species, **kind)
+        self.down = Linear(middle, irreps_message, **options)
+        skip_irreps = (irreps_in, irreps_skip) if style.residual else (irreps_message, irreps_message)
+        self.skip = SpeciesLinear(*skip_irreps, num_species, **options)
         self.density = ScalarNetwork([num_basis, 1]) if style.density else None
         neighbors = check_number("mean_neighbors", mean_neighbors, above=0)
         self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
@@ -96,29 +96,26 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
     def forward(
         self, x: Tensor, species: Tensor, edges: EdgeVectors, basis: Tensor | KnotBasis, graph: Graph
     ) -> tuple[Tensor, Tensor | None]:
-        """``[A, irreps_in.dim]`` to ``[A, irreps_message.dim]``, and ``[A, irreps_skip.dim]`` if it is residual.
-
-        Species ``[A]`` are counted from 0; the basis ``[E, num_basis]`` is of lengths, by interpolation perhaps.
-        """
+        """Features ``[A, irreps_in.dim]`` to messages ``[A, irreps_message.dim]``, and the self-connection or None."""
         received = self.down(self.product(self.up(x), edges.harmonics, self.radial(basis), graph))
         if self.density is None:
             message = received / self.mean_neighbors.to(x.dtype)
         else:
             density = self.density(basis)
             near = torch.tanh((density.weights() if isinstance(density, TabledWeights) else density) ** 2)
-            counted = 1 + summed_rows(near, graph.edge_index[1].long(), x.shape[0])
-            message = received / counted
+            neighbors = 1 + summed_rows(near, graph.edge_index[1].long(), x.shape[0])
+            message = received / neighbors
         if self.style.residual:
             return message, self.skip(x, species)
         return self.skip(message, species), None
 
     def extra_repr(self) -> str:
-        """Normalisation."""
+        """Normalisation of the messages."""
         return "density" if self.style.density else f"mean neighbours {float(self.mean_neighbors):g}"
 
 
 class MACEProduct(EquivariantModule):
-    """Products of messages, mixed, plus what went past them."""
+    """Symmetric contraction of the messages, a linear map, and the sum with the self-connection."""
 
     def __init__(
         self,
@@ -130,11 +127,11 @@ class MACEProduct(EquivariantModule):
         backend: str | None = None,
     ) -> None:
         super().__init__("ir_mul", backend)
-        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        options: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         self.contraction = SymmetricContraction(
-            irreps_message, irreps_out, correlation, num_species, use_reduced_cg=use_reduced_cg, **kind
+            irreps_message, irreps_out, correlation, num_species, use_reduced_cg=use_reduced_cg, **options
         )
-        self.mix = Linear(irreps_out, irreps_out, **kind)
+        self.mix = Linear(irreps_out, irreps_out, **options)
 
     def forward(self, message: Tensor, skip: Tensor | None, species: Tensor) -> Tensor:
         """``[A, irreps_message.dim]`` to ``[A, irreps_out.dim]``."""
@@ -143,9 +140,9 @@ class MACEProduct(EquivariantModule):
 
 
 class Readout(EquivariantModule):
-    """Scalars and tensors of each atom: linear, or scalars through a hidden layer.
+    """Linear read-out of scalars and tensors of each atom, with an optional hidden layer for the scalars.
 
-    ``irreps_out`` has even scalars, if any, and then others; ``hidden`` are scalars between two maps to these scalars.
+    ``irreps_out`` lists even scalars first; ``hidden`` are the scalars of the hidden layer, None for a linear read-out.
 
     Example:
         >>> Readout(o3.Irreps("4x0e"), o3.Irreps("0e"), o3.Irreps("2x0e"))(torch.zeros(3, 4)).tolist()
@@ -161,18 +158,18 @@ class Readout(EquivariantModule):
         backend: str | None = None,
     ) -> None:
         super().__init__("ir_mul", backend)
-        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        options: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         scalars = o3.Irreps([part for part in irreps_out if part.ir.l == 0])
         others = o3.Irreps([part for part in irreps_out if part.ir.l > 0])
         widths = [irreps_in, *([] if hidden is None else [hidden]), scalars] if scalars else []
-        self.maps = torch.nn.ModuleList(Linear(a, b, **kind) for a, b in pairwise(widths))
-        self.tensors = Linear(irreps_in, others, **kind) if others else None
+        self.maps = torch.nn.ModuleList(Linear(a, b, **options) for a, b in pairwise(widths))
+        self.tensors = Linear(irreps_in, others, **options) if others else None
         self.activation = NormalizedActivation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
         scalars = x
-        for number, one in enumerate(self.maps):
-            scalars = one(self.activation(scalars) if number else scalars)
+        for number, linear in enumerate(self.maps):
+            scalars = linear(self.activation(scalars) if number else scalars)
         parts = [scalars] if len(self.maps) else []
         return torch.cat([*parts, *([] if self.tensors is None else [self.tensors(x)])], dim=1)

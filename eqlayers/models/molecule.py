@@ -23,7 +23,7 @@ from ..layers.linear.module import Linear
 from ..layers.radial.module import BesselBasis, hidden_widths
 from ..layers.radial.tabled_basis import tabled
 from .nequip import reachable
-from .potential import kinds_of, of_species, places_of
+from .potential import index_by_number, of_species, species_indices
 from .properties import even_scalars, plain_options, pooled
 from .structures import Structures
 
@@ -132,7 +132,7 @@ class MoleculeNetwork(KeepsFloat64):
         self.read = Linear(current, read, **kind)
         with torch.no_grad():
             self.read.weight.mul_(0.1)  # start near the baseline: a sum over atoms of unit numbers is far from it
-        self.register_buffer("species_index", places_of(self.species))
+        self.register_buffer("species_index", index_by_number(self.species))
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
 
@@ -181,7 +181,7 @@ class MoleculeNetwork(KeepsFloat64):
         elif num_graphs is None:
             num_graphs = int(check_tensor("batch", batch, "[A], or None").max()) + 1 if batch.numel() else 0
         checked = Structures(z, pos, edge_index, batch, num_graphs).checked(self.embedding.weight.dtype)
-        batch, kind = checked.batch, kinds_of(z, self.species_index, self.species, "model")
+        batch, kind = checked.batch, species_indices(z, self.species_index, self.species, "model")
         assert batch is not None
         x = self.embedding(kind)
         graph = Graph(edge_index, z.shape[0])  # sorted once for all steps

@@ -1,4 +1,4 @@
-"""NequIP: equivariant message passing with self-connections by species, read out from scalars."""
+"""NequIP: equivariant message passing with linear self-connections by species."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..layers.harmonics.edge_geometry import EdgeVectors
 from ..layers.linear.module import Linear
 from ..layers.radial.module import BesselBasis, hidden_widths
 from ..layers.radial.tabled_basis import tabled
-from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
+from .properties import even_scalars, plain_options, property_irreps, read_properties, readout_irreps
 
 
 class NequIP(torch.nn.Module):
@@ -26,11 +26,11 @@ class NequIP(torch.nn.Module):
     .. math:: x^0_i = a_{Z_i}, \qquad x^{t+1}_i = \mathrm{gate}\Big(W_2 \frac{1}{\sqrt{\bar n}} \sum_{j \in N(i)}
               (W_1 x^t_j) \otimes_{R(r_{ij})} Y(\hat r_{ij}) + W^{Z_i}_0 x^t_i\Big), \qquad e_i = w \cdot x^T_i
 
-    The first step has no self-connection and the last one makes scalars only, so :math:`e_i` of a lone atom is 0.
+    The first step has no self-connection and the last one outputs scalars only, so :math:`e_i` of a lone atom is 0.
 
     Args:
         species: Symbols or atomic numbers that occur.
-        hidden: Irreps of the features between the steps; irreps that cannot arise are left out.
+        hidden: Irreps of the features between the steps; irreps that no path reaches are left out.
         lmax: Largest degree of the spherical harmonics.
         layers: Number of steps, at least 1.
         num_basis: Bessel functions of an edge's length.
@@ -38,11 +38,11 @@ class NequIP(torch.nn.Module):
         cutoff_p: Power of the envelope.
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours; ``set_mean_neighbors`` sets it from data.
-        embedding: Scalars of an atom before the first step; None for as many as hidden has.
-        properties: What is read out, among 'energy', 'dipole' and 'polarizability'.
-        knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
-            that run at every edge.
-        backend: Name of a backend, or None for the first that accepts.
+        embedding: Number of scalars of an atom before the first step; None for as many as hidden has.
+        properties: Predicted properties, among 'energy', 'dipole' and 'polarizability'.
+        knots: Number of knots of the tables that replace radial networks, see :class:`eqlayers.nn.TabledBasis`; None to
+            evaluate the networks at every edge.
+        backend: Name of a backend, or None for the first that supports the layer.
 
     Raises:
         IrrepsError, ConfigError: hidden without even scalars, or a number out of range.
@@ -90,8 +90,8 @@ class NequIP(torch.nn.Module):
         self.embedding = torch.nn.Embedding(len(self.species), width)
         steps, current = [], o3.Irreps([(width, "0e")])
         for number in range(layers):
-            wanted = irreps if number < layers - 1 else kept_irreps(irreps, self.properties)
-            after = reachable(current, self.irreps_sh, wanted)
+            target = irreps if number < layers - 1 else readout_irreps(irreps, self.properties)
+            after = reachable(current, self.irreps_sh, target)
             steps.append(
                 Interaction(
                     *(current, self.irreps_sh, after, num_basis, cutoff, radial_hidden, mean_neighbors),
@@ -114,22 +114,22 @@ class NequIP(torch.nn.Module):
         for step in self.steps:
             step.get_buffer("mean_neighbors").fill_(number)
 
-    def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+    def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
-        x = self.embedding(kind)
+        x = self.embedding(atom_types)
         basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.steps:
-            x = step(x, edges.harmonics, edges.lengths, graph, kind, basis)
+            x = step(x, edges.harmonics, edges.lengths, graph, atom_types, basis)
         columns: Tensor = self.read(x)
         return columns
 
 
-def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, wanted: o3.Irreps) -> o3.Irreps:
-    """The irreps of ``wanted`` that arise from irreps_in x irreps_sh.
+def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps) -> o3.Irreps:
+    """The irreps of ``irreps_out`` that a tensor product of ``irreps_in`` and ``irreps_sh`` contains.
 
     Example:
         >>> reachable(o3.Irreps("4x0e"), o3.Irreps("0e + 1o"), o3.Irreps("4x0e + 4x1e + 4x1o"))
         4x0e+4x1o
     """
-    present = {ir for _, _, ir in tensor_product_paths(irreps_in, irreps_sh, {ir for _, ir in wanted})}
-    return o3.Irreps([(mul, ir) for mul, ir in wanted if ir in present])
+    present = {ir for _, _, ir in tensor_product_paths(irreps_in, irreps_sh, {ir for _, ir in irreps_out})}
+    return o3.Irreps([(mul, ir) for mul, ir in irreps_out if ir in present])

@@ -1,4 +1,4 @@
-"""Energies, forces, stress, Hessians and Born charges of any network of atoms, differentiated in one place."""
+"""Potentials: energies of a network of atoms, with forces, stress, Hessians and Born charges by differentiation."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
               F = -\partial E / \partial r, \qquad
               \sigma_{ab} = \frac{1}{V} \frac{\partial E}{\partial \epsilon_{ab}}
 
-    with :math:`e_Z`, what the network gives an atom of the species without neighbours, so that the energy of a lone
-    atom is its shift. The strain :math:`\epsilon` is applied to positions and cells, so the sign of the stress is
+    with :math:`e_Z`, the output of the network for an atom of the species without neighbours, so that the energy of a
+    lone atom is its shift. The strain :math:`\epsilon` is applied to positions and cells, so the sign of the stress is
     ASE's: positive where the structure pulls inwards. Virials are :math:`-V \sigma`. Scales, shifts and sums over atoms
     are in float64, all else in the dtype of the network.
 
     Args:
-        network: ``forward(kind, edges, graph) -> [A]``, the number :math:`e_i` of every atom: ``kind`` ``[A]`` int64 is
-            the place of its species in the list, ``edges`` an :class:`eqlayers.nn.EdgeVectors` with vectors from
+        network: ``forward(atom_types, edges, graph) -> [A]``, the number :math:`e_i` of every atom: ``atom_types``
+            ``[A]`` int64 are indices into ``species``, ``edges`` an :class:`eqlayers.nn.EdgeVectors` with vectors from
             senders to receivers, ``graph`` an :class:`eqlayers.Graph`. Its attribute ``cutoff`` is the longest edge, in
-            Angstrom, ``irreps_sh`` the harmonics that it wants. One with an attribute ``properties``, names among
-            'energy', 'dipole' and 'polarizability', returns ``[A, columns]``: the scalars of energy and polarizability,
-            then the vector of the dipole, then degree 2 of the polarizability. ``lone_atoms_are_zero = True`` says
-            that :math:`e_Z` is 0 for all weights, and saves its computation.
+            Angstrom, ``irreps_sh`` the irreps of the harmonics in ``edges``. A network with an attribute
+            ``properties``, names among 'energy', 'dipole' and 'polarizability', returns ``[A, columns]``: the scalars
+            of energy and polarizability, then the vector of the dipole, then degree 2 of the polarizability.
+            ``lone_atoms_are_zero = True`` states that :math:`e_Z` is 0 for all weights, so that it is not computed.
         species: Symbols or atomic numbers that occur.
         shifts: :math:`s_Z` in eV, by symbol or atomic number; 0 for those that are left out.
         scale: :math:`\sigma` in eV, one number or one for each species.
@@ -61,10 +61,10 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
         subtract_isolated: Whether :math:`e_Z` is subtracted: the network is called with one more atom of each species,
             which has no edges. Without, a lone atom has the energy :math:`\sigma_Z e_Z + s_Z`, as in models of
             mace-torch.
-        backend: Of the harmonics; see :class:`eqlayers.nn.EdgeGeometry`.
+        backend: Backend of the harmonics; see :class:`eqlayers.nn.EdgeGeometry`.
 
     Raises:
-        ConfigError, IndexRangeError: A species, a number or a network that there cannot be.
+        ConfigError, IndexRangeError: An argument is invalid, or the repulsion reaches farther than the cutoff.
 
     Source:
         Knuth et al. 2015, doi:10.1016/j.cpc.2015.01.003, for stress by strain.
@@ -72,20 +72,20 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
     Example:
         >>> class Springs(torch.nn.Module):
         ...     cutoff, irreps_sh = 5.0, "0e"
-        ...     def forward(self, kind, edges, graph):
+        ...     def forward(self, atom_types, edges, graph):
         ...         pairs = 0.25 * (edges.lengths - 1.0) ** 2
-        ...         return pairs.new_zeros(kind.shape[0]).index_add(0, graph.edge_index[1], pairs)
+        ...         return pairs.new_zeros(atom_types.shape[0]).index_add(0, graph.edge_index[1], pairs)
         >>> potential = Potential(Springs(), species=[1]).eval()
         >>> pos, pair = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]]), torch.tensor([[0, 1], [1, 0]])
-        >>> found = potential(Structures(torch.tensor([1, 1]), pos, pair))
-        >>> found["energy"], found["forces"][:, 2].round(decimals=3)
+        >>> results = potential(Structures(torch.tensor([1, 1]), pos, pair))
+        >>> results["energy"], results["forces"][:, 2].round(decimals=3)
         (tensor([2.], dtype=torch.float64), tensor([ 2., -2.]))
     """
 
     species_index: Tensor
     shifts: Tensor
     scales: Tensor
-    lone_kinds: Tensor
+    lone_types: Tensor
     moved_to: Tensor
     kept_in_float64 = ("shifts", "scales")
 
@@ -116,8 +116,8 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
         self.irreps_sh = as_irreps(getattr(network, "irreps_sh", "0e"), "network.irreps_sh")
         self.geometry = EdgeGeometry(o3.Irreps(self.irreps_sh), backend=backend)
         self.split = AtomicProperties(getattr(network, "properties", ("energy",)))
-        self.register_buffer("species_index", places_of(self.species))
-        self.register_buffer("lone_kinds", torch.arange(len(self.species)), persistent=False)
+        self.register_buffer("species_index", index_by_number(self.species))
+        self.register_buffer("lone_types", torch.arange(len(self.species)), persistent=False)
         self.register_buffer("moved_to", torch.zeros((), dtype=torch.float32), persistent=False)
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scales", torch.ones(len(self.species), dtype=torch.float64))
@@ -141,10 +141,11 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
             shifts: By symbol or atomic number; 0 for those that are left out.
             scale: Positive; one number, or one by symbol or atomic number, 1 for those that are left out.
             mean_neighbors: For networks that have ``set_mean_neighbors(number)``.
-            tensor_scales: Scale of 'dipole' in e Angstrom and of 'polarizability' in Angstrom^3; others stay.
+            tensor_scales: Scale of 'dipole' in e Angstrom and of 'polarizability' in Angstrom^3; properties left out
+                keep theirs.
 
         Raises:
-            IndexRangeError: A species or a property that the potential does not know. ConfigError: A number is not
+            IndexRangeError: An unknown species or property. ConfigError: A number is not
                 finite, or not positive where it must be.
         """
         shifts, listed = by_element("shifts", shifts, "shift in eV"), isinstance(scale, Mapping)
@@ -153,8 +154,8 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
         factors = of_species("scale", self.species, scales, 1.0, "potential", above=0)
         self.shifts.copy_(added)
         self.scales.copy_(factors)
-        wanted = "a mapping from property to scale, or None"
-        tensor_scales = check_type("tensor_scales", tensor_scales or {}, Mapping, wanted, "Pass a dict.")
+        expected = "a mapping from property to scale, or None"
+        tensor_scales = check_type("tensor_scales", tensor_scales or {}, Mapping, expected, "Pass a dict.")
         self.split.set_scales(tensor_scales)
         setter = getattr(self.network, "set_mean_neighbors", None)
         if mean_neighbors is not None and setter is not None:
@@ -162,18 +163,18 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
 
     @property
     def added(self) -> int:
-        """Number of lone atoms behind the others, whose energies are subtracted: one of each species, or 0."""
+        """Number of isolated atoms appended to a batch, whose energies are subtracted: one of each species, or 0."""
         needed = self.subtract_isolated and "energy" in self.properties
         return 0 if not needed or getattr(self.network, "lone_atoms_are_zero", False) else len(self.species)
 
     @torch.no_grad()
     def shifts_of_network(self) -> Tensor:
-        """``[S]`` float64 in eV: shifts with which nothing needs to be subtracted, for programs that do not."""
+        r"""Shifts ``[S]`` in eV (float64) without subtraction of isolated atoms: :math:`s_Z - \sigma_Z e_Z`."""
         if not self.added:
             return self.shifts
-        kind, graph = self.lone_kinds, Graph(self.lone_kinds.new_empty(2, 0), len(self.species))
-        pos = torch.zeros(len(kind), 3, dtype=self.dtype, device=self.device)
-        numbers, _ = self.split(self.network(kind, self.geometry(pos, graph), graph), kind, len(kind))
+        types, graph = self.lone_types, Graph(self.lone_types.new_empty(2, 0), len(self.species))
+        pos = torch.zeros(len(types), 3, dtype=self.dtype, device=self.device)
+        numbers, _ = self.split(self.network(types, self.geometry(pos, graph), graph), types, len(types))
         assert numbers is not None
         return self.shifts - self.scales * numbers.double()
 
@@ -190,54 +191,54 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
     def forward(
         self, structures: Structures, outputs: Iterable[str] | None = None, create_graph: bool | None = None
     ) -> dict[str, Tensor]:
-        """Energies and their derivatives, and what else the network predicts.
+        """Energies, their derivatives, and other properties that the network predicts.
 
         Args:
             structures: Atoms with neighbours no farther than the cutoff.
             outputs: Among 'energy' ``[G]`` float64, 'energies' ``[A]`` float64 (of the atoms), 'forces' ``[A, 3]``,
-                'stress' and 'virials' ``[G, 3, 3]``; eV, eV/Angstrom, eV/Angstrom^3, eV. The stress of structures whose
-                cell has no volume is NaN, beside others that have one. Of networks with these
-                properties also 'dipole' ``[G, 3]`` (e Angstrom) and 'polarizability' ``[G, 3, 3]`` (Angstrom^3),
-                float64, and 'born_charges' ``[A, 3, 3]`` (e), the slope of component b of the dipole by component c of
-                a position at ``[:, b, c]``. None for energy and forces, and for properties without derivatives.
+                'stress' and 'virials' ``[G, 3, 3]``; eV, eV/Angstrom, eV/Angstrom^3, eV. In a batch, the stress of a
+                structure whose cell has no volume is NaN. With networks of these properties also 'dipole' ``[G, 3]`` (e
+                Angstrom) and 'polarizability' ``[G, 3, 3]`` (Angstrom^3), float64, and 'born_charges' ``[A, 3, 3]``
+                (e), the derivative of component b of the dipole by component c of a position at ``[:, b, c]``. None for
+                energy and forces, and for properties without derivatives.
             create_graph: Whether derivatives can be differentiated, as training on forces needs; by default in
                 training mode only.
 
         Returns:
-            What was asked for, by name; 'energy' always where the network predicts it.
+            The requested outputs by name, and 'energy' if the network predicts it.
 
         Raises:
-            ShapeError, DTypeError, IndexRangeError: Inputs of another shape or dtype, an unknown species.
-            ConfigError: An unknown output, one that the network does not predict, or stress of structures without cell.
+            ShapeError, DTypeError, IndexRangeError: An input has a wrong shape or dtype, or an unknown species.
+            ConfigError: An output is unknown or not predicted by the network, or stress of structures without cell.
         """
-        asked, structures = self._asked(outputs), self._checked(structures)
+        requested, structures = self._requested(outputs), self._checked(structures)
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
-        return differentiated(structures, asked, follow, lambda moved: (self._predicted(moved),))[0]
+        return differentiated(structures, requested, follow, lambda moved: (self._predicted(moved),))[0]
 
-    def _asked(self, outputs: Iterable[str] | None) -> list[str]:
-        """Outputs, each known and predicted."""
+    def _requested(self, outputs: Iterable[str] | None) -> list[str]:
+        """The list of requested outputs, checked to be known and predicted; the default list for None."""
         if outputs is None:
             usual = {"energy": ("energy", "forces")}
-            return [name for one in self.properties for name in usual.get(one, (one,))]
-        asked = [
+            return [name for item in self.properties for name in usual.get(item, (item,))]
+        requested = [
             check_choice("outputs", name, OUTPUTS)
             for name in check_items("outputs", outputs, "a list of names", "Pass ('energy', 'forces').")
         ]
-        absent = [name for name in asked if OUTPUTS[name] not in self.properties]
+        absent = [name for name in requested if OUTPUTS[name] not in self.properties]
         if absent:
             raise ConfigError(
                 f"outputs must be predictions of the network, {', '.join(self.properties)}, got {', '.join(absent)}. "
                 f"Train one with properties=[{OUTPUTS[absent[0]]!r}, ...]."
             )
-        return asked
+        return requested
 
     def atomic_energies(self, structures: Structures) -> Tensor:
-        """``[A]`` float64 in eV, differentiable by positions and cells.
+        """Energies of atoms ``[A]`` in eV (float64), differentiable by positions and cells.
 
         Raises:
             ConfigError: The network predicts no energy. ShapeError, DTypeError, IndexRangeError: As of ``forward``.
         """
-        self._asked(("energy",))
+        self._requested(("energy",))
         return self._predicted(self._checked(structures))["energies"]
 
     def _checked(self, structures: Any) -> Structures:
@@ -245,39 +246,36 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
         return check_type("structures", structures, Structures, "Structures", fix).checked(self.dtype)
 
     def _predicted(self, structures: Structures) -> dict[str, Tensor]:
-        """Energies of atoms and structures, and tensors, differentiable by positions and cells."""
+        """Energies of atoms and structures, dipoles and polarizabilities, differentiable by positions and cells."""
         graph = self._graph_of(structures)
         return self._from_edges(structures, graph, self._edges_of(structures, graph))
 
     def _graph_of(self, structures: Structures) -> Graph:
-        """The edges; behind the atoms is a lone one of each species, if their energies are subtracted."""
+        """Graph of the atoms, followed by the ``added`` isolated ones, which have no edges."""
         atoms, added = structures.z.shape[0], self.added
         if added:
-            check_range("edge_index", structures.edge_index, atoms, "atoms")  # none is of a lone atom
+            check_range("edge_index", structures.edge_index, atoms, "atoms")  # no edge may join an added atom
         return Graph(structures.edge_index, atoms + added)
 
     def _edges_of(self, structures: Structures, graph: Graph) -> EdgeVectors:
-        """Vectors, lengths and harmonics of the edges, which ``graph`` holds."""
+        """Vectors, lengths and harmonics of the edges of ``graph``, the result of :meth:`_graph_of`."""
         pos, shifts, cell, batch = structures.pos, structures.shifts, structures.cell, structures.batch
         added = self.added
         if added:
             pos = pad(pos, (0, 0, 0, added))
-            if cell is not None and not cell.shape[0]:  # no structures, so lone atoms have no cell to be in
+            if cell is not None and not cell.shape[0]:  # without structures, added atoms have no cell
                 cell = shifts = None
             batch = None if cell is None or batch is None else pad(batch, (0, added))
         return self.geometry(pos, graph, shifts, cell, batch)
 
     def _from_edges(self, structures: Structures, graph: Graph, edges: EdgeVectors) -> dict[str, Tensor]:
-        """Energies of atoms and structures, and tensors, from edges that several potentials may share.
-
-        'varying' are energies of atoms without what no position changes, which derivatives need not go through.
-        """
+        """Energies ('varying': without constant terms) and tensors from edges, which members of a committee share."""
         z, batch, count, added = structures.z, structures.batch, structures.num_graphs, self.added
-        kind = species = self.kind_of(z)
+        atom_types = species = self.kind_of(z)
         assert batch is not None
         if added:
-            kind = torch.cat([kind, self.lone_kinds])
-        numbers, results = self.split(self.network(kind, edges, graph), batch, count, added)
+            atom_types = torch.cat([atom_types, self.lone_types])
+        numbers, results = self.split(self.network(atom_types, edges, graph), batch, count, added)
         if numbers is not None:
             numbers, constant = numbers.double(), self.shifts
             if added:
@@ -285,7 +283,9 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
                 numbers = numbers[:-added]
             energies = numbers * self.scales[species]
             if self.repulsion is not None:
-                z = pad(z, (0, added), value=self.species[0]) if added else z  # of which none has a neighbour
+                z = (
+                    pad(z, (0, added), value=self.species[0]) if added else z
+                )  # atoms without neighbours, of any species
                 energies = energies + self.repulsion(z, edges, graph)[: species.shape[0]].double()
             results["varying"] = energies
             results["energies"] = energies + taken(constant, species)
@@ -293,19 +293,20 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
         return results
 
     def kind_of(self, z: Tensor) -> Tensor:
-        """``[A]``: the place of every atom's species in the list.
+        """Index ``[A]`` of every atom's species in ``species``.
 
         Raises:
-            IndexRangeError: A species that is not in it.
+            IndexRangeError: A species that the potential does not have.
         """
-        return kinds_of(z, self.species_index, self.species, "potential")
+        return species_indices(z, self.species_index, self.species, "potential")
 
     def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
-        """Second derivatives of the energy of one structure by its positions, its force constants.
+        """Force constants of one structure: second derivatives of its energy by positions.
 
         Args:
             structures: One structure.
-            chunk_size: Rows at once; all by default, which takes the memory of 3 A backward passes.
+            chunk_size: Number of rows computed at once; all 3 A by default, which takes the memory of 3 A backward
+                passes.
 
         Returns:
             ``[A, 3, A, 3]`` float64, eV/Angstrom^2.
@@ -314,7 +315,7 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
             ShapeError: More than one structure. ConfigError: The network predicts no energy, or chunk_size is no
                 positive integer.
         """
-        self._asked(("energy",))
+        self._requested(("energy",))
         check_optional(lambda name, value: check_integer(name, value, 1), "chunk_size", chunk_size)
         structures = self._checked(structures)
         if structures.num_graphs != 1:
@@ -328,66 +329,70 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
         return hessian.detach().double()
 
     def extra_repr(self) -> str:
-        """Species and cutoff."""
+        """Properties, species and cutoff."""
         return f"{', '.join(self.properties)}; species {symbols_of(self.species)}, cutoff {self.cutoff:g} A"
 
 
 def differentiated(
     structures: Structures,
-    asked: Sequence[str],
+    outputs: Sequence[str],
     follow: bool,
     predict: Callable[[Structures], Iterable[dict[str, Tensor]]],
     count: int = 1,
 ) -> list[dict[str, Tensor]]:
-    """Energies and tensors with what is asked for of their derivatives, of ``count`` potentials.
+    """Requested outputs of ``count`` potentials, with derivatives of the energies and dipoles that ``predict`` yields.
 
-    ``predict`` gives the energies and tensors of each potential, one after the other, differentiable by the positions
-    and cells of the structures that it is called with. With ``follow``, derivatives can be differentiated.
+    ``predict(structures)`` yields the results of :meth:`Potential._from_edges` of each potential, differentiable by
+    positions and cells. With ``follow``, derivatives can be differentiated (``create_graph``).
     """
-    strained = "stress" in asked or "virials" in asked
-    if "stress" in asked and not _some_volume(structures):
+    strained = "stress" in outputs or "virials" in outputs
+    if "stress" in outputs and not _some_volume(structures):
         raise ConfigError(
-            "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Ask "
-            "for virials, or give a cell."
+            "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Request "
+            "virials, or give a cell."
         )
-    moved, by, kept = structures, [], []
-    derived = strained or "forces" in asked or "born_charges" in asked
+    moved, by, results = structures, [], []
+    derived = strained or "forces" in outputs or "born_charges" in outputs
     with torch.set_grad_enabled(torch.is_grad_enabled() or derived):
         if strained:
             strain = structures.pos.new_zeros(structures.num_graphs, 3, 3, requires_grad=True)
             moved = under_strain(structures, strain)
             by.append(strain)
-        if ("forces" in asked or "born_charges" in asked) and not moved.pos.requires_grad:
+        if ("forces" in outputs or "born_charges" in outputs) and not moved.pos.requires_grad:
             moved = moved._replace(pos=moved.pos.detach().requires_grad_())
-        if "forces" in asked:
+        if "forces" in outputs:
             by.append(moved.pos)
-        # a view: torch answers what a leaf is asked for by exceptions, which take longer than a small kernel
+        # a view: some queries of a leaf tensor raise and catch exceptions in torch, slower than a small kernel
         for number, predicted in enumerate(predict(moved._replace(pos=moved.pos.view_as(moved.pos))), 1):
             rules: dict[str, Any] = {"create_graph": follow, "materialize_grads": True}
-            if "born_charges" in asked:
-                totals = predicted["dipole"].sum(0).unbind()  # a structure's dipole depends on its own atoms alone
+            if "born_charges" in outputs:
+                totals = (
+                    predicted["dipole"].sum(0).unbind()
+                )  # structures do not interact, so one backward pass serves all
                 rows = [torch.autograd.grad(total, moved.pos, retain_graph=True, **rules)[0] for total in totals]
                 predicted["born_charges"] = torch.stack(rows, 1)
             if by:
-                again = True if number < count else None  # the edges, which the next one shares
-                slopes = list(torch.autograd.grad(predicted["varying"].sum(), by, retain_graph=again, **rules))
+                retain = True if number < count else None  # the next potential shares the edges
+                slopes = list(torch.autograd.grad(predicted["varying"].sum(), by, retain_graph=retain, **rules))
             if strained:
                 virials = -slopes.pop(0)
                 predicted["virials"] = 0.5 * (virials + virials.mT)
-                if "stress" in asked and structures.cell is not None:
+                if "stress" in outputs and structures.cell is not None:
                     volume = torch.linalg.det(structures.cell).abs()[:, None, None]
-                    spanned = volume > 0  # a slope through a division by 0 would be NaN
+                    spanned = volume > 0  # the derivative of a division by 0 would be NaN
                     stress = -predicted["virials"] / torch.where(spanned, volume, 1.0)
                     predicted["stress"] = torch.where(spanned, stress, torch.nan)
-            if "forces" in asked:
+            if "forces" in outputs:
                 predicted["forces"] = -slopes.pop(0)
-            results = {name: predicted[name] for name in predicted if name in asked or name == "energy"}
-            kept.append(results if follow or not derived else {name: value.detach() for name, value in results.items()})
-    return kept
+            chosen = {name: predicted[name] for name in predicted if name in outputs or name == "energy"}
+            results.append(
+                chosen if follow or not derived else {name: value.detach() for name, value in chosen.items()}
+            )
+    return results
 
 
 def _some_volume(structures: Structures) -> bool:
-    """Whether stress can be asked for; True where cells cannot be read, on a GPU or in a trace."""
+    """Whether a cell has a volume; True if cells cannot be read without a synchronisation of a GPU or in a trace."""
     if structures.cell is None or not structures.cell.is_cpu or not is_plain((structures.cell,)):
         return structures.cell is not None
     return structures.num_graphs == 0 or bool((torch.linalg.det(structures.cell.detach()) != 0).any())
@@ -396,7 +401,7 @@ def _some_volume(structures: Structures) -> bool:
 def of_species(
     name: str, species: Sequence[int], values: Mapping[int, Any], usual: float, what: str, above: float | None = None
 ) -> Tensor:
-    """``[S]`` float64: a number for each species of a potential or model, ``usual`` for species that are left out."""
+    """Tensor ``[S]`` float64 of checked numbers by species, ``usual`` for species that ``values`` leaves out."""
     unknown = symbols_of(sorted(set(values) - set(species)))
     if unknown:
         raise IndexRangeError(
@@ -409,31 +414,31 @@ def of_species(
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def places_of(species: Sequence[int]) -> Tensor:
-    """The place in the list by atomic number, or -1; both ends are unknown, where numbers out of range are put."""
+def index_by_number(species: Sequence[int]) -> Tensor:
+    """Table from atomic number to index in ``species``, -1 if absent, as in its first and last entries."""
     index = torch.full((len(SYMBOLS) + 2,), -1)
     index[list(species)] = torch.arange(len(species))
     return index
 
 
-def kinds_of(z: Tensor, places: Tensor, species: Sequence[int], what: str) -> Tensor:
-    """``[A]``: the places of atomic numbers."""
+def species_indices(z: Tensor, table: Tensor, species: Sequence[int], what: str) -> Tensor:
+    """Index ``[A]`` of each atomic number in ``species``, by the table of :func:`index_by_number`."""
     if check_tensor("z", z, "[A]").dtype != torch.int64:
         raise DTypeError(f"z must be int64, got {z.dtype}. Convert it with `.long()`.")
-    kind = places[z.clamp(0, len(places) - 1)]
+    index = table[z.clamp(0, len(table) - 1)]
     if being_traced():
-        assert_later((kind >= 0).all(), f"z must hold species among {symbols_of(species)}.")
-    elif z.device.type == "cpu" and bool((unwrapped(kind) < 0).any()):  # also where vmap goes over the list
-        unknown = sorted(set(unwrapped(z)[unwrapped(kind).reshape(-1, len(z))[0] < 0].tolist()))
+        assert_later((index >= 0).all(), f"z must hold species among {symbols_of(species)}.")
+    elif z.device.type == "cpu" and bool((unwrapped(index) < 0).any()):  # also under vmap
+        unknown = sorted(set(unwrapped(z)[unwrapped(index).reshape(-1, len(z))[0] < 0].tolist()))
         raise IndexRangeError(
             f"z must hold species among {symbols_of(species)}, got also {symbols_of(unknown)}. Build the {what} "
             "with them."
         )
-    return kind
+    return index
 
 
 def under_strain(structures: Structures, strain: Tensor) -> Structures:
-    """Positions and cells times 1 + strain ``[G, 3, 3]``, which is symmetrised: rotations cost no energy."""
+    """Structures with positions and cells multiplied by 1 + the symmetric part of strain ``[G, 3, 3]``."""
     stretch = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.mT)
     assert structures.batch is not None
     pos = (structures.pos[:, None] @ stretch[structures.batch])[:, 0]

@@ -14,9 +14,9 @@ from ..core.checks import check_choice, check_items, check_number
 from ..core.errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
 from ..layers.base.module import KeepsFloat64
 
-#: Irreps that each property takes of an atom.
+#: Property -> irreps that a network outputs for each atom.
 PROPERTIES = {"energy": o3.Irreps("0e"), "dipole": o3.Irreps("1o"), "polarizability": o3.Irreps("0e + 2e")}
-#: Property that each output of a potential is made from.
+#: Output of a potential -> property that it is computed from.
 OUTPUTS = {
     "energy": "energy",
     "energies": "energy",
@@ -30,13 +30,13 @@ OUTPUTS = {
 
 
 def read_properties(properties: Any) -> tuple[str, ...]:
-    """Different names of :data:`PROPERTIES`, in its order."""
+    """Check names of properties; return them in the order of :data:`PROPERTIES`, without repetitions."""
     fix = "Pass ['energy'], which is usual."
     listed = check_items("properties", properties, "a list of names", fix)
-    asked = [check_choice("properties", one, PROPERTIES) for one in listed]
-    if not asked:
+    requested = [check_choice("properties", name, PROPERTIES) for name in listed]
+    if not requested:
         raise ConfigError(f"properties must be at least one of {', '.join(PROPERTIES)}, got none. {fix}")
-    return tuple(name for name in PROPERTIES if name in asked)
+    return tuple(name for name in PROPERTIES if name in requested)
 
 
 def property_irreps(properties: Sequence[str]) -> o3.Irreps:
@@ -46,42 +46,42 @@ def property_irreps(properties: Sequence[str]) -> o3.Irreps:
         >>> property_irreps(("energy", "dipole", "polarizability"))
         2x0e+1x1o+1x2e
     """
-    asked = [ir for name in read_properties(properties) for _, ir in PROPERTIES[name]]
-    return o3.Irreps([(1, ir) for ir in sorted(asked, key=lambda ir: ir.l)]).simplify()
+    irreps = [ir for name in read_properties(properties) for _, ir in PROPERTIES[name]]
+    return o3.Irreps([(1, ir) for ir in sorted(irreps, key=lambda ir: ir.l)]).simplify()
 
 
 def even_scalars(hidden: o3.Irreps) -> o3.Irreps:
-    """The even scalars among the irreps of features, which networks begin with."""
+    """The even scalars (0e) among the irreps of features; raises if there are none."""
     scalars = o3.Irreps([(mul, ir) for mul, ir in hidden if ir.is_scalar()])
     if scalars.dim == 0:
         raise IrrepsError(f"hidden must hold even scalars (0e), got {hidden or 'none'}. Add '32x0e'.")
     return scalars
 
 
-def kept_irreps(hidden: o3.Irreps, properties: Sequence[str]) -> o3.Irreps:
-    """The irreps of ``hidden`` from which the properties are read out.
+def readout_irreps(hidden: o3.Irreps, properties: Sequence[str]) -> o3.Irreps:
+    """The irreps of ``hidden`` that a linear read-out of the properties uses; raises if one is missing.
 
     Example:
-        >>> kept_irreps(o3.Irreps("8x0e + 8x1o + 8x2e"), ("energy", "dipole"))
+        >>> readout_irreps(o3.Irreps("8x0e + 8x1o + 8x2e"), ("energy", "dipole"))
         8x0e+8x1o
     """
-    wanted = [ir for _, ir in property_irreps(properties)]
-    missing = [f"{ir}" for ir in wanted if ir not in hidden]
+    irreps = [ir for _, ir in property_irreps(properties)]
+    missing = [f"{ir}" for ir in irreps if ir not in hidden]
     if missing:
         raise ConfigError(
             f"hidden must hold {' and '.join(missing)} for {', '.join(properties)}, got {hidden}. Add "
             f"'{hidden[0].mul}x{missing[0]}'."
         )
-    return o3.Irreps([(mul, ir) for mul, ir in hidden if ir in wanted])
+    return o3.Irreps([(mul, ir) for mul, ir in hidden if ir in irreps])
 
 
 class AtomicProperties(KeepsFloat64):
-    r"""Splits what a network returns, and sums dipoles and polarisabilities over structures.
+    r"""Splits the output of a network by property, and sums dipoles and polarizabilities over structures.
 
     .. math:: \mu = \sigma_\mu \sum_i \mu_i, \qquad \alpha = \sigma_\alpha \sum_i (a_i 1 + \alpha^{(2)}_i)
 
-    Dipoles are sums of vectors of atoms, without charges times positions: they do not depend on the origin, nor on the
-    periodic images that atoms are at, and Born charges sum to zero.
+    A dipole is a sum of atomic vectors without charges times positions: it depends neither on the origin nor on the
+    choice of periodic images, and Born charges sum to zero.
 
     Args:
         properties: Names among :data:`PROPERTIES`.
@@ -97,7 +97,7 @@ class AtomicProperties(KeepsFloat64):
         super().__init__()
         self.properties = read_properties(properties)
         self.irreps = property_irreps(self.properties)
-        self._columns = {str(ir): mul * ir.dim for mul, ir in self.irreps}  # compilers cannot look into irreps
+        self._columns = {str(ir): mul * ir.dim for mul, ir in self.irreps}  # torch.compile cannot trace o3.Irreps
         self._scalars = tuple(name for name in self.properties if "0e" in PROPERTIES[name])
         self.kept_in_float64 = tuple(f"{name}_scale" for name in self.tensors)
         for name in self.kept_in_float64:
@@ -113,7 +113,7 @@ class AtomicProperties(KeepsFloat64):
         return tuple(name for name in self.properties if name != "energy")
 
     def set_scales(self, scales: Mapping[str, float]) -> None:
-        """Set the scales of properties by name; those left out stay."""
+        """Set the scales of the named properties."""
         unknown = sorted(set(scales) - set(self.tensors), key=str)
         if unknown:
             raise IndexRangeError(f"tensor scales must be of {list(self.tensors)}, got also {unknown}. Leave them out.")
@@ -123,10 +123,10 @@ class AtomicProperties(KeepsFloat64):
     def forward(
         self, values: Tensor, batch: Tensor, num_graphs: int, added: int = 0
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Energies of atoms ``[A]`` as the network gave them, or None, and tensors of structures in float64.
+        """Unscaled energies of atoms ``[A]`` or None, and tensors of structures by name in float64.
 
-        Values are ``[A, irreps.dim]``, or ``[A]`` if that is 1; 'dipole' is ``[G, 3]``, 'polarizability' ``[G, 3, 3]``.
-        Behind them are values of ``added`` atoms of no structure.
+        ``values`` are the network's, ``[A, irreps.dim]``, or ``[A]`` if irreps.dim is 1; their last ``added`` rows
+        belong to no structure. 'dipole' is ``[G, 3]``, 'polarizability' ``[G, 3, 3]``.
         """
         atoms, columns = batch.shape[0] + added, sum(self._columns.values())
         expected = [atoms] if columns == 1 else [atoms, columns]
@@ -148,14 +148,16 @@ class AtomicProperties(KeepsFloat64):
         if "dipole" in self.properties:
             tensors["dipole"] = pooled(parts["1o"].double(), batch, num_graphs) * self.get_buffer("dipole_scale")
         if "polarizability" in self.properties:
-            whole = pooled(single["polarizability"].double(), batch, num_graphs)[:, None, None]
-            bent = pooled(parts["2e"].double(), batch, num_graphs) @ self.get_buffer("cartesian").flatten(1)
+            isotropic = pooled(single["polarizability"].double(), batch, num_graphs)[:, None, None]
+            anisotropic = pooled(parts["2e"].double(), batch, num_graphs) @ self.get_buffer("cartesian").flatten(1)
             eye = torch.eye(3, dtype=torch.float64, device=values.device)
-            tensors["polarizability"] = (whole * eye + bent.view(-1, 3, 3)) * self.get_buffer("polarizability_scale")
+            tensors["polarizability"] = (isotropic * eye + anisotropic.view(-1, 3, 3)) * self.get_buffer(
+                "polarizability_scale"
+            )
         return energies, tensors
 
     def extra_repr(self) -> str:
-        """Names and irreps."""
+        """Properties and irreps."""
         return f"{', '.join(self.properties)} from {self.irreps}"
 
 
@@ -167,7 +169,7 @@ def pooled(atoms: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
 
 
 def plain_options(network: Any, passed: Mapping[str, Any], **read: Any) -> dict[str, Any]:
-    """Arguments of a network, ``locals()`` at the start of ``__init__``, as plain values for its ``options``."""
+    """Arguments of a network as plain values for its ``options``: ``locals()`` of ``__init__``, updated by ``read``."""
     read |= {name: getattr(network, name) for name in ("species", "cutoff", "properties") if name in passed}
     arguments = {name: read.get(name, value) for name, value in passed.items() if name not in ("self", "__class__")}
     plain = {tuple: list, o3.Irreps: str}

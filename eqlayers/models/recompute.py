@@ -1,4 +1,4 @@
-"""Less memory in training: what a block of a network computes is forgotten, and computed again for its derivatives."""
+"""Activation checkpointing that also serves losses of forces: intermediate tensors are recomputed for derivatives."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Tensors = tuple[Tensor, ...]
 
 @contextmanager
 def recomputed(network: torch.nn.Module) -> Iterator[None]:
-    """Calls of a network in this block keep the inputs of its parts and compute the rest again for derivatives.
+    """Context manager: calls of a network store only inputs of its submodules and recompute the rest for derivatives.
 
-    The parts are its children, and each entry of its lists of modules. Derivatives of every order are the same, to
-    the rounding of their sums. It is for training on forces as well, which ``torch.utils.checkpoint`` is not: a loss of
-    forces differentiates a backward pass, and that one would keep again what the forward pass forgot. Here each part of
-    the backward pass is forgotten, too, and computed again. A step takes about twice the time.
+    Submodules are its children, and each entry of its module lists. Derivatives of every order are equal up to the
+    rounding of their sums. A loss of forces differentiates a backward pass, whose intermediate tensors
+    ``torch.utils.checkpoint`` would store; here they are recomputed, too. A step takes about
+    twice the time.
 
     Args:
-        network: Its calls are changed until the block ends; derivatives may be taken later.
+        network: The module whose submodules are wrapped until the block ends; derivatives may be taken later.
 
     Raises:
-        ConfigError: It is no module.
+        ConfigError: ``network`` is no module.
 
     Source:
         Chen, Xu, Zhang, Guestrin 2016, arXiv:1604.06174, for the idea.
@@ -59,6 +59,7 @@ def recomputed(network: torch.nn.Module) -> Iterator[None]:
 
 
 def _parts(network: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield the children of a network, with the entries of module lists and dicts in place of these."""
     for child in network.children():
         if isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict)):
             yield from child.children()
@@ -67,23 +68,23 @@ def _parts(network: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The result of ``forward``, from a node that keeps only tensors of the arguments and the parameters."""
+    """Call ``forward`` as one autograd node that stores only floating-point arguments and parameters."""
     leaves, structure = tree_flatten((args, kwargs))
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    indices = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     parameters = tuple(parameter for parameter in part.parameters() if parameter.requires_grad)
-    operands = [leaves[place] for place in places]
+    operands = [leaves[index] for index in indices]
     if not torch.is_grad_enabled() or not (parameters or any(tensor.requires_grad for tensor in operands)):
         return forward(*args, **kwargs)
-    constants = [None if place in places else leaf for place, leaf in enumerate(leaves)]  # given again with each call
+    constants = [None if index in indices else leaf for index, leaf in enumerate(leaves)]  # passed again by each call
     state = torch.get_rng_state(), get_device_states(*operands)
     returned: list[Any] = []
 
     def run(*tensors: Tensor) -> Tensors:
-        again = list(constants)
-        for place, tensor in zip(places, tensors[len(parameters) :], strict=True):
-            again[place] = tensor
-        args, kwargs = tree_unflatten(again, structure)
-        if returned:  # the same random numbers
+        filled = list(constants)
+        for index, tensor in zip(indices, tensors[len(parameters) :], strict=True):
+            filled[index] = tensor
+        args, kwargs = tree_unflatten(filled, structure)
+        if returned:  # a repeated call draws the same random numbers
             with torch.random.fork_rng(state[1][0]):
                 torch.set_rng_state(state[0])
                 set_device_states(*state[1])
@@ -100,7 +101,7 @@ def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwar
 
 
 class _Recomputed(torch.autograd.Function):
-    """A function of parameters and other tensors, and its derivative as such a function; so all orders are served."""
+    """A function without stored intermediate tensors; its backward is another such function, so all orders work."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Tensors], parameters: Tensors, *tensors: Tensor) -> Tensors:
@@ -109,35 +110,35 @@ class _Recomputed(torch.autograd.Function):
         return run(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Any:
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
         tensors = ctx.saved_tensors
-        needed = [place for place, needs in enumerate(ctx.needs_input_grad[2:]) if needs]
+        needed = [index for index, needs in enumerate(ctx.needs_input_grad[2:]) if needs]
         derivative = _derivative(ctx.run, ctx.parameters, len(tensors), needed)
         if torch.is_grad_enabled():
-            gradients = _Recomputed.apply(derivative, ctx.parameters, *tensors, *slopes)
+            gradients = _Recomputed.apply(derivative, ctx.parameters, *tensors, *cotangents)
         else:
-            gradients = derivative(*tensors, *slopes)
-        by_place = dict(zip(needed, gradients, strict=True))
-        return None, None, *(by_place.get(place) for place in range(len(tensors)))
+            gradients = derivative(*tensors, *cotangents)
+        by_index = dict(zip(needed, gradients, strict=True))
+        return None, None, *(by_index.get(index) for index in range(len(tensors)))
 
 
 def _derivative(
     run: Callable[..., Tensors], parameters: Tensors, count: int, needed: Sequence[int]
 ) -> Callable[..., Tensors]:
-    """Gradients by the tensors in the places ``needed``, as a function of the tensors and the slopes of ``run``."""
+    """Vector-Jacobian product of ``run`` by arguments ``needed``: a function of its arguments and cotangents."""
 
     def derivative(*arguments: Tensor) -> Tensors:
         follow = torch.is_grad_enabled()  # this function is differentiated itself
         with torch.enable_grad():
-            operands = list(parameters)  # which `run` uses by itself
-            for place, tensor in enumerate(arguments[len(operands) : count], start=len(operands)):
-                kept = place not in needed or (follow and tensor.requires_grad)
-                operands.append(tensor if kept else tensor.detach().requires_grad_())
+            operands = list(parameters)  # `run` reads the parameters themselves
+            for index, tensor in enumerate(arguments[len(operands) : count], start=len(operands)):
+                unchanged = index not in needed or (follow and tensor.requires_grad)
+                operands.append(tensor if unchanged else tensor.detach().requires_grad_())
             pairs = [pair for pair in zip(run(*operands), arguments[count:], strict=True) if pair[0].requires_grad]
-            wanted = [operands[place] for place in needed]
+            inputs = [operands[index] for index in needed]
             if not pairs:
-                return tuple(torch.zeros_like(tensor) for tensor in wanted)
-            values, slopes = zip(*pairs, strict=True)
-            return torch.autograd.grad(values, wanted, slopes, create_graph=follow, materialize_grads=True)
+                return tuple(torch.zeros_like(tensor) for tensor in inputs)
+            values, cotangents = zip(*pairs, strict=True)
+            return torch.autograd.grad(values, inputs, cotangents, create_graph=follow, materialize_grads=True)
 
     return derivative

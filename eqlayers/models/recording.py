@@ -1,4 +1,4 @@
-"""Potentials on a GPU without the host's time: a call is recorded as a CUDA graph, and replayed for other atoms."""
+"""Potentials as CUDA graphs: a call is recorded once and replayed for other atoms, without launches from Python."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..core.errors import ConfigError, DeviceError
 from .potential import Potential
 from .structures import Structures
 
-#: Type of the devices that record.
+#: Device type that supports recording.
 DEVICE = "cuda"
-#: Edges that a recording has room for, over the edges of the first structures; a multiple of the step.
-ROOM, STEP = 1.1, 64
-#: Atoms of the structure that edges without a pair of atoms belong to; its length of an edge, over the cutoff.
-GHOSTS, APART = 2, 0.9
-#: Calls before a recording: they compile kernels, and let libraries set themselves up.
+#: Capacity of a recording in edges, relative to the first structures' edges, rounded up to a multiple of STEP.
+CAPACITY, STEP = 1.1, 64
+#: Number of ghost atoms, which unused edges connect; their distance relative to the cutoff.
+GHOSTS, GHOST_DISTANCE = 2, 0.9
+#: Warm-up calls before a recording, which compile kernels and initialise libraries.
 CALLS_BEFORE = 3
 #: Outputs with a row for each atom; all others have a row for each structure.
 BY_ATOM = ("energies", "forces", "born_charges")
 
 Results = dict[str, Tensor]
-Given = TypeVar("Given")  # what a call returns
+Returned = TypeVar("Returned")
 
 
-def record(call: Callable[[], Given]) -> tuple[Given, Callable[[], object]]:
+def record(call: Callable[[], Returned]) -> tuple[Returned, Callable[[], object]]:
     """Record a call as a CUDA graph: its results, and a function that computes them again in the same memory."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -45,9 +45,9 @@ def record(call: Callable[[], Given]) -> tuple[Given, Callable[[], object]]:
 
 
 class _Recording(NamedTuple):
-    """One recorded call: the memory of its structures and results, and the replay."""
+    """One CUDA graph: its key (sizes, outputs, device), memory of structures and results, and the replay function."""
 
-    about: tuple[object, ...]
+    key: tuple[object, ...]
     padded: Structures
     results: Results
     replay: Callable[[], object]
@@ -59,11 +59,11 @@ class Recorded:
     A GPU computes a small system in about a millisecond. Python needs ten times as long to issue the launches. A replay
     issues all launches at once. The first call records; later calls copy the structures into the memory of the
     recording and replay it. A call with other numbers of atoms or structures, with other outputs, or with more edges
-    than the recording has room for records again. Edges without a pair of atoms join two ghost atoms, which are a
-    structure of their own and are left out of the results.
+    than the recording has capacity for records again. Unused edges connect two ghost atoms, a separate structure that
+    is left out of the results.
 
     The results cannot be differentiated. After a change of the potential, such as new weights or
-    :func:`eqlayers.models.compress`, make another object.
+    :func:`eqlayers.models.compress`, create another object.
 
     Args:
         potential: On a CUDA device, in evaluation mode.
@@ -96,10 +96,11 @@ class Recorded:
             structures, outputs: As of :class:`eqlayers.models.Potential`.
 
         Raises:
-            ShapeError, DTypeError, IndexRangeError: As of the potential. DeviceError: Structures on another device.
-            ConfigError: An unknown output, or a network that waits for the device, which cannot be recorded.
+            ShapeError, DTypeError, IndexRangeError: As the potential raises. DeviceError: Structures are on another
+                device.
+            ConfigError: An output is unknown, or the network synchronises with the device, which cannot be recorded.
         """
-        asked = tuple(self.potential._asked(outputs))
+        outputs = tuple(self.potential._requested(outputs))
         structures = self.potential._checked(structures)
         if structures.pos.device != self.potential.device:
             raise DeviceError(
@@ -107,25 +108,25 @@ class Recorded:
                 f"{structures.pos.device}. Move them."
             )
         with torch.cuda.device(structures.pos.device) if structures.pos.is_cuda else nullcontext():
-            return self._replayed(structures, asked)
+            return self._replayed(structures, outputs)
 
-    def _replayed(self, structures: Structures, asked: tuple[str, ...]) -> Results:
-        about = (len(structures.z), structures.num_graphs, structures.cell is None, asked, self.potential.device)
+    def _replayed(self, structures: Structures, outputs: tuple[str, ...]) -> Results:
+        key = (len(structures.z), structures.num_graphs, structures.cell is None, outputs, self.potential.device)
         last, edges = self._last, structures.edge_index.shape[1]
-        if last is None or last.about != about or last.padded.edge_index.shape[1] < edges:
-            last = self._last = self._recording(structures, asked, about)
+        if last is None or last.key != key or last.padded.edge_index.shape[1] < edges:
+            last = self._last = self._recording(structures, outputs, key)
         else:
             fill(last.padded, structures)
             last.replay()
         rows = {name: len(structures.z) if name in BY_ATOM else structures.num_graphs for name in last.results}
         return {name: value[: rows[name]].clone() for name, value in last.results.items()}
 
-    def _recording(self, structures: Structures, asked: tuple[str, ...], about: tuple[object, ...]) -> _Recording:
-        self._last = None  # its memory goes before more is taken
+    def _recording(self, structures: Structures, outputs: tuple[str, ...], key: tuple[object, ...]) -> _Recording:
+        self._last = None  # frees its memory before the next recording
         padded = with_ghosts(structures, self.potential.cutoff, self.potential.species[0])
 
         def call() -> Results:
-            results = self.potential(padded, asked, create_graph=False)
+            results = self.potential(padded, outputs, create_graph=False)
             return {name: value.detach() for name, value in results.items()}
 
         try:
@@ -134,37 +135,37 @@ class Recorded:
             if isinstance(error, torch.OutOfMemoryError) or "captur" not in str(error):
                 raise
             raise ConfigError(
-                "network must compute without waiting for the device to be recorded, got an operator that waits: "
+                "network must not synchronise with the device to be recorded, got an operator that does: "
                 f"{' '.join(str(error).split())[:200]}. Call the potential itself."
             ) from error
         replay()
-        return _Recording(about, padded, results, replay)
+        return _Recording(key, padded, results, replay)
 
 
 def with_ghosts(structures: Structures, cutoff: float, species: int) -> Structures:
-    """A copy padded with edges and with a structure of two atoms, of the species of the first atom or as given."""
+    """A copy padded to a capacity of edges, with ghost atoms of the first atom's species, else of ``species``."""
     atoms, edges = len(structures.z), structures.edge_index.shape[1]
-    room = STEP * math.ceil(max(1, ROOM * edges) / STEP)
-    ends = structures.pos.new_zeros(GHOSTS, 3)
-    ends[1, 2] = APART * cutoff
+    capacity = STEP * math.ceil(max(1, CAPACITY * edges) / STEP)
+    ghosts = structures.pos.new_zeros(GHOSTS, 3)
+    ghosts[1, 2] = GHOST_DISTANCE * cutoff
     assert structures.batch is not None
     padded = Structures(
         torch.cat([structures.z, structures.z.new_full((GHOSTS,), int(structures.z[0]) if atoms else species)]),
-        torch.cat([structures.pos.detach(), ends]),
-        structures.edge_index.new_empty(2, room),
+        torch.cat([structures.pos.detach(), ghosts]),
+        structures.edge_index.new_empty(2, capacity),
         torch.cat([structures.batch, structures.batch.new_full((GHOSTS,), structures.num_graphs)]),
         structures.num_graphs + 1,
     )
     if structures.cell is not None and structures.shifts is not None:
-        around = 10 * cutoff * torch.eye(3, dtype=structures.cell.dtype, device=structures.cell.device)
-        shifts = structures.shifts.new_zeros(room, 3)
-        padded = padded._replace(cell=torch.cat([structures.cell.detach(), around[None]]), shifts=shifts)
+        cell = 10 * cutoff * torch.eye(3, dtype=structures.cell.dtype, device=structures.cell.device)
+        shifts = structures.shifts.new_zeros(capacity, 3)
+        padded = padded._replace(cell=torch.cat([structures.cell.detach(), cell[None]]), shifts=shifts)
     fill(padded, structures)
     return padded
 
 
 def fill(padded: Structures, structures: Structures) -> None:
-    """Put structures into the memory of padded ones with as many atoms and at least as many edges."""
+    """Copy structures into the memory of padded ones; unused edges connect the ghost atoms."""
     atoms, edges = len(structures.z), structures.edge_index.shape[1]
     padded.z[:atoms].copy_(structures.z)
     padded.pos[:atoms].copy_(structures.pos.detach())

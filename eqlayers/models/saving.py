@@ -1,4 +1,4 @@
-"""Potentials in files: what they are made of and their weights, as plain values that no code is needed to read."""
+"""Save and load potentials as class paths, arguments and weights: loading runs no code of the file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .compression import expect_tables
 from .potential import Potential
 
 FORMAT, VERSION = "eqlayers.potential", 1
-PREFIX = "potential."  # of the weights in a checkpoint of the trainer
+PREFIX = "potential."  # prefix of the potential's weights in a checkpoint of `eqlayers fit`
 
 
 class SavedPotential(NamedTuple):
     """The content of a file of a potential.
 
     Attributes:
-        description: Classes and arguments; see :func:`describe_potential`.
+        description: Class paths and arguments; see :func:`describe_potential`.
         state: The state dict of the potential.
-        facts: What was noted about it, such as data, units, errors and versions.
+        facts: Notes such as data, units, errors and versions.
 
     Example:
         >>> SavedPotential({}, {}, {"units": "eV, Angstrom"}).facts["units"]
@@ -41,23 +41,22 @@ class SavedPotential(NamedTuple):
 
 
 def describe_potential(potential: Potential) -> dict[str, Any]:
-    """Classes and arguments of a potential, as plain values.
+    """Class paths and arguments of a potential, as plain values.
 
     Args:
-        potential: Its network, and its repulsion if there is one, keep their arguments in an attribute ``options``.
+        potential: A potential whose network, and repulsion if any, keep their arguments in an attribute ``options``.
 
     Returns:
         A mapping with ``network`` and ``repulsion`` (each ``class_path`` and ``init_args``, or None), ``species`` and
         ``subtract_isolated``.
 
     Raises:
-        ConfigError: The network does not keep its arguments, one of them is no plain value, or its class is not
-            importable.
+        ConfigError: The network has no ``options``, an argument is no plain value, or its class is not importable.
 
     Example:
         >>> from eqlayers.testing import ToyNetwork
-        >>> found = describe_potential(Potential(ToyNetwork(1, cutoff=3.0), species=[29]))
-        >>> found["network"]["class_path"], found["network"]["init_args"]["cutoff"], found["species"]
+        >>> described = describe_potential(Potential(ToyNetwork(1, cutoff=3.0), species=[29]))
+        >>> described["network"]["class_path"], described["network"]["init_args"]["cutoff"], described["species"]
         ('eqlayers.testing.ToyNetwork', 3.0, [29])
     """
     check_type("potential", potential, Potential, "a Potential", "Wrap the network: Potential(network, species=...).")
@@ -70,19 +69,19 @@ def describe_potential(potential: Potential) -> dict[str, Any]:
 
 
 def classes_of(potential: Potential) -> list[type[torch.nn.Module]]:
-    """The classes of the parts of a potential, which a copy of it is built of."""
+    """The classes of the network and the repulsion of a potential."""
     return [type(part) for part in (potential.network, potential.repulsion) if part is not None]
 
 
 def build_potential(description: Mapping[str, Any], classes: Classes | None = None) -> Potential:
-    """A potential with fresh weights; shifts, scales and all else that was learned are in its state dict.
+    """Build a potential from its description, with initial weights, shifts 0 and scales 1.
 
     Args:
-        description: What :func:`describe_potential` gives.
-        classes: As of :func:`load_potential`.
+        description: A result of :func:`describe_potential`.
+        classes: Allowed classes of your own, as of :func:`load_potential`.
 
     Raises:
-        ConfigError: The description is another one, or a class is not allowed, not there, or refuses its arguments.
+        ConfigError: The description lacks keys, or a class is not allowed, does not exist, or rejects its arguments.
 
     Example:
         >>> toy = {"class_path": "eqlayers.testing.ToyNetwork", "init_args": {"num_species": 2}}
@@ -108,15 +107,15 @@ def build_potential(description: Mapping[str, Any], classes: Classes | None = No
 
 @named_arguments
 def save_potential(potential: Potential, path: str | Path, facts: Mapping[str, Any] | None = None) -> None:
-    """Write a potential to a file, whole or not at all.
+    """Write a potential to a file, atomically.
 
     Args:
-        potential: What to save; weights keep their dtype.
-        path: The file, by custom ``*.pt``; one that is there is replaced.
-        facts: Plain values to keep with it: data, units, errors. The versions of packages are added.
+        potential: Potential to save; weights keep their dtype.
+        path: The file, usually ``*.pt``; an existing file is replaced.
+        facts: Plain values to store beside the weights: data, units, errors. The versions of packages are added.
 
     Raises:
-        ConfigError: Something that plain values cannot describe; see :func:`describe_potential`.
+        ConfigError: An argument or fact is no plain value; see :func:`describe_potential`.
 
     Example:
         >>> import tempfile
@@ -143,14 +142,14 @@ def save_potential(potential: Potential, path: str | Path, facts: Mapping[str, A
 
 
 def read_potential(path: str | Path) -> SavedPotential:
-    """The content of a file of a potential; nothing of it is run, and no class is imported.
+    """Read the content of a file of a potential, without an import of its classes.
 
     Args:
         path: A file of :func:`save_potential`, or a checkpoint of ``eqlayers fit``.
 
     Raises:
         ConfigError: There is no such file.
-        DataError: It is cut, damaged, or holds no potential.
+        DataError: The file is truncated, damaged, or holds no potential.
 
     Example:
         >>> read_potential("no/such.pt")
@@ -162,12 +161,12 @@ def read_potential(path: str | Path) -> SavedPotential:
 
 
 def read_content(path: str | Path) -> Any:
-    """The content of a file of tensors and plain values, compared with its checksums."""
+    """Read a file of tensors and plain values, compared with its checksums."""
     path = Path(check_path("a potential", path, "the path of a file"))
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "nothing"
+        present = "a folder" if path.is_dir() else "nothing"
         raise ConfigError(
-            f"a potential must be a file, got {kind} at {path}. Name a file of save_potential or a checkpoint."
+            f"a potential must be a file, got {present} at {path}. Name a file of save_potential or a checkpoint."
         )
     try:
         return read_tensors(path)
@@ -179,24 +178,24 @@ def read_content(path: str | Path) -> Any:
 def load_potential(
     path: str | Path, dtype: torch.dtype | None = None, device: Any = "cpu", classes: Classes | None = None
 ) -> Potential:
-    """A potential from a file, in evaluation mode.
+    """Load a potential from a file, in evaluation mode.
 
-    No code of the file runs: it names its network and its arguments, which are plain values, and the network must be of
-    ``eqlayers.models``, or of a class that you name.
+    No code of the file runs: the file names the class of its network and plain arguments, and the class must be of
+    ``eqlayers.models``, or among ``classes``.
 
     Args:
         path: A file of :func:`save_potential`, or a checkpoint of ``eqlayers fit`` of a potential.
-        dtype: Of the network; the file's if None. Shifts and sums stay in float64.
-        device: Where to put it.
+        dtype: Dtype of the network; the file's if None. Shifts and sums stay in float64.
+        device: Device of the potential.
         classes: Networks and repulsions of your own that the file may name: classes, or paths ('my_network.Network').
 
     Raises:
-        ConfigError: There is no such file; or a class is not allowed, cannot be imported, or refuses its arguments.
-        DataError: It is cut, damaged, holds no potential, or weights that do not fit.
+        ConfigError: There is no such file; or a class is not allowed, cannot be imported, or rejects its arguments.
+        DataError: The file is truncated, damaged, holds no potential, or weights that do not fit.
         DTypeError, DeviceError: No such dtype or device.
 
     Example:
-        See :func:`save_potential`; here is what another file is answered, an example: :func:`read_potential`.
+        See :func:`save_potential`, and :func:`read_potential` for the error of another file.
     """
     if dtype is not None:
         check_dtype("dtype", dtype)
@@ -206,25 +205,25 @@ def load_potential(
 def restored(
     path: str | Path, saved: SavedPotential, dtype: torch.dtype | None, device: torch.device, classes: Classes | None
 ) -> Potential:
-    """The potential of a file that was read."""
-    with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
+    """Build the potential of the content ``saved`` of a file, with its weights, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):  # initial weights are overwritten
         potential = build_potential(saved.description, classes)
     fill(path, potential, potential.network, saved.state)
     return potential.to(device=device, dtype=dtype).eval()
 
 
 def fill(path: str | Path, module: torch.nn.Module, network: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load the weights of a file in their own dtype into a module with a network, after a comparison."""
+    """Load the weights of a file into a module, which takes their dtype; raise if names or shapes differ."""
     about = f"its weights do not fit {type(network).__name__}"
     expect_tables(module, state)
     problem = misfit(module.state_dict(), state, finite=True)
     if problem is not None:
         raise unusable(path, f"{about}: {problem}")
-    kept = (state[f"network.{name}"].dtype for name, _ in network.named_parameters())
-    module.to(dtype=next((dtype for dtype in kept if dtype.is_floating_point), None))
+    dtypes = (state[f"network.{name}"].dtype for name, _ in network.named_parameters())
+    module.to(dtype=next((dtype for dtype in dtypes if dtype.is_floating_point), None))
     try:
         module.load_state_dict(state)
-    except RuntimeError as error:  # of layers that look at what they are given
+    except RuntimeError as error:  # layers with checks of their own in load_state_dict
         raise unusable(path, f"{about}: {' '.join(str(error).split())}") from None
 
 
@@ -240,7 +239,7 @@ def unusable(path: str | Path, problem: str) -> DataError:
 
 
 def _saved(path: Path, content: Any) -> SavedPotential:
-    """The parts of a file, of either kind."""
+    """Description, weights and facts from the content of a saved potential or of a checkpoint of ``eqlayers fit``."""
     if not isinstance(content, dict):
         raise unusable(path, f"it holds a {type(content).__name__}, not a dictionary")
     state, options = content.get("state_dict"), content.get("hyper_parameters")
@@ -271,13 +270,13 @@ def _saved(path: Path, content: Any) -> SavedPotential:
 def misfit(
     mine: Mapping[str, Tensor], saved: Mapping[str, Tensor], strict: bool = True, finite: bool = False
 ) -> str | None:
-    """The difference of saved weights from a module's, or None; with ``strict``, names count as well."""
+    """How saved weights differ from a module's in names (if ``strict``), shapes or dtypes; None if they fit."""
     both = [name for name in mine if name in saved]
     wrong = {
         "missing": [name for name in mine if strict and name not in saved],
         "unknown": [name for name in saved if strict and name not in mine],
         "of another shape": [name for name in both if mine[name].shape != saved[name].shape],
-        "of another kind": [n for n in both if mine[n].is_floating_point() != saved[n].is_floating_point()],
+        "of another dtype": [n for n in both if mine[n].is_floating_point() != saved[n].is_floating_point()],
         "not finite": [name for name, value in saved.items() if finite and not torch.isfinite(value).all()],
     }
     differences = [

@@ -1,4 +1,4 @@
-"""Atoms with their neighbour lists, as potentials take them."""
+"""Batches of atoms with neighbour lists: the input of potentials."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from ..core.graph import check_edge_index, check_range
 
 
 class Structures(NamedTuple):
-    """One structure or several, one after the other, with the edges of a neighbour list.
+    """One structure, or several concatenated, with the edges of a neighbour list.
 
     Attributes:
         z: ``[A]`` int64 atomic numbers.
         pos: ``[A, 3]`` Angstrom.
-        edge_index: ``[2, E]`` int64 (src, dst); dst receives. Both directions, no atom with itself in the same cell.
+        edge_index: ``[2, E]`` int64 (src, dst); dst receives. Each pair in both directions; no edge from an atom to
+            itself without a shift.
         batch: ``[A]`` int64, structure of each atom, ascending; None for one structure.
         num_graphs: Number of structures.
-        cell: ``[G, 3, 3]``, a lattice vector in each row; None if nothing is periodic. Vectors of open axes count for
-            the volume alone, by which stress is divided; one that is 0 is none.
-        shifts: ``[E, 3]``, how many lattice vectors the receiver is moved by; None without a cell.
+        cell: ``[G, 3, 3]``, a lattice vector in each row; None without periodic axes. Vectors of open axes only enter
+            the volume that stress is divided by; zero if there is none.
+        shifts: ``[E, 3]``, displacement of the receiver in lattice vectors; None without a cell.
 
     Example:
         >>> pair = torch.tensor([[0, 1], [1, 0]])
@@ -41,7 +42,9 @@ class Structures(NamedTuple):
 
     @classmethod
     def of(cls, batch: Any) -> Structures:
-        """Structures from an object with these attributes, such as a batch of a loader; cell and shifts may be missing.
+        """Structures from an object with these attributes, such as a batch of a data loader.
+
+        Missing attributes other than z, pos and edge_index are taken as None.
 
         Example:
             >>> from types import SimpleNamespace
@@ -61,10 +64,11 @@ class Structures(NamedTuple):
         )
 
     def checked(self, dtype: torch.dtype) -> Structures:
-        """The structures, with ``batch`` in place of None.
+        """Check shapes, dtypes and indices; return the structures with ``batch`` filled in.
 
         Raises:
-            ShapeError, DTypeError, IndexRangeError: The tensors do not fit each other, or are not of ``dtype``.
+            ShapeError, DTypeError, IndexRangeError: Tensors whose shapes do not agree, or of another dtype than
+                ``dtype``.
         """
         z, pos = check_tensor("z", self.z, "[A]"), check_floating("pos", self.pos, "[A, 3]")
         if isinstance(self.num_graphs, bool) or not isinstance(self.num_graphs, (int, torch.SymInt)):
@@ -86,7 +90,7 @@ class Structures(NamedTuple):
         if self.cell is not None and self.cell.shape != (self.num_graphs, 3, 3):
             raise ShapeError(
                 f"cell must be [{self.num_graphs}, 3, 3], one for each structure, got {list(self.cell.shape)}. "
-                "Give structures without a period a large one."
+                "Give structures without periodic axes a zero cell."
             )
         for name, t in (("pos", pos), ("cell", self.cell)):
             if t is not None and t.dtype != dtype:

@@ -1,4 +1,4 @@
-"""A tensor field network, each step written out: the model to read first."""
+"""A tensor field network built from the public layers: the simplest complete model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..layers.radial.module import ScalarNetwork, hidden_widths
 from ..layers.radial.tabled_basis import tabled
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
 from .nequip import reachable
-from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
+from .properties import even_scalars, plain_options, property_irreps, read_properties, readout_irreps
 
 
 class TFN(torch.nn.Module):
@@ -27,25 +27,24 @@ class TFN(torch.nn.Module):
     .. math:: x^0_i = a_{Z_i}, \qquad m_i = \frac{1}{\sqrt{\bar n}} \sum_{j \in N(i)} (W_1 x_j) \otimes_{R(r_{ij})}
               Y(\hat r_{ij}), \qquad x'_i = \mathrm{gate}(W_2 m_i + W_0 x_i), \qquad e_i = w \cdot x^T_i
 
-    Four things are in it, and in every network of its kind: a linear map mixes channels of one degree and leaves
-    directions alone; a product with the harmonics of an edge, weighted by its length, makes degrees of others; a sum
-    over neighbours forgets their order; a gate scales vectors by scalars, as a function of a component would depend on
-    the axes. Each maps turned inputs to turned outputs, and so does the network. The gate is in place of the norms of
-    the paper. :class:`NequIP` is this with linear maps by species.
+    Each step has four parts, all of them equivariant: a linear map mixes the channels of each irrep; a tensor product
+    with the harmonics of an edge, weighted by functions of its length, couples degrees; a sum over neighbours is
+    invariant under their permutation; a gate multiplies vectors by functions of scalars. The paper uses norms where
+    this has gates. :class:`NequIP` differs by linear maps that depend on the species.
 
     Args:
         species: Symbols or atomic numbers that occur.
-        hidden: Irreps of the features between the steps; irreps that cannot arise are left out.
+        hidden: Irreps of the features between the steps; irreps that no path reaches are left out.
         lmax: Largest degree of the spherical harmonics.
         layers: Number of steps, at least 1.
         num_basis: Bessel functions of an edge's length.
         cutoff: Angstrom.
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours; ``set_mean_neighbors`` sets it from data.
-        properties: What is read out, among 'energy', 'dipole' and 'polarizability'.
-        knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
-            that run at every edge.
-        backend: Name of a backend, or None for the first that accepts.
+        properties: Predicted properties, among 'energy', 'dipole' and 'polarizability'.
+        knots: Number of knots of the tables that replace radial networks, see :class:`eqlayers.nn.TabledBasis`; None to
+            evaluate the networks at every edge.
+        backend: Name of a backend, or None for the first that supports the layer.
 
     Raises:
         IrrepsError, ConfigError: hidden without even scalars, or a number out of range.
@@ -87,8 +86,8 @@ class TFN(torch.nn.Module):
         widths = hidden_widths("radial_hidden", radial_hidden)
         count, steps = check_integer("layers", layers, 1, fix="3 are usual."), []
         for number in range(count):
-            wanted = irreps if number < count - 1 else kept_irreps(irreps, self.properties)
-            after = reachable(current, self.irreps_sh, wanted)
+            target = irreps if number < count - 1 else readout_irreps(irreps, self.properties)
+            after = reachable(current, self.irreps_sh, target)
             steps.append(TFNStep(current, self.irreps_sh, after, num_basis, widths, backend))
             current = after
         self.steps = torch.nn.ModuleList(steps)
@@ -103,9 +102,9 @@ class TFN(torch.nn.Module):
         """Set the normalisation of the sums over neighbours."""
         self.mean_neighbors.fill_(check_number("mean_neighbors", number, above=0))
 
-    def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+    def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
-        x = self.embedding(kind)
+        x = self.embedding(atom_types)
         radial = self.basis(edges.lengths)
         for step in self.steps:
             x = step(x, edges.harmonics, radial, graph, self.mean_neighbors)
@@ -114,14 +113,7 @@ class TFN(torch.nn.Module):
 
 
 class TFNStep(torch.nn.Module):
-    """One step: mix channels, multiply with edges, sum over neighbours, mix, gate.
-
-    Args:
-        irreps_in, irreps_sh, irreps_out: Irreps before, of the harmonics, and after.
-        num_basis: Radial functions of an edge.
-        radial_hidden: Widths of the network from these to the weights of the product.
-        backend: Of the layers.
-    """
+    """One step: mix channels, multiply with edges, sum over neighbours, mix, gate."""
 
     def __init__(
         self,
@@ -133,16 +125,16 @@ class TFNStep(torch.nn.Module):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
-        self.gate = GatedNonlinearity(irreps_out, gate="silu", **kind)
-        self.mix_in = Linear(irreps_in, irreps_in, **kind)
+        options: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        self.gate = GatedNonlinearity(irreps_out, gate="silu", **options)
+        self.mix_in = Linear(irreps_in, irreps_in, **options)
         middle, instructions = paths(irreps_in, irreps_sh, self.gate.irreps_in)
         self.product = TensorProductConv(
-            irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kind
+            irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **options
         )
         self.radial = ScalarNetwork([num_basis, *radial_hidden, self.product.weight_numel])
-        self.mix_out = Linear(middle, self.gate.irreps_in, **kind)
-        self.self_connection = Linear(irreps_in, self.gate.irreps_in, **kind)
+        self.mix_out = Linear(middle, self.gate.irreps_in, **options)
+        self.self_connection = Linear(irreps_in, self.gate.irreps_in, **options)
 
     def forward(self, x: Tensor, harmonics: Tensor, radial: Tensor, graph: Graph, mean_neighbors: Tensor) -> Tensor:
         """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""

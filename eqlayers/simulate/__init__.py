@@ -1,4 +1,4 @@
-"""Relaxation and molecular dynamics with potentials, as functions and as commands; the algorithms are ASE's."""
+"""Relaxation and molecular dynamics with potentials, as functions and as commands, by the algorithms of ASE."""
 
 from ..core.errors import needs_packages
 from ..hints.names import answer_names

@@ -1,4 +1,4 @@
-"""`eqlayers check|relax|md|predict|select|info` of potentials."""
+"""The commands `eqlayers check|relax|md|predict|select|info`, which use saved potentials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..testing import check_potential
 from .committee import add_members, chosen, one_option_each
 from .describe import describe, describe_members, lines
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
-from .frames import check_different, check_trajectory, frames, one_frame, with_results, write_frame
+from .frames import check_different, check_trajectory, frames, last_frame, with_results, write_frame
 from .options import DTYPES, add_common, compile_for
 from .predict import predict_options, run_predict
 from .relaxation import OPTIMIZERS, relax
@@ -33,7 +33,7 @@ _FAILED, _STOPPED = 1, 130
 
 
 class Command(NamedTuple):
-    """A command: its purpose, its options, and the function that runs it and returns the exit status."""
+    """A command: help text, function that adds its options to a parser, function that returns the exit status."""
 
     about: str
     options: Callable[[argparse.ArgumentParser], None]
@@ -41,10 +41,10 @@ class Command(NamedTuple):
 
 
 def run(args: Sequence[str]) -> int:
-    """Run a command.
+    """Run a command from its arguments.
 
     Returns:
-        0; 1 where a property does not hold or a relaxation did not converge; 130 after Ctrl-C.
+        Exit status: 0; 1 if a property does not hold or a relaxation did not converge; 130 after Ctrl-C.
     """
     command = COMMANDS[args[0]]
     parser = ArgumentParser(prog=f"eqlayers {args[0]}", description=command.about)
@@ -108,14 +108,15 @@ def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
     return calculator
 
 
-def _ran(options: argparse.Namespace, calculator: Calculator) -> tuple[str, str]:
+def _model_row(options: argparse.Namespace, calculator: Calculator) -> tuple[str, str]:
+    """Printed row for the model: files, number of members, dtype and device."""
     dtype = str(calculator.potential.dtype).removeprefix("torch.")
     members = f", {len(calculator.potential)} members" if isinstance(calculator.potential, Committee) else ""
     return ("model", f"{' '.join(options.model)}{members} in {dtype} on {options.device}")
 
 
-def _apart(results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Deviations of a committee for one structure; nothing of one potential."""
+def _deviation_rows(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Printed rows for the deviations among members of a committee; none for a single potential."""
     if "forces_deviation" not in results:
         return []
     forces, energy = results["forces_deviation"].max(), results["energy_deviation"]
@@ -135,14 +136,14 @@ def _relax_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="fire", help="fire by default")
 
 
-def _typed_again(options: argparse.Namespace, output: Path) -> str:
-    """The typed command from the written structure on, into other files."""
+def _continuing_command(options: argparse.Namespace, output: Path) -> str:
+    """The command line that continues a relaxation from ``output``, with another file for the trajectory."""
     words, following = [], iter(options.typed)
     for word in following:
         name, equals, value = word.partition("=")
         if name in ("-o", "--output"):
             next(following, None) if not equals else None
-        elif word.startswith("-o"):  # with its file behind it
+        elif word.startswith("-o"):  # `-oFILE`
             continue
         elif name == "--trajectory":
             path = Path(value if equals else next(following))
@@ -153,7 +154,7 @@ def _typed_again(options: argparse.Namespace, output: Path) -> str:
 
 
 def _relax(options: argparse.Namespace) -> int:
-    atoms, source = one_frame(options.structure), Path(options.structure)
+    atoms, source = last_frame(options.structure), Path(options.structure)
     name = options.output or str(source.with_name(f"{source.stem}_relaxed.xyz"))
     output = check_trajectory(name, "--output", new=False)
     check_different(("STRUCTURE", source), ("--output", output), ("--trajectory", options.trajectory))
@@ -163,7 +164,7 @@ def _relax(options: argparse.Namespace) -> int:
     write_frame(output, with_results(end.atoms, calculator.results))
     rows = [
         ("structure", f"{options.structure}, {end.atoms.get_chemical_formula()}"),
-        _ran(options, calculator),
+        _model_row(options, calculator),
         ("energy", f"{end.energies[0]:.6f} -> {end.energies[1]:.6f} eV"),
         ("force", f"{end.forces[0]:.4g} -> {end.forces[1]:.4g} eV/A at most"),
     ]
@@ -171,13 +172,13 @@ def _relax(options: argparse.Namespace) -> int:
         rows.append(("stress", f"{end.stress / GPa:.4g} GPa at most is left along periodic axes"))
         rows.append(("force on the cell", f"{end.cell_force:.4g} eV/A, which --fmax {options.fmax:g} bounds as well"))
         rows.append(("volume", f"{atoms.get_volume():.4f} -> {end.atoms.get_volume():.4f} A^3"))
-    rows += _apart(calculator.results)
+    rows += _deviation_rows(calculator.results)
     after = f"after {end.steps} steps"
     rows.append(("state", f"{'converged' if end.converged else 'stopped' if end.stopped else 'not converged'} {after}"))
     rows.append(("output", str(output)))
     print(lines(rows))
     if not end.converged:
-        print(f"To go on: eqlayers {_typed_again(options, output)}")
+        print(f"To go on: eqlayers {_continuing_command(options, output)}")
     return 0 if end.converged else _STOPPED if end.stopped else _FAILED
 
 
@@ -213,8 +214,8 @@ def _md_options(parser: argparse.ArgumentParser) -> None:
 def _md(options: argparse.Namespace) -> int:
     source = Path(options.structure)
     output = options.output or str(source.with_name(f"{source.stem}_md.traj"))
-    taken = None if options.restart else source  # a restart may be of the trajectory itself
-    check_different(("STRUCTURE", taken), ("--output", output), ("--log", options.log))
+    input_file = None if options.restart else source  # with --restart, STRUCTURE may be the trajectory itself
+    check_different(("STRUCTURE", input_file), ("--output", output), ("--log", options.log))
     settings = DynamicsSettings(**{field.name: getattr(options, field.name) for field in fields(DynamicsSettings)})
     reports = [Path(output).with_suffix(suffix) for suffix in (".png", ".html")] if options.report == "true" else []
     for path in reports if not options.restart else ():
@@ -223,7 +224,7 @@ def _md(options: argparse.Namespace) -> int:
                 f"--report must write new files, got {path}, which is there. Move it, name another --output, or pass "
                 "--report false."
             )
-    atoms = one_frame(source)
+    atoms = last_frame(source)
     calculator = _calculator(options, atoms)
     if options.restart and ENSEMBLES[settings.ensemble].forgets:
         print(f"{settings.ensemble}: thermostat and barostat begin anew; positions and velocities go on")
@@ -234,7 +235,7 @@ def _md(options: argparse.Namespace) -> int:
     moved = end.atoms
     rows = [
         ("structure", f"{options.structure}, {moved.get_chemical_formula()}"),
-        _ran(options, calculator),
+        _model_row(options, calculator),
         ("steps", f"{end.first} to {end.last} of {settings.steps}, {settings.timestep:g} fs each"),
         ("energy", f"{moved.get_potential_energy():.6f} + {moved.get_kinetic_energy():.6f} eV"),
         ("temperature", f"{moved.get_temperature():.1f} K"),
@@ -254,15 +255,15 @@ def _md(options: argparse.Namespace) -> int:
             facts["command"] = f"eqlayers {shlex.join(options.typed)}"
             if written := write_course(output, settings, facts):
                 print(f"{'report':11}  {', '.join(map(str, written))}")
-    finally:  # the line to go on comes last, also where the page fails
-        code = _ended(options, end, settings, output)
+    finally:  # the line on how to continue comes last, even if the page fails
+        code = _report_end(options, end, settings, output)
     return code
 
 
-def _ended(options: argparse.Namespace, end: DynamicsOutcome, settings: DynamicsSettings, output: str) -> int:
-    """The exit status of dynamics, with a line that says how to go on."""
+def _report_end(options: argparse.Namespace, end: DynamicsOutcome, settings: DynamicsSettings, output: str) -> int:
+    """Print how a run of dynamics ended and how to continue it; return the exit status."""
     if options.restart and end.first == end.last:
-        print(f"Nothing was left to do: --steps is the number in all, and there are {end.last}.")
+        print(f"No steps are left: --steps is the total number, and {end.last} are done.")
     if end.exceeded is not None:
         atom, deviation = end.exceeded
         print(

@@ -1,4 +1,4 @@
-"""Molecular dynamics that can be stopped after any step and goes on as if it had not been."""
+"""Molecular dynamics that can be stopped after any step; a restart gives the trajectory of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .frames import check_trajectory, frames, without_results, written_to
 from .watch import progress, stop_asked
 
 _DEVIATION = "forces_deviation"
-_ANOTHER = 1e-3  # eV an atom: more than what the dtype of one model changes
-_LONGEST_WAY = 1.0  # Angstrom in a step, the length of a bond; hydrogen at 10,000 K moves by 0.16 in a femtosecond
+_ANOTHER_MODEL = 1e-3  # eV an atom: energies that differ by more are of different models, not dtypes
+_LARGEST_MOVE = 1.0  # Angstrom in a step, the length of a bond; hydrogen at 10,000 K moves by 0.16 in a femtosecond
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class DynamicsSettings:
 
     Attributes:
         ensemble: A key of ``ENSEMBLES``.
-        steps: In all, those before a restart among them.
+        steps: Total number of steps, including steps before a restart.
         timestep: fs.
-        temperature: K, of the thermostat and of the velocities of atoms that have none.
+        temperature: K, of the thermostat and of initial velocities.
         pressure: GPa.
-        friction: 1/ps, of Langevin's thermostat.
+        friction: 1/ps, of the Langevin thermostat.
         interval: Steps between two frames, and between two lines of the log.
-        seed: Of velocities and of Langevin's noise.
+        seed: Seed of initial velocities and of Langevin noise.
         max_deviation: eV/Angstrom; the run stops where the members of a committee deviate by more in the force on an
-            atom. None never stops it.
+            atom. None for no limit.
     """
 
     ensemble: str = "nve"
@@ -75,13 +75,13 @@ class DynamicsOutcome(NamedTuple):
     """The outcome of a molecular dynamics run.
 
     Attributes:
-        atoms: In their last state, with ``info["step"]``.
-        first: Step that it began at; above 0 after a restart.
-        last: Step that it ended at.
-        stopped: Whether Ctrl-C ended it.
+        atoms: Final state, with ``info["step"]``.
+        first: Number of the first step; above 0 after a restart.
+        last: Number of the last step.
+        stopped: Whether Ctrl-C ended the run.
         deviation: eV/Angstrom, the largest deviation of a committee in the force on an atom, over all steps of this
-            run; None of one potential.
-        exceeded: Atom and its deviation in eV/Angstrom that ended the run; None if it was not ended so.
+            run; None for a single potential.
+        exceeded: Atom and its deviation in eV/Angstrom if ``max_deviation`` ended the run, else None.
     """
 
     atoms: Atoms
@@ -93,13 +93,13 @@ class DynamicsOutcome(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-    """How an ensemble is made, and what it needs."""
+    """One ensemble: help text, constructor of ASE's integrator, and requirements."""
 
     about: str
     make: Callable[[Atoms, DynamicsSettings], Any]
     periodic: bool = False
-    forgets: bool = False  # whether its thermostat has a state that no file keeps
-    kept: tuple[str, ...] = ()  # settings that all frames of a trajectory have in common, but for the ensemble
+    forgets: bool = False  # whether its thermostat has a state that trajectories do not store
+    fixed: tuple[str, ...] = ()  # settings that a restart must not change, besides the ensemble
 
 
 def _langevin(atoms: Atoms, settings: DynamicsSettings) -> Any:
@@ -134,9 +134,9 @@ def _berendsen(atoms: Atoms, settings: DynamicsSettings) -> Any:
 _BAROSTAT = ("temperature", "pressure")
 ENSEMBLES = {
     "nve": Ensemble("velocity Verlet", lambda atoms, settings: VelocityVerlet(atoms, settings.timestep * units.fs)),
-    "nvt": Ensemble("Langevin", _langevin, kept=("temperature", "friction", "seed")),
+    "nvt": Ensemble("Langevin", _langevin, fixed=("temperature", "friction", "seed")),
     "npt": Ensemble("isotropic Martyna-Tobias-Klein with Nose-Hoover chains", _npt, True, True, _BAROSTAT),
-    "npt-berendsen": Ensemble("Berendsen; fluctuations are too small", _berendsen, True, kept=_BAROSTAT),
+    "npt-berendsen": Ensemble("Berendsen; fluctuations are too small", _berendsen, True, fixed=_BAROSTAT),
 }
 
 
@@ -148,28 +148,28 @@ def run_dynamics(
     log: str | Path | None = None,
     restart: bool = False,
 ) -> DynamicsOutcome:
-    """Move atoms; Ctrl-C ends the run after a step, with its last state in the trajectory.
+    """Run molecular dynamics; Ctrl-C ends the run after a step and writes its last state to the trajectory.
 
-    Atoms without velocities get velocities of the temperature, without a motion of the whole. Noise depends on seed and
-    step alone, so what goes on from a trajectory is the run that was not interrupted; only ``npt`` starts its
-    thermostat and barostat anew. Steps, interval, timestep and the largest deviation may change: time goes on from
-    where it was. Every frame has its step, its time in ps and its settings in ``info``.
+    Atoms without velocities get thermal velocities with zero total momentum. Noise depends on seed and step only, so
+    a restart continues as the uninterrupted run would; ``npt`` alone resets its thermostat and barostat. A restart may
+    change steps, interval, timestep and max_deviation. Every frame has its step, its time in ps and its settings in
+    ``info``.
 
     Args:
-        atoms: Where to begin; a copy is moved.
-        calculator: Of ASE, such as :class:`eqlayers.integrations.ase.Calculator`.
-        settings: Ensemble, steps and the rest.
-        trajectory: A ``.traj``, which keeps every digit, or ``.xyz``; None keeps none.
-        log: A text file for time, energies and temperature; of a committee also for the largest deviation in a force.
-        restart: Go on from the last frame of the trajectory.
+        atoms: Initial structure; a copy is moved.
+        calculator: ASE calculator, such as :class:`eqlayers.integrations.ase.Calculator`.
+        settings: Ensemble, steps and further settings.
+        trajectory: A ``.traj``, which keeps every digit, or ``.xyz``; None writes none.
+        log: A text file for time, energies and temperature, and the largest force deviation of a committee.
+        restart: Continue from the last frame of the trajectory.
 
     Returns:
         A :class:`DynamicsOutcome`.
 
     Raises:
-        ConfigError: An ensemble that needs a cell, a trajectory that is there or not there, a restart with another
-            model, ensemble, thermostat or barostat, a largest deviation without a committee.
-        DataError: Atoms that fly apart, or a file that cannot be read; frames until then are kept.
+        ConfigError: The ensemble needs a periodic cell, the trajectory exists (or is missing for a restart), a restart
+            has another model, ensemble, thermostat or barostat, or max_deviation is set without a committee.
+        DataError: Atoms fly apart, or a file cannot be read; earlier frames are kept.
 
     Source:
         Swope et al. 1982, doi:10.1063/1.442716; Vanden-Eijnden and Ciccotti 2006, doi:10.1016/j.cplett.2006.07.086;
@@ -191,17 +191,17 @@ def run_dynamics(
         raise ConfigError(
             "restart must be from a trajectory, got none. Name the trajectory of the run that was stopped."
         )
-    place = None if trajectory is None else check_trajectory(trajectory, "the trajectory", new=not restart)
+    path = None if trajectory is None else check_trajectory(trajectory, "the trajectory", new=not restart)
     moved, before = atoms.copy(), None
-    if restart and place is not None:
-        (end,) = frames(place, "-1")
+    if restart and path is not None:
+        (end,) = frames(path, "-1")
         before, moved = getattr(end.calc, "results", {}).get("energy"), without_results(end)
     if moved.numbers.tolist() != atoms.numbers.tolist():
         raise ConfigError(
-            f"a restart must be of the atoms of the trajectory, got {atoms.get_chemical_formula()}, where {place} has "
+            f"a restart must be of the atoms of the trajectory, got {atoms.get_chemical_formula()}, where {path} has "
             f"{moved.get_chemical_formula()}. Name the structure that it began with."
         )
-    first, began = _where_it_ended(moved, settings, place) if restart else (0, 0.0)
+    first, start_time = _end_of_trajectory(moved, settings, path) if restart else (0, 0.0)
     if ensemble.periodic and not (moved.pbc.all() and moved.cell.volume > 0):
         raise ConfigError(
             f"{settings.ensemble} must have a structure with a cell that is periodic along all axes, got pbc "
@@ -221,28 +221,28 @@ def run_dynamics(
     if not restart and not moved.get_momenta().any() and settings.temperature > 0:
         give_velocities(moved, settings)
     moved.calc = calculator
-    moved.info |= {"step": first, "time": began, "dynamics": asdict(settings)}
-    moved.get_forces()  # what cannot be computed is told before a file is made
-    if before is not None and abs(now := moved.get_potential_energy() - before) > _ANOTHER * len(moved):
+    moved.info |= {"step": first, "time": start_time, "dynamics": asdict(settings)}
+    moved.get_forces()  # errors of the calculator are raised before a file is created
+    if before is not None and abs(now := moved.get_potential_energy() - before) > _ANOTHER_MODEL * len(moved):
         raise ConfigError(
-            f"a restart must be with the model of {place}, got one whose energy of the last frame is {now:+.6g} eV "
+            f"a restart must be with the model of {path}, got one whose energy of the last frame is {now:+.6g} eV "
             "off. Name that model, or begin another trajectory with its last frame."
         )
     _check_speed(moved, settings)
     dynamics = ensemble.make(moved, settings)
     dynamics.nsteps = first
-    dynamics.get_time = lambda: 1000 * units.fs * moved.info["time"]  # of the log
+    dynamics.get_time = lambda: 1000 * units.fs * moved.info["time"]  # time in the log
     logger = None if log is None else _Logger(dynamics, moved, log, restart, ensemble.periodic)
-    stopped, left = False, set(_alone(moved))
+    stopped, lone = False, set(_lone_atoms(moved))
     largest, exceeded = None, None
-    with stop_asked() as stop, written_to(place, restart) as write, progress("dynamics", settings.steps) as say:
+    with stop_asked() as stop, written_to(path, restart) as write, progress("dynamics", settings.steps) as say:
         try:
             written = first if restart else -1
             for _ in dynamics.irun(max(0, settings.steps - first)):
                 step = moved.info["step"] = int(dynamics.nsteps)
-                moved.info["time"] = began + (step - first) * settings.timestep / 1000
+                moved.info["time"] = start_time + (step - first) * settings.timestep / 1000
                 _check_speed(moved, settings)
-                dynamics.rng = np.random.default_rng((settings.seed, 0, step))  # of the next step
+                dynamics.rng = np.random.default_rng((settings.seed, 0, step))  # noise of the next step
                 due = step % settings.interval == 0
                 stopped = stop() and step < settings.steps
                 if committee:
@@ -251,14 +251,14 @@ def run_dynamics(
                     if settings.max_deviation is not None and not deviation <= settings.max_deviation:
                         exceeded = atom, deviation
                 if due or step == settings.steps:
-                    _say_who_left(moved, step, left)
+                    _warn_of_lone_atoms(moved, step, lone)
                 if (due or stopped or exceeded or step == settings.steps) and step > written:
                     write(moved)
                     written = step
                     if logger is not None:
                         logger()
-                apart = f", {deviation:.3g} eV/A apart" if committee else ""
-                say(step, f"{moved.get_temperature():.0f} K{apart}")
+                spread = f", deviation {deviation:.3g} eV/A" if committee else ""
+                say(step, f"{moved.get_temperature():.0f} K{spread}")
                 if stopped or exceeded:
                     break
         finally:
@@ -268,15 +268,15 @@ def run_dynamics(
     return DynamicsOutcome(moved, first, last, stopped and not exceeded, largest, exceeded)
 
 
-def _where_it_ended(last: Atoms, settings: DynamicsSettings, trajectory: Any) -> tuple[int, float]:
-    """Step and time in ps of the last frame of a trajectory that goes on with these settings."""
+def _end_of_trajectory(last: Atoms, settings: DynamicsSettings, trajectory: Any) -> tuple[int, float]:
+    """Step and time in ps of the last frame; raise unless a restart with these settings can continue it."""
     step, time, before = (last.info.get(name) for name in ("step", "time", "dynamics"))
     if not (isinstance(step, (int, np.integer)) and isinstance(time, (int, float)) and isinstance(before, dict)):
         raise ConfigError(
             f"a restart must be from a trajectory of dynamics, got {trajectory} without steps, time and settings. "
-            "Begin anew."
+            "Start without restart."
         )
-    for name in ("ensemble", *ENSEMBLES[settings.ensemble].kept):
+    for name in ("ensemble", *ENSEMBLES[settings.ensemble].fixed):
         if before.get(name) != (now := getattr(settings, name)):
             raise ConfigError(
                 f"{name} must be {before.get(name)} throughout {trajectory}, got {now}. Pass the trajectory's, "
@@ -286,24 +286,24 @@ def _where_it_ended(last: Atoms, settings: DynamicsSettings, trajectory: Any) ->
 
 
 def _largest_deviation(atoms: Atoms) -> tuple[int, float]:
-    """The atom on which a committee agrees least, and the deviation of the force on it in eV/Angstrom."""
+    """The atom with the largest force deviation of a committee, and that deviation in eV/Angstrom."""
     deviations = atoms.calc.get_property(_DEVIATION, atoms)
     atom = int(np.argmax(deviations))
     return atom, float(deviations[atom])
 
 
 def _check_speed(atoms: Atoms, settings: DynamicsSettings) -> None:
-    """Raise where an atom would fly past its neighbours between two steps: forces of a step mean nothing then."""
-    ways = np.linalg.norm(atoms.get_velocities(), axis=1) * settings.timestep * units.fs
-    if not ways.max() <= _LONGEST_WAY:
+    """Raise if an atom would move by more than the length of a bond in one step."""
+    moves = np.linalg.norm(atoms.get_velocities(), axis=1) * settings.timestep * units.fs
+    if not moves.max() <= _LARGEST_MOVE:
         raise DataError(
-            f"atoms must move by at most {_LONGEST_WAY:g} Angstrom in a step, got {ways.max():.3g} of atom "
-            f"{int(ways.argmax())} at step {atoms.info['step']}: they fly apart. Shorten the timestep, relax the "
+            f"atoms must move by at most {_LARGEST_MOVE:g} Angstrom in a step, got {moves.max():.3g} of atom "
+            f"{int(moves.argmax())} at step {atoms.info['step']}: they fly apart. Shorten the timestep, relax the "
             "structure first, or train the potential on such structures."
         )
 
 
-def _alone(atoms: Atoms) -> list[int]:
+def _lone_atoms(atoms: Atoms) -> list[int]:
     """Atoms without neighbours within the cutoff of a potential; none for other calculators."""
     cutoff = getattr(getattr(atoms.calc, "potential", None), "cutoff", None)
     if cutoff is None or len(atoms) < 2 or atoms.pbc.all():
@@ -312,10 +312,10 @@ def _alone(atoms: Atoms) -> list[int]:
     return np.flatnonzero(np.bincount(edges[1].numpy(), minlength=len(atoms)) == 0).tolist()
 
 
-def _say_who_left(atoms: Atoms, step: int, left: set[int]) -> None:
-    """Warn once of each atom that no longer has a neighbour: it feels no force, and flies on."""
-    for atom in set(_alone(atoms)) - left:
-        left.add(atom)
+def _warn_of_lone_atoms(atoms: Atoms, step: int, lone: set[int]) -> None:
+    """Warn once of each atom without neighbours, on which no force acts, and add it to ``lone``."""
+    for atom in set(_lone_atoms(atoms)) - lone:
+        lone.add(atom)
         warnings.warn(
             f"atom {atom} ({atoms.symbols[atom]}) has no neighbour within the cutoff at step {step}: it has left, "
             "feels no force and flies on. Take the run until then, a lower temperature, or a periodic cell.",
@@ -325,8 +325,8 @@ def _say_who_left(atoms: Atoms, step: int, left: set[int]) -> None:
 
 
 def give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:
-    """Velocities of Maxwell and Boltzmann, without a motion of the whole."""
-    generator = np.random.default_rng((settings.seed, 1))  # the noise of steps has other keys
+    """Set velocities drawn from the Maxwell-Boltzmann distribution, with zero total momentum."""
+    generator = np.random.default_rng((settings.seed, 1))  # the noise of steps has other seeds
     masses = atoms.get_masses()[:, None]
     momenta = np.sqrt(masses * units.kB * settings.temperature) * generator.standard_normal((len(atoms), 3))
     if len(atoms) > 1:
@@ -335,11 +335,11 @@ def give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:
 
 
 class _Logger(MDLogger):
-    """ASE's table; of a committee with a column more, the largest deviation in the force on an atom."""
+    """ASE's log of dynamics; for a committee with one more column, the largest force deviation on an atom."""
 
     def __init__(self, dynamics: Any, atoms: Atoms, path: str | Path, restart: bool, stress: bool) -> None:
-        place, mode = str(check_output(path, "the log")), "a" if restart else "w"
-        super().__init__(dynamics, atoms, place, header=False, stress=stress, mode=mode)
+        file, mode = str(check_output(path, "the log")), "a" if restart else "w"
+        super().__init__(dynamics, atoms, file, header=False, stress=stress, mode=mode)
         self.committee = _DEVIATION in getattr(atoms.calc, "implemented_properties", ())
         if self.committee:
             self.hdr += " Fdev[eV/A]"
@@ -348,7 +348,7 @@ class _Logger(MDLogger):
             self.logfile.write(self.hdr + "\n")
 
     def __call__(self) -> None:
-        """Write a line."""
+        """Write one line of the log."""
         super().__call__()
         if self.committee:
             self.logfile.write(f" {_largest_deviation(self.atoms)[1]:10.4f}\n")

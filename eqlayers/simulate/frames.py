@@ -1,4 +1,4 @@
-"""Structures in files: read with errors that say what to do, written frame by frame."""
+"""Read structures from files, and write trajectories frame by frame."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from ..atoms.database import PLACES, database_units, size_of_unit
+from ..atoms.database import POSITIONS, database_units, size_of_unit
 from ..atoms.labels import FREE, KEYS
 from ..atoms.structure_files import files_of, structures_of
 from ..core.checks import check_path
 from ..core.errors import ConfigError, DataError
 from ..core.files.read_write import atomic_write, check_output
 
-#: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.
+#: Suffix of a trajectory -> format of ASE. `traj` keeps every digit, which an exact restart needs.
 TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
-#: Endings of results that have a number for each atom and are no property of ASE.
+#: Endings of names of results with one number for each atom that are no properties of ASE.
 OF_ATOMS = ("energies_deviation", "forces_deviation")
 
 
@@ -34,16 +34,16 @@ def frames(path: str | Path, index: str = "") -> Iterator[Atoms]:
     if index and which == slice(None):
         _, which = files_of(f"{name}@{index}")
     if not files:
-        kind = "a folder without one" if Path(name).is_dir() else "nothing"
-        raise ConfigError(f"structures must be in a file, got {kind} at {name}. Correct the path.")
+        present = "a folder without one" if Path(name).is_dir() else "nothing"
+        raise ConfigError(f"structures must be in a file, got {present} at {name}. Correct the path.")
     empty = True
-    for place in files:
-        unit = database_units(place).get(PLACES, "Angstrom") if place.suffix == ".db" else "Angstrom"
-        size = size_of_unit(place, "pos", unit)
-        for read in structures_of(place, which):
+    for file in files:
+        unit = database_units(file).get(POSITIONS, "Angstrom") if file.suffix == ".db" else "Angstrom"
+        size = size_of_unit(file, "pos", unit)
+        for read in structures_of(file, which):
             if isinstance(read, str):
-                raise DataError(f"structures of {place} must be whole, got {read}.")
-            if size != 1.0:  # schnetpack's
+                raise DataError(f"structures of {file} must be whole, got {read}.")
+            if size != 1.0:  # databases of schnetpack may have other units
                 read.atoms.set_cell(size * read.atoms.cell.array, scale_atoms=False)
                 read.atoms.positions *= size
             empty = False
@@ -52,14 +52,14 @@ def frames(path: str | Path, index: str = "") -> Iterator[Atoms]:
         raise DataError(f"structures must be at least one, got none in {name}. Use another file.")
 
 
-def one_frame(path: str | Path) -> Atoms:
-    """The last structure of a file, without what was computed of it: results, and labels by any name."""
+def last_frame(path: str | Path) -> Atoms:
+    """The last structure of a file, without results and labels; see :func:`without_results`."""
     (atoms,) = frames(path, "-1")
     return without_results(atoms)
 
 
 def without_results(atoms: Atoms) -> Atoms:
-    """Remove results, and labels by any name, from a structure, which is returned."""
+    """Remove the calculator and all labels of recognised names from a structure in place, and return it."""
     atoms.calc = None
     for name in (FREE, *(name for label, names in KEYS.items() if label != "config_type" for name in names)):
         atoms.info.pop(name, None)
@@ -68,47 +68,47 @@ def without_results(atoms: Atoms) -> Atoms:
 
 
 def check_different(*named: tuple[str, str | Path | None]) -> None:
-    """Raise if two names lead to one file, of which one would be lost."""
+    """Raise if two of the (option, path) pairs name the same file; paths may be None."""
     seen: dict[Path, str] = {}
     for option, path in named:
         if path is None:
             continue
-        place = Path(path).resolve()
-        if place in seen:
-            raise ConfigError(f"{option} must be another file than {seen[place]}, got {str(path)!r}. Name another.")
-        seen[place] = option
+        resolved = Path(path).resolve()
+        if resolved in seen:
+            raise ConfigError(f"{option} must be another file than {seen[resolved]}, got {str(path)!r}. Name another.")
+        seen[resolved] = option
 
 
 def check_trajectory(path: str | Path, option: str, new: bool) -> Path:
-    """The path of a trajectory that can be written."""
-    place = Path(check_path(option, path, "the path of a file"))
+    """Check that a trajectory can be written to a path, with ``new`` only to a new file; return the path."""
+    checked = Path(check_path(option, path, "the path of a file"))
     restart = "Pass --restart to go on, or another." if new else None
-    return check_output(place, option, TRAJECTORIES, "Take .traj to go on later.", restart)
+    return check_output(checked, option, TRAJECTORIES, "Take .traj to go on later.", restart)
 
 
 def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
-    """A copy that holds what was computed, as files keep it; labels of the same names get the prefix ``REF_``."""
-    kept = atoms.copy()
-    for values in (kept.info, kept.arrays):
+    """A copy of atoms with results as files store them; labels of the same names get the prefix ``REF_``."""
+    copy = atoms.copy()
+    for values in (copy.info, copy.arrays):
         for name in results.keys() & values.keys() & set(all_properties):
             set_aside(values, name)
-    kept.calc = SinglePointCalculator(kept, **{name: results[name] for name in results if name in all_properties})
+    copy.calc = SinglePointCalculator(copy, **{name: results[name] for name in results if name in all_properties})
     for name in results.keys() - set(all_properties):
         if name.endswith(OF_ATOMS):
-            kept.arrays[name] = results[name]
-        elif not name.endswith("_members"):  # as many numbers as members, which no format has a place for
-            kept.info[name] = results[name]
-    return kept
+            copy.arrays[name] = results[name]
+        elif not name.endswith("_members"):  # one row per member, which file formats cannot store
+            copy.info[name] = results[name]
+    return copy
 
 
 def set_aside(values: dict[str, Any], name: str) -> None:
-    """Give a label another name, as a prediction takes its own."""
+    """Rename an entry to the first free name among REF_name, given_name, given2_name, ..."""
     free = (f"{prefix}_{name}" for prefix in chain(("REF", "given"), (f"given{n}" for n in count(2))))
-    values[next(one for one in free if one not in values)] = values.pop(name)
+    values[next(new for new in free if new not in values)] = values.pop(name)
 
 
 def write_frame(path: Path, atoms: Atoms) -> None:
-    """Write one structure to a file of its own, whole or not at all."""
+    """Write one structure to a file, atomically."""
     with atomic_write(path) as file:
         if TRAJECTORIES[path.suffix] == "traj":
             ase.io.write(file, atoms, format="traj")
@@ -120,7 +120,7 @@ def write_frame(path: Path, atoms: Atoms) -> None:
 
 @contextmanager
 def written_to(path: Path | None, append: bool = False) -> Iterator[Any]:
-    """A function that writes a frame to a trajectory; every frame is whole when it returns."""
+    """Context manager: a function ``write(atoms)``, which appends a frame with its results to a trajectory."""
     if path is None:
         yield lambda atoms: None
     elif TRAJECTORIES[path.suffix] == "traj":

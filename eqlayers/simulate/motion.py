@@ -1,4 +1,4 @@
-"""Radial distribution function and mean square displacement of a trajectory, by ASE."""
+"""Radial distribution functions and mean square displacements of trajectories, computed by ASE."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 FARTHEST, BINS = 8.0, 120  # Angstrom
-MOST_SPECIES = 3  # for curves of pairs of species
+MOST_SPECIES = 3  # above this number of species, only g(r) of all atoms is computed
 
 
 def radial_distribution(images: Sequence[Atoms]) -> tuple[Array, dict[str, Array]]:
-    """Radial distribution functions g(r), means over structures in periodic cells.
+    """Radial distribution functions g(r), averaged over structures in periodic cells.
 
     Args:
         images: Structures of the same atoms.
@@ -36,7 +36,7 @@ def radial_distribution(images: Sequence[Atoms]) -> tuple[Array, dict[str, Array
     if not all(atoms.pbc.all() and atoms.cell.volume > 0 for atoms in images):
         return np.empty(0), {}
     heights = [1 / np.linalg.norm(atoms.cell.reciprocal().array, axis=1) for atoms in images]
-    farthest = min(FARTHEST, 0.499 * float(np.min(heights)))  # ASE refuses half of a height
+    farthest = min(FARTHEST, 0.499 * float(np.min(heights)))  # ASE rejects half of the height itself
     species = sorted(set(images[0].symbols))
     pairs = list(combinations_with_replacement(species, 2)) if 1 < len(species) <= MOST_SPECIES else []
     functions = {"all": get_rdf(images, farthest, BINS, no_dists=True)}
@@ -49,10 +49,10 @@ def mean_square_displacement(images: Sequence[Atoms]) -> dict[str, Array]:
     """Mean of ``|r(t) - r(0)|^2`` of the atoms of each species in Angstrom^2, relative to the centre of mass.
 
     Args:
-        images: Structures of the same atoms, whose positions were never wrapped into the cell.
+        images: Frames of a trajectory, with positions that are not wrapped into the cell.
 
     Returns:
-        ``[F]`` by species.
+        Displacements ``[F]`` of the frames, by species.
 
     Example:
         >>> images = [Atoms("ArHe", [[0, 0, -x], [0, 0, 9.98 * x]]) for x in (0.0, 0.1)]
@@ -64,5 +64,5 @@ def mean_square_displacement(images: Sequence[Atoms]) -> dict[str, Array]:
         atoms.positions -= atoms.get_center_of_mass() - moved[0].get_center_of_mass()
     analysis = DiffusionCoefficient(moved, timestep=1.0)
     analysis.calculate()
-    (halves,) = analysis.xyz_segment_ensemble_average  # [species, 3, F], half of the means
+    (halves,) = analysis.xyz_segment_ensemble_average  # [species, 3, F], half of the mean squares
     return dict(zip(analysis.types_of_atoms, 2 * halves.sum(axis=1), strict=True))

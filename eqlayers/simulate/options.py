@@ -1,4 +1,4 @@
-"""Options and steps that commands of potentials share."""
+"""Options and compilation shared by commands that use potentials."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..models import Committee, Potential
 from .committee import MODELS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_FEW = 32  # atoms whose kernels are compiled before all atoms come
+_FEW = 32  # atoms of the structure that kernels are compiled with
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """The models, their dtype and device, and classes of one's own."""
+    """Add --model, --dtype, --device and --classes to a parser."""
     parser.add_argument("-m", "--model", required=True, action="append", metavar="MODEL", help=MODELS)
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of the network; the model's by default")
     parser.add_argument("--device", default="cpu", help="cpu by default; cuda or cuda:1 for a GPU")
@@ -27,8 +27,5 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:
-    """Compile the kernels of energies, forces and stress; faults of the atoms are reported later.
-
-    A few atoms are enough, as no kernel depends on their number, and operands of all calls are in memory at once.
-    """
+    """Compile kernels of energies, forces and stress in advance for a few atoms; errors are left to the real call."""
     compile_ahead(lambda: list(predict(copy.deepcopy(potential), [atoms[:_FEW]])))

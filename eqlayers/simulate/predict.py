@@ -1,4 +1,4 @@
-"""`eqlayers predict -m`: energies, forces and stress of the structures of a file, beside its labels."""
+"""The command `eqlayers predict`: energies, forces and stress of structures in a file, compared with its labels."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from .options import DTYPES, add_common, compile_for
 from .predict_property import predict_property
 from .watch import progress
 
-#: Units of quantities that `predict` compares, times 1000.
+#: Quantity that is compared with labels -> printed unit (1000 times smaller than the unit of results).
 _UNITS = {"energy": "meV/atom", "forces": "meV/A", "stress": "meV/A^3", "dipole": "me A"}
-_PREDICTED = "predicted_by"  # name in files that `predict` wrote
+_PREDICTED = "predicted_by"  # key in `info` of structures written by `predict`
 
 
 def predict_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command to a parser."""
     parser.add_argument("structures", metavar="STRUCTURES", help="a file of structures")
     add_common(parser)
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a new .xyz with all predictions")
@@ -46,7 +46,7 @@ def predict_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_predict(options: argparse.Namespace) -> int:
-    """Write the predictions, and print errors beside the labels of the file."""
+    """Write predictions for all structures, print errors with respect to labels of the file, return the exit status."""
     new = None if options.overwrite else "Name another, or pass --overwrite."
     check_different(("STRUCTURES", options.structures), ("--output", options.output))
     output = check_output(options.output, "--output", (".xyz", ".extxyz"), new=new)
@@ -57,11 +57,11 @@ def run_predict(options: argparse.Namespace) -> int:
     potential = as_potential(chosen(options.model), dtype, options.device, options.classes)
     for atoms in islice(frames(options.structures), 1):
         compile_for(potential, atoms)
-    kept: list[Any] = []
+    pending: list[Any] = []
 
-    def taken() -> Any:
+    def read_frames() -> Any:
         for atoms in frames(options.structures):
-            kept.append(atoms)
+            pending.append(atoms)
             yield atoms
 
     facts = read_potential(files[0]).facts
@@ -77,10 +77,10 @@ def run_predict(options: argparse.Namespace) -> int:
     count = 0
     with atomic_write(output) as file, progress("predict", 0) as say:
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-        for result in predict(potential, taken(), options.batch_size):
-            atoms = kept.pop(0)
+        for result in predict(potential, read_frames(), options.batch_size):
+            atoms = pending.pop(0)
             known = _references(atoms, trained)
-            left_out |= {one.name for name, one in known.items() if name not in result}
+            left_out |= {label.name for name, label in known.items() if name not in result}
             config_type = str(atoms.info.get("config_type", ""))
             group = groups.setdefault(config_type, _compared())
             for name, quantity in quantities.items():
@@ -95,8 +95,8 @@ def run_predict(options: argparse.Namespace) -> int:
                     if np.isfinite(error).any():
                         used.add(known[name].name)
                         differ |= known[name].differ
-                for compared in (quantity, group[name]):
-                    compared.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1)
+                for total in (quantity, group[name]):
+                    total.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1)
             predicted = with_results(atoms, result)
             predicted.info[_PREDICTED] = " ".join(options.model)
             ase.io.write(text, predicted, format="extxyz")
@@ -108,22 +108,23 @@ def run_predict(options: argparse.Namespace) -> int:
     rows += [row for quantity in quantities.values() for row in quantity.deviation_rows()]
     if len(groups) > 1:
         for name, group in sorted(groups.items()):
-            means = {one: one.mean_error() for one in group.values()}
-            errors = [f"{one.name} {mean:.4g} {one.unit}" for one, mean in means.items() if mean is not None]
+            means = {quantity: quantity.mean_error() for quantity in group.values()}
+            errors = [f"{item.name} {mean:.4g} {item.unit}" for item, mean in means.items() if mean is not None]
             rows.append((f"config_type {name or '(none)'}", f"mean error of {', '.join(errors) or 'nothing'}"))
-    said = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
-    said += f"; not compared: {', '.join(sorted(left_out))}" if left_out else ""
-    rows.insert(1, ("labels", f"{said}; others differ: {', '.join(sorted(differ))}" if differ else said))
+    compared = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
+    compared += f"; not compared: {', '.join(sorted(left_out))}" if left_out else ""
+    rows.insert(1, ("labels", f"{compared}; others differ: {', '.join(sorted(differ))}" if differ else compared))
     print(lines(rows))
     return 0
 
 
 def _compared() -> dict[str, Compared]:
+    """Empty statistics of errors by quantity."""
     return {name: Compared(name, unit) for name, unit in _UNITS.items()}
 
 
 def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
-    """A value as numbers of a shape, or None; a symmetric matrix becomes the six numbers of Voigt that ASE has."""
+    """A value as a float64 array of a shape, or None; a symmetric 3x3 matrix becomes ASE's six Voigt components."""
     try:
         array = np.asarray(value, dtype=np.float64)
         if shape == (6,) and array.size == 9:
@@ -135,7 +136,7 @@ def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
 
 
 class _Reference(NamedTuple):
-    """A label: its name in the file, its value, other usual names that have other values, and the unit's label."""
+    """A label of a structure: name in the file, value, other recognised names with other values, and quantity."""
 
     name: str
     value: Any
@@ -144,10 +145,10 @@ class _Reference(NamedTuple):
 
 
 def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str, _Reference]:
-    """Labels of a structure by name, in units of the file; results of `predict` are none, nor forces of held atoms.
+    """Labels of a structure by quantity, in units of the file, without results of `predict` and forces of held atoms.
 
-    ``trained`` has the names of the training: '' for recognised names, None for a label that was left out. A virial
-    stands for a stress where there is no stress, as in training.
+    ``trained`` maps a quantity to its name in training files: '' for any recognised name, None for a quantity that was
+    left out. Without a stress, a virial is converted to a stress, as in training.
     """
     results = {} if atoms.calc is None or _PREDICTED in atoms.info else atoms.calc.results
     values = {**atoms.arrays, **atoms.info, **results}

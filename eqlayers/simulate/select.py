@@ -1,4 +1,4 @@
-"""`eqlayers select`: the structures of a pool about which the members of a committee disagree most, without copies."""
+"""The command `eqlayers select`: structures of a pool on which a committee disagrees most, without near-duplicates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Lengths = dict[tuple[int, int], NDArray[np.float64]]
 
 
 def select_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
+    """Add the options of the command to a parser."""
     parser.add_argument("structures", metavar="POOL", help="a file of structures without labels")
     add_common(parser)
     parser.add_argument("--most", type=int, default=50, help="number of structures at most; 50 by default")
@@ -42,7 +42,7 @@ def select_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_select(options: argparse.Namespace) -> int:
-    """Write the selected structures, the largest deviation first, with their row in the pool."""
+    """Write selected structures with their row in the pool, the largest deviation first; return the exit status."""
     source = Path(options.structures)
     name = options.output or str(source.with_name(f"{source.stem}_selected.xyz"))
     output = check_output(name, "--output", (".xyz", ".extxyz"), new="Name another.")
@@ -54,25 +54,25 @@ def run_select(options: argparse.Namespace) -> int:
         raise ConfigError("-m must be a committee, whose members can disagree, got one potential. Name several.")
     for atoms in islice(frames(source), 1):
         compile_for(committee, atoms)
-    pool, again = tee(frames(source))
-    kept, deviations = [], []
+    pool, pool_copy = tee(frames(source))
+    structures, deviations = [], []
     with progress("predict", 0) as say:
-        for atoms, result in zip(pool, predict(committee, again, options.batch_size), strict=True):
-            kept.append(without_results(atoms))
+        for atoms, result in zip(pool, predict(committee, pool_copy, options.batch_size), strict=True):
+            structures.append(without_results(atoms))
             deviations.append(float(result[DEVIATION.format("forces")].max(initial=0.0)))
-            say(len(kept), f"{len(kept)} structures")
+            say(len(structures), f"{len(structures)} structures")
     order = np.argsort(-np.array(deviations), kind="stable")
-    taken, copies = _differing(kept, order, options.known, most, least, committee.cutoff)
+    rows_taken, copies = _differing(structures, order, options.known, most, least, committee.cutoff)
     with atomic_write(output) as file:
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-        for row in taken:
-            kept[row].info.update(pool_row=int(row), max_forces_deviation=deviations[row])
-            ase.io.write(text, kept[row], format="extxyz")
+        for row in rows_taken:
+            structures[row].info.update(pool_row=int(row), max_forces_deviation=deviations[row])
+            ase.io.write(text, structures[row], format="extxyz")
         text.detach()
-    ends = [f"{deviations[row]:.4g}" for row in (taken[0], taken[-1])] if taken else []
+    range_ends = [f"{deviations[row]:.4g}" for row in (rows_taken[0], rows_taken[-1])] if rows_taken else []
     rows = [
-        ("pool", f"{len(kept)} structures of {source}, deviation of forces {max(deviations):.4g} eV/A at most"),
-        ("selected", f"{len(taken)} structures, {' to '.join(ends)} eV/A" if taken else "none"),
+        ("pool", f"{len(structures)} structures of {source}, deviation of forces {max(deviations):.4g} eV/A at most"),
+        ("selected", f"{len(rows_taken)} structures, {' to '.join(range_ends)} eV/A" if rows_taken else "none"),
         ("copies", f"{copies} left out, whose distances differ by less than {least:g} A"),
         ("output", f"{output}: label it, and train with the earlier file and this one"),
     ]
@@ -83,42 +83,42 @@ def run_select(options: argparse.Namespace) -> int:
 def _differing(
     pool: list[Atoms], order: NDArray[np.int64], known: list[str], most: int, least: float, cutoff: float
 ) -> tuple[list[int], int]:
-    """The first rows, in this order, that differ from known structures and from each other; the number of copies."""
+    """Rows of the pool by descending deviation that differ from known structures and each other; number of copies."""
     earlier = [lengths_within(atoms, cutoff) for path in known for atoms in frames(path)]
-    taken: list[int] = []
+    rows_taken: list[int] = []
     for seen, row in enumerate(order):
-        if len(taken) == most:
-            return taken, seen - len(taken)
+        if len(rows_taken) == most:
+            return rows_taken, seen - len(rows_taken)
         lengths = lengths_within(pool[row], cutoff)
         if all(difference(lengths, other) >= least for other in earlier):
-            taken.append(int(row))
+            rows_taken.append(int(row))
             earlier.append(lengths)
-    return taken, len(order) - len(taken)
+    return rows_taken, len(order) - len(rows_taken)
 
 
 def lengths_within(atoms: Atoms, cutoff: float) -> Lengths:
     """Cutoff minus distance of all pairs of atoms in Angstrom, sorted, by pair of species.
 
-    The numbers do not change when the structure is rotated, reflected, moved or its atoms are listed in another order,
-    and they go to zero at the cutoff. The key (z, 0) has one zero for each atom of a species.
+    They are invariant under rotation, reflection, translation and permutation of atoms, and zero at the cutoff. The key
+    (z, 0) has one zero for each atom of a species.
     """
     (senders, receivers), shifts = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, cutoff)
     vectors = atoms.positions[receivers] - atoms.positions[senders] + shifts @ atoms.cell.array
     shorter, z = cutoff - np.linalg.norm(vectors, axis=1), atoms.numbers
     pairs = np.sort(np.stack([z[senders], z[receivers]]), axis=0)
-    lengths: Lengths = {(int(one), 0): np.zeros((z == one).sum()) for one in np.unique(z)}
+    lengths: Lengths = {(int(number), 0): np.zeros((z == number).sum()) for number in np.unique(z)}
     for pair in np.unique(pairs, axis=1).T:
         lengths[int(pair[0]), int(pair[1])] = np.sort(shorter[(pairs == pair[:, None]).all(0)])[::-1]
     return lengths
 
 
-def difference(one: Lengths, other: Lengths) -> float:
-    """The largest difference of sorted distances in Angstrom; infinite for other numbers of atoms."""
-    if any(len(one.get(key, ())) != len(other.get(key, ())) for key in one.keys() | other.keys() if key[1] == 0):
+def difference(first: Lengths, other: Lengths) -> float:
+    """Largest difference of sorted distances in Angstrom; infinite if the numbers of atoms of a species differ."""
+    if any(len(first.get(key, ())) != len(other.get(key, ())) for key in first.keys() | other.keys() if key[1] == 0):
         return np.inf
     largest = 0.0
-    for key in one.keys() | other.keys():
-        a, b = (lengths.get(key, np.empty(0)) for lengths in (one, other))
+    for key in first.keys() | other.keys():
+        a, b = (lengths.get(key, np.empty(0)) for lengths in (first, other))
         size = max(len(a), len(b))
         if size:
             largest = max(largest, float(np.abs(np.pad(a, (0, size - len(a))) - np.pad(b, (0, size - len(b)))).max()))

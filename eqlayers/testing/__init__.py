@@ -1,4 +1,4 @@
-"""Tools to test equivariant layers, ours and yours: derivatives, equivariance, rounding bounds, random products."""
+"""Tools to test any layers and potentials: derivatives, equivariance, laws of potentials, rounding bounds."""
 
 from ..hints.names import answer_names
 from .derivatives import DerivativeReport, check_derivatives

@@ -1,4 +1,4 @@
-"""Jumps of energies, dipoles, polarizabilities, slopes and curvatures where an atom leaves through the cutoff."""
+"""Discontinuities of energies, dipoles and polarizabilities, and of their derivatives, at the cutoff."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 from ..models import Potential, Structures
 
-_MOST = 16  # pairs of species
-# weights of values at 1, 2, 3 and 4 steps: their cubic at 0, and their differences
+_MOST = 16  # most pairs of species
+# weights of values at 1, 2, 3 and 4 steps: cubic extrapolation to 0, and second and third differences
 _EXTRAPOLATED = torch.tensor([4.0, -6.0, 4.0, -1.0], dtype=torch.float64, device="cpu")
 _SECOND = torch.tensor([1.0, -2.0, 1.0, 0.0], dtype=torch.float64, device="cpu")
 _THIRD = torch.tensor([-1.0, 3.0, -3.0, 1.0], dtype=torch.float64, device="cpu")
-#: Value, slope and curvature of each property, with their units.
+#: Property -> names and units of its value, first and second derivative.
 _PARTS = {
     "energy": (("energy", "eV"), ("slope", "eV/A"), ("curvature", "eV/A^2")),
     "dipole": (("dipole", "e A"), ("slope of the dipole", "e"), ("curvature of the dipole", "e/A")),
@@ -22,21 +22,20 @@ _PARTS = {
         ("curvature of the polarizability", "A"),
     ),
 }
-# directions in which a wrong component shows
+# generic directions on which vectors and matrices are projected
 _ALONG = {"dipole": [0.5, -0.3, 0.8], "polarizability": [[0.7, -0.2, 0.3], [-0.2, -0.4, 0.5], [0.3, 0.5, 0.9]]}
 
 
 def cutoff_rows(
     potential: Potential, generator: torch.Generator, rounding: float
 ) -> list[tuple[str, tuple[float, float], str]]:
-    """Jumps at the cutoff of an atom that leaves another one, alone and with a third behind it.
+    """Measure jumps at the cutoff when one atom leaves another, in pairs and with a third atom.
 
-    Energies, dipoles and polarizabilities, with slopes and curvatures, at four distances just within the cutoff are
-    extrapolated to it, where they must be those without the edge. The second and third differences of the four values
-    bound the error of that.
+    Each property and its two derivatives are computed at four distances just within the cutoff and extrapolated to it,
+    where they must equal the values without the edge. Second and third differences bound the error of extrapolation.
 
     Returns:
-        Name, deviation with its bound, unit; the worst over pairs of species.
+        Name, deviation with its bound, and unit; the largest deviation relative to its bound over pairs of species.
 
     Example:
         >>> from eqlayers.testing import ToyNetwork
@@ -46,11 +45,11 @@ def cutoff_rows(
     """
     pairs = torch.cartesian_prod(torch.arange(len(potential.species)), torch.arange(len(potential.species))).view(-1, 2)
     pairs = pairs[torch.randperm(len(pairs), generator=generator)[:_MOST]]
-    species = torch.tensor(potential.species)[pairs]  # [P, 2], the atom that leaves and the atom that stays
+    species = torch.tensor(potential.species)[pairs]  # [P, 2], leaving and staying atom
     worst: dict[str, tuple[float, float]] = {}
     for others in (1, 2):
-        for name, by_distance in _leaving(potential, species, others).items():
-            values = by_distance[:, :, :4] - by_distance[:, :, 4:]  # by what the edge adds
+        for name, by_distance in _near_cutoff(potential, species, others).items():
+            values = by_distance[:, :, :4] - by_distance[:, :, 4:]  # contribution of the edge
             jumps, second, third = (values @ weights for weights in (_EXTRAPOLATED, _SECOND, _THIRD))
             size = potential.scales.max() if name == "energy" else potential.split.get_buffer(f"{name}_scale")
             scale = float(size) + by_distance[:, :, :4].abs().amax(dim=2)
@@ -65,36 +64,36 @@ def cutoff_rows(
     return [(f"{part} at the cutoff", worst[part], unit) for part, unit in parts]
 
 
-def _leaving(potential: Potential, species: Tensor, others: int) -> dict[str, Tensor]:
-    """Values, slopes and curvatures of each property by the distance of the atom that leaves, ``[3, P, 5]``.
+def _near_cutoff(potential: Potential, species: Tensor, others: int) -> dict[str, Tensor]:
+    """Value, first and second derivative of each property by distance of the leaving atom, ``[3, P, 5]``.
 
-    The last distance is without its edge.
+    The first four distances are near the cutoff; the last entry is without the edge.
     """
     cutoff, count = potential.cutoff, len(species)
     distances = cutoff * (1 - torch.tensor([1e-4, 2e-4, 3e-4, 4e-4, 1e-4], dtype=torch.float64))
     size = 1 + others
     pos = torch.zeros(count, 5, size, 3, dtype=torch.float64)
     pos[:, :, 0, 2] = distances
-    if others == 2:  # behind the one that stays, so that the first atom never reaches it
+    if others == 2:  # beyond the cutoff of the leaving atom
         pos[:, :, 2] = 0.4 * cutoff * torch.tensor([0.6, 0.0, -0.8], dtype=torch.float64)
     z = torch.cat([species, species[:, 1:].expand(-1, others - 1)], dim=1)[:, None].expand(-1, 5, -1)
     bonds = torch.tensor([[0, 1], [1, 0], *([[1, 2], [2, 1]] if others == 2 else [])])
     starts = size * torch.arange(5 * count).view(count, 5)
-    kept = [bonds if i < 4 else bonds[2:] for i in range(5)]
-    edges = [kept[i] + start for row in starts for i, start in enumerate(row)]
+    edge_lists = [bonds if i < 4 else bonds[2:] for i in range(5)]
+    edges = [edge_lists[i] + start for row in starts for i, start in enumerate(row)]
     device = potential.shifts.device
     flat = pos.reshape(-1, 3).to(device).requires_grad_()
     batch = torch.arange(5 * count).repeat_interleave(size).to(device)
     structures = Structures(z.reshape(-1).to(device), flat, torch.cat(edges).T.to(device), batch, 5 * count)
     by_property = {}
     with torch.enable_grad():
-        asked = ["forces" if name == "energy" else name for name in potential.properties]
-        values = potential(structures, asked, create_graph=True)
+        outputs = ["forces" if name == "energy" else name for name in potential.properties]
+        values = potential(structures, outputs, create_graph=True)
         for name in potential.properties:
             value = values[name]
-            if name != "energy":  # the component along a direction
+            if name != "energy":  # projection on a direction
                 value = value.flatten(1) @ value.new_tensor(_ALONG[name]).flatten()
-            # structures know nothing of each other, so the gradient of the sum holds the gradients of all
+            # structures do not interact, so the gradient of the sum has the gradients of all
             slope = -values["forces"] if name == "energy" else _gradient(value, flat)
             slope = slope.view(-1, size, 3)[:, 0, 2]
             curvature = _gradient(slope, flat).view(-1, size, 3)[:, 0, 2]
@@ -103,7 +102,7 @@ def _leaving(potential: Potential, species: Tensor, others: int) -> dict[str, Te
 
 
 def _gradient(values: Tensor, pos: Tensor) -> Tensor:
-    """The gradient of the sum; 0 where nothing depends on positions."""
+    """Gradient of the sum of values by positions; 0 without dependence on positions."""
     if not values.requires_grad:
         return torch.zeros_like(pos)
     return torch.autograd.grad(values.sum(), pos, create_graph=True, materialize_grads=True, allow_unused=True)[0]

@@ -1,4 +1,4 @@
-"""The default dtype of torch for the length of a block."""
+"""Context manager for the default dtype of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """e3nn rounds its constants to the default dtype of the moment when a layer is made."""
+    """Set torch's default dtype within a block; e3nn rounds constants of new layers to it."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

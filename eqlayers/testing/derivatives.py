@@ -1,4 +1,4 @@
-"""Derivatives of any order against finite differences, with a report that names operand, element and error."""
+"""Check derivatives of any order against finite differences, with a report by operand and element."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..core.errors import DTypeError, GradientError
 
 # Central differences of fourth order: f' = sum_k w_k (f(x + k h) - f(x - k h)) / h, error h^4 f''''' / 30.
 _STENCIL = ((1, 2 / 3), (2, -1 / 12))
-_LINEAR = ((1, 1 / 2),)  # without error for a cotangent: every order is a constant and a multiple of it
+_LINEAR = ((1, 1 / 2),)  # exact for cotangents, on which everything depends linearly
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The worst element of one derivative."""
+    """The element of one derivative with the largest error."""
 
     order: int
     operand: str
@@ -26,7 +26,7 @@ class Entry:
     analytical: float
     numerical: float
     error: float
-    checked: int  # elements compared
+    checked: int  # number of compared elements
 
     def __str__(self) -> str:
         where = f"order {self.order}, {self.operand}{list(self.element)}"
@@ -38,19 +38,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class DerivativeReport:
-    """The worst element of every derivative that was compared; ``str`` prints them."""
+    """The largest error of every compared derivative; ``str`` gives a printable table."""
 
     entries: tuple[Entry, ...]
     tolerance: float
 
     @property
     def failures(self) -> tuple[Entry, ...]:
-        """Entries above the tolerance, or not differentiable where they must be."""
+        """Entries with an error above the tolerance, or NaN."""
         return tuple(e for e in self.entries if not e.error <= self.tolerance)
 
     @property
     def ok(self) -> bool:
-        """Whether every derivative agrees."""
+        """Whether all errors are within the tolerance."""
         return not self.failures
 
     def __str__(self) -> str:
@@ -72,8 +72,8 @@ def check_derivatives(
     r"""Compare analytical with numerical derivatives of ``fn``, from the first to the given order.
 
     At order k the scalar :math:`\langle c_k, \nabla^{k-1} f \rangle` is differentiated with respect to all inputs that
-    require a gradient and to the cotangents of the lower orders, with random cotangents. A gradient that is not
-    differentiable again, though the next order needs it, is a failure; ``gradgradcheck`` would not notice it.
+    require a gradient and to the cotangents of the lower orders, with random cotangents. A gradient that is
+    not differentiable although the next order needs it is a failure, which ``gradgradcheck`` does not detect.
 
     Args:
         fn: Function of the inputs, returning one tensor or several.
@@ -81,16 +81,16 @@ def check_derivatives(
         order: Highest order.
         tolerance: Largest error, relative to the largest entry of the derivative (at least 1).
         step: Finite-difference step.
-        max_elements: Elements per operand that are compared, drawn at random beyond that.
-        seed: Seed of cotangents and draws; global random state is not touched.
+        max_elements: Largest number of compared elements of an operand, chosen at random.
+        seed: Seed of cotangents and chosen elements; global random state is not touched.
         raise_exception: Raise on failure, else return the report.
 
     Returns:
         The report.
 
     Raises:
-        GradientError: Some derivative disagrees, or is missing. DTypeError: An input is not float64.
-        ConfigError: An option out of range.
+        GradientError: A derivative is wrong or missing. DTypeError: An input is not float64.
+        ConfigError: An option is out of range.
 
     Example:
         >>> x = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
@@ -110,20 +110,20 @@ def check_derivatives(
     raise_exception = check_flag("raise_exception", raise_exception)
     generator = torch.Generator().manual_seed(seed)
     operands = {f"input {i}": t.detach().clone() for i, t in enumerate(inputs)}
-    wanted = [f"input {i}" for i, t in enumerate(inputs) if t.requires_grad]
-    if not wanted:
+    checked_inputs = [f"input {i}" for i, t in enumerate(inputs) if t.requires_grad]
+    if not checked_inputs:
         raise GradientError(
             f"some input must require a gradient, got {len(inputs)} without. Mark one with `.requires_grad_()`."
         )
     entries: list[Entry] = []
-    levels: list[list[str]] = []  # for each order below: the cotangents that contract its outputs
+    levels: list[list[str]] = []  # for each lower order: names of the cotangents of its outputs
 
     def outputs(values: dict[str, Tensor], depth: int, graph: bool) -> list[Tensor]:
-        """Outputs of fn (depth 0), or gradients of the contracted outputs of the depth below."""
+        """Outputs of fn (depth 0), or gradients of the outputs of the previous depth, contracted with cotangents."""
         if depth == 0:
             out = fn(*(values[f"input {i}"] for i in range(len(inputs))))
             return [out] if isinstance(out, Tensor) else list(out)
-        names = _names(wanted, levels[: depth - 1])
+        names = _names(checked_inputs, levels[: depth - 1])
         total = _contract(outputs(values, depth - 1, True), [values[c] for c in levels[depth - 1]])
         if not total.requires_grad:
             return [torch.zeros_like(values[n]) for n in names]
@@ -131,7 +131,7 @@ def check_derivatives(
         return list(grads)
 
     for k in range(1, order + 1):
-        live = {n: v.detach().requires_grad_(n in _names(wanted, levels)) for n, v in operands.items()}
+        live = {n: v.detach().requires_grad_(n in _names(checked_inputs, levels)) for n, v in operands.items()}
         below = outputs(live, k - 1, True)
         cotangents = [f"cotangent {k}.{i}" for i in range(len(below))]
         for name, value in zip(cotangents, below, strict=True):
@@ -139,12 +139,14 @@ def check_derivatives(
             operands[name] = draw
             live[name] = draw.clone().requires_grad_(True)
         levels.append(cotangents)
-        names = _names(wanted, levels[:-1])
+        names = _names(checked_inputs, levels[:-1])
         total = _contract(below, [live[c] for c in cotangents])
         grads = torch.autograd.grad(total, [live[n] for n in names], materialize_grads=True)
 
         def value_at(changed: dict[str, Tensor], depth: int = k - 1, last: list[str] = cotangents) -> Tensor:
-            fresh = {n: v.detach().clone().requires_grad_(n in _names(wanted, levels)) for n, v in changed.items()}
+            fresh = {
+                n: v.detach().clone().requires_grad_(n in _names(checked_inputs, levels)) for n, v in changed.items()
+            }
             return _contract(outputs(fresh, depth, False), [fresh[c] for c in last]).detach()
 
         for name, grad in zip(names, grads, strict=True):
@@ -159,8 +161,8 @@ def check_derivatives(
     return report
 
 
-def _names(wanted: list[str], levels: list[list[str]]) -> list[str]:
-    return [*wanted, *(name for level in levels for name in level)]
+def _names(inputs: list[str], levels: list[list[str]]) -> list[str]:
+    return [*inputs, *(name for level in levels for name in level)]
 
 
 def _contract(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Tensor:
@@ -177,6 +179,7 @@ def _worst(
     max_elements: int,
     generator: torch.Generator,
 ) -> Entry:
+    """Compare elements of one gradient with central differences of ``value_at``; return the largest error."""
     count = grad.numel()
     chosen = torch.randperm(count, generator=generator, device="cpu")[:max_elements].tolist()
     unit = max(1.0, float(grad.abs().max()))

@@ -1,4 +1,4 @@
-"""How far a function or a module is from commuting with rotations, reflections and, of positions, translations."""
+"""Measure the equivariance of functions and modules under rotations, reflections and translations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..irreps.algebra import as_irreps, representation_matrix
 from ..irreps.layout import LAYOUTS, FlatLayout, to_ir_mul, to_mul_ir
 from ..layers.base.columns import same_order
 
-#: Entry of ``irreps_in`` for positions, which rotate as '1o' and move.
+#: Entry of ``irreps_in`` for positions, which rotate as '1o' and are translated.
 POSITIONS = "positions"
 
 
@@ -39,14 +39,16 @@ def random_orthogonal(seed: int = 0, determinant: int = 1) -> Tensor:
     """A Haar-random rotation (determinant 1) or rotation times inversion (-1), ``[3, 3]`` float64.
 
     Raises:
-        ConfigError: Another determinant, or a seed that is no count.
+        ConfigError: The determinant is not 1 or -1, or the seed is negative.
 
     Example:
         >>> round(torch.linalg.det(random_orthogonal(3, -1)).item(), 9)
         -1.0
     """
     if not is_integer(determinant) or determinant not in (1, -1):
-        raise ConfigError(f"determinant must be 1 or -1, got {got(determinant)}. Pass -1 to turn and invert.")
+        raise ConfigError(
+            f"determinant must be 1 or -1, got {got(determinant)}. Pass -1 for a rotation times inversion."
+        )
     generator = torch.Generator().manual_seed(check_seed("seed", seed))
     gaussian = torch.randn(3, 3, generator=generator, dtype=torch.float64, device="cpu")
     q, r = torch.linalg.qr(gaussian)
@@ -71,18 +73,18 @@ def equivariance_residual(
         fn: Function of one tensor per entry of ``irreps_in``.
         irreps_in: Irreps of the arguments.
         irreps_out: Irreps of the result.
-        inputs: ``[..., dim]`` each; None draws normal float64 numbers.
+        inputs: Tensors ``[..., dim]``; None for normal random numbers in float64.
         determinant: 1 for a rotation, -1 for a rotation times the inversion.
         layout: Layout of all tensors.
-        batch: Rows that are drawn.
+        batch: Number of random rows.
         seed: Seed of inputs and rotation; global random state is not touched.
 
     Returns:
-        The residual: about 1e-15 in float64 for an equivariant function, 0.1 to 1 for another.
+        The residual: about 1e-15 in float64 for an equivariant function, 0.1 to 1 otherwise.
 
     Raises:
-        IrrepsError: Irreps that cannot be read. ConfigError: An option out of range. ShapeError, DTypeError: The inputs
-            do not fit.
+        IrrepsError: Irreps are invalid. ConfigError: An option is out of range. ShapeError, DTypeError: Inputs have
+            wrong shapes or dtypes.
 
     Example:
         >>> equivariance_residual(lambda x: 2 * x, ["1o"], "1o") < 1e-12
@@ -115,11 +117,11 @@ def equivariance_residual(
 
 @dataclass(frozen=True)
 class EquivarianceReport:
-    """How far a module is from commuting with each kind of motion; ``str`` prints a line for each.
+    """Residuals of a module under rotation, reflection and translation; ``str`` gives a line for each.
 
     Attributes:
-        residuals: Motion -> largest difference over the largest output, for the worst output.
-        tolerance: What a residual may be.
+        residuals: Motion -> largest difference relative to the largest output, maximum over outputs.
+        tolerance: Largest accepted residual.
     """
 
     residuals: dict[str, float]
@@ -150,24 +152,25 @@ def check_equivariance(
     seed: int = 0,
     raise_exception: bool = True,
 ) -> EquivarianceReport:
-    r"""Check that a module commutes with rotations, reflections and, where it takes positions, translations.
+    r"""Check that a module commutes with rotations, reflections and, if it takes positions, translations.
 
-    A copy of the module is called, in ``dtype``, so that the module itself stays as it is: its mode, running
-    statistics and weights. Random numbers, as of dropout, are the same in every call.
+    A copy of the module in ``dtype`` is called, so that running statistics and other state do not change. Random
+    numbers, such as in dropout, are equal in all calls.
 
     Args:
-        module: A module of tensors; of a potential use :func:`check_potential`.
-        inputs: Arguments of ``module``. None draws ``[batch, dim]`` normal numbers for each entry of ``irreps_in``.
-        irreps_in: For each argument the irreps, 'positions' for ``[N, 3]`` that are moved as well, or None for what
-            stays: edges, species, lengths, weights. None takes the attributes ``irreps_in1`` and ``irreps_in2``, or
-            ``irreps_in``, of the module; further inputs stay.
-        irreps_out: Irreps of the output, or a list of one entry per output, where None leaves an output out. None takes
+        module: A module that takes and returns tensors; for a potential use :func:`check_potential`.
+        inputs: Arguments of ``module``. None for normal random numbers ``[batch, dim]`` for each entry of
+            ``irreps_in``.
+        irreps_in: For each argument its irreps, 'positions' for ``[N, 3]`` that are also translated, or None for
+            invariant arguments: edges, species, lengths, weights. None for the attributes ``irreps_in1`` and
+            ``irreps_in2``, or ``irreps_in``, of the module; further inputs are invariant.
+        irreps_out: Irreps of the output, or a list of one entry per output, where None skips an output. None for
             the attribute ``irreps_out`` of the module.
-        tolerance: Largest residual :math:`\max|f(Dx) - D f(x)| / \max|f(x)|`. About 1e-14 is reached in float64;
-            modules with constants rounded to float32, as e3nn's, reach 1e-7.
-        layout: Layout of all features, 'mul_ir' or 'ir_mul'; None takes the attribute of the module, or 'mul_ir'.
-        dtype: Of the copy and of the inputs.
-        batch: Rows that are drawn.
+        tolerance: Largest residual :math:`\max|f(Dx) - D f(x)| / \max|f(x)|`. About 1e-14 in float64;
+            1e-7 for modules with constants rounded to float32, such as e3nn's.
+        layout: Layout of all features, 'mul_ir' or 'ir_mul'; None for the attribute of the module, or 'mul_ir'.
+        dtype: Dtype of the copy and of the inputs.
+        batch: Number of random rows.
         seed: Seed of inputs, motions and of the module's own random numbers; global random state is not touched.
         raise_exception: Raise on failure, else return the report.
 
@@ -175,9 +178,9 @@ def check_equivariance(
         The residual of each motion.
 
     Raises:
-        MismatchError: Some residual is above the tolerance; the layers that misread 'ir_mul' are named.
-        ConfigError: Irreps are missing, or an option is out of range. IrrepsError: Irreps that cannot be read.
-        ShapeError, DTypeError: Inputs or outputs do not fit their irreps.
+        MismatchError: A residual is above the tolerance; layers that misread 'ir_mul' are named.
+        ConfigError: Irreps are missing, or an option is out of range. IrrepsError: Irreps are invalid.
+        ShapeError, DTypeError: Inputs or outputs do not match their irreps.
 
     Example:
         >>> from eqlayers import TensorProduct, paths
@@ -212,13 +215,13 @@ def check_equivariance(
 
     plain = run(arguments)
     many = isinstance(outs, (list, tuple)) and not isinstance(outs, Irreps)
-    wanted = _read_all("irreps_out", outs if many else [outs])
-    if len(wanted) != len(plain):
+    expected = _read_all("irreps_out", outs if many else [outs])
+    if len(expected) != len(plain):
         raise ShapeError(
-            f"irreps_out must have an entry for each of the {len(plain)} outputs, got {len(wanted)}. Pass a list; None "
-            f"leaves an output out."
+            f"irreps_out must have an entry for each of the {len(plain)} outputs, got {len(expected)}. Pass a list; "
+            "None leaves an output out."
         )
-    for number, (y, irreps) in enumerate(zip(plain, wanted, strict=True)):
+    for number, (y, irreps) in enumerate(zip(plain, expected, strict=True)):
         _check_fits(f"output {number}", y, irreps, layout)
     motions: dict[str, tuple[Tensor, Tensor | None]] = {
         "rotation": (random_orthogonal(seed), None),
@@ -232,7 +235,7 @@ def check_equivariance(
         moved = [_moved(x, irreps, matrix, shift, layout) for x, irreps in zip(arguments, ins, strict=True)]
         errors = [
             _difference(a, _moved(b, irreps, matrix, shift, layout))
-            for a, b, irreps in zip(run(moved), plain, wanted, strict=True)
+            for a, b, irreps in zip(run(moved), plain, expected, strict=True)
             if irreps is not None
         ]
         residuals[name] = max(errors, default=0.0)
@@ -246,8 +249,8 @@ def check_equivariance(
 
 
 def _cause(twin: torch.nn.Module, run: Callable[[], Any]) -> str:
-    """A sentence on layers that read the groups of the layer before in another order, or what to do without any."""
-    results: dict[int, tuple[str, Irreps, Tensor]] = {}  # the tensors are kept, so that no other gets their numbers
+    """Sentence on a layer whose input irreps are ordered differently from its predecessor's output in 'ir_mul'."""
+    results: dict[int, tuple[str, Irreps, Tensor]] = {}  # tensors are kept alive, so that their ids stay unique
     causes: list[str] = []
 
     def watch(name: str, module: Any) -> None:
@@ -255,7 +258,7 @@ def _cause(twin: torch.nn.Module, run: Callable[[], Any]) -> str:
 
         def before(_: Any, inputs: tuple[Any, ...]) -> None:
             names = ("irreps_in", "irreps_in1", "irreps_in2")
-            irreps = [getattr(module, one) for one in names if isinstance(getattr(module, one, None), Irreps)]
+            irreps = [getattr(module, attr) for attr in names if isinstance(getattr(module, attr, None), Irreps)]
             for x, reads in zip(inputs, irreps, strict=False):
                 source, gives, _tensor = results.get(id(x), ("", reads, x))
                 if not same_order(gives, reads, "ir_mul"):
@@ -279,25 +282,26 @@ def _cause(twin: torch.nn.Module, run: Callable[[], Any]) -> str:
 
 
 def _irreps_of_inputs(module: torch.nn.Module) -> list[Any]:
-    """The irreps that a module says of its inputs."""
+    """Irreps of the inputs from the attributes of a module; raises if it has none."""
     for names in (("irreps_in1", "irreps_in2"), ("irreps_in",)):
         if all(getattr(module, name, None) is not None for name in names):
             return [getattr(module, name) for name in names]
     takes = ", ".join(inspect.signature(module.forward).parameters)
     raise ConfigError(
         f"irreps_in must be given for a module without the attribute irreps_in, got {got(module)}. Pass a list with an "
-        f"entry for each of {takes}: irreps, 'positions', or None for what does not turn."
+        f"entry for each of {takes}: irreps, 'positions', or None for invariant arguments."
     )
 
 
 def _read_all(name: str, values: Any) -> list[Any]:
+    """Parse a list of irreps, 'positions' or None."""
     fix = "Pass a list, also for one."
     items = check_items(name, [values] if isinstance(values, Irreps) else values, "a list of irreps", fix)
-    return [one if one is None or one == POSITIONS else as_irreps(one, f"{name}[{n}]") for n, one in enumerate(items)]
+    return [v if v is None or v == POSITIONS else as_irreps(v, f"{name}[{n}]") for n, v in enumerate(items)]
 
 
 def _inputs(ins: list[Any], inputs: Any, batch: int, dtype: torch.dtype, seed: int) -> list[Any]:
-    """The arguments, with floating-point tensors in ``dtype``."""
+    """The given or random arguments, with floating-point tensors converted to ``dtype``."""
     if inputs is None:
         if None in ins:
             raise ConfigError(
@@ -318,6 +322,7 @@ def _inputs(ins: list[Any], inputs: Any, batch: int, dtype: torch.dtype, seed: i
 
 
 def _check_fits(name: str, x: Any, irreps: Any, layout: str) -> None:
+    """Raise unless a tensor matches its irreps."""
     if irreps is None:
         return
     if not isinstance(x, Tensor) or not x.is_floating_point():
@@ -328,13 +333,14 @@ def _check_fits(name: str, x: Any, irreps: Any, layout: str) -> None:
 
 
 def _outputs(result: Any) -> list[Any]:
-    """The list of outputs: one, or the items of a tuple or a dictionary in their order; numbers as rows of one."""
+    """Outputs as a list: a single tensor, or items of a tuple or mapping; scalars become shape [1]."""
     result = list(result.values()) if isinstance(result, Mapping) else result
     items = list(result) if isinstance(result, (list, tuple)) else [result]
     return [y.reshape(1) if isinstance(y, Tensor) and not y.ndim else y for y in items]
 
 
 def _moved(x: Any, irreps: Any, matrix: Tensor, shift: Tensor | None, layout: str) -> Any:
+    """Transform a tensor by the representation of an orthogonal matrix; positions are also shifted."""
     if irreps is None:
         return x
     if irreps == POSITIONS:
@@ -343,10 +349,10 @@ def _moved(x: Any, irreps: Any, matrix: Tensor, shift: Tensor | None, layout: st
     return x @ d.T if layout == "mul_ir" else to_ir_mul(to_mul_ir(x, irreps) @ d.T, irreps)
 
 
-def _difference(one: Tensor, other: Tensor) -> float:
-    """The largest difference over the largest value; not a number counts as infinite."""
+def _difference(value: Tensor, other: Tensor) -> float:
+    """Largest difference relative to the largest entry of ``other``; infinite if NaN."""
     if not other.numel():
         return 0.0
     size = other.detach().abs().max().clamp(min=torch.finfo(other.dtype).tiny)
-    value = float((one.detach() - other.detach()).abs().max() / size)
-    return value if value == value else float("inf")
+    residual = float((value.detach() - other.detach()).abs().max() / size)
+    return residual if residual == residual else float("inf")

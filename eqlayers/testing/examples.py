@@ -1,4 +1,4 @@
-"""Structures of any species, for checks that need some."""
+"""Example structures of given species, for checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def example_structures(species: Sequence[int], cutoff: float, seed: int = 0) -> list[Atoms]:
-    """A molecule of six atoms and a crystal of four in a skewed cell, with the distances of covalent radii.
+    """A molecule of six atoms and a crystal of four in a skewed cell, with neighbours at bond distances.
 
     Example:
         >>> [(len(atoms), atoms.pbc.all().item()) for atoms in example_structures([1, 8], cutoff=4.0)]
@@ -23,17 +23,17 @@ def example_structures(species: Sequence[int], cutoff: float, seed: int = 0) -> 
     from ase.data import covalent_radii
 
     generator = np.random.default_rng(seed)
-    kinds = [species[number % len(species)] for number in range(10)]
+    numbers = [species[number % len(species)] for number in range(10)]
     radius = min(float(np.mean(covalent_radii[list(species)])), 0.3 * cutoff)
-    places = [np.zeros(3)]
-    while len(places) < 6:  # each next to one that is there, and not too near to the others
+    positions = [np.zeros(3)]
+    while len(positions) < 6:  # each near an earlier atom, and not too near to others
         direction = generator.normal(size=3)
-        place = places[generator.integers(len(places))] + 2.1 * radius * direction / np.linalg.norm(direction)
-        if min(np.linalg.norm(place - other) for other in places) > 1.8 * radius:
-            places.append(place)
+        position = positions[generator.integers(len(positions))] + 2.1 * radius * direction / np.linalg.norm(direction)
+        if min(np.linalg.norm(position - other) for other in positions) > 1.8 * radius:
+            positions.append(position)
     crystal = bulk("Cu", "fcc", a=2.1 * 2**0.5 * radius, cubic=True)
-    crystal.numbers[:] = kinds[6:]
+    crystal.numbers[:] = numbers[6:]
     crystal.set_cell(
         crystal.cell @ np.array([[1.0, 0.07, 0.0], [0.0, 1.04, -0.05], [0.03, 0.0, 0.97]]), scale_atoms=True
     )
-    return [Atoms(kinds[:6], places), crystal]
+    return [Atoms(numbers[:6], positions), crystal]

@@ -1,4 +1,4 @@
-"""A small smooth network of atoms, for tests and examples of all that is built around networks."""
+"""A small network of atoms without training, for tests and examples of potentials."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..nn import BesselBasis, EdgeVectors, PolynomialCutoff
 
 
 class ToyNetwork(torch.nn.Module):
-    r"""Pairs with a Morse energy, and invariants of the density of neighbours with random weights; never trained.
+    r"""A network for tests: Morse pair energies plus invariants of the neighbour density with random weights.
 
     .. math:: e_i = \sum_j \frac{D}{2} \left(m_{ij}^2 - 2 m_{ij}\right) f(r_{ij})
                     + \sum_c u_c A_{c00} + v_c \sum_{lm} A_{clm}^2, \qquad
               m_{ij} = e^{-a (r_{ij} - r_0)}, \qquad A_{clm} = \sum_j R_{c}(r_{ij}) Y_{lm}(\hat r_{ij})
 
-    It has what a trained network has (angles, species, a cutoff that is smooth up to second derivatives), runs in a
-    millisecond, and binds atoms at about 1.2 Angstrom with 1 eV, so that molecules and crystals of it can be moved.
+    It depends on angles and species, is smooth at the cutoff up to second derivatives, runs in a millisecond, and binds
+    atoms at about 1.2 Angstrom with 1 eV, so that molecules and crystals are stable.
 
     Args:
-        num_species: Species that occur.
+        num_species: Number of species.
         cutoff: In Angstrom.
-        channels: Density channels c.
-        seed: Of the weights.
+        channels: Number of density channels c.
+        seed: Seed of the weights.
 
     Raises:
-        ConfigError: An argument out of range.
+        ConfigError: An argument is out of range.
 
     Source:
         Morse 1929, doi:10.1103/PhysRev.34.57; Behler and Parrinello 2007, doi:10.1103/PhysRevLett.98.146401.
@@ -56,13 +56,15 @@ class ToyNetwork(torch.nn.Module):
 
         self.radial, self.linear, self.square = weight(number, 4, width), weight(number, width), weight(number, width)
 
-    def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
-        """``[A]``, the number of every atom; see :class:`eqlayers.models.Potential`."""
+    def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+        """Energies of atoms ``[A]``; see :class:`eqlayers.models.Potential`."""
         src, dst = graph.edge_index
-        radial = torch.einsum("eb,ebc->ec", self.basis(edges.lengths), self.radial[kind[src]])
+        radial = torch.einsum("eb,ebc->ec", self.basis(edges.lengths), self.radial[atom_types[src]])
         messages = radial[:, :, None] * edges.harmonics[:, None]
-        density = messages.new_zeros(kind.shape[0], *messages.shape[1:]).index_add(0, dst, messages)
-        energies = (self.linear[kind] * density[:, :, 0] + self.square[kind] * density.square().sum(2)).sum(1)
+        density = messages.new_zeros(atom_types.shape[0], *messages.shape[1:]).index_add(0, dst, messages)
+        energies = (self.linear[atom_types] * density[:, :, 0] + self.square[atom_types] * density.square().sum(2)).sum(
+            1
+        )
         morse = torch.exp(-3.5 * (edges.lengths - 1.2))
         return energies.index_add(0, dst, (0.5 * morse * morse - morse) * self.envelope(edges.lengths))
 

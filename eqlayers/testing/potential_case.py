@@ -1,4 +1,4 @@
-"""One structure beside what a potential says of it, moved and compared with itself."""
+"""One structure with predictions of a potential, and comparisons with transformed structures."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..models.atoms import NeighborLists, collate
 if TYPE_CHECKING:
     from ase import Atoms
 
-#: Roundings that a number of a network is taken to have: sums over hundreds of edges and channels, some layers deep.
+#: Assumed rounding error of a network in eps: sums over hundreds of edges and channels in several layers.
 ROUNDINGS = 2**12
 EPS = torch.finfo(torch.float64).eps
-MARGIN = 0.1  # Angstrom by which lists reach farther, so that differences move no atom out of them
+MARGIN = 0.1  # Angstrom added to the cutoff of neighbour lists, more than atoms are displaced
 #: Units of the predictions of a potential.
 UNITS = {"energy": "eV", "forces": "eV/A", "dipole": "e A", "polarizability": "A^3"}
-#: Names, deviations with the largest that rounding explains, and units.
+#: Rows of name, (deviation, bound by rounding), and unit.
 Deviations = list[tuple[str, tuple[float, float], str]]
 STEPS = torch.tensor([1.0, -1.0, 2.0, -2.0, 4.0, -4.0], dtype=torch.float64, device="cpu")
 EYE = torch.eye(3, dtype=torch.float64, device="cpu")
@@ -28,7 +28,7 @@ EYE = torch.eye(3, dtype=torch.float64, device="cpu")
 
 @dataclass
 class Case:
-    """One structure, what the potential says of it, and the size of rounding errors."""
+    """One structure, the predictions of a potential for it, and bounds of their rounding errors."""
 
     potential: Potential
     atoms: Atoms
@@ -38,40 +38,40 @@ class Case:
 
     @classmethod
     def of(cls, potential: Potential, atoms: Atoms, generator: torch.Generator) -> Case:
-        """The case of a structure, with a list of neighbours that reaches a little farther."""
+        """Predict for a structure, with a neighbour list beyond the cutoff by ``MARGIN``."""
         batch = collate(potential, [atoms], [NeighborLists(potential.cutoff + MARGIN)(atoms)])
         energies = ("energies", "forces", "virials") if "energy" in potential.properties else ()
         predictions = potential(batch, (*energies, *potential.split.tensors), create_graph=False)
         return cls(potential, atoms, batch, {name: value.detach() for name, value in predictions.items()}, generator)
 
-    def ask(self, other: Structures, *outputs: str) -> dict[str, Tensor]:
-        """The predictions of the potential for other structures."""
+    def predict(self, other: Structures, *outputs: str) -> dict[str, Tensor]:
+        """Predictions of the potential for other structures, by name."""
         with torch.no_grad():
             predictions: dict[str, Tensor] = self.potential(other, outputs, create_graph=False)
         return predictions
 
     @property
     def energy_rounding(self) -> float:
-        """The rounding error of the sum of the energies, in eV."""
-        kind = self.potential.kind_of(self.batch.z)
-        learned = (self.predictions["energies"] - self.potential.shifts[kind]).abs() + self.potential.scales[kind]
+        """Bound of the rounding error of the total energy, in eV."""
+        index = self.potential.kind_of(self.batch.z)
+        learned = (self.predictions["energies"] - self.potential.shifts[index]).abs() + self.potential.scales[index]
         return EPS * float(ROUNDINGS * learned.sum() + 4 * self.predictions["energies"].abs().sum())
 
     @property
     def force_rounding(self) -> float:
-        """The rounding error of a component of the forces, in eV/Angstrom."""
+        """Bound of the rounding error of a force component, in eV/Angstrom."""
         return EPS * ROUNDINGS * float(self.predictions["forces"].abs().max() + self.potential.scales.max())
 
     def draw(self, *shape: int) -> Tensor:
-        """Numbers from -1 to 1."""
-        return self.place(2 * torch.rand(*shape, generator=self.generator, dtype=torch.float64, device="cpu") - 1)
+        """Uniform random numbers from -1 to 1, on the device of the potential."""
+        return self.to_device(2 * torch.rand(*shape, generator=self.generator, dtype=torch.float64, device="cpu") - 1)
 
-    def place(self, values: Tensor) -> Tensor:
-        """Move it to the device of the potential."""
+    def to_device(self, values: Tensor) -> Tensor:
+        """Move a tensor to the device of the potential."""
         return values.to(self.batch.pos.device)
 
     def moved(self, pos: Tensor, cell: Tensor | None = None) -> Structures:
-        """Copies at other positions ``[K, A, 3]``, in other cells ``[K, 3, 3]``."""
+        """A batch of K copies with other positions ``[K, A, 3]`` and optionally cells ``[K, 3, 3]``."""
         count, atoms = pos.shape[:2]
         index = torch.arange(count, device=pos.device)
         old = self.batch
@@ -88,9 +88,9 @@ class Case:
         )
 
     def difference(self, other: Structures, matrix: Tensor, order: Tensor | None = None) -> Deviations:
-        """The difference of all predictions for the same atoms, turned by a matrix, in another order, or copied."""
+        """Compare predictions for transformed atoms (rotated by ``matrix``, permuted by ``order``, or repeated)."""
         names = [name for name in ("energy", "forces", "dipole", "polarizability") if name in self.predictions]
-        predictions = self.ask(other, *names)
+        predictions = self.predict(other, *names)
         copies = len(other.z) // len(self.batch.z)
         rows: Deviations = []
         for name in names:
@@ -106,7 +106,7 @@ class Case:
         return rows
 
     def rounding(self, name: str, copies: int = 1) -> float:
-        """The rounding error of a part, summed over copies."""
+        """Bound of the rounding error of a prediction, summed over copies."""
         if name == "energy":
             return copies * self.energy_rounding
         if name == "forces":
@@ -116,10 +116,10 @@ class Case:
 
 
 def slope_of(values: Tensor, step: float) -> tuple[Tensor, float]:
-    """The derivative of ``[6, ...]`` values at the steps above, and a bound of its error.
+    """The derivative from values ``[6, ...]`` at ``STEPS``, and a bound of its error.
 
-    Differences at h, 2 h and 4 h give two values, with errors c h^4 and 16 c h^4 where all is smooth. Where an edge
-    crosses the cutoff a third derivative jumps: errors are then of the size of their distance, and may cancel in it.
+    Differences at h, 2 h and 4 h give two estimates with errors c h^4 and 16 c h^4 for a smooth function. The factor of
+    the bound covers edges that cross the cutoff, where the third derivative jumps.
     """
     once, twice, four = (values[i] - values[i + 1] for i in (0, 2, 4))
     once, twice, four = once / (2 * step), twice / (4 * step), four / (8 * step)
@@ -128,7 +128,7 @@ def slope_of(values: Tensor, step: float) -> tuple[Tensor, float]:
 
 
 def worst_of(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    """The largest deviation and bound of several directions; one that is not a number is the largest."""
+    """The largest deviation (NaN if any is NaN) and the largest bound of several directions."""
     deviations = [deviation for deviation, _ in pairs]
-    lost = [deviation for deviation in deviations if deviation != deviation]
-    return (lost or [max(deviations)])[0], max(bound for _, bound in pairs)
+    nan = [deviation for deviation in deviations if deviation != deviation]
+    return (nan or [max(deviations)])[0], max(bound for _, bound in pairs)

@@ -1,4 +1,4 @@
-"""Whether a potential is one: forces are its slopes, space has no preferred place or direction, neighbours fade out."""
+"""Check laws of potentials: forces are gradients, symmetries of space hold, and energies are smooth at the cutoff."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DIRECTIONS = 3
 
 @dataclass(frozen=True)
 class PotentialRow:
-    """One property: the deviation, in a unit, beside the largest that rounding explains."""
+    """One law: the measured deviation, the bound that rounding explains, and their unit."""
 
     name: str
     measured: float
@@ -36,24 +36,24 @@ class PotentialRow:
 
     @property
     def ok(self) -> bool:
-        """Whether rounding explains it; NaN is never explained."""
+        """Whether the deviation is within its bound; False for NaN."""
         return self.measured <= self.bound
 
 
 @dataclass(frozen=True)
 class PotentialReport:
-    """All properties; ``str`` prints them."""
+    """Rows of all checked laws; ``str`` gives a printable table."""
 
     rows: tuple[PotentialRow, ...]
 
     @property
     def failures(self) -> tuple[PotentialRow, ...]:
-        """Rows that rounding does not explain."""
+        """Rows with a deviation above its bound."""
         return tuple(row for row in self.rows if not row.ok)
 
     @property
     def ok(self) -> bool:
-        """Whether every property holds."""
+        """Whether all deviations are within their bounds."""
         return not self.failures
 
     def __str__(self) -> str:
@@ -72,27 +72,27 @@ def check_potential(
     step: float = 1e-3,
     seed: int = 0,
 ) -> PotentialReport:
-    """Measure the properties that every potential must have, in float64.
+    """Check the laws that every potential must satisfy, in float64.
 
-    Forces, virials and Hessian are compared with central differences; sums of forces and of torques, the symmetry of
-    the Hessian, rotation, inversion, translation, permutation, and copies with their laws. At the cutoff an atom that
-    leaves must change neither energy nor slope nor curvature. A lone atom has its shift; the row has no bound where the
-    potential does not subtract what its network gives lone atoms, as models of mace-torch. Dipoles and polarizabilities
-    turn with the structure and fade at the cutoff as well, and Born charges are slopes of the one. Errors of
-    differences are bounded by comparing steps.
+    Forces, virials and Hessian are compared with central differences, whose errors are bounded by several steps.
+    Forces and torques must sum to zero, the Hessian must be symmetric, and predictions must be equivariant under
+    rotation, inversion, translation and permutation, and extensive. Energy and its first two derivatives must be
+    continuous when an atom crosses the cutoff. The energy of a lone atom must be its shift; that row has no bound
+    without ``subtract_isolated``, as in models of mace-torch. Dipoles and polarizabilities are checked alike, and Born
+    charges are compared with differences of dipoles.
 
     Args:
-        potential: Copied and converted to float64.
-        structures: Some tens of atoms each; by default a molecule and a crystal of the potential's species.
-        rattle: Angstrom by which atoms are displaced first, as forces of a perfect crystal are zero.
-        step: Of differences, in Angstrom and as strain.
-        seed: Of displacements and directions.
+        potential: Potential to check; a copy is converted to float64.
+        structures: Structures of some tens of atoms; by default a molecule and a crystal of the potential's species.
+        rattle: Largest random displacement of atoms in Angstrom, as forces of a perfect crystal are zero.
+        step: Step of differences, in Angstrom and as strain.
+        seed: Seed of displacements and directions.
 
     Returns:
-        A row for each property with the largest deviation, measured by its bound, over all structures.
+        A row for each law, with the largest deviation relative to its bound over all structures.
 
     Raises:
-        ConfigError, DataError, IndexRangeError: Arguments or structures that cannot be used.
+        ConfigError, DataError, IndexRangeError: An argument or structure is invalid.
 
     Source:
         Richardson 1911, doi:10.1098/rsta.1911.0009, for differences whose error is known.
@@ -116,7 +116,9 @@ def check_potential(
     worst: dict[str, PotentialRow] = {}
     for number, atoms in enumerate(listed):
         shaken = check_atoms(atoms, exact.species, f"structures[{number}]").copy()
-        NeighborLists(exact.cutoff)(shaken, f"structures[{number}]")  # atoms at one place, before they are moved
+        NeighborLists(exact.cutoff)(
+            shaken, f"structures[{number}]"
+        )  # raises for coinciding atoms, before they are displaced
         shaken.set_constraint()
         shaken.positions += amplitude * (
             2 * torch.rand(len(shaken), 3, generator=generator, device="cpu").double().numpy() - 1
@@ -132,19 +134,19 @@ def check_potential(
     return PotentialReport((*worst.values(), *(PotentialRow(name, *pair, unit) for name, pair, unit in lone + fading)))
 
 
-# ---- what is checked of every structure ----------------------------------------------------------------------------
+# ---- checks of each structure --------------------------------------------------------------------------------------
 
 
 def _derivatives(case: Case, step: float) -> Deviations:
-    """Derivatives along random directions, in which a wrong component shows with certainty."""
+    """Compare forces, virials and Hessian with differences along random directions."""
     pos, cell = case.batch.pos, case.batch.cell
     assert cell is not None
-    steps, eye = case.place(STEPS)[:, None, None], case.place(EYE)
+    steps, eye = case.to_device(STEPS)[:, None, None], case.to_device(EYE)
     rows: dict[str, list[tuple[float, float]]] = {"forces": [], "virials": [], "hessian": [], "symmetry": []}
     for _ in range(_DIRECTIONS):
         direction = case.draw(*pos.shape)
         other = case.draw(*pos.shape)
-        at = case.ask(case.moved(pos + step * steps * direction), "energies", "forces")
+        at = case.predict(case.moved(pos + step * steps * direction), "energies", "forces")
         slope, error = slope_of(at["energies"].view(6, -1).sum(1), step)
         slack = error + case.energy_rounding / step
         rows["forces"].append((float((slope + (case.predictions["forces"] * direction).sum()).abs()), slack))
@@ -159,7 +161,7 @@ def _derivatives(case: Case, step: float) -> Deviations:
         strain = case.draw(3, 3)
         strain = 0.5 * (strain + strain.T)
         stretch = eye + 0.25 * step * steps * strain
-        at = case.ask(case.moved(pos @ stretch, cell @ stretch), "energies")
+        at = case.predict(case.moved(pos @ stretch, cell @ stretch), "energies")
         slope, error = slope_of(at["energies"].view(6, -1).sum(1), 0.25 * step)
         slack = error + 4 * case.energy_rounding / step
         rows["virials"].append((float((slope + (case.predictions["virials"][0] * strain).sum()).abs()), slack))
@@ -173,7 +175,7 @@ def _derivatives(case: Case, step: float) -> Deviations:
 
 
 def _stress(case: Case) -> Deviations:
-    """The stress by ASE's volume, if the structure has one; requested alone, as users do."""
+    """Compare the stress with virials over the volume, if the structure has one."""
     if not has_volume(case.atoms):
         return []
     volume, virials = case.atoms.get_volume(), case.predictions["virials"][0]
@@ -183,7 +185,7 @@ def _stress(case: Case) -> Deviations:
 
 
 def _hessian_products(case: Case, *directions: Tensor) -> list[Tensor]:
-    """The Hessian times each direction, by differentiating forces."""
+    """Products of the Hessian with directions, by differentiation of forces."""
     pos = case.batch.pos.detach().requires_grad_()
     forces = case.potential(case.batch._replace(pos=pos), ("forces",), create_graph=True)["forces"]
     return [
@@ -193,33 +195,38 @@ def _hessian_products(case: Case, *directions: Tensor) -> list[Tensor]:
 
 
 def _sums(case: Case, step: float) -> Deviations:
+    """Check that forces, and torques without periodic axes, sum to zero."""
     forces, pos = case.predictions["forces"], case.batch.pos
     slack = len(pos) * case.force_rounding
     rows: Deviations = [("forces sum to zero", (float(forces.sum(0).abs().max()), slack), "eV/A")]
-    if not case.atoms.pbc.any():  # a cell breaks the symmetry that conserves the angular momentum
+    if not case.atoms.pbc.any():  # a cell breaks rotational symmetry
         torques = float(torch.linalg.cross(pos, forces).sum(0).abs().max())
         rows.append(("torques sum to zero", (torques, slack * float(pos.abs().max() + 1)), "eV"))
     return rows
 
 
 def _symmetries(case: Case, step: float) -> Deviations:
-    """Rotation, inversion, another place, another order of atoms and edges."""
-    old, eye = case.batch, case.place(EYE)
+    """Check equivariance under rotation, inversion, translation, and permutation of atoms and edges."""
+    old, eye = case.batch, case.to_device(EYE)
     assert old.cell is not None
     assert old.shifts is not None
     changes: dict[str, tuple[Structures, Tensor, Tensor | None]] = {}
-    turn = case.place(random_orthogonal(int(1000 * case.draw(1).abs())))
-    for name, matrix in (("rotation", turn), ("inversion", -eye)):
+    rotation = case.to_device(random_orthogonal(int(1000 * case.draw(1).abs())))
+    for name, matrix in (("rotation", rotation), ("inversion", -eye)):
         changes[name] = (old._replace(pos=old.pos @ matrix.T, cell=old.cell @ matrix.T), matrix, None)
-    elsewhere = case.atoms.copy()
-    elsewhere.positions += 3 * case.draw(3).cpu().numpy()
-    elsewhere.wrap()
+    translated = case.atoms.copy()
+    translated.positions += 3 * case.draw(3).cpu().numpy()
+    translated.wrap()
     lists = NeighborLists(case.potential.cutoff + MARGIN)
-    shift = (elsewhere.positions - case.atoms.positions)[0]
-    placed = collate(case.potential, [elsewhere], [lists(elsewhere)])
-    changes["translation"] = (placed._replace(pos=placed.pos + case.place(torch.from_numpy(shift))), eye, None)
-    order = case.place(torch.randperm(len(old.z), generator=case.generator))
-    edges = case.place(torch.randperm(old.edge_index.shape[1], generator=case.generator))
+    shift = (translated.positions - case.atoms.positions)[0]
+    translated_batch = collate(case.potential, [translated], [lists(translated)])
+    changes["translation"] = (
+        translated_batch._replace(pos=translated_batch.pos + case.to_device(torch.from_numpy(shift))),
+        eye,
+        None,
+    )
+    order = case.to_device(torch.randperm(len(old.z), generator=case.generator))
+    edges = case.to_device(torch.randperm(old.edge_index.shape[1], generator=case.generator))
     permuted = old._replace(
         z=old.z[order],
         pos=old.pos[order],
@@ -235,7 +242,7 @@ def _symmetries(case: Case, step: float) -> Deviations:
 
 
 def _copies(case: Case, step: float) -> Deviations:
-    """Two structures far apart, or two cells of a crystal, have twice the energy and the same forces."""
+    """Check extensivity: two distant copies, or two cells of a crystal, have twice the energy and equal forces."""
     atoms, margin = case.atoms, case.potential.cutoff + MARGIN
     if atoms.pbc.any():
         repeats = [1, 1, 1]
@@ -245,26 +252,26 @@ def _copies(case: Case, step: float) -> Deviations:
         double, other = atoms.copy(), atoms.copy()
         other.positions += [4 * margin + float(atoms.positions.max() - atoms.positions.min()), 0, 0]
         double.extend(other)
-    rows = case.difference(collate(case.potential, [double], [NeighborLists(margin)(double)]), case.place(EYE))
+    rows = case.difference(collate(case.potential, [double], [NeighborLists(margin)(double)]), case.to_device(EYE))
     return [(f"two copies: {part}", pair, unit) for part, pair, unit in rows]
 
 
 def _beyond(case: Case, step: float) -> Deviations:
-    """Edges that are longer than the cutoff change nothing."""
+    """Check that edges longer than the cutoff do not change predictions."""
     wide = NeighborLists(case.potential.cutoff + 1.0)(case.atoms)
-    rows = case.difference(collate(case.potential, [case.atoms], [wide]), case.place(EYE))
+    rows = case.difference(collate(case.potential, [case.atoms], [wide]), case.to_device(EYE))
     return [(f"edges beyond the cutoff: {part}", pair, unit) for part, pair, unit in rows]
 
 
 def _born_charges(case: Case, step: float) -> Deviations:
-    """Born charges are slopes of the dipole, and moving all atoms moves no charge."""
+    """Compare Born charges with differences of the dipole, and check that they sum to zero."""
     charges = case.potential(case.batch, ("born_charges",), create_graph=False)["born_charges"]
     slack = case.rounding("dipole") / step
     pairs = []
     for _ in range(_DIRECTIONS):
         direction = case.draw(*case.batch.pos.shape)
-        moved = case.moved(case.batch.pos + step * case.place(STEPS)[:, None, None] * direction)
-        slope, error = slope_of(case.ask(moved, "dipole")["dipole"], step)
+        moved = case.moved(case.batch.pos + step * case.to_device(STEPS)[:, None, None] * direction)
+        slope, error = slope_of(case.predict(moved, "dipole")["dipole"], step)
         product = torch.einsum("abc,ac->b", charges, direction)
         pairs.append((float((slope - product).abs().max()), error + slack))
     total = EPS * ROUNDINGS * len(charges) * float(charges.abs().max() + 1)
@@ -275,7 +282,7 @@ def _born_charges(case: Case, step: float) -> Deviations:
 
 
 def _lone_atoms(potential: Potential) -> Deviations:
-    """An atom of each species without neighbours has its shift, unless the potential keeps what its network gives."""
+    """Check that the energy of a lone atom of each species is its shift, if isolated energies are subtracted."""
     z = torch.tensor(potential.species, device=potential.device)
     edges = z.new_empty(2, 0)
     pos, batch = potential.shifts.new_zeros(len(z), 3), torch.arange(len(z), device=z.device)
@@ -286,7 +293,7 @@ def _lone_atoms(potential: Potential) -> Deviations:
     return [("energies of lone atoms are shifts", (float((energies - potential.shifts)[worst].abs()), bound), "eV")]
 
 
-#: Checks by the property that they need; None for checks of all properties.
+#: (required property or None, check) for each structure.
 CHECKS: tuple[tuple[str | None, Callable[[Case, float], Deviations]], ...] = (
     ("energy", _derivatives),
     ("energy", _sums),

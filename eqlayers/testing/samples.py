@@ -1,4 +1,4 @@
-"""Random sparse products for tests: term lists with empty rows, repeated rows, and rows that nothing names."""
+"""Random sparse products for tests, with repeated rows and rows without terms."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..sparse.info import Infos
 
 
 def random_infos(rows: Sequence[int] = (3, 4, 5), terms: int = 9, seed: int = 0) -> Infos:
-    """Infos of a random term list; the first and the last row of each operand and of the result stay unnamed.
+    """Infos of a random term list, without terms of the first and last row of each operand and of the result.
 
     Raises:
-        ConfigError: A number that is no count.
+        ConfigError: A number is not a positive integer.
 
     Example:
         >>> random_infos(terms=4)[0].num_terms
@@ -37,6 +37,7 @@ def random_infos(rows: Sequence[int] = (3, 4, 5), terms: int = 9, seed: int = 0)
 
 
 def _counts(name: str, values: Any, length: int | None = None) -> list[int]:
+    """Check a list of positive integers, of a length if given."""
     what = "a list of counts" if length is None else f"{length} counts"
     counts = check_items(name, values, what, "Pass a list of integers.")
     if length is not None and len(counts) != length:
@@ -56,19 +57,19 @@ def random_product(
     requires_grad: bool = False,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor, Infos]:
-    """Operands and infos of a random product: ``(x, y, infos)``.
+    """Random operands and infos of a sparse product: ``(x, y, infos)``.
 
     Args:
         product: Name or channel spec.
-        batched: Whether operand 1, 2 has the batch axes.
-        rows, terms: Sizes of the sparse axes, number of terms.
+        batched: Whether operands 1 and 2 have the batch axes.
+        rows, terms: Sizes of the sparse axes of both operands and the result, and number of terms.
         batch: Lengths of the batch axes.
         extents: Length of each channel letter; 3, 2, 5, ... by default.
-        dtype, requires_grad: Of the operands.
-        seed: Seed; global random state is not touched.
+        dtype, requires_grad: Properties of the operands.
+        seed: Seed of all random numbers; global random state is not touched.
 
     Raises:
-        ConfigError, DTypeError: An unknown product, or an option out of range.
+        ConfigError, DTypeError: The product is unknown, or an option is out of range.
 
     Example:
         >>> x, y, infos = random_product("vecmat", batched=(True, False))

@@ -16,10 +16,7 @@ from .base import to_precision
 
 
 def ema_decay(step: int, decay: float) -> float:
-    """Decay after ``step`` averaged steps: short at first, so that the random start is forgotten soon.
-
-    ``min(decay, (1 + step) / (10 + step))``, as in TensorFlow's ``ExponentialMovingAverage(num_updates=...)``.
-    """
+    """Decay with a warm-up after ``step`` averaged steps: ``min(decay, (1 + step) / (10 + step))``."""
     return min(decay, (1 + step) / (10 + step))
 
 

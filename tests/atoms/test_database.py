@@ -14,7 +14,7 @@ from ase.db import connect
 from ase.units import Bohr, Hartree, kcal, mol
 
 from eqlayers.atoms.database import database_structures, database_units, size_of_unit
-from eqlayers.atoms.structure_files import Found, structures_of
+from eqlayers.atoms.structure_files import AtomsFrame, structures_of
 from eqlayers.data.readers import read_structures
 from eqlayers.errors import ConfigError
 from tests.each import each
@@ -73,7 +73,7 @@ def test_rows_are_chosen_as_of_a_list(which: int | slice, tmp_path: Path) -> Non
         for number in range(4):
             database.write(Atoms("H"), number=number, data={"forces": np.full((1, 1, 3), number)})
     wanted = [0, 1, 2, 3][which]
-    found = [one for one in structures_of(tmp_path / "own.db", which) if isinstance(one, Found)]
+    found = [one for one in structures_of(tmp_path / "own.db", which) if isinstance(one, AtomsFrame)]
     assert [int(one.atoms.info["number"]) for one in found] == (wanted if isinstance(wanted, list) else [wanted])
     assert [one.frame for one in found] == (wanted if isinstance(wanted, list) else [which])
     assert all(one.atoms.info["forces"].shape == (1, 3) for one in found)

@@ -13,10 +13,10 @@ import pytest
 from ase import Atoms
 from ase.io import read, write
 
-from eqlayers.atoms.structure_files import Found, files_of, structures_of
+from eqlayers.atoms.structure_files import AtomsFrame, files_of, structures_of
 from eqlayers.data.readers import read_structures
 from eqlayers.errors import DataError, EqlayersWarning, MissingPackageError
-from eqlayers.simulate.frames import frames, one_frame
+from eqlayers.simulate.frames import frames, last_frame
 from tests.each import each
 
 HEADER = "Properties=species:S:1:pos:R:3:forces:R:3 energy={}"
@@ -112,7 +112,7 @@ def test_deuterium_and_tritium_are_hydrogen_of_another_mass(tmp_path: Path) -> N
     np.testing.assert_allclose(masses, [15.999, 2.0141, 3.0160], atol=1e-3)
     assert not list(frames(file))[1].has("masses")
     file.write_text("2\nProperties=species:S:1:pos:R:3:masses:R:1\nD 0 0 0 2.5\nH 0 0 1 1.5\n")
-    assert one_frame(file).get_masses().tolist() == [2.5, 1.5], "the file's own"
+    assert last_frame(file).get_masses().tolist() == [2.5, 1.5], "the file's own"
 
 
 def test_a_header_may_be_a_number(tmp_path: Path) -> None:
@@ -181,19 +181,19 @@ def test_folders_patterns_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert arrays.energy.tolist() == wanted
         assert arrays.idx.tolist() == [-energy for energy in wanted]
         assert len(list(frames(folder / f"a.xyz@{index}"))) == len(wanted)
-    assert one_frame(folder / "a.xyz@1").info == {}
+    assert last_frame(folder / "a.xyz@1").info == {}
     assert files_of(folder / "a.xyz@nothing") == ([], slice(None))
     assert files_of(folder / "c*.xyz")[0] == []
     monkeypatch.setenv("HOME", str(tmp_path))
     assert len(read_structures("~/runs/a.xyz")[0]) == 3
     write(tmp_path / "a.traj", [Atoms("H2", [[0, 0, 0], [0, 0, 0.7 + row]], info={"energy": row}) for row in range(4)])
-    last = [one for one in structures_of(tmp_path / "a.traj", slice(-2, None)) if isinstance(one, Found)]
+    last = [one for one in structures_of(tmp_path / "a.traj", slice(-2, None)) if isinstance(one, AtomsFrame)]
     assert [(one.atoms.info["energy"], one.frame) for one in last] == [(2, 2), (3, 3)]
-    back = [one for one in structures_of(tmp_path / "a.traj", slice(None, None, -1)) if isinstance(one, Found)]
+    back = [one for one in structures_of(tmp_path / "a.traj", slice(None, None, -1)) if isinstance(one, AtomsFrame)]
     assert [(one.atoms.info["energy"], one.name) for one in back[:2]] == [(3, "row 3"), (2, "row 2")]
     assert read_structures(tmp_path / "a.traj@-9:")[0].idx.tolist() == [0, 1, 2, 3], "there are four"
     assert files_of(folder / "a.xyz@::0") == ([], slice(None))
-    odd = [one for one in structures_of(tmp_path / "a.traj", slice(1, None, 2)) if isinstance(one, Found)]
+    odd = [one for one in structures_of(tmp_path / "a.traj", slice(1, None, 2)) if isinstance(one, AtomsFrame)]
     assert [(one.atoms.info["energy"], one.frame) for one in odd] == [(1, 1), (3, 3)]
 
 

@@ -81,7 +81,7 @@ def refused(message: str, name: str, path: Path, error: type[EqlayersError] = Da
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     refused(
         r"path must be rmd17_uracil\.npz of rMD17, got '.*', which is no file\. Fetch rmd17\.tar\.bz2 of "
-        r"doi:10\.6084/m9\.figshare\.12672038 on a machine with a connection, unpack it, and name the place with "
+        r"doi:10\.6084/m9\.figshare\.12672038 on a machine with a connection, unpack it, and pass "
         r"--data\.path FOLDER/rmd17_uracil\.npz",
         "rmd17",
         tmp_path / "rmd17_uracil.npz",

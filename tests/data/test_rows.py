@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from eqlayers.data.plausible.rows import _of_atoms, far_energies
+from eqlayers.data.plausible.rows import _robust_fit, far_energies
 
 
 def test_energies_of_atoms_are_found_where_many_labels_are_of_another_method() -> None:
@@ -17,7 +17,7 @@ def test_energies_of_atoms_are_found_where_many_labels_are_of_another_method() -
         label = shares @ energies + draw.normal(0, 0.05, 40)
         wrong = draw.permutation(40)[:18]
         label[wrong] = shares[wrong] @ (energies + others)
-        found += bool(np.abs(_of_atoms(shares, label) - energies).max() < 0.5)
+        found += bool(np.abs(_robust_fit(shares, label) - energies).max() < 0.5)
     assert found >= 25
 
 

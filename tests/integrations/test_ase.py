@@ -125,7 +125,7 @@ def test_a_skin_changes_no_number(potential: Potential, make: Any) -> None:
         for name in ("energy", "forces"):
             mine, other = (calc.get_property(name, made) for calc in (with_skin, without))
             np.testing.assert_allclose(mine, other, atol=ROUNDING * 10, rtol=ROUNDING)
-    assert without.neighbors.made > with_skin.neighbors.made > 1
+    assert without.neighbors.built > with_skin.neighbors.built > 1
 
 
 def test_float32_is_near_and_a_shift_of_place_costs_nothing(potential: Potential) -> None:

@@ -93,7 +93,7 @@ def test_one_neighbor_list_serves_all_members(members: list[Potential], monkeypa
     atoms.calc = Calculator(members)
     atoms.get_forces()
     assert len(made) == 1
-    assert atoms.calc.neighbors.made == 1
+    assert atoms.calc.neighbors.built == 1
     assert atoms.calc.neighbors.cutoff == max(CUTOFFS)
 
 

@@ -24,12 +24,12 @@ def test_a_skin_ends_at_half_of_it() -> None:
     lists = NeighborLists(1.0, skin=0.4)
     assert lists(pair)[0].shape == (2, 0)
     pair.positions[:, 2] = [0.196, 1.194]
-    assert (lists(pair)[0].shape, lists.made) == ((2, 2), 1)
+    assert (lists(pair)[0].shape, lists.built) == ((2, 2), 1)
     pair.positions[0, 2] = 0.201
-    assert (lists(pair)[0].shape, lists.made) == ((2, 2), 2)
+    assert (lists(pair)[0].shape, lists.built) == ((2, 2), 2)
     pair.pbc, pair.cell = True, [0.9, 5, 5]
-    assert (lists(pair)[0].shape[1], lists.made) == (6, 3)
-    assert (lists(pair[:1])[0].shape[1], lists.made) == (2, 4)
+    assert (lists(pair)[0].shape[1], lists.built) == (6, 3)
+    assert (lists(pair[:1])[0].shape[1], lists.built) == (2, 4)
 
 
 def test_a_cell_or_a_periodicity_that_changes_alone_makes_a_new_list() -> None:
@@ -39,13 +39,13 @@ def test_a_cell_or_a_periodicity_that_changes_alone_makes_a_new_list() -> None:
     assert lists(atoms)[0].shape == (2, 0)
     atoms.cell[2, 2] = 3.9
     edges, shifts = lists(atoms)
-    assert (edges.shape, shifts.abs().tolist(), lists.made) == ((2, 2), [[0, 0, 1]] * 2, 2)
+    assert (edges.shape, shifts.abs().tolist(), lists.built) == ((2, 2), [[0, 0, 1]] * 2, 2)
     atoms.pbc[2] = False
     atoms.cell[2] = [0, 0, 1.0]  # what an open axis is completed by, so that the cell of the list stays
     assert lists(atoms)[0].shape == (2, 0)
-    made = lists.made
+    made = lists.built
     atoms.pbc[2] = True
-    assert (lists(atoms)[0].shape, lists.made) == ((2, 8), made + 1)
+    assert (lists(atoms)[0].shape, lists.built) == ((2, 8), made + 1)
 
 
 def test_shifts_move_receivers() -> None:

@@ -156,7 +156,7 @@ def test_a_network_of_users(kind: str) -> None:
         ("square", r"network\.weight, \[2, 2\] with 2 species and \[3, 3\] with 3\. Use the architecture"),
         ("flat", r"network\.weight, \[6\] with 2 species and \[9\] with 3"),
         ("named", r"network\.extra, one in the network to be trained alone"),
-        ("norm", r"numbers of known species must stay .* in Pairs\. Give the network a method after_extension"),
+        ("norm", r"energies of known species must not change .* in Pairs\. Give the network a method after_extension"),
     ],
 )
 def test_a_network_that_cannot_be_extended_is_told(kind: str, message: str) -> None:

@@ -259,7 +259,7 @@ BAD = {
     "md copper.xyz -m toy.pt --log md.log": "atoms must be of the model's species H, O, got also Cu",
     "md water.xyz -m toy.pt --timestep 90 --temperature 2000": "atoms must move by at most 1 Angstrom in a step, got",
     "md crystal.xyz -m toy.pt --ensemble npt --temperature 0": "temperature must be a positive number of K, got 0",
-    "check toy.pt same.xyz": "structures[0] must be at distinct places, got 0 and 1 at the same one",
+    "check toy.pt same.xyz": "structures[0] must be at distinct positions, got 0 and 1 at the same one",
     "info none.pt": "a potential must be a file, got nothing at none.pt",
     "check water.xyz": "a potential must be a file of save_potential, or a checkpoint",
     "check toy.pt --device cuda:77": "device must be one that torch can use here",

@@ -98,7 +98,7 @@ def test_every_step_is_kept_and_ctrl_c_counts(potential: Potential, crystal: Ato
     class Interrupting(Calculator):
         def calculate(self, *args: Any, **options: Any) -> None:
             super().calculate(*args, **options)
-            if self.neighbors.made == 1 and not asked:
+            if self.neighbors.built == 1 and not asked:
                 asked.append(True)
                 os.kill(os.getpid(), signal.SIGINT)
 

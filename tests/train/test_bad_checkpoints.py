@@ -116,7 +116,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "weight too many": (put("state_dict", "model.more", value=torch.ones(1)), r"got 1 unknown \(model.more\)"),
     "weights of integers": (
         lambda c: c["state_dict"].update({weight(c): c["state_dict"][weight(c)].long()}),
-        "got 1 of another kind",
+        "got 1 of another dtype",
     ),
     "another network": (
         put("hyper_parameters", "model", value=5),

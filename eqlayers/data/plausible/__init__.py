@@ -1,6 +1,6 @@
-"""Mistakes in labelled structures that numbers give away: wrong units, wrong signs, copies, atoms out of reach.
+"""Plausibility checks of labelled structures: wrong units, wrong signs, copies, atoms without neighbours.
 
-What cannot be right is an error. What may be right in an unusual data set is a sentence for a warning.
+Impossible labels raise an error. Labels that may be right in an unusual data set return sentences for warnings.
 """
 
 from eqlayers.data.plausible.magnitudes import check_sizes

@@ -1,4 +1,4 @@
-"""Labels whose size alone is wrong, whatever the other labels are."""
+"""Checks of the magnitude of single labels, without comparison with other labels."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.plausible.rows import IntArray, forces_of, named
 from eqlayers.data.structures import StructureArrays
 
-# Hartree over powers of the atomic number: energies of neutral atoms with all electrons, to 1 % but for the lightest
+# exponent -> coefficient in Hartree: total energy of a neutral atom as powers of Z, to 1 % except the lightest
 _ATOM = {7 / 3: -0.768745, 2.0: 0.5, 5 / 3: -0.269900}
 _LARGE_FORCE = 15.0  # eV/Angstrom, root mean square in the median structure; about 1 at 500 K
-_LARGEST = 30.0  # eV/Angstrom on one atom
-_NET_FORCE = 0.05  # of the norm of all forces; rounding leaves 1e-5
-_BOUND, _SPREAD = (0.97, 1.1), 0.04  # energies of molecules over the energies of their atoms, and their differences
-_COMPOSITIONS = 3  # a single one may have such an energy by chance
+_LARGEST = 30.0  # eV/Angstrom on one atom, above which a structure is reported
+_NET_FORCE = 0.05  # largest net force, relative to the norm of all forces; rounding gives 1e-5
+_BOUND, _SPREAD = (0.97, 1.1), 0.04  # total energy of a molecule relative to its free atoms: range, spread
+_COMPOSITIONS = 3  # fewest distinct compositions: a single one may match by chance
 _KNOWN_UNITS = (ase_units.Hartree, ase_units.kcal / ase_units.mol, ase_units.kJ / ase_units.mol)
 _NOBLE, _IN_BOHR, _IN_NM = (2, 10, 18, 36, 54, 86), (1.55, 2.3), (0.06, 0.2)
-_NEAREST = 0.3  # of the length of a bond
-_HEAVIEST = 36  # atomic number, from which on relativity and effective cores count
+_NEAREST = 0.3  # distance below which atoms are too near, relative to the length of a bond
+_HEAVIEST = 36  # largest atomic number without relativistic effects and effective cores
 
 
 def all_electrons(structures: StructureArrays) -> Ratio | None:
-    """Energies over the energies of free atoms with all electrons, if they are such energies in a usual unit.
+    """Ratio of energies to total all-electron energies of free atoms; None if energies are not of this type.
 
     Source:
         Englert and Schwinger 1985, doi:10.1103/PhysRevA.32.47, for the atoms.
@@ -43,21 +43,21 @@ def all_electrons(structures: StructureArrays) -> Ratio | None:
         return None
     ratios = structures.energy[usable] / atoms[usable]
     value = float(np.median(ratios))
-    alike = float(np.mean(np.abs(ratios - value) < _SPREAD * abs(value)))
-    if alike < 0.9 or not any(_BOUND[0] < value * unit < _BOUND[1] for unit in (1.0, *_KNOWN_UNITS)):
+    share_near = float(np.mean(np.abs(ratios - value) < _SPREAD * abs(value)))
+    if share_near < 0.9 or not any(_BOUND[0] < value * unit < _BOUND[1] for unit in (1.0, *_KNOWN_UNITS)):
         return None
     return Ratio(value, *_BOUND, "the energies of free atoms with all electrons", usual=1.05)
 
 
 def large_energies(structures: StructureArrays) -> Iterator[str]:
-    """Energies that no structure can have.
+    """Yield a message if energies exceed the total energies of all electrons.
 
     Source:
         Lieb and Simon 1977, doi:10.1016/0001-8708(77)90108-6, for the energy of heavy atoms.
     """
     numbers = structures.row_of_atom
     bound = -1.2 * ase_units.Hartree * _ATOM[7 / 3] * np.bincount(numbers, structures.z ** (7 / 3))
-    beyond = np.flatnonzero(np.abs(structures.energy) > bound)  # NaN is not beyond
+    beyond = np.flatnonzero(np.abs(structures.energy) > bound)  # false for NaN
     if len(beyond):
         row = int(beyond[0])
         yield (
@@ -68,12 +68,12 @@ def large_energies(structures: StructureArrays) -> Iterator[str]:
 
 
 def net_forces(structures: StructureArrays) -> Iterator[str]:
-    """Forces that move a molecule as a whole."""
-    open_ones = ~structures.pbc.any(axis=1) & (structures.n_atoms > 1)
+    """Yield a message if forces of isolated molecules do not sum to zero."""
+    isolated = ~structures.pbc.any(axis=1) & (structures.n_atoms > 1)
     row = structures.row_of_atom
     net = np.stack([np.bincount(row, weights=component) for component in structures.forces.T], axis=1)
     total = np.sqrt(np.bincount(row, weights=np.square(structures.forces).sum(axis=1)))
-    known = open_ones & (total > 0)  # NaN is not above
+    known = isolated & (total > 0)  # false for NaN
     if known.any():
         share = float(np.median(np.linalg.norm(net[known], axis=1) / total[known]))
         if share > _NET_FORCE:
@@ -84,7 +84,7 @@ def net_forces(structures: StructureArrays) -> Iterator[str]:
 
 
 def large_forces(structures: StructureArrays) -> Iterator[str]:
-    """Forces that few training sets have; hot or compressed matter has them, so that no unit follows."""
+    """Yield a remark if typical forces are very large, as in hot or compressed matter."""
     size = forces_of(structures) / math.sqrt(3.0)
     if np.isfinite(size).any() and (middle := float(np.nanmedian(size))) > _LARGE_FORCE:
         yield (
@@ -94,7 +94,7 @@ def large_forces(structures: StructureArrays) -> Iterator[str]:
 
 
 def check_sizes(structures: StructureArrays) -> list[str]:
-    """Remark on structures with very large forces, which may be right."""
+    """Messages about structures with very large forces, if they are a minority."""
     largest = np.zeros(len(structures))
     np.maximum.at(largest, structures.row_of_atom, np.nan_to_num(np.linalg.norm(structures.forces, axis=1)))
     beyond = np.flatnonzero(largest > _LARGEST)
@@ -108,7 +108,7 @@ def check_sizes(structures: StructureArrays) -> list[str]:
 
 
 def far_neighbors(structures: StructureArrays, part: StructureArrays | None, pairs: Pairs | None) -> Iterator[str]:
-    """Positions in another unit: neighbours, in ``pairs`` of a drawn ``part``, too far for bonds or too near."""
+    """Yield messages if neighbours (``pairs`` of a random sample ``part``) are too far or near, as in another unit."""
     if len(dense := np.flatnonzero(~is_loose(structures) & (structures.n_atoms > 2))):
         dense_one = structures.take(dense[:1])
         pos, z = dense_one.pos[:500], dense_one.z[:500]
@@ -135,7 +135,7 @@ def far_neighbors(structures: StructureArrays, part: StructureArrays | None, pai
 
 
 def _too_near(structures: StructureArrays, rows: IntArray, what: str, size: float) -> str:
-    """A sentence, with the cause where lengths are about a tenth of the usual ones."""
+    """Message about structures with atoms too near, with the likely unit of positions."""
     cause = "are in nm, or relative to the cell" if _IN_NM[0] < size < _IN_NM[1] else "are in another unit"
     fix = "The fix: set data.units: {pos: nm}, or write Angstrom." if len(rows) == len(structures) else "Look at them."
     return (

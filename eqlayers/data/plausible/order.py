@@ -1,4 +1,4 @@
-"""Labels that fit other frames, cells with other axes, and shear in another order."""
+"""Checks of order: labels that belong to a neighbouring frame, permuted axes of cells, permuted shear components."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from eqlayers.data.structures import StructureArrays
 
 FloatArray = NDArray[np.float64]
 
-_SOME, _FEWEST = 60, 10  # structures that are fitted again
-_LEFT, _EXPLAINED, _GOOD = 0.5, 0.5, 0.75  # of the misfit in a better order; share explained there, and by a right one
-_LEFT_BY_CELLS = 0.3  # of the misfit: right cells of few structures are explained by others to a half by chance
-_SURER = 5.0  # standard deviations by which another order must correlate better
+_SOME, _FEWEST = 60, 10  # most and fewest structures of a second fit
+# largest share of the misfit that a better order leaves; shares of forces explained in it, and in a right order
+_LEFT, _EXPLAINED, _GOOD = 0.5, 0.5, 0.75
+_LEFT_BY_CELLS = 0.3  # as _LEFT for cells: by chance, wrong cells of few structures leave half of the misfit
+_SURER = 5.0  # standard deviations by which the correlation of another order must be larger
 _AXES = [axes for axes in itertools.permutations(range(3)) if axes != (0, 1, 2)]
 
 
 def other_frames(structures: StructureArrays, model: PairModel | None, related: bool) -> Iterator[str]:
-    """Labels of the frame before or after, unless energies are ``related`` to the forces of their frame."""
+    """Yield a message if labels fit another frame; ``related``: energies agree with forces of their own frame."""
     same = with_same_next(structures)
     good = model is not None and model.explained > _GOOD
     if len(same) < _FEWEST or "forces" not in structures.labels or (good and related):
@@ -34,20 +35,20 @@ def other_frames(structures: StructureArrays, model: PairModel | None, related: 
     for step, word, moved in ((-1, "after", "early"), (1, "before", "late")):
         rows = same + (step < 0)
         few, other = structures.take(rows[some]), structures.take(rows[some] + step)
-        labels, said = "", ""
+        labels, reason = "", ""
         there = None if good else _model(replace(few, forces=other.forces))
         if there is not None and there.explained > _EXPLAINED and 1 - there.explained < _LEFT * (1 - here):
-            labels, said = "forces", f"a pair potential explains {there.explained:.0%} of them there, {here:.0%} here"
+            labels, reason = "forces", f"a pair potential explains {there.explained:.0%} of them there, {here:.0%} here"
         elif "energy" in structures.labels and not related:
             energies = replace(structures.take(rows), energy=structures.energy[rows + step])
             fit = None if (ratio := work_of_forces(energies)) else _model(energies.take(some))
             ratio = energy_over_forces(fit) if fit is not None else ratio
             if ratio is not None and ratio.right:
-                labels, said = "energies", f"there they are {ratio.value:.3g} times {ratio.source}, here unrelated"
+                labels, reason = "energies", f"there they are {ratio.value:.3g} times {ratio.source}, here unrelated"
         if labels:
             yield (
-                f"{labels} fit the positions of another frame: {said}. The likely cause: they are labels of the frame "
-                f"{word}. The fix: move them in the file, which has them one frame too {moved}"
+                f"{labels} fit the positions of another frame: {reason}. The likely cause: they are labels of the "
+                f"frame {word}. The fix: move them in the file, which has them one frame too {moved}"
             )
             return
 
@@ -58,14 +59,14 @@ def _model(structures: StructureArrays) -> PairModel | None:
 
 
 def other_axes(structures: StructureArrays, model: PairModel | None) -> Iterator[str]:
-    """Cells that are transposed, or whose components are in another order than the axes of positions."""
+    """Yield a message if transposed cells, or cells with permuted axes, explain the forces better."""
     periodic = np.flatnonzero(structures.pbc.all(axis=1))
     if len(periodic) < _FEWEST or (model is not None and model.explained > _GOOD):
         return
     part = structures.take(periodic[:_SOME])
     orders = [("transposed: its vectors are columns", part.cell.transpose(0, 2, 1))]
     orders += [("in another order of x, y and z than positions", part.cell[:, :, axes]) for axes in _AXES]
-    orders = [(said, cell) for said, cell in orders if not np.allclose(cell, part.cell, atol=1e-2)]
+    orders = [(text, cell) for text, cell in orders if not np.allclose(cell, part.cell, atol=1e-2)]
     for step in (3, 1):  # every third structure is enough to reject most orders
         few = part.take(np.arange(0, len(part), step))
         fits = [_model(few), *(_model(replace(few, cell=cell[::step])) for _, cell in orders)]
@@ -74,16 +75,16 @@ def other_axes(structures: StructureArrays, model: PairModel | None) -> Iterator
             return
         good = [share > _EXPLAINED and 1 - share < _LEFT_BY_CELLS * (1 - here) for share in shares]
         orders = list(itertools.compress(orders, good))
-    for (said, _), share in zip(orders, itertools.compress(shares, good), strict=True):
+    for (text, _), share in zip(orders, itertools.compress(shares, good), strict=True):
         yield (
             f"a pair potential explains {here:.0%} of the forces by these cells, {share:.0%} by others. The likely "
-            f"cause: the cell is {said}. The fix: correct it in the file"
+            f"cause: the cell is {text}. The fix: correct it in the file"
         )
         return
 
 
 def other_shear(part: StructureArrays | None, pairs: Pairs | None) -> Iterator[str]:
-    """Components of stress in the order of another program, of a drawn part with its pairs."""
+    """Yield a message if shear components of the stress of a sample ``part`` are permuted; ``pairs`` are its pairs."""
     if part is None or pairs is None:
         return
     known = ~np.isnan(part.stress[:, 0, 0]) & part.pbc.all(axis=1)
@@ -106,5 +107,5 @@ def other_shear(part: StructureArrays | None, pairs: Pairs | None) -> Iterator[s
         yield (
             f"components of the stress follow the shear of cells and bonds in another order, with a correlation of "
             f"{means[1]:.2f} in place of {means[0]:.2f}. The likely cause: yz, xz and xy of the file are "
-            f"{', '.join(names[one] for one in best)}. The fix: write them as yz, xz, xy, or all nine numbers"
+            f"{', '.join(names[axis] for axis in best)}. The fix: write them as yz, xz, xy, or all nine numbers"
         )

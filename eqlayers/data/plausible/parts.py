@@ -1,4 +1,4 @@
-"""Mistakes in the parts of a split, copies, unknown species, labels that are missing; and atoms without neighbours."""
+"""Checks of data splits: copies, species missing in training, missing labels; and of atoms without neighbours."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ IntArray = NDArray[np.int64]
 
 
 def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> list[str]:
-    """Search the parts of a split for copies, unknown species and labels that are not there."""
+    """Messages about copies, species that training lacks, and missing labels in the parts of a split."""
     train = check_structures(structures).take(rows["train"])
     if not {"energy", "forces", "dipole", "polarizability", "y"} & set(train.labels):
         raise DataError(
             f"the training part of {structures.source} must have energies, forces, dipoles or polarizabilities, got "
             f"labels {list(train.labels)}. Name them with keys={{'energy': 'my_energy'}}."
         )
-    said = list(_missing(structures))
+    messages = list(_missing(structures))
     first: dict[int, int] = {}
     copies = []
     for row, content in zip(rows["train"].tolist(), train.identities.tolist(), strict=True):
         if first.setdefault(content, row) != row:
             copies.append(row)
     if copies:
-        said.append(
+        messages.append(
             f"{len(copies)} of {len(train)} training structures are copies of others among them, to 0.0001 Angstrom: "
             f"{named(structures, np.array(copies))}. Remove them, or their weight is doubled"
         )
@@ -44,22 +44,22 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
         pairs = [(row, first[key]) for row, key in zip(rows[name], keys, strict=True) if key in first]
         if pairs:
             theirs, ours = (np.array(column) for column in zip(*pairs, strict=True))
-            said.append(
+            messages.append(
                 f"{len(pairs)} of {len(part)} {name} structures are in the training part as well, to 0.0001 Angstrom: "
                 f"{named(structures, theirs)} as {named(structures, ours)}. Errors on them say nothing of new ones"
             )
         unknown = [number for number in part.species if number not in train.species]
         if unknown:
-            said.append(
+            messages.append(
                 f"species {symbols_of(unknown)} are in the {name} part but in none of the {len(train)} training "
                 "structures: predictions for them mean nothing"
             )
-    return said
+    return messages
 
 
 def _missing(structures: StructureArrays) -> Iterator[str]:
-    """Labels that a few structures of a file lack."""
-    of_atoms = structures.count(~np.isnan(structures.forces[:, 0])) == 0  # some may be held
+    """Yield messages about labels that less than half of the structures lack, in files that have the label."""
+    of_atoms = structures.count(~np.isnan(structures.forces[:, 0])) == 0  # forces of held atoms may be missing
     for label, absent in (("energy", np.isnan(structures.energy)), ("forces", of_atoms)):
         rows = np.flatnonzero(absent & (structures.n_atoms > 1) & np.isin(structures.file, structures.file[~absent]))
         if 0 < 2 * len(rows) < len(structures):
@@ -67,7 +67,7 @@ def _missing(structures: StructureArrays) -> Iterator[str]:
 
 
 def check_shifts(structures: StructureArrays, shifts: Mapping[int, float]) -> list[str]:
-    """Say that energies of atoms do not belong to the energies of the structures."""
+    """Message if energies of free atoms (e0s) are inconsistent with the energies of structures."""
     atoms = np.bincount(structures.row_of_atom, [shifts.get(number, 0.0) for number in structures.z.tolist()])
     left = ((structures.energy - atoms) / structures.n_atoms)[structures.n_atoms > 1]
     known, forces = ~np.isnan(left), np.nan_to_num(forces_of(structures))
@@ -81,7 +81,7 @@ def check_shifts(structures: StructureArrays, shifts: Mapping[int, float]) -> li
 
 
 def check_reach(structures: StructureArrays, edges: Edges) -> list[str]:
-    """Say which atoms have no neighbour, in structures of more than one."""
+    """Message about atoms without neighbours in structures of several atoms."""
     check_edges(edges, check_structures(structures))
     first = np.repeat(structures.starts, edges.n_edges)
     received = np.bincount(first + edges.local[1], minlength=len(structures.z))

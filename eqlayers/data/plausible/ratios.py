@@ -1,4 +1,4 @@
-"""Each label over the same label as other labels, or chemistry, give it."""
+"""Ratios of labels to estimates of the same label from other labels or from chemistry."""
 
 from __future__ import annotations
 
@@ -13,92 +13,90 @@ from eqlayers.data.structures import StructureArrays
 
 FloatArray = NDArray[np.float64]
 
-_SURE = 4.5  # standard deviations of a correlation
-_CORRELATED, _FREE = 0.35, 8  # correlations and degrees of freedom from which on a ratio is one
-_FACTOR = 3.0  # by which a pair potential may be wrong
-_OUTLIER = 6.0  # times the median
-_LEAST_VIRIAL = 0.03  # Angstrom, of all forces: less is of second order, of which a pair potential knows nothing
+_SURE = 4.5  # least correlation in standard deviations
+_CORRELATED, _FREE = 0.35, 8  # least correlation, and least degrees of freedom, of a ratio
+_FACTOR = 3.0  # error factor of a pair potential
+_OUTLIER = 6.0  # a row is an outlier beyond this multiple of the median
+_LEAST_VIRIAL = 0.03  # Angstrom times all forces: a pair potential does not describe smaller virials
 _NONMETALS = (1, 5, 6, 7, 8, 9, 14, 15, 16, 17, 32, 33, 34, 35, 53)
-_STIFFNESS = 45.0  # eV Angstrom^2: over the fourth power of the length, the force constant of a bond of nonmetals
-_OF_HYDROGEN, _OF_MOLECULES = 4.0, 7.0  # factors between which force constants lie
-_BONDS, _SPREAD, _AGREED = 40, 0.025, 0.8  # number of bonds, Angstrom, share of them with one sign
-_ENERGY_EXPLAINED, _BONDS_EXPLAINED = 0.5, 0.65  # of the forces: near the minima all are small, for other reasons
+_STIFFNESS = 45.0  # eV Angstrom^2: force constant of a bond of nonmetals times the fourth power of its length
+_OF_HYDROGEN, _OF_MOLECULES = 4.0, 7.0  # factors within which force constants agree with this
+_BONDS, _SPREAD, _AGREED = 40, 0.025, 0.8  # fewest bonds, least spread in Angstrom, share with one sign
+_ENERGY_EXPLAINED, _BONDS_EXPLAINED = 0.5, 0.65  # least explained share of the forces
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A label over the same label from another source."""
+    """Ratio of a label to an estimate of it from another source."""
 
-    value: float  # negative where the sign differs
-    low: float  # of ratios of right labels
+    value: float  # negative if signs differ
+    low: float  # range of the ratio for right labels
     high: float
-    source: str  # the other one, a noun
-    usual: float = 2.0  # a factor by which ratios of right labels may well differ from 1
-    exact: bool = False  # whether this is physics, not statistics
+    source: str  # the estimate, a noun
+    usual: float = 2.0  # typical factor by which ratios of right labels differ from 1
+    exact: bool = False  # whether the relation is a physical law
 
     def fits(self, expected: float) -> bool:
-        """Whether the ratio may be this number."""
+        """Whether the ratio is consistent with an expected value."""
         return self.low < self.value / expected < self.high
 
     @property
     def right(self) -> bool:
-        """Whether the ratio may be 1."""
+        """Whether the ratio is consistent with 1."""
         return self.fits(1.0)
 
 
 def energy_over_forces(model: PairModel) -> Ratio | None:
-    """Energies over the energies of the pair potential, beside composition, bonds and volume; None if uncertain."""
+    """Ratio of energies to energies of the pair potential, beyond composition, bonds and volume; None if uncertain."""
     structures = model.structures
     known = ~np.isnan(structures.energy)
     if model.explained < _ENERGY_EXPLAINED:
         return None
-    others = _beside(model, volumes=True)
+    others = _regressors(model, volumes=True)
     weight = 1 / np.sqrt(structures.n_atoms[known, None])
     energy, expected = structures.energy[known, None], model.energy[known, None]
     return _ratio(others[known] * weight, expected * weight, energy * weight, "energies")
 
 
 def stress_over_forces(model: PairModel, power: int = 0) -> Ratio | None:
-    """Stress, times a power of the volume in Angstrom^3, over the stress of the pair potential; None if uncertain.
-
-    Pressures do not count: they depend on the density in ways that no pair potential has.
-    """
+    """Ratio of deviatoric stress times a power of the volume to the stress of the pair potential; None if uncertain."""
     structures = model.structures
     volume = np.abs(np.linalg.det(structures.cell))
     known = ~np.isnan(structures.stress[:, 0, 0]) & structures.pbc.all(axis=1)
     size = np.bincount(structures.row_of_atom, np.linalg.norm(np.nan_to_num(structures.forces), axis=1))
-    known &= np.linalg.norm(_without_trace(model.virial), axis=1) > _LEAST_VIRIAL * size
-    others = _beside(model, volumes=False)
+    known &= np.linalg.norm(_deviator(model.virial), axis=1) > _LEAST_VIRIAL * size
+    others = _regressors(model, volumes=False)
     virial = np.stack([structures.stress[known, a, b] * volume[known] ** (power + 1) for a, b in VOIGT], axis=1)
     weight = 1 / np.sqrt(structures.n_atoms[known, None])
-    wanted, expected = (_without_trace(matrix) * weight for matrix in (virial, model.virial[known]))
-    return _ratio(others[known] * weight, expected, wanted, "stress")
+    label, expected = (_deviator(matrix) * weight for matrix in (virial, model.virial[known]))
+    return _ratio(others[known] * weight, expected, label, "stress")
 
 
-def _without_trace(virial: FloatArray) -> FloatArray:
+def _deviator(virial: FloatArray) -> FloatArray:
+    """Traceless part of Voigt vectors, scaled to the norm of the matrix."""
     trace = virial[:, :3].mean(axis=1, keepdims=True)
     return np.concatenate([virial[:, :3] - trace, math.sqrt(2.0) * virial[:, 3:]], axis=1)
 
 
 def stiffness(model: PairModel) -> Ratio | None:
-    """Force constants of bonds of nonmetals over the usual ones; None without such bonds.
+    """Ratio of force constants of bonds of nonmetals to usual ones, 45 eV Angstrom^2 / r^4; None without such bonds.
 
-    At the length r the usual one is about 45 eV Angstrom^2 / r^4. Bonds of hydrogen go before other bonds, which count
-    in molecules alone: in crystals of nonmetals a pair potential has no say in single force constants.
+    Bonds of hydrogen are used if there are any, otherwise bonds in molecules: in crystals of nonmetals, a pair
+    potential does not determine single force constants.
     """
     if model.explained < _BONDS_EXPLAINED:
         return None
     z = model.structures.z
     periodic: NDArray[np.bool_] = np.any(model.structures.pbc, axis=1)
-    one, other = np.minimum(z[model.first], z[model.second]), np.maximum(z[model.first], z[model.second])
-    known = model.bonded & np.isin(one, _NONMETALS) & np.isin(other, _NONMETALS) & (model.first < model.second)
-    hydrogen = known & (one == 1) & (other > 1)
-    molecules = known & ~periodic[model.structures.row_of_atom[model.first]] & (one > 1)
+    light, heavy = np.minimum(z[model.first], z[model.second]), np.maximum(z[model.first], z[model.second])
+    known = model.bonded & np.isin(light, _NONMETALS) & np.isin(heavy, _NONMETALS) & (model.first < model.second)
+    hydrogen = known & (light == 1) & (heavy > 1)
+    molecules = known & ~periodic[model.structures.row_of_atom[model.first]] & (light > 1)
     for bonds, factor in ((hydrogen, _OF_HYDROGEN), (molecules, _OF_MOLECULES)):
-        kinds = (bonds & (model.kind == kind) for kind in np.unique(model.kind[bonds]))
-        constants_of_kinds = [constant for of_kind in kinds if (constant := _constant(model, of_kind))]
-        if constants_of_kinds:
-            constants, numbers = (np.array(column) for column in zip(*sorted(constants_of_kinds), strict=True))
+        masks = (bonds & (model.pair_type == pair_type) for pair_type in np.unique(model.pair_type[bonds]))
+        by_type = [constant for mask in masks if (constant := _constant(model, mask))]
+        if by_type:
+            constants, numbers = (np.array(column) for column in zip(*sorted(by_type), strict=True))
             value = float(constants[np.searchsorted(np.cumsum(numbers), 0.5 * numbers.sum())])
             if numbers[constants * value > 0].sum() < _AGREED * numbers.sum():
                 return None
@@ -107,7 +105,7 @@ def stiffness(model: PairModel) -> Ratio | None:
 
 
 def _constant(model: PairModel, bonds: NDArray[np.bool_]) -> tuple[float, int] | None:
-    """Force constant of bonds of one kind over the usual one, and their number; None where lengths hardly differ."""
+    """Ratio of the force constant of some bonds to the usual one, and their number; None if lengths are too similar."""
     lengths = model.distance[bonds]
     off = lengths - lengths.mean()
     if len(off) < _BONDS or np.square(off).mean() < _SPREAD**2:
@@ -115,8 +113,8 @@ def _constant(model: PairModel, bonds: NDArray[np.bool_]) -> tuple[float, int] |
     return float(off @ model.slope[bonds] / (off @ off) * lengths.mean() ** 4 / _STIFFNESS), len(off)
 
 
-def _beside(model: PairModel, volumes: bool) -> FloatArray:
-    """Columns that energies depend on besides, `[N, columns]`: composition, or each one by itself, bonds and volume."""
+def _regressors(model: PairModel, volumes: bool) -> FloatArray:
+    """Regressors of energies besides the pair potential, `[N, columns]`: composition, bonds and optionally volume."""
     structures = model.structures
     counts = structures.counts(structures.species).astype(np.float64)
     groups, group = np.unique(counts / structures.n_atoms[:, None], axis=0, return_inverse=True)
@@ -129,7 +127,7 @@ def _beside(model: PairModel, volumes: bool) -> FloatArray:
 
 
 def _volumes(structures: StructureArrays, group: NDArray[np.int64]) -> list[FloatArray]:
-    """Number of atoms times a measure of the volume and its square, for each group of periodic structures."""
+    """Regressors for each group of periodic structures: atoms times relative excess volume, and its square."""
     periodic = structures.pbc.all(axis=1)
     if not periodic.any():
         return []
@@ -146,20 +144,19 @@ def _volumes(structures: StructureArrays, group: NDArray[np.int64]) -> list[Floa
 
 
 def _ratio(others: FloatArray, expected: FloatArray, label: FloatArray, noun: str) -> Ratio | None:
-    """Ratio of a label to its expectation, after others are taken off both; None if uncertain.
+    """Ratio of a label to its expectation, after regression of both on ``others``; None if uncertain.
 
-    The slope of the label by the expectation is too small by the noise of the expectation, and the inverse of the
-    other slope too large. The truth is between both, which are the ratio of the deviations times and over the
-    correlation.
+    It is the ratio of the standard deviations, with the sign of the correlation: noise makes one regression slope too
+    small, and the inverse of the other too large, by the correlation.
     """
     if len(others) <= _FREE:
         return None
-    near = ~(_is_far(_left(others, expected)) | _is_far(_left(others, label)))
+    near = ~(_is_far(_residual(others, expected)) | _is_far(_residual(others, label)))
     others, expected, label = others[near], expected[near], label[near]
     free = len(others) - int(np.linalg.matrix_rank(others)) - 1 if len(others) else 0
     if free < _FREE:
         return None
-    x, y = _left(others, expected), _left(others, label)
+    x, y = _residual(others, expected), _residual(others, label)
     if not x.any() or not y.any():
         return None
     size = float(np.linalg.norm(x) * np.linalg.norm(y))
@@ -174,13 +171,13 @@ def _ratio(others: FloatArray, expected: FloatArray, label: FloatArray, noun: st
 
 
 def _is_far(left: FloatArray) -> NDArray[np.bool_]:
-    """Rows so large that they would decide alone."""
+    """Mask of outlier rows."""
     sizes = np.linalg.norm(left, axis=1)
     far: NDArray[np.bool_] = sizes > _OUTLIER * np.median(sizes)
     return far
 
 
-def _left(others: FloatArray, of: FloatArray) -> FloatArray:
-    """The part of the columns that others do not explain; 0 if the part is rounding."""
+def _residual(others: FloatArray, of: FloatArray) -> FloatArray:
+    """Residual of columns after regression on ``others``; exactly 0 if it is rounding."""
     left: FloatArray = of - others @ np.linalg.lstsq(others, of, rcond=1e-9)[0]
     return left if np.linalg.norm(left) > 1e-9 * np.linalg.norm(of) else np.zeros_like(of)

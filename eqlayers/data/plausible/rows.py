@@ -1,4 +1,4 @@
-"""Outliers among labels of one kind, and placeholders such as 0 where a label was not computed."""
+"""Outliers within one label, and placeholders such as 0 for labels that were not computed."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from eqlayers.data.structures import StructureArrays
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-_FEW = 3  # structures that are no accident
-_DIGITS = 50.0  # sizes of labels over their last digit, from which on a 0 is no rounding
-_FEWEST, _FITTED = 10, 500  # energies of which a spread says something, and to which energies of atoms are fitted
-_DRAWS = 150  # of labels from which the search for energies of atoms starts
-_OVER, _TO_TELL = 6, 5.5  # energies for each energy of an atom, so that half are too many to be met; that tell of BOUND
-_SPREADS = 15.0  # median deviations of energies
-#: eV an atom: differences of energies of one composition, of like coordination and at all. Tungsten binds by 8.9.
+_FEW = 3  # fewest structures that a message needs
+_DIGITS = 50.0  # a label is not rounded to 0 if typical values exceed this multiple of its last digit
+_FEWEST, _FITTED = 10, 500  # fewest energies for a spread; most energies for a fit of atomic energies
+_DRAWS = 150  # random subsets from which the robust fit starts
+_OVER, _TO_TELL = 6, 5.5  # energies per fitted atomic energy: for the limit LIKE, and at least
+_SPREADS = 15.0  # outliers deviate by more than this many median deviations
+#: eV an atom: largest differences of energies of one composition, with similar and with any coordination.
 LIKE, BOUND = 1.0, 12.0
-_SAME_COORDINATION = 0.25  # relative
-_ALIKE, _POOR, _FACTOR = 0.75, 0.4, 8.0  # correlations with a pair potential, and a factor between forces
+_SAME_COORDINATION = 0.25  # relative difference of bonds per atom
+_ALIKE, _POOR, _FACTOR = 0.75, 0.4, 8.0  # correlations with a pair potential; factor between forces
 
 
 def named(structures: StructureArrays, rows: IntArray, most: int = 8) -> str:
-    """Files and rows of structures, the first ones of each file."""
-    said = []
+    """Format files and row numbers of structures for messages, at most ``most`` of each file."""
+    parts = []
     for file in dict.fromkeys(structures.file[rows].tolist()):
         idx = structures.idx[rows][structures.file[rows] == file]
         more = f" and {len(idx) - most} more" if len(idx) > most else ""
-        said.append(f"{file} row{'s' * (len(idx) > 1)} {', '.join(map(str, idx[:most]))}{more}")
-    return "; ".join(said)
+        parts.append(f"{file} row{'s' * (len(idx) > 1)} {', '.join(map(str, idx[:most]))}{more}")
+    return "; ".join(parts)
 
 
 def forces_of(structures: StructureArrays) -> FloatArray:
-    """Root mean square of the lengths of the known forces of each structure, `[N]`; NaN without any."""
+    """Root mean square norm of the known forces of each structure, `[N]`; NaN without forces."""
     squares = np.square(structures.forces).sum(axis=1)
     number = np.bincount(structures.row_of_atom, ~np.isnan(squares))
     sums = np.bincount(structures.row_of_atom, np.nan_to_num(squares))
@@ -45,20 +45,20 @@ def forces_of(structures: StructureArrays) -> FloatArray:
 
 
 def _digit(values: FloatArray) -> float:
-    """The last digit of numbers with few of them, and about 0 for others."""
+    """Size of the last decimal digit if values have few digits, otherwise about 0."""
     largest = float(np.abs(values).max(initial=0.0))
     steps = np.diff(np.unique(np.round(values / largest, 12))) if largest else np.empty(0)
     return float(steps.min(initial=1.0)) * largest
 
 
 def repeated_energies(structures: StructureArrays) -> Iterator[str]:
-    """One energy in structures of different composition, or of different forces, more often than digits allow."""
+    """Yield a message if structures of different composition or forces share exactly one energy."""
     rows = np.flatnonzero(~np.isnan(structures.energy) & (structures.n_atoms > 1))
     if len(rows) < _FEW:
         return
     values, which, number = np.unique(structures.energy[rows], return_inverse=True, return_counts=True)
     same = rows[which == number.argmax()]
-    forces = np.round(np.log(np.nan_to_num(forces_of(structures)[same]) + 1e-3), 1)  # equal where symmetry makes copies
+    forces = np.round(np.log(np.nan_to_num(forces_of(structures)[same]) + 1e-3), 1)  # equal for symmetric copies
     unlike = np.unique(np.column_stack([structures.counts(structures.species)[same], forces]), axis=0)
     by_chance = len(rows) * _digit(values - values[0]) / max(np.ptp(values), 1e-300) if len(values) > 1 else 0.0
     if len(unlike) >= _FEW and len(same) > _FEW + 4 * by_chance:
@@ -69,7 +69,7 @@ def repeated_energies(structures: StructureArrays) -> Iterator[str]:
 
 
 def zero_forces(structures: StructureArrays) -> Iterator[str]:
-    """Forces that are exactly 0 where no symmetry asks for it."""
+    """Yield a message if forces are exactly 0 in structures without the symmetry for it."""
     size = forces_of(structures)
     zero, other = np.flatnonzero((size == 0) & (structures.n_atoms > 1)), size[size > 0]
     part = drawn(structures.take(zero)) if len(zero) >= _FEW else None
@@ -86,7 +86,7 @@ def zero_forces(structures: StructureArrays) -> Iterator[str]:
 
 
 def poor_stress(structures: StructureArrays) -> Iterator[str]:
-    """Stress that is 0, or has no shear where the atoms have."""
+    """Yield a message if stress is 0, or diagonal in sheared structures."""
     rows = np.flatnonzero(~np.isnan(structures.stress[:, 0, 0]) & structures.pbc.all(axis=1))
     if len(rows) < _FEW:
         return
@@ -111,13 +111,13 @@ def poor_stress(structures: StructureArrays) -> Iterator[str]:
 
 
 def per_atom(structures: StructureArrays) -> Iterator[str]:
-    """Energies that do not grow with the number of atoms."""
+    """Yield a message if energies do not grow with the number of atoms."""
     rows = np.flatnonzero(~np.isnan(structures.energy) & (structures.n_atoms > 1))
     atoms, counts = structures.n_atoms[rows], structures.counts(structures.species)[rows].astype(np.float64)
     if len(rows) < _FEWEST or len(rows) < 3 * counts.shape[1] or atoms.max() < 1.5 * atoms.min():
         return
     whole, shares = (
-        float(np.median(np.abs(structures.energy[rows] - columns @ _of_atoms(columns, structures.energy[rows], 0))))
+        float(np.median(np.abs(structures.energy[rows] - columns @ _robust_fit(columns, structures.energy[rows], 0))))
         for columns in (counts, counts / atoms[:, None])
     )
     if 5 * shares < whole:
@@ -128,15 +128,15 @@ def per_atom(structures: StructureArrays) -> Iterator[str]:
         )
 
 
-def _of_atoms(columns: FloatArray, label: FloatArray, draws: int = _DRAWS) -> FloatArray:
-    """Coefficients that leave half of the labels nearest, with draws whatever the other half is."""
+def _robust_fit(columns: FloatArray, label: FloatArray, draws: int = _DRAWS) -> FloatArray:
+    """Robust regression (least trimmed squares): coefficients that fit half of the labels best, from random starts."""
     draw, (num, size) = np.random.default_rng(0), columns.shape
     order = np.argsort(label - columns @ np.linalg.lstsq(columns, label, rcond=1e-6)[0])
     starts = [order, order[: num // 2], order[num // 2 :], *(draw.permutation(num)[: size + 1] for _ in range(draws))]
     best, least = np.zeros(size), np.inf
     for rows in starts:
         coefficients: FloatArray = np.linalg.lstsq(columns[rows], label[rows], rcond=1e-6)[0]
-        for _ in range(2):  # to the half that is nearest
+        for _ in range(2):  # refit the nearest half
             left = np.abs(label - columns @ coefficients)
             half = left <= np.median(left)
             coefficients = np.linalg.lstsq(columns[half], label[half], rcond=1e-6)[0]
@@ -146,7 +146,7 @@ def _of_atoms(columns: FloatArray, label: FloatArray, draws: int = _DRAWS) -> Fl
 
 
 def far_energies(structures: StructureArrays) -> Iterator[str]:
-    """Energies that are farther from the others of their composition than forces and bonds allow."""
+    """Yield a message if energies are outliers with respect to their composition."""
     rows = np.flatnonzero(~np.isnan(structures.energy) & (structures.n_atoms > 1))
     if len(rows) < _FEWEST:
         return
@@ -155,18 +155,18 @@ def far_energies(structures: StructureArrays) -> Iterator[str]:
     plain, _, rank, _ = np.linalg.lstsq(columns, label, rcond=1e-6)
     some = np.random.default_rng(0).permutation(len(rows))[:_FITTED]
     few = len(some) < _OVER * rank
-    if len(some) < _TO_TELL * rank or np.abs(label - columns @ plain).max() < LIKE / 4:  # all are alike
+    if len(some) < _TO_TELL * rank or np.abs(label - columns @ plain).max() < LIKE / 4:  # no outliers
         return
-    left = label - columns @ _of_atoms(columns[some], label[some])
+    left = label - columns @ _robust_fit(columns[some], label[some])
     order = np.argsort(left)
-    cut = int(np.diff(left[order]).argmax()) + 1  # the widest gap; the others are on the side of the most
+    cut = int(np.diff(left[order]).argmax()) + 1  # split at the widest gap; the majority is normal
     most = order[cut:] if 2 * cut <= len(rows) else order[:cut]
     left -= np.median(left[most])
     size = forces_of(structures)[rows]
     allowed = np.maximum(np.fmax(size, np.nanmedian(size)) if np.isfinite(size).any() else 0.0, BOUND if few else LIKE)
     far = np.abs(left) > np.maximum(allowed, _SPREADS * np.median(np.abs(left[most])))
     there = columns > 0
-    far &= ~there[:, there.sum(axis=0) < 2 * _FEW].any(axis=1)  # energies of rare species are not told by the others
+    far &= ~there[:, there.sum(axis=0) < 2 * _FEW].any(axis=1)  # atomic energies of rare species are uncertain
     if not far.any() or 2 * far.sum() > len(rows):
         return
     far[far] &= (np.abs(left[far]) > BOUND) | _is_like(structures, rows[far], rows[~far])
@@ -181,7 +181,7 @@ def far_energies(structures: StructureArrays) -> Iterator[str]:
 
 
 def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> NDArray[np.bool_]:
-    """Whether structures are of the coordination of others: bonds per atom."""
+    """Mask of structures with about as many bonds per atom as ``others``."""
     draw = np.random.default_rng(0).permutation(others)[:100]
     part = structures.take(np.concatenate([rows, draw]))
     first, second, vector = pairs_within_reach(part)
@@ -193,14 +193,14 @@ def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> N
 
 
 def unlike_forces(model: PairModel) -> Iterator[str]:
-    """Structures whose forces have another sign or size than one pair potential gives for all."""
+    """Yield a message if forces of a minority differ in sign or size from one pair potential for all."""
     row, num = model.structures.row_of_atom, len(model.structures)
     forces = np.nan_to_num(model.structures.forces)
     if model.explained < _POOR and (other := rescaled(model)) is not None:
         model = other
     both, labelled, theirs = (
-        np.bincount(row, (one * other).sum(axis=1), num)
-        for one, other in ((forces, model.forces), (forces, forces), (model.forces, model.forces))
+        np.bincount(row, (a * b).sum(axis=1), num)
+        for a, b in ((forces, model.forces), (forces, forces), (model.forces, model.forces))
     )
     correlation = both / np.sqrt(np.maximum(labelled * theirs, 1e-300))
     real = (model.structures.n_atoms > 2) & np.all(

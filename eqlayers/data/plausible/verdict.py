@@ -1,6 +1,6 @@
-"""The mistakes that explain best how many times larger each label is than others say, in sentences.
+"""Find the mistakes that best explain ratios of labels to estimates, and describe them in sentences.
 
-Known are units, conversions, signs, and virials in place of stress.
+Known mistakes are units, conversions, signs, and virials in place of stress.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from eqlayers.atoms.units import unit_size
 from eqlayers.data.plausible.ratios import Ratio
 
-_ALIKE, _MOST = 0.25, 2  # explanations whose costs differ by less are given, so many at most
-#: Labels as subjects of sentences.
+_ALIKE, _MOST = 0.25, 2  # cost difference of explanations that are reported together, and their largest number
+#: Label -> subject and verb of a sentence.
 SPOKEN = {"energy": "energies are", "forces": "forces are", "stress": "stress is"}
-# how rare a unit is, in tenths, and the units; a mistake in one more label is as rare as 10
+# label -> units by their cost in tenths; a mistake in a further label costs 10
 _UNITS = {
     "energy": ((0, "kcal/mol Hartree"), (1, "kJ/mol"), (3, "Rydberg meV")),
     "forces": (
@@ -28,7 +28,7 @@ _UNITS = {
     ),
     "stress": ((0, "GPa kbar"), (3, "Hartree/Bohr^3"), (5, "bar kcal/mol/Angstrom^3")),
 }
-# from one unit to another, of any label: numbers that were multiplied or divided once too often
+# conversion factors by which a label may have been multiplied or divided once too often
 _CONVERSIONS = {
     "Hartree to eV": unit_size("energy", "Hartree"),
     "eV to kcal/mol": 1 / unit_size("energy", "kcal/mol"),
@@ -48,19 +48,19 @@ _CONVERTED, _ALSO_SIGN, _DIVIDED_TWICE = 1.2, 0.3, 0.6
 
 
 class Cause(NamedTuple):
-    """One mistake in one label."""
+    """A possible mistake in a label."""
 
     label: str
-    factor: float  # how many times the label is too large
-    said: str  # the end of a sentence, which begins with one of ``SPOKEN``
-    fix: str = ""  # what to do in the file, a clause; empty where the unit is all
-    unit: str = ""  # of the label, if that is the mistake
-    rarity: float = 0.0  # 0 for the usual mistakes
-    power: int = 0  # of the volume in Angstrom^3 that the stress is multiplied by before the factor holds
+    factor: float  # ratio of the wrong to the right label
+    text: str  # predicate of a sentence that begins with a value of ``SPOKEN``
+    fix: str = ""  # clause on what to change in the file; empty if setting the unit suffices
+    unit: str = ""  # unit of the label, if that is the mistake
+    rarity: float = 0.0  # cost, 0 for the usual mistakes
+    power: int = 0  # power of the volume (Angstrom^3) that the stress is to be multiplied by first
 
 
 def causes(label: str, atoms: float | None = None) -> Iterator[Cause]:
-    """All mistakes in a label that are known, of structures of so many atoms."""
+    """Yield all known mistakes in a label; ``atoms`` is the median number of atoms."""
     negate = f"negate the {'energies' if label == 'energy' else label} in the file"
     yield Cause(label, -1.0, _WRONG[label], negate, rarity=_SIGN[label])
     for tenths, unit in ((tenths, unit) for tenths, units in _UNITS[label] for unit in units.split()):
@@ -70,12 +70,12 @@ def causes(label: str, atoms: float | None = None) -> Iterator[Cause]:
             yield Cause(label, -1 / size, f"in {unit} and {_WRONG[label]}", negate, unit, rarity + _ALSO_SIGN)
     for which, factor in _CONVERSIONS.items():
         for times, how, back in ((factor, "multiplied", "divide"), (1 / factor, "divided", "multiply")):
-            said = f"{how} by {factor:.5g} once too often, as from {which}"
+            text = f"{how} by {factor:.5g} once too often, as from {which}"
             fix = f"{back} by {factor:.5g} in the file, or correct data.units"
-            yield Cause(label, times, said, fix, rarity=_CONVERTED)
+            yield Cause(label, times, text, fix, rarity=_CONVERTED)
     if label == "energy" and atoms and atoms > 1:
-        said = "divided by the number of atoms"
-        yield Cause(label, 1 / atoms, said, "multiply by it in the file", rarity=0.1)
+        text = "divided by the number of atoms"
+        yield Cause(label, 1 / atoms, text, "multiply by it in the file", rarity=0.1)
     if label == "stress":
         by_name = "with their name in the file"
         virial = f"set data.keys: {{virial: NAME, stress: null}} {by_name}"
@@ -89,7 +89,7 @@ def causes(label: str, atoms: float | None = None) -> Iterator[Cause]:
 
 
 class Comparison(NamedTuple):
-    """A label beside what another label, or nature (None), says it is, by the power of the volume as of a Cause."""
+    """Ratios of a label to estimates from another label, or from chemistry (None), by power of the volume."""
 
     label: str
     other: str | None
@@ -97,12 +97,12 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> Ratio | None:
-        """The ratio of the labels as they are, if it could be told."""
+        """The ratio with power 0 of the volume, if known."""
         return self.ratios.get(0)
 
     @property
     def wrong(self) -> str | None:
-        """A clause where the ratio cannot be 1, or can be 1 only with the stress over or times the volume."""
+        """Clause if the ratio is not consistent with 1, or only after the stress is scaled by the volume; else None."""
         powers = [power for power, ratio in self.ratios.items() if not power or ratio.right or ratio.fits(-1.0)]
         power = 0 if 0 in powers else next(iter(powers), 0)
         ratio = self.ratios.get(power)
@@ -112,7 +112,7 @@ class Comparison(NamedTuple):
         return f"{SPOKEN[self.label]} {ratio.value:.3g} times {ratio.source}{how}"
 
     def misfit(self, mistakes: Mapping[str, Cause]) -> float:
-        """0 where mistakes explain the ratio fully, some 1 where they do so to its precision, infinite beyond."""
+        """Deviation of the ratio from the one that mistakes imply, in its precision; infinite if inconsistent."""
         stress = mistakes.get("stress") if "stress" in (self.label, self.other) else None
         ratio = self.ratios.get(stress.power if stress else 0)
         if ratio is None:
@@ -124,39 +124,40 @@ class Comparison(NamedTuple):
 
 
 def verdict(comparisons: Sequence[Comparison], atoms: float | None = None) -> str | None:
-    """The mistake, its reason and the fix, in a sentence each; None if all known labels may be right."""
+    """Sentences on symptoms, likely mistakes and fixes; None if all labels may be right."""
     symptoms = "; ".join(clause for each in comparisons if (clause := each.wrong))
     if not symptoms:
         return None
     likely = _explanations(comparisons, atoms)
     if not likely:
         return f"{symptoms}. No unit or sign explains this. Look at the labels, or name others with data.keys."
-    why = ", or ".join(" and ".join(f"{SPOKEN[each.label]} {each.said}" for each in mistakes) for mistakes in likely)
+    why = ", or ".join(" and ".join(f"{SPOKEN[each.label]} {each.text}" for each in mistakes) for mistakes in likely)
     fixes = list(dict.fromkeys(map(_fix, likely)))
     return f"{symptoms}. The likely cause: {why}. The fix: {', or else '.join(fixes)}."
 
 
 def _explanations(comparisons: Sequence[Comparison], atoms: float | None) -> list[tuple[Cause, ...]]:
-    """The sets of mistakes that explain all ratios, the cheapest first, and those that are about as cheap."""
+    """Sets of mistakes that explain all ratios: the one of least cost, and others of similar cost."""
     labels = [label for label in SPOKEN if any(label in (each.label, each.other) for each in comparisons)]
     priced = []
     for chosen in itertools.product(*([None, *causes(label, atoms)] for label in labels)):
         mistakes = {cause.label: cause for cause in chosen if cause is not None}
         misfit = sum(each.misfit(mistakes) ** 2 for each in comparisons)
-        if mistakes and math.isfinite(misfit) and _of_one_program(mistakes):
+        if mistakes and math.isfinite(misfit) and _consistent(mistakes):
             cost = sum(1 + cause.rarity for cause in mistakes.values()) + misfit
             priced.append((cost, tuple(mistakes.values())))
     priced.sort(key=lambda pair: pair[0])
     return [mistakes for cost, mistakes in priced[:_MOST] if cost < priced[0][0] + _ALIKE]
 
 
-def _of_one_program(mistakes: Mapping[str, Cause]) -> bool:
-    """True for one mistake, or for several that are units of one program; False if no cause can be named."""
+def _consistent(mistakes: Mapping[str, Cause]) -> bool:
+    """Whether mistakes may occur together: a single one, or units of one program."""
     units = [cause.unit.split("/")[0] for cause in mistakes.values() if cause.unit.split("/")[0] not in _OF_STRESS]
     return len(mistakes) == 1 or (all(cause.unit for cause in mistakes.values()) and len(set(units)) < 2)
 
 
 def _fix(mistakes: Iterable[Cause]) -> str:
+    """Clause on how to fix all mistakes."""
     units = ", ".join(f"{cause.label}: {cause.unit}" for cause in mistakes if cause.unit)
     others = [cause.fix for cause in mistakes if cause.fix]
     return " and ".join([*([f"set data.units: {{{units}}}"] if units else []), *others])

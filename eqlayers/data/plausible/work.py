@@ -1,4 +1,4 @@
-"""Energies between similar structures against the work that forces and stress do on the way."""
+"""Compare energy differences of similar structures with the work of forces and stress between them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from numpy.typing import NDArray
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.structures import StructureArrays
 
-_NEAR = 0.35  # Angstrom: farther, energies of repelling atoms may change by less than _SLOPES times the trapezoids
-_PAIRS, _ENOUGH = 2000, 8  # pairs of structures that are compared at most, and at least for a verdict
-_SLOPES = (0.55, 1.5)  # anharmonic energies of large displacements change less than the trapezoids say, to 0.74 times
-_CHANCE, _SMALL = 6.0, 0.04  # standard errors by which a slope of few pairs may be off; the error of many pairs
-_OF_CELLS = (0.4, 2.5)  # cells change by more than frames
-_ERRORS = 10.0  # standard errors of a slope that is one
-_SURE = 0.9  # correlation from which on a slope is one
+_NEAR = 0.35  # largest displacement in Angstrom, within which the range _SLOPES holds
+_PAIRS, _ENOUGH = 2000, 8  # most and fewest pairs of structures
+_SLOPES = (0.55, 1.5)  # range of the ratio for right labels; anharmonic energies reach 0.74
+_CHANCE, _SMALL = 6.0, 0.04  # standard errors that widen the range for few pairs; relative error of many pairs
+_OF_CELLS = (0.4, 2.5)  # range of the ratio between cells
+_ERRORS = 10.0  # least slope in standard errors
+_SURE = 0.9  # least correlation
 
 
 def work_of_forces(structures: StructureArrays) -> Ratio | None:
-    """Change of the energy between neighbours in the file over the work of the forces, by the trapezoidal rule.
-
-    The rule is exact for harmonic energies.
-    """
+    """Ratio of energy differences of consecutive frames to the work of forces by the trapezoidal rule, or None."""
     rows = with_same_next(structures)
     known = ~np.isnan(structures.energy[rows + 1] - structures.energy[rows])
     rows = rows[known & (structures.cell[rows] == structures.cell[rows + 1]).all(axis=(1, 2))]
@@ -33,14 +30,14 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
     before, after = structures.take(rows), structures.take(rows + 1)
     moved = after.pos - before.pos
     far = np.maximum.reduceat(np.abs(moved).max(axis=1), before.starts)
-    done = np.where(moved == 0, 0.0, (before.forces + after.forces) * moved).sum(axis=1)  # held atoms have no forces
+    done = np.where(moved == 0, 0.0, (before.forces + after.forces) * moved).sum(axis=1)  # 0 * NaN of held atoms
     work, near = np.asarray(-0.5 * np.bincount(before.row_of_atom, done), np.float64), (far > 0) & (far < _NEAR)
     work, change = (each[near & np.isfinite(work)] for each in (work, after.energy - before.energy))
     size = float(np.sqrt(np.square(work).sum() * np.square(change).sum()))
     correlation = float(work @ change) / size if size else 0.0
     if len(work) < _ENOUGH or abs(correlation) < _SURE:
         return None
-    error = math.sqrt((1 - min(correlation**2, 1.0)) / (len(work) - 1)) / abs(correlation)  # of the slope, relative
+    error = math.sqrt((1 - min(correlation**2, 1.0)) / (len(work) - 1)) / abs(correlation)  # relative
     wider = 1 + _CHANCE * max(0.0, error - _SMALL)
     low, high = _SLOPES[0] / wider, _SLOPES[1] * wider
     return Ratio(
@@ -49,7 +46,7 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
 
 
 def with_same_next(structures: StructureArrays) -> NDArray[np.int64]:
-    """Rows of structures of several atoms, where the next structure has the same ones in the same order."""
+    """Indices of structures of several atoms whose next structure has the same atoms in the same order."""
     number, row = structures.n_atoms, structures.row_of_atom
     same = (number > 1) & np.append(np.diff(number) == 0, False)
     atoms = np.flatnonzero(same[row])
@@ -58,10 +55,10 @@ def with_same_next(structures: StructureArrays) -> NDArray[np.int64]:
 
 
 def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Ratio | None, Ratio | None]:
-    """Change of the energy from one cell to the next larger one of its composition, over two kinds of work.
+    """Ratios of energy differences between cells of increasing volume to the work of stress, and of forces.
 
-    The work of the stress, which is multiplied by a power of the volume in Angstrom^3 first, and the work of the
-    forces, most of the change of a rattled crystal; None where the change is no sum of both, or hardly depends on one.
+    The stress is first multiplied by a power of the volume (Angstrom^3). Both ratios come from one regression; None if
+    it does not explain the differences, or if a ratio is uncertain.
     """
     known = np.flatnonzero(~np.isnan(structures.stress[:, 0, 0]) & ~np.isnan(structures.energy))
     if len(known) <= _ENOUGH:
@@ -81,7 +78,7 @@ def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Rat
         moved -= moved.mean(axis=0)
         by_forces = -0.5 * float(((structures.forces[start] + structures.forces[end]) * moved).sum())
         if not np.isnan(by_forces) and (np.abs(moved).max() > 1.0 or (structures.z[start] != structures.z[end]).any()):
-            continue  # atoms crossed a boundary, or come in another order
+            continue  # atoms crossed a boundary or are permuted
         stress = 0.5 * (volume[pair, None, None] ** (power + 1) * structures.stress[pair]).sum(axis=0)
         work.append((float((stress * grown).sum()), float(np.nan_to_num(by_forces))))
         change.append(float(structures.energy[pair[1]] - structures.energy[pair[0]]))
