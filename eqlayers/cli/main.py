@@ -1,4 +1,4 @@
-"""The command `eqlayers`. Training and benchmarks need seconds to import, so only their commands import them."""
+"""The command `eqlayers`; commands import training and benchmarks only when they need them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ POTENTIALS = {
     "select": "the structures of a pool that are worth a label: eqlayers select pool.xyz -m committee/",
 }
 
-#: A warning of torch; mace-torch sets the variable to read its models, and its user has nothing to change.
+#: A warning of torch about a variable that mace-torch sets.
 _READS_ALL = "Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD detected"
 
 BENCH = "measure speed and memory beside peers: run, report, first-gpu, layers, step, networks, overhead, accelerate"
 
-CACHE = {"info": "where they are and how much room they take", "clear": "remove all of them"}
+CACHE = {"info": "where they are and how much space they take", "clear": "remove all of them"}
 
 EPILOG = """\
 from structures to a potential in three commands:
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from ..core.memory import keep_memory
     from .training_help import asks_for_general_help, general_help
 
-    keep_memory()  # a setting of the process, which is ours here
+    keep_memory()  # a setting of the whole process
     try:
         if asks_for_general_help(args):
             print(general_help(args[0]), end="")
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EqlayersError as error:
         print(f"eqlayers: error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of the output has seen enough
+    except BrokenPipeError:  # such as by `| head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 the interpreter flushes it at the end
         return 141
     except OSError as error:
@@ -137,13 +137,13 @@ def import_old_e3nn(package: str = "e3nn") -> None:
 
 
 def compute(args: Sequence[str]) -> int:
-    """Hand over to a command that computes: it shows when it compiles, and has lines for warnings."""
+    """Run a command with progress of kernel compilation, and warnings as lines; return the exit status."""
     import_old_e3nn()
     from .notices import shown, warnings_as_lines
 
     with shown(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", _READS_ALL)
-        if args[0] == "mace":  # whose programs have a log for warnings
+        if args[0] == "mace":  # its programs log warnings
             from ..integrations import mace
 
             return mace.run(args[1:])
@@ -158,7 +158,7 @@ def compute(args: Sequence[str]) -> int:
 
 
 def train(args: Sequence[str]) -> int:
-    """Hand over to the training command line, or say how to install what it needs."""
+    """Run a training command, or print how to install missing packages; return the exit status."""
     try:
         from ..train import cli, committee, new
     except ModuleNotFoundError as error:
@@ -172,7 +172,7 @@ def train(args: Sequence[str]) -> int:
 
 
 def of_potentials(args: Sequence[str]) -> bool:
-    """Whether a command is about potentials: two names belong to others as well, without a model.
+    """Whether a command line uses a saved potential; `predict` and `info` have other meanings without a model.
 
     Example:
         >>> of_potentials(["predict", "a.xyz", "-m", "model.pt"]), of_potentials(["predict", "-c", "qm9.yaml"])
@@ -188,7 +188,7 @@ def of_potentials(args: Sequence[str]) -> bool:
 
 
 def potentials(args: Sequence[str]) -> int:
-    """Hand over to the commands of potentials, or say how to install what they need."""
+    """Run a command of potentials, or print how to install missing packages; return the exit status."""
     try:
         from ..simulate import cli
     except ModuleNotFoundError as error:
@@ -197,7 +197,7 @@ def potentials(args: Sequence[str]) -> int:
 
 
 def bench(args: Sequence[str]) -> int:
-    """Hand over to the benchmarks' command line, or say how to install what it needs."""
+    """Run a benchmark command, or print how to install missing packages; return the exit status."""
     try:
         from ..bench.cli import run
 
@@ -208,7 +208,7 @@ def bench(args: Sequence[str]) -> int:
 
 
 def missing(error: ModuleNotFoundError, what: str, extra: str) -> int:
-    """Say which extra brings a package that is not installed; the package's own modules are no extra's."""
+    """Print which extra installs a missing package and return status 2; raise for modules of this package."""
     if (error.name or "").split(".")[0] == "eqlayers":
         raise error
     print(
@@ -220,7 +220,7 @@ def missing(error: ModuleNotFoundError, what: str, extra: str) -> int:
 
 
 def molecules(options: Mapping[str, Any]) -> Any:
-    """A training batch of real molecules for `eqlayers bench`, which stands below the data and cannot load them."""
+    """A training batch of molecules for `eqlayers bench`, whose modules must not import the data."""
     from ..bench.step import Batch
     from ..core.errors import ConfigError
 
@@ -246,7 +246,7 @@ def molecules(options: Mapping[str, Any]) -> Any:
 
 
 def info() -> None:
-    """Print versions, devices, and for a small layer on each device which backend runs and why the others do not."""
+    """Print versions, devices, and the backend of a small layer on each device, with reasons for the others."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
@@ -271,7 +271,7 @@ def info() -> None:
 
 
 def cache(action: str) -> None:
-    """Print what the cache of compiled kernels holds, or empty it."""
+    """Print facts about the cache of compiled kernels ('info'), or delete its files ('clear')."""
     from eqlayers_kernels.c.build import cache as disk
 
     from ..core.errors import EqlayersError
@@ -294,7 +294,7 @@ def cache(action: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of everything but training."""
+    """The parser of commands without parsers of their own, and of the general help."""
     from .arguments import ArgumentParser
 
     top = ArgumentParser(
@@ -314,8 +314,8 @@ def parser() -> argparse.ArgumentParser:
     for name, about in (TRAINING | POTENTIALS | rest).items():
         commands.add_parser(name, help=about)
     about = "kernels compiled for CPUs and kept on disk: info, clear"
-    kept = commands.add_parser("cache", help=about, description=about)
-    kept.add_argument("action", choices=CACHE, help="; ".join(f"{name}: {what}" for name, what in CACHE.items()))
+    cached = commands.add_parser("cache", help=about, description=about)
+    cached.add_argument("action", choices=CACHE, help="; ".join(f"{name}: {what}" for name, what in CACHE.items()))
     return top
 
 

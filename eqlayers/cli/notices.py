@@ -1,4 +1,4 @@
-"""Warnings of a command as lines, each once, and one line and a bar while kernels are compiled."""
+"""Print each warning of a command as one line, and a progress bar while kernels are compiled."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from typing import Any
 
 from eqlayers_kernels import waiting
 
-OWN = ("eqlayers", "eqlayers_kernels")
-KEPT = "kernels that were compiled are kept"
-IDLE = 0.5  # seconds that the bar stays after the last kernel, as the next may follow
+PACKAGES = ("eqlayers", "eqlayers_kernels")
+INTERRUPTED = "kernels that were compiled are kept"
+IDLE = 0.5  # seconds without compilation after which the bar is removed
 
 
 def package_of(filename: str, category: type = UserWarning) -> str:
-    """The package that warns, '' for this one, by the class of the warning; of Python's own classes by the file.
-
-    The file alone does not tell, as it can be a caller's.
+    """The package that raises a warning, '' for this one: by the warning's class, or by the file for builtin classes.
 
     Example:
         >>> package_of("/usr/lib/python3/site-packages/torch/nn/modules/module.py")
@@ -33,26 +31,26 @@ def package_of(filename: str, category: type = UserWarning) -> str:
         ''
     """
     if (module := category.__module__.partition(".")[0]) != "builtins":
-        return "" if module in OWN else module
+        return "" if module in PACKAGES else module
     parts = Path(filename).parts
     if "site-packages" in parts[:-1]:
         name = parts[len(parts) - parts[::-1].index("site-packages")].removesuffix(".py")
-        return "" if name in OWN else name
+        return "" if name in PACKAGES else name
     return ""
 
 
 @contextmanager
 def warnings_as_lines() -> Iterator[None]:
-    """A block in which warnings that are not filtered out are lines on standard error."""
-    said: set[str] = set()
+    """Context manager: print each distinct warning as one line on standard error."""
+    shown_texts: set[str] = set()
 
     def show(
         message: Warning | str, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         text = " ".join(str(message).split())
         package = package_of(filename, category)
-        if text not in said:
-            said.add(text)
+        if text not in shown_texts:
+            shown_texts.add(text)
             print(f"warning: {f'{package}: ' if package else ''}{text}", file=sys.stderr, flush=True)
 
     with warnings.catch_warnings():
@@ -62,10 +60,10 @@ def warnings_as_lines() -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """A block in which compiling that takes more than two seconds is shown on standard error.
+    """Context manager: show compilation that takes more than two seconds on standard error.
 
     Raises:
-        KeyboardInterrupt: After Ctrl-C, with what became of the kernels if some were compiled.
+        KeyboardInterrupt: After Ctrl-C, with a message if kernels were compiled.
     """
     bar = _Bar()
     try:
@@ -73,44 +71,44 @@ def shown() -> Iterator[None]:
             try:
                 yield
             except KeyboardInterrupt:
-                raise KeyboardInterrupt(*([KEPT] if count.done else [])) from None
+                raise KeyboardInterrupt(*([INTERRUPTED] if count.done else [])) from None
     finally:
         bar.stop()
 
 
 class _Bar:
-    """One line for a command, and a bar for every time that it waits for the compiler."""
+    """Progress of kernel compilation: a line for the first compilation of a command, and a bar for each."""
 
     def __init__(self) -> None:
-        self.said = False
-        self.batch = False  # whether several kernels are known to be wanted, so that their number says something
+        self.announced = False
+        self.batch = False  # whether a total number of kernels is known
         self.bar: Any = None
         self.task: Any = None
         self.timer: threading.Timer | None = None
         self.lock = threading.RLock()
 
-    def update(self, done: int, wanted: int, place: waiting.Place) -> None:
-        """Show how many of the wanted kernels are compiled."""
+    def update(self, done: int, total: int, folder: waiting.Place) -> None:
+        """Show the number of compiled kernels."""
         with self.lock:
             if self.timer is not None:
                 self.timer.cancel()
-            self.batch = self.batch or wanted > done + 1
-            if not self.said:
-                self.said = True
-                print(waiting.sentence(place, wanted if self.batch else None), file=sys.stderr, flush=True)
-            if self.bar is None and done < wanted and _has_place():
+            self.batch = self.batch or total > done + 1
+            if not self.announced:
+                self.announced = True
+                print(waiting.sentence(folder, total if self.batch else None), file=sys.stderr, flush=True)
+            if self.bar is None and done < total and _terminal_is_free():
                 redirect = {"redirect_stdout": sys.stdout.isatty(), "refresh_per_second": 4}
                 self.bar, self.task = started_bar("kernels", None, **redirect)
             if self.bar is not None:
-                words = f"{done} of {wanted}" if self.batch else f"{done}"
-                self.bar.update(self.task, completed=done, total=wanted if self.batch else None, words=words)
-            if done == wanted:
+                words = f"{done} of {total}" if self.batch else f"{done}"
+                self.bar.update(self.task, completed=done, total=total if self.batch else None, words=words)
+            if done == total:
                 self.timer = threading.Timer(IDLE, self.stop)
                 self.timer.daemon = True
                 self.timer.start()
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         with self.lock:
             if self.timer is not None:
                 self.timer.cancel()
@@ -119,8 +117,8 @@ class _Bar:
                 self.bar = None
 
 
-def _has_place() -> bool:
-    """Whether standard error is a terminal that no other bar has taken over."""
+def _terminal_is_free() -> bool:
+    """Whether standard error is a terminal without another progress bar."""
     if not sys.stderr.isatty() or find_spec("rich") is None:
         return False
     from rich.file_proxy import FileProxy
@@ -129,7 +127,7 @@ def _has_place() -> bool:
 
 
 def started_bar(title: str, total: int | None, *columns: Any, **options: Any) -> tuple[Any, Any]:
-    """A bar of rich on standard error, with columns and words behind it, and its task."""
+    """Start a progress bar of rich on standard error, with a field ``words``; return the bar and its task."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -75,9 +75,8 @@ class StructureFile(NamedTuple):
         ]
         for name, column in self.columns.items():
             unit = self.units.get(name)
-            assumed = (
-                "" if name in self.explicit or unit is None else " (taken for granted; set units if it is another)"
-            )
+            known = name in self.explicit or unit is None
+            assumed = "" if known else " (taken for granted; set units if it is another)"
             names = " and ".join(repr(key) for key in column.names)
             lines.append(f"{name}: {names}{f' in {unit}{assumed}' if unit else ''}, of {column.number:,} structures")
         return lines + self.notes

@@ -185,10 +185,8 @@ class EquiformerStep(torch.nn.Module):
         self.mix = Linear(irreps_out, irreps_out, **options)
         self.keep = None if irreps_in == irreps_out else Linear(irreps_in, irreps_out, **options)
         self.norm_alone = RMSNorm(irreps_out, "all", **options)
-        self.widen, self.narrow = (
-            Linear(irreps_out, self.gate_alone.irreps_in, **options),
-            Linear(irreps_out, irreps_out, **options),
-        )
+        self.widen = Linear(irreps_out, self.gate_alone.irreps_in, **options)
+        self.narrow = Linear(irreps_out, irreps_out, **options)
 
     @torch.no_grad()
     def damp(self, factor: float) -> None:

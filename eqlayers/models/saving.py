@@ -195,7 +195,10 @@ def load_potential(
         DTypeError, DeviceError: No such dtype or device.
 
     Example:
-        See :func:`save_potential`, and :func:`read_potential` for the error of another file.
+        >>> load_potential("no/such.pt")
+        Traceback (most recent call last):
+        ...
+        eqlayers.errors.ConfigError: a potential must be a file, got nothing at no/such.pt. ...
     """
     if dtype is not None:
         check_dtype("dtype", dtype)

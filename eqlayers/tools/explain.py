@@ -1,4 +1,4 @@
-"""The backend of each part of a model, and why not the others, in words."""
+"""Explain which backend runs each layer of a model, and why others do not."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def explain(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> str:
-    """Say which backend runs the layers of ``module`` on ``device``, and why the others do not.
+    """Explain which backend runs the layers of ``module`` on ``device``, and why the others do not.
 
     Args:
-        module: A layer or a model; None asks the backends about a small product.
-        device, dtype: Of the tensors.
+        module: A layer or a model; None for a small tensor product.
+        device, dtype: Device and dtype of the tensors.
 
     Returns:
         Text, one line per call and backend.
 
     Raises:
-        ConfigError: No module. DeviceError, DTypeError: There is no such device or dtype.
+        ConfigError: ``module`` is no module. DeviceError, DTypeError: There is no such device or dtype.
 
     Example:
         >>> print(explain())  # doctest: +ELLIPSIS

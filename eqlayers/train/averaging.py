@@ -1,4 +1,4 @@
-"""Exponential moving average of the weights: what is validated, tested and saved."""
+"""Exponential moving average of the weights, which is validated, tested and saved."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def ema_decay(step: int, decay: float) -> float:
 class EMA(WeightAveraging):
     """Exponential moving average of the parameters after each optimizer step.
 
-    Validation, testing and the ``state_dict`` of checkpoints use the averaged weights; the raw ones are kept in the
-    checkpoint as ``current_model_state`` and come back on resume. Different from
-    :class:`lightning.pytorch.callbacks.EMAWeightAveraging` in three points: the decay warms up; buffers are copied and
-    not averaged (averaging would round integer index tables to wrong integers); and weights loaded from a checkpoint
-    after ``fit`` in the same process stay the averaged ones (Lightning 2.6 loads the raw ones there).
+    Validation, testing and the ``state_dict`` of checkpoints use the averaged weights; the raw weights are in
+    the checkpoint as ``current_model_state`` and restored on resume. It differs from
+    :class:`lightning.pytorch.callbacks.EMAWeightAveraging` in three points: the decay has a warm-up; buffers are copied
+    instead of averaged, as averages of integer tables would be wrong; and a checkpoint loaded after ``fit`` in the same
+    process gives the averaged weights (Lightning 2.6 loads the raw ones).
 
     Args:
         decay: Weight of the old average at each step, ``0 <= decay < 1``; 0 turns averaging off.
@@ -50,23 +50,24 @@ class EMA(WeightAveraging):
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
 
     def _average(self, average: Any, current: Any, step: Tensor | int) -> None:
+        """Update the average of lists of tensors."""
         get_ema_multi_avg_fn(ema_decay(int(step), self.decay))(average, current, step)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Make the copy, in the precision of the training."""
+        """Create the averaged copy, in the precision of the training."""
         to_precision(trainer, pl_module)
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take over what was set after the copy was made: the device, and on a fresh start the data statistics."""
+        """Move the copy to the device, and on a fresh start copy data statistics set after its creation."""
         model = self._average_model
-        assert model is not None  # made in setup("fit")
+        assert model is not None  # created in setup("fit")
         model.to(pl_module.device)
         if int(model.n_averaged) == 0:
             model.module.load_state_dict(pl_module.state_dict())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """List the tensors once: to find them among hundreds of modules takes a tenth of a small network's step."""
+        """List the tensors once, as iterating over modules takes a tenth of a small network's step."""
         assert self._average_model is not None
         average = self._average_model.module
         self._averaged, self._current = ([p.detach() for p in m.parameters()] for m in (average, pl_module))
@@ -75,10 +76,10 @@ class EMA(WeightAveraging):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Average after an optimizer step."""
+        """Update the average after an optimizer step."""
         model = self._average_model
         assert model is not None
-        if trainer.global_step <= self._latest_update_step:  # gradients are still added up
+        if trainer.global_step <= self._latest_update_step:  # gradients are being accumulated
             return
         self._latest_update_step = trainer.global_step
         if int(model.n_averaged) == 0:
@@ -86,15 +87,15 @@ class EMA(WeightAveraging):
             return
         self._average(self._averaged, self._current, model.n_averaged)
         model.n_averaged += 1
-        for kept, current in self._buffers:
-            kept.copy_(current)
+        for buffer, current in self._buffers:
+            buffer.copy_(current)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Restore average and raw weights when a fit resumes; elsewhere keep the average, which is the state_dict."""
+        """Restore averaged and raw weights when a fit resumes; otherwise only the averaged ones in the state_dict."""
         if trainer.state.fn == TrainerFn.FITTING:
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Drop the average after the fit: a later validation would swap it with the weights it was asked to judge."""
+        """Delete the average after a fit, as a later validation would use it instead of the given weights."""
         if stage == "fit":
             self._average_model, self._averaged, self._current, self._buffers = None, [], [], []

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, read with an error that says what to do, checked before they do harm."""
+"""Checkpoints of training: atomic writes, checks before use, and callbacks for best and last epochs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..core.files.archives import read_tensors, tensors_of
 from ..core.files.read_write import atomic_write, few
 from ..models.saving import misfit
 
-#: Key of a checkpoint -> its kind, and whether there is no checkpoint without.
+#: Key of a checkpoint -> type of its value, and whether it is required.
 CONTENT: dict[str, tuple[type, bool]] = {
     "state_dict": (dict, True),
     "pytorch-lightning_version": (str, True),
@@ -47,14 +47,14 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
 
     Args:
         path: The file.
-        map_location: As in :func:`torch.load`.
+        map_location: See :func:`torch.load`.
 
     Returns:
         The checkpoint's dictionary.
 
     Raises:
         ConfigError: There is no such file.
-        DataError: The file is cut, damaged, or not a checkpoint.
+        DataError: The file is truncated, damaged, or not a checkpoint.
 
     Example:
         >>> read_checkpoint("no/such.ckpt")
@@ -66,8 +66,8 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
         fix = f"{path.parent} has {few(near)}." if near else "Run `eqlayers fit` first, or pass another --ckpt_path."
-        kind = "a folder" if path.is_dir() else "nothing"
-        raise ConfigError(f"a checkpoint must be a file, got {kind} at {path}. {fix}")
+        present = "a folder" if path.is_dir() else "nothing"
+        raise ConfigError(f"a checkpoint must be a file, got {present} at {path}. {fix}")
     wrong = f"a checkpoint must be a file that `eqlayers fit` wrote, got {path} ({path.stat().st_size} bytes):"
     try:
         checkpoint: dict[str, Any] = read_tensors(path, map_location)
@@ -80,21 +80,21 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
 
 
 def _problem(checkpoint: Any) -> str | None:
-    """The fault in the content of a checkpoint, or None."""
+    """Describe the first problem in the content of a checkpoint; None if it is valid."""
     if not isinstance(checkpoint, dict):
         return f"it holds a {type(checkpoint).__name__}, not a dictionary"
     missing = [key for key, (_, needed) in CONTENT.items() if needed and key not in checkpoint]
     if missing:
         return f"it has no {missing[0]!r}, but {', '.join(map(repr, list(checkpoint)[:5])) or 'nothing'}"
-    for key, (kind, _) in CONTENT.items():
-        if key in checkpoint and (not isinstance(checkpoint[key], kind) or isinstance(checkpoint[key], bool)):
-            return f"its {key!r} must be a {kind.__name__}, it is a {type(checkpoint[key]).__name__}"
+    for key, (expected, _) in CONTENT.items():
+        if key in checkpoint and (not isinstance(checkpoint[key], expected) or isinstance(checkpoint[key], bool)):
+            return f"its {key!r} must be a {expected.__name__}, it is a {type(checkpoint[key]).__name__}"
     for key in ("state_dict", "current_model_state", "eqlayers_structures"):
         other = [name for name, value in checkpoint.get(key, {}).items() if not isinstance(value, Tensor)]
         if other:
             return f"its {key!r} must hold tensors, {other[0]!r} is a {type(checkpoint[key][other[0]]).__name__}"
     for key in ("state_dict", "current_model_state", "optimizer_states"):
-        if not all(torch.isfinite(one).all() for one in tensors_of(checkpoint.get(key))):
+        if not all(torch.isfinite(tensor).all() for tensor in tensors_of(checkpoint.get(key))):
             return f"its {key!r} must hold finite numbers, some are NaN or infinite"
     if not re.match(r"\d+\.\d+", checkpoint["pytorch-lightning_version"]):
         return "its 'pytorch-lightning_version' is no version"
@@ -108,14 +108,13 @@ def _problem(checkpoint: Any) -> str | None:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint next to its final place and renames it, so that a reader never meets half a file.
+    """Checkpoint writer that writes a temporary file in the same folder and renames it, so that no partial file exists.
 
-    Lightning's own writer makes the temporary file in the system's folder for them, where the final move is a copy
-    when that folder is another file system.
+    Lightning's writer uses the system's temporary folder, from which a move may be a copy.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
-        """Write ``checkpoint`` to ``path``; on any failure an older file there stays as it was."""
+        """Write ``checkpoint`` to ``path`` atomically; a failure keeps an existing file."""
         with atomic_write(Path(path)) as file:
             torch.save(checkpoint, file)
 
@@ -126,50 +125,49 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return read_checkpoint(path, map_location)
 
 
-class OfOneLoss(Callback):
-    """Base of callbacks that compare values of validations: losses with other weights are not compared."""
+class SameLossCallback(Callback):
+    """Base of callbacks that compare validation losses only if they have equal weights of their terms."""
 
     monitor: Any
     weights: dict[str, float] | None = None
 
     def changes(self, trainer: Trainer, module: LightningModule) -> bool:
-        """Whether the monitored loss has other weights than at the last validation, as in a second stage."""
+        """Whether weights of the monitored loss changed since the last validation, as in a second stage."""
         if trainer.sanity_checking or self.monitor != "val/loss":
             return False
         before, self.weights = self.weights, module.loss_weights()  # type: ignore[operator]
         return before not in (None, self.weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """The callback's state, and the weights of the loss that was compared."""
+        """State of the callback, with the weights of the compared loss."""
         return super().state_dict() | {"loss_weights": self.weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the best of an earlier start."""
+        """Restore the best value and the weights of its loss."""
         super().load_state_dict(state_dict)
         self.weights = state_dict.get("loss_weights")
 
 
-class Best(OfOneLoss, ModelCheckpoint):
-    """`best.ckpt`: the epoch whose value on the validation part is the lowest; the last epoch is validated as well.
+class Best(SameLossCallback, ModelCheckpoint):
+    """Save the epoch with the lowest validation value as `best.ckpt`, and have the last epoch validated.
 
-    With the second stage of a training `best.ckpt` begins anew, and the best of the first stage is in
-    `first_stage.ckpt`.
+    When the second stage of a training starts, `best.ckpt` is saved as `first_stage.ckpt`, and the comparison restarts.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take what is monitored from the module, unless it was named."""
+        """Set the monitored value to ``best_by`` of the module, unless it was given."""
         self.monitor = self.monitor or getattr(pl_module, "best_by", "val/mae")
         super().setup(trainer, pl_module, stage)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Have the last epoch validated, also if ``trainer.check_val_every_n_epoch`` does not divide it."""
+        """Enable validation of the last epoch, also if ``trainer.check_val_every_n_epoch`` does not divide it."""
         plan = getattr(pl_module, "plan", None)
-        to_come = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
-        if plan is not None and trainer.check_val_every_n_epoch and trainer.global_step + to_come == plan.steps:
+        epoch_steps = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+        if plan is not None and trainer.check_val_every_n_epoch and trainer.global_step + epoch_steps == plan.steps:
             trainer.check_val_every_n_epoch = 1
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the best of another loss."""
+        """Restart the comparison if the weights of the loss changed."""
         before = self.weights
         if self.changes(trainer, pl_module):
             self.best_k_models, self.best_model_score, self.kth_best_model_path = {}, None, ""
@@ -182,19 +180,19 @@ class Best(OfOneLoss, ModelCheckpoint):
 
 
 def _loss_weights_of(path: Path) -> dict[str, float] | None:
-    """Weights of the loss by which a checkpoint was the best."""
+    """Weights of the loss that a best checkpoint was chosen by."""
     states = read_checkpoint(path).get("callbacks", {}).items()
     return next((state["loss_weights"] for name, state in states if name.startswith("Best")), None)
 
 
-class Stopping(OfOneLoss, EarlyStopping):
-    """Ends a fit when the monitored value gets no better; a loss with other weights is waited for anew.
+class Stopping(SameLossCallback, EarlyStopping):
+    """Early stopping that restarts its patience when the weights of the loss change.
 
     Args:
         monitor: Name of a logged value; None for the value by which `best.ckpt` is chosen.
-        patience: Validations without a better one.
-        strict: Whether a validation without the value is an error.
-        **options: Of :class:`lightning.pytorch.callbacks.EarlyStopping`.
+        patience: Number of validations without improvement.
+        strict: Whether a validation without the value raises an error.
+        **options: Options of :class:`lightning.pytorch.callbacks.EarlyStopping`.
 
     Example:
         >>> Stopping(patience=20).patience
@@ -205,20 +203,19 @@ class Stopping(OfOneLoss, EarlyStopping):
         super().__init__(monitor, patience=patience, strict=strict, **options)  # type: ignore[arg-type]  # set by the fit
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the best of another loss."""
+        """Restart the comparison if the weights of the loss changed."""
         if self.changes(trainer, pl_module):
             self.best_score, self.wait_count = torch.full_like(self.best_score, math.inf), 0
 
 
 def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelCheckpoint]:
-    """``best.ckpt`` by the monitored value, and ``last.ckpt`` after every epoch.
+    """Callbacks that write ``best.ckpt`` by the monitored value, and ``last.ckpt`` after every epoch.
 
-    Two callbacks, because ``ModelCheckpoint(save_last=True)`` updates its last file only when the best one changes.
+    They are two because ``ModelCheckpoint(save_last=True)`` updates its last file only when the best one changes.
 
     Args:
         folder: Folder of the files.
-        monitor: Name of a logged value; None for what the module says: ``val/loss`` of a potential, ``val/mae`` of a
-            property.
+        monitor: Name of a logged value; None for ``val/loss`` of a potential and ``val/mae`` of a property.
 
     Example:
         >>> [callback.filename for callback in best_and_last("checkpoints")]
@@ -237,22 +234,23 @@ def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelC
     ]
 
 
-# ---- before it is restored -------------------------------------------------------------------------------------------
+# ---- checks before a checkpoint is restored --------------------------------------------------------------------------
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Any], strict: bool = True) -> None:
-    """Raise unless saved weights have the names, shapes and kinds of a module's."""
+    """Raise unless saved weights have the names, shapes and dtypes of a module's."""
     if (problem := misfit(module.state_dict(), saved, strict)) is not None:
         raise DataError(f"the checkpoint must hold the weights of {_name(module)}, got {problem}. {FIX}")
 
 
 def _name(module: nn.Module) -> str:
+    """Class names of a module and of its ``model``."""
     inner = getattr(module, "model", None)
     return type(module).__name__ + (f" around {type(inner).__name__}" if isinstance(inner, nn.Module) else "")
 
 
 def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
-    """Raise unless a training can go on: counters are there, and the optimizer's moments belong to the parameters."""
+    """Raise unless a checkpoint can resume a training: counters, and AdamW moments of the parameters' shapes."""
     missing = [key for key in ("loops", "callbacks", "optimizer_states", "lr_schedulers") if key not in checkpoint]
     if missing:
         raise DataError(f"the checkpoint must hold the state of a training, got one without {missing[0]!r}. {FIX}")
@@ -276,8 +274,8 @@ def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) 
 
 
 def follow_folder(state: dict[str, Any], path: Path, folder: Path) -> None:
-    """Let the state of a ModelCheckpoint name a run's files in the folder that they are in, as after a move."""
-    if path.resolve().parent != folder.resolve():  # a run begins with the checkpoint of another one
+    """Update paths in the state of a ModelCheckpoint to the present folder of a run that was moved."""
+    if path.resolve().parent != folder.resolve():  # the checkpoint of another run
         return
     keys = ("best_model_path", "kth_best_model_path", "last_model_path")
     state |= {key: state[key] and str(folder / Path(state[key]).name) for key in keys}
@@ -286,6 +284,6 @@ def follow_folder(state: dict[str, Any], path: Path, folder: Path) -> None:
 
 
 def while_restoring(error: BaseException) -> bool:
-    """Whether an error arose while Lightning put the content of a checkpoint back into its objects."""
+    """Whether an error was raised while Lightning restored a checkpoint."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code.co_filename.endswith("checkpoint_connector.py") for frame, _ in frames)

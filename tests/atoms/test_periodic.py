@@ -246,7 +246,7 @@ def test_bad_numbers():
     with pytest.raises(DataError, match="must span a volume"):
         neighbor_list([[0.0, 0, 0]], None, [False, False, True], 5.0)
     neighbor_list([[0.0, 0, 0]], flat, [True, False, True], 5.0)  # the second vector is no period
-    with pytest.raises(DataError, match=r"atoms must be at distinct places, got 0 and 1 at the same one. Repair"):
+    with pytest.raises(DataError, match=r"atoms must be at distinct positions, got 0 and 1 at the same one. Repair"):
         neighbor_list([[0.0, 0, 0], [3.0, 0, 0]], CUBE, True, 5.0)
     with pytest.raises(ConfigError, match=r"cutoff must be a positive number of Angstrom, got -1\. Common values"):
         neighbor_list([[0.0, 0, 0]], CUBE, True, -1)

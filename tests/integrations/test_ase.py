@@ -207,7 +207,7 @@ def flat() -> Atoms:
 BAD = [
     (Atoms(), ConfigError, "atoms must be at least one atom, got none"),
     (molecule("CH4"), IndexRangeError, "must be of the model's species H, O, Cu, got also C. Use a"),
-    (Atoms("H2"), DataError, "atoms must be at distinct places, got 0 and 1 at the same one"),
+    (Atoms("H2"), DataError, "atoms must be at distinct positions, got 0 and 1 at the same one"),
     (Atoms("H2", [[0, 0, 0], [2, 0, 0]], cell=[2, 9, 9], pbc=True), DataError, "got 0 and 1 at the same one"),
     (flat(), DataError, "cell of atoms must have a volume"),
     (

@@ -223,7 +223,7 @@ BAD: list[tuple[type[Exception], str, Any]] = [
         "data must be one structure, got a batch",
         lambda: RadiusGraph(3.0)(Batch.from_data_list([Data(pos=WATER)] * 2)),
     ),
-    (DataError, "data.pos must be at distinct places", lambda: RadiusGraph(3.0)(Data(pos=torch.zeros(2, 3)))),
+    (DataError, "data.pos must be at distinct positions", lambda: RadiusGraph(3.0)(Data(pos=torch.zeros(2, 3)))),
 ]
 
 

@@ -1,4 +1,4 @@
-"""A configuration of `eqlayers fit` from a file of structures: look at the file, choose, write with the reasons."""
+"""Generate a commented configuration of `eqlayers fit` from a file of structures."""
 
 from .command import run, with_structures
 

@@ -1,4 +1,4 @@
-"""Settings for a file of structures, each with its reason, and the configuration that has the reasons as comments."""
+"""Choose settings of a training for a file of structures, and format them as YAML with reasons as comments."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from ...data.plausible import check_parts, check_shifts
 from ...data.splits import split_structures
 from ...data.statistics import without_training
 from ...data.targets import NO_UNIT
-from .look import Look, described
+from .facts import Facts, described
 from .property import Setting, choose_property
 
-#: Angstrom: the cutoff that nothing speaks against.
+#: Default cutoff in Angstrom.
 USUAL = 5.0
 _SHORTEST, _LONGEST = 4.0, 7.0
-_MANY = 80  # neighbours of an atom; more cost time and say little
-_FEWEST = 3  # structures that can be split
-_STEPS = 12_000  # optimizer steps that a training is made to have
-_ATOMS, _ATOMS_OF_MOLECULES = 200, 800  # in a batch, about; of molecules, which have one label each
+_MANY = 80  # most neighbours of an atom on average; the cutoff is shortened for more
+_FEWEST = 3  # fewest structures for a split
+_STEPS = 12_000  # optimizer steps that the number of epochs is chosen for
+_ATOMS, _ATOMS_OF_MOLECULES = 200, 800  # atoms in a batch: of potentials, and of molecules with one label each
 _LOSS = "lengths of force errors, sizes of energy errors per atom, over the forces' scale"
-#: Atoms of the training part from which on a network has so many channels.
+#: (least number of atoms in the training part, channels of the network).
 _CHANNELS = ((0, 32), (5_000, 64), (150_000, 128))
-_COLUMN, _WIDTH = 32, 119  # of comments, and of lines
-#: Comments of sections that have none of their own.
+_COLUMN, _WIDTH = 32, 119  # column of comments, and width of lines
+#: Section -> comment.
 _SECTIONS = {"data.keys": "names of labels in the file", "data.units": "units of these labels in the file"}
 
 
 class Choices(NamedTuple):
-    """Settings by key with dots, in the order of the file; and what the parts of the split show."""
+    """Settings by dotted key in the order of the file, messages about the data, and numbers of steps and epochs."""
 
     settings: dict[str, Setting]
     noticed: list[str]
@@ -45,8 +45,8 @@ class Choices(NamedTuple):
     epochs: int
 
 
-def choose(facts: Look, unit: str = NO_UNIT) -> Choices:
-    """Settings of a training; ``unit`` is of a property."""
+def choose(facts: Facts, unit: str = NO_UNIT) -> Choices:
+    """Choose the settings of a training; ``unit`` is the unit of a property."""
     shifts, whole = _shifts(facts), np.arange(len(facts.structures))
     rows = whole if facts.target is not None else np.flatnonzero(~without_training(facts.structures))
     if len(rows) < _FEWEST:
@@ -56,12 +56,12 @@ def choose(facts: Look, unit: str = NO_UNIT) -> Choices:
         )
     split, sizes, noticed = _split(facts, rows)
     parts = split_structures(split.value, facts.structures.config_type[rows], **{k: s.value for k, s in sizes.items()})
-    taken = {name: rows[part] for name, part in zip(("train", "val", "test"), parts, strict=True)}
-    noticed += check_parts(facts.structures, taken)
+    part_rows = {name: rows[part] for name, part in zip(("train", "val", "test"), parts, strict=True)}
+    noticed += check_parts(facts.structures, part_rows)
     if set(facts.structures.species) <= set(facts.isolated):
         noticed += check_shifts(facts.structures, facts.isolated)
     cutoff = _cutoff(facts)
-    train = facts.structures.take(taken["train"])
+    train = facts.structures.take(part_rows["train"])
     batch, edges = _batches(facts, train, cutoff.value, _ATOMS if facts.target is None else _ATOMS_OF_MOLECULES)
     steps = math.ceil(len(train) / batch.value)
     epochs = max(20, min(500, math.ceil(_STEPS / steps)))
@@ -104,18 +104,20 @@ def choose(facts: Look, unit: str = NO_UNIT) -> Choices:
     return Choices(settings, noticed, steps, epochs)
 
 
-def _labels(facts: Look) -> dict[str, Setting]:
-    """Names and units of labels, so that the file says what was found and taken for granted."""
+def _labels(facts: Facts) -> dict[str, Setting]:
+    """Settings for names and units of labels, with comments on assumptions."""
     if facts.embedded:
         return {}
-    used = {name: one for name, one in facts.file.columns.items() if name in ("energy", "forces", "stress", "virial")}
+    used = {
+        name: column for name, column in facts.file.columns.items() if name in ("energy", "forces", "stress", "virial")
+    }
     settings = {  # several recognised names are read without a key
         f"data.keys.{name}": Setting(column.names[0], f"name in the file, of {column.number:,} structures")
         for name, column in used.items()
         if len(column.names) == 1
     }
     for name, column in used.items():
-        why = "as it was given" if name in facts.file.said else "taken for granted; the file says no unit"
+        why = "as it was given" if name in facts.file.explicit else "taken for granted; the file says no unit"
         names = "" if len(column.names) == 1 else f"{' and '.join(column.names)}, of {column.number:,} structures; "
         settings[f"data.units.{name}"] = Setting(facts.file.units[name], names + why)
     if "groups" in facts.file.units:
@@ -125,8 +127,8 @@ def _labels(facts: Look) -> dict[str, Setting]:
     return settings
 
 
-def _split(facts: Look, rows: Any) -> tuple[Setting, dict[str, Setting], list[str]]:
-    """The split, sizes of its parts, and what there is to say."""
+def _split(facts: Facts, rows: Any) -> tuple[Setting, dict[str, Setting], list[str]]:
+    """Settings of the split and of the sizes of its parts, and messages."""
     num, types = len(rows), len(np.unique(facts.structures.config_type[rows]))
     noticed: list[str] = []
     if facts.trajectory and types == 1 and num >= 20:
@@ -150,8 +152,8 @@ def _split(facts: Look, rows: Any) -> tuple[Setting, dict[str, Setting], list[st
     return Setting("random", about), sizes, noticed
 
 
-def _cutoff(facts: Look) -> Setting:
-    """Twice the distance of nearest neighbours and not less than usual, fewer where there are many neighbours."""
+def _cutoff(facts: Facts) -> Setting:
+    """Cutoff: the default, at least twice the nearest-neighbour distance, and shorter with too many neighbours."""
     near = facts.near
     cutoff = min(_LONGEST, max(USUAL, math.ceil(2 * (2 * near.nearest - 0.1)) / 2))
     why = "usual" if cutoff == USUAL else f"twice the {near.nearest:.2f} A to the nearest neighbour"
@@ -162,8 +164,8 @@ def _cutoff(facts: Look) -> Setting:
     return Setting(cutoff, f"Angstrom; {why}; {mean:.0f} neighbours on average; the model takes it from here")
 
 
-def _shifts(facts: Look) -> Setting:
-    """The energies of free atoms."""
+def _shifts(facts: Facts) -> Setting:
+    """Setting for the energies of atoms (e0s)."""
     species = facts.structures.species
     if "energy" not in facts.structures.labels:
         return Setting("none", "no energies to fit energies of atoms to")
@@ -172,16 +174,12 @@ def _shifts(facts: Look) -> Setting:
         missing = [z for z in species if z not in facts.isolated]
         about += f"; no free atom of {symbols_of(missing)} is in the file, so a fit gives the rest" if missing else ""
         return Setting("isolated", about)
-    about = "energies of atoms by least squares"
-    if not facts.unique:
-        about += ", not energies of free atoms: too few compositions; or {H: ..., O: ...} in eV"
-    else:
-        about += "; no free atoms are in the file; or {H: ..., O: ...} in eV"
-    return Setting("fit", about)
+    why = "; no free atoms are in the file" if facts.unique else ", not energies of free atoms: too few compositions"
+    return Setting("fit", f"energies of atoms by least squares{why}; or {{H: ..., O: ...}} in eV")
 
 
-def _batches(facts: Look, train: Any, cutoff: float, atoms: int) -> tuple[Setting, Setting | None]:
-    """Structures in a batch, and edges where structures differ in size."""
+def _batches(facts: Facts, train: Any, cutoff: float, atoms: int) -> tuple[Setting, Setting | None]:
+    """Batch size, and a limit of edges if sizes of structures differ much."""
     mean, largest = float(train.n_atoms.mean()), int(train.n_atoms.max())
     number = 2 ** max(0, min(int(math.log2(atoms / 25)), int(math.log2(max(1.0, atoms / mean)))))
     if len(train) > 20_000:
@@ -190,24 +188,24 @@ def _batches(facts: Look, train: Any, cutoff: float, atoms: int) -> tuple[Settin
     if largest < 2 * mean:
         return batch, None
     edges = max(facts.near.at(cutoff)[1], int(2 * number * mean * facts.near.at(cutoff)[0]))
-    most = int(float(f"{1.2 * edges:.1g}")) + 1000
-    return batch, Setting(most, "at most, of all structures of a batch: sizes differ, and memory stays bounded")
+    limit = int(float(f"{1.2 * edges:.1g}")) + 1000
+    return batch, Setting(limit, "at most, of all structures of a batch: sizes differ, and memory stays bounded")
 
 
 def _weights(labels: tuple[str, ...]) -> dict[str, Setting]:
-    """Weights of the loss."""
+    """Settings of the weights of the loss."""
     settings = {}
-    for name, spoken in (("energy", "energies"), ("forces", "forces"), ("stress", "stress")):
+    for name, noun in (("energy", "energies"), ("forces", "forces"), ("stress", "stress")):
         if name in labels:
-            settings[f"model.{name}_weight"] = Setting(1.0, f"weight of the {spoken} in the loss")
+            settings[f"model.{name}_weight"] = Setting(1.0, f"weight of the {noun} in the loss")
     if {"energy", "forces"} <= set(labels):
         settings["model.second_stage"] = Setting(0.75, "from three quarters of the training on ...")
         settings["model.second_energy_weight"] = Setting(10.0, "... energies weigh more; other weights stay")
     return settings
 
 
-def _network(facts: Look, atoms: int, learned: dict[str, Setting] | None) -> dict[str, Setting]:
-    """MACE, or a network of molecules for a property, as large as the data allow."""
+def _network(facts: Facts, atoms: int, learned: dict[str, Setting] | None) -> dict[str, Setting]:
+    """Settings of the network: MACE, or MoleculeNetwork for a property, with a size for the amount of data."""
     channels = next(number for least, number in reversed(_CHANNELS) if atoms >= least)
     size = {32: "32 channels: few data", 64: "64 channels", 128: "128 channels: many data"}[channels]
     labels, prefix = facts.structures.labels, "model.model.init_args."
@@ -244,8 +242,8 @@ def _network(facts: Look, atoms: int, learned: dict[str, Setting] | None) -> dic
 # ---- the file ------------------------------------------------------------------------------------------------------
 
 
-def as_yaml(facts: Look, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
-    """The text of a configuration."""
+def as_yaml(facts: Facts, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
+    """Format a configuration as YAML with comments."""
     general = {
         "task": Setting("potential", "energies, forces and stress of structures")
         if facts.target is None
@@ -270,11 +268,12 @@ def as_yaml(facts: Look, choices: Choices, name: str, typed: str, file: str | No
     notes = list(facts.file.notes)
     notes += [*facts.noticed, *choices.noticed]
     if notes:
-        heading += ["", "Noticed in the data:", *(f"- {one}" for one in notes)]
+        heading += ["", "Noticed in the data:", *(f"- {note}" for note in notes)]
     return "\n".join([*_comments(heading), "", *_lines({**general, **choices.settings}), ""])
 
 
 def _comments(paragraphs: Iterable[str]) -> list[str]:
+    """Wrap paragraphs as comment lines."""
     lines = []
     for text in paragraphs:
         indent = "  " if text.startswith("- ") else ""
@@ -286,7 +285,7 @@ def _comments(paragraphs: Iterable[str]) -> list[str]:
 
 
 def _lines(settings: dict[str, Setting]) -> list[str]:
-    """Nested keys, each line with its comment behind it, or above where it is long."""
+    """Lines of nested keys with their comments."""
     lines: list[str] = []
     before: list[str] = []
     for key, (value, about) in settings.items():
@@ -305,18 +304,19 @@ def _lines(settings: dict[str, Setting]) -> list[str]:
 
 
 def _line(depth: int, text: str, about: str) -> list[str]:
+    """A line with its comment at the end, or above if it is too long."""
     start = f"{'  ' * depth}{text}"
     if not about:
         return [start]
     line = f"{start:<{_COLUMN - 1}} # {about}"
     if len(line) <= _WIDTH:
         return [line]
-    room = _WIDTH - 2 * depth - 2
-    return [*(f"{'  ' * depth}# {part}" for part in textwrap.wrap(about, room)), start]
+    width = _WIDTH - 2 * depth - 2
+    return [*(f"{'  ' * depth}# {part}" for part in textwrap.wrap(about, width)), start]
 
 
 def scalar(value: Any) -> str:
-    """A value in YAML: a text without quotes where it means itself.
+    """Format a value as YAML; a text is quoted only if YAML would read another value.
 
     Example:
         >>> scalar("my.xyz"), scalar("No"), scalar(["H", "No"]), scalar(True), scalar("a: b")

@@ -1,4 +1,4 @@
-"""`eqlayers new my.xyz`, and the configuration that `eqlayers fit my.xyz` makes."""
+"""The command `eqlayers new my.xyz`, and the generated configuration of `eqlayers fit my.xyz`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ...data.targets import NO_UNIT
 from ..configuration import YAML, Command, as_value, check_configuration, near_files, read_configuration
 from ..run import run_folder
 from .choose import Choices, as_yaml, choose
-from .look import Look, described, look
+from .facts import Facts, described, read_facts
 
-#: Options of `eqlayers fit` that replace the settings of a line.
+#: Printed line -> options of `eqlayers fit` that override its settings.
 OPTIONS = {
     "cutoff": "--data.cutoff",
     "atoms": "--data.e0s",
@@ -37,7 +37,7 @@ _EPILOG = "Options of the training are keys of the file that is written; `eqlaye
 
 
 def run(args: Sequence[str]) -> None:
-    """`eqlayers new`."""
+    """Run `eqlayers new`."""
     parser = ArgumentParser(
         prog="eqlayers new",
         description="Look at structures and write a commented configuration for `eqlayers fit`.",
@@ -55,10 +55,10 @@ def run(args: Sequence[str]) -> None:
     options = parser.parse_args(list(args))
     name = _name_of(options.structures, options.target)
     output = Path(options.output or f"{name}.yaml")
-    there = None if options.overwrite else "Write over it with --overwrite, or name another with --output."
-    check_output(output, "--output", YAML, new=there)
+    fix = None if options.overwrite else "Write over it with --overwrite, or name another with --output."
+    check_output(output, "--output", YAML, new=fix)
     keys, units = read_keys(_mapping("--keys", options.keys)), read_units(_mapping("--units", options.units))
-    facts = look(options.structures, keys, units, options.target, options.skip_bad)
+    facts = read_facts(options.structures, keys, units, options.target, options.skip_bad)
     choices = choose(facts, options.unit)
     typed = f"eqlayers new {shlex.join(args)}"
     with atomic_write(output) as file:
@@ -68,6 +68,7 @@ def run(args: Sequence[str]) -> None:
 
 
 def _mapping(option: str, value: Any) -> Any:
+    """Parse the value of an option as a mapping."""
     mapping = {} if value is None else as_value(value) if isinstance(value, str) else value
     if not isinstance(mapping, Mapping):
         raise ConfigError(f"{option} must be a mapping, got {value!r}. Write {option} '{{energy: ...}}'.")
@@ -75,21 +76,21 @@ def _mapping(option: str, value: Any) -> Any:
 
 
 def _name_of(structures: str, target: str | None = None) -> str:
-    """The name of a run: of the file, or the folder of a pattern, and the property if there is one; none is hidden."""
-    place = Path(structures)
-    name = (place.parent.name if has_magic(place.name) else place.stem).lstrip(".") or "structures"
+    """Name of a run from the file name, or the folder of a pattern, and the property."""
+    path = Path(structures)
+    name = (path.parent.name if has_magic(path.name) else path.stem).lstrip(".") or "structures"
     if target is not None:
         name += "_" + re.sub(r"\W+", "_", target)
     return plain_name(name, "the name of STRUCTURES", "Rename the file.", "file")
 
 
-def summary(facts: Look, choices: Choices, options: Mapping[str, str]) -> list[str]:
-    """The findings and choices in a few lines, each above the options that replace it."""
+def summary(facts: Facts, choices: Choices, options: Mapping[str, str]) -> list[str]:
+    """Printed lines on the data and the chosen settings, each followed by the options that override it."""
     of = {name: setting.value for name, setting in choices.settings.items()}
     about = {name: setting.about for name, setting in choices.settings.items()}
     network = f"{of['model.model.class_path'].rpartition('.')[2]} {of['model.model.init_args.hidden']}"
     atoms, setting = ("atoms", "data.e0s") if facts.target is None else ("pooling", "data.extensive")
-    said = {
+    chosen = {
         "cutoff": f"{of['data.cutoff']:g} {about['data.cutoff'].rpartition(';')[0]}",
         atoms: f"{of[setting]}: {about[setting]}",
         "split": f"{of['data.split']}: {about['data.split']}",
@@ -97,21 +98,20 @@ def summary(facts: Look, choices: Choices, options: Mapping[str, str]) -> list[s
         "training": f"{choices.epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
     }
     lines = [described(facts)]
-    for name, text in said.items():
+    for name, text in chosen.items():
         lines.append(f"{name:<8} {text}")
         if name in options:
             lines.append(f"{'':<8} {options[name]}")
-    return lines + [f"noticed  {one}" for one in [*facts.file.notes, *facts.noticed, *choices.noticed]]
+    return lines + [f"noticed  {note}" for note in [*facts.file.notes, *facts.noticed, *choices.noticed]]
 
 
-# ---- structures in the place of a configuration -------------------------------------------------------------------
+# ---- structures instead of a configuration --------------------------------------------------------------------------
 
 
 def with_structures(args: Sequence[str]) -> Command:
-    """A command, where a file of structures that comes first is replaced by a configuration.
+    """Parse a command line; structures as its first argument are replaced by a configuration.
 
-    A fit of new structures gets one with these defaults; a run that is there is validated, tested or gone on with by
-    its own.
+    A new fit gets a generated configuration; an existing run is validated, tested or resumed with its own.
     """
     action, first, rest = args[0], args[1] if len(args) > 1 else "-", list(args[2:])
     if first.startswith("-") or first.endswith(YAML):
@@ -143,21 +143,21 @@ def with_structures(args: Sequence[str]) -> Command:
         _check_same(first, Command(action, tuple(files)).last("data.path"), folder, action)
         return replace(command, files=tuple(files))
     keys, units = (_mapping(f"--{key}", command.last(key)) for key in ("data.keys", "data.units"))
-    facts = look(first, keys, units, target, bool(command.last("data.skip_bad", False)))
+    facts = read_facts(first, keys, units, target, bool(command.last("data.skip_bad", False)))
     choices = choose(facts)
     of_potential = ("model.model", "data.cutoff") if command.last("start_from") is not None else ()
     settings = {key: setting for key, setting in choices.settings.items() if not key.startswith(of_potential)}
     print("defaults, each above the options that replace it:")
     print("\n".join(summary(facts, choices, OPTIONS)))
-    again = shlex.join([first, *(() if target is None else ("--target", str(target)))])
-    print(f"configuration: {config}; `eqlayers new {again}` writes one with comments, to edit", flush=True)
+    words = shlex.join([first, *(() if target is None else ("--target", str(target)))])
+    print(f"configuration: {config}; `eqlayers new {words}` writes one with comments, to edit", flush=True)
     text = as_yaml(facts, choices._replace(settings=settings), name, f"eqlayers {shlex.join(args)}")
     path = Path(f"{name}.yaml")
     return replace(command, files=tuple(check_configuration(path, *parse_yaml(text, path, "a configuration", ""))))
 
 
 def _check_same(structures: str, of_run: Any, folder: Path, action: str) -> None:
-    """Refuse structures that a run was not fitted to: its own would be read in their place."""
+    """Raise unless structures are those of the run in a folder, ``of_run``."""
     of_run = str(of_run)
     if of_run == structures or Path(of_run).resolve() == Path(structures).resolve():
         return

@@ -1,4 +1,4 @@
-"""Settings of the property of own molecules: its name, its unit, and whether it grows with the molecule."""
+"""Settings of a learned property of molecules: name, unit, and whether it is extensive."""
 
 from __future__ import annotations
 
@@ -9,36 +9,33 @@ import numpy as np
 
 from ...atoms.database import database_units
 from ...data.targets import NO_UNIT
-from .look import Look
+from .facts import Facts
 
-_BETTER = 0.5  # of the other fit's errors: less decides
+_BETTER = 0.5  # ratio of errors below which the extensive fit is better
 
 
 class Setting(NamedTuple):
-    """A value of the configuration and the comment beside it."""
+    """A value of the configuration and its comment."""
 
     value: Any
     about: str
 
 
-def choose_property(facts: Look, unit: str) -> dict[str, Setting]:
-    """Settings of the data of a property; a database may say its unit."""
+def choose_property(facts: Facts, unit: str) -> dict[str, Setting]:
+    """Settings of the data of a property; its unit may be in the metadata of a database."""
     number, target = facts.file.columns["y"].number, str(facts.target)
-    said = (
-        database_units(Path(facts.path)).get(target, unit) if unit == NO_UNIT and facts.path.endswith(".db") else unit
-    )
-    about = "which reports name; numbers stay as they are"
+    if unit == NO_UNIT and facts.path.endswith(".db"):
+        unit = database_units(Path(facts.path)).get(target, unit)
+    about = "set it: the file says none" if unit == NO_UNIT else "which reports name"
     return {
         "data.target": Setting(target, f"name in the file, of {number:,} structures"),
-        "data.unit": Setting(
-            said, "set it: the file says none; numbers stay as they are" if said == NO_UNIT else about
-        ),
-        "data.extensive": _grows(facts),
+        "data.unit": Setting(unit, f"{about}; numbers stay as they are"),
+        "data.extensive": _extensive(facts),
     }
 
 
-def _grows(facts: Look) -> Setting:
-    """Whether sums over atoms fit the labels much better than means over atoms."""
+def _extensive(facts: Facts) -> Setting:
+    """Setting whether a property is extensive: a linear fit by atom counts is much better than by fractions."""
     known = np.flatnonzero(~np.isnan(facts.structures.y))
     part = facts.structures.take(known)
     counts = part.counts(part.species).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Facts of a file of structures: labels, order, distances, energies of atoms, mistakes."""
+"""Facts about a file of structures that settings are chosen by: labels, distances, energies of atoms, problems."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ...data.readers import Keys, StructureFile, Units, read_file
 from ...data.statistics import lone_atoms
 from ...data.structures import StructureArrays
 
-#: Angstrom: the longest cutoff that is thought of; lists of neighbours reach so far.
+#: Longest cutoff that is considered, in Angstrom.
 FARTHEST = 7.0
-_LOOKED_AT = 100  # structures whose neighbours are counted, all over the file
-_ALIKE = 0.6  # of the distance between structures drawn from the file: less between successive ones is a trajectory
+_SAMPLED = 100  # structures whose neighbours are counted, spread over the file
+_ALIKE = 0.6  # ratio of distances, successive to random structures, below which a file is a trajectory
 
 
 @dataclass(frozen=True)
 class Near:
-    """Neighbours in some of the structures.
+    """Statistics of neighbours in a sample of structures.
 
     Attributes:
-        nearest: Distance of the nearest neighbour of an atom in Angstrom, the largest of the medians of the elements.
+        nearest: Nearest-neighbour distance in Angstrom: the largest of the medians of the elements.
         cutoffs: Distances in Angstrom.
-        mean: Mean number of neighbours of an atom within each of them.
-        most: Largest number of neighbours of all atoms of a structure together within each of them.
+        mean: Mean number of neighbours of an atom within each distance.
+        most: Largest number of edges of a structure within each distance.
     """
 
     nearest: float
@@ -42,22 +42,21 @@ class Near:
     most: NDArray[np.float64]
 
     def at(self, cutoff: float) -> tuple[float, int]:
-        """Mean number of neighbours of an atom, and the largest number of edges of a structure."""
-        place = int(np.argmin(np.abs(self.cutoffs - cutoff)))
-        return float(self.mean[place]), int(self.most[place])
+        """Mean number of neighbours of an atom, and largest number of edges of a structure, at a cutoff."""
+        index = int(np.argmin(np.abs(self.cutoffs - cutoff)))
+        return float(self.mean[index]), int(self.most[index])
 
 
 @dataclass(frozen=True)
-class Look:
-    """The facts of a file.
+class Facts:
+    """Facts about a file of structures.
 
     Attributes:
-        successive: Distance of successive structures over the distance of any two; NaN where structures cannot be
-            compared.
-        isolated: Energy in eV of an atom alone, by atomic number.
-        unique: Whether the energies determine the energies of atoms, by composition.
-        noticed: Sentences on what looks wrong.
-        target: The property that is learned, a name in the file; None for a potential.
+        successive: Ratio of the distance of successive structures to that of random pairs; NaN if not comparable.
+        isolated: Energy in eV of an isolated atom, by atomic number.
+        unique: Whether the compositions determine energies of atoms uniquely.
+        noticed: Messages about possible problems.
+        target: Name in the file of the property to learn; None for a potential.
     """
 
     path: str
@@ -79,38 +78,40 @@ class Look:
 
     @property
     def free(self) -> int:
-        """Number of structures that are one atom alone."""
+        """Number of isolated atoms among the structures."""
         return int(lone_atoms(self.structures).sum())
 
     @property
     def sizes(self) -> str:
-        """How many structures there are, but for free atoms, and how large they are, for people."""
+        """Number and sizes of structures without isolated atoms, as text."""
         number = self.structures.n_atoms[~lone_atoms(self.structures)]
         few, many = int(number.min()), int(number.max())
         return f"{len(number):,} structures of {few if few == many else f'{few} to {many}'}"
 
     @property
     def trajectory(self) -> bool:
-        """Whether successive structures are alike."""
+        """Whether successive structures are similar."""
         return self.successive < _ALIKE
 
 
-def look(path: str, keys: Keys = None, units: Units = None, target: str | None = None, skip_bad: bool = False) -> Look:
-    """Look at a file of structures.
+def read_facts(
+    path: str, keys: Keys = None, units: Units = None, target: str | None = None, skip_bad: bool = False
+) -> Facts:
+    """Read a file of structures and collect facts about it.
 
     Args:
         path: A file, or the name of an embedded set.
-        keys, units, skip_bad: As of :func:`eqlayers.data.readers.read_structures`.
-        target: The property that is learned, in place of a potential.
+        keys, units, skip_bad: See :func:`eqlayers.data.readers.read_structures`.
+        target: Name of the property to learn; None for a potential.
     """
     keys = keys if target is None else keys_of(target)
     embedded = path in TRAJECTORIES and not Path(path).exists()
-    said: list[str] = []
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", EqlayersWarning)
-        place = embedded_trajectory(path) if embedded else path
-        file = read_file(place, keys, TRAJECTORY_UNITS if embedded else units, skip_bad)
-        said += [str(one.message) for one in caught if one.category is EqlayersWarning]
+        source = embedded_trajectory(path) if embedded else path
+        file = read_file(source, keys, TRAJECTORY_UNITS if embedded else units, skip_bad)
+        messages += [str(entry.message) for entry in caught if entry.category is EqlayersWarning]
     structures = file.structures
     if not set(structures.labels) & {"energy", "forces", "dipole", "polarizability", "y"}:
         raise DataError(
@@ -122,14 +123,14 @@ def look(path: str, keys: Keys = None, units: Units = None, target: str | None =
     some = np.flatnonzero(~alone)  # a crystal may have one atom in its cell
     if not len(some):
         raise DataError(f"{path} must have molecules or crystals, got only free atoms. Name another file.")
-    rows = some[np.unique(np.linspace(0, len(some) - 1, _LOOKED_AT).astype(np.int64))]
+    rows = some[np.unique(np.linspace(0, len(some) - 1, _SAMPLED).astype(np.int64))]
     edges = structure_edges(structures.take(rows), FARTHEST)
-    said += check_reach(structures.take(rows), edges)
+    messages += check_reach(structures.take(rows), edges)
     pbc = np.asarray(structures.pbc.any(axis=1))[~alone]
     counts, known = structures.counts(structures.species), ~np.isnan(structures.energy)
     first = structures.z[structures.starts[alone & known]]
     rank = int(np.linalg.matrix_rank(counts[known])) if known.any() else 0
-    return Look(
+    return Facts(
         path=path,
         file=file,
         embedded=embedded,
@@ -138,14 +139,14 @@ def look(path: str, keys: Keys = None, units: Units = None, target: str | None =
         isolated=dict(zip(first.tolist(), structures.energy[alone & known].tolist(), strict=True)),
         unique=rank == len(structures.species),
         near=_near(structures.take(rows), edges),
-        noticed=[*said, *check_physics(structures), *check_sizes(structures)],
+        noticed=[*messages, *check_physics(structures), *check_sizes(structures)],
         target=target,
         skip_bad=skip_bad,
     )
 
 
 def _near(structures: StructureArrays, edges: Edges) -> Near:
-    """Neighbours in some structures."""
+    """Statistics of neighbours from edges of structures."""
     first = np.repeat(structures.starts, edges.n_edges)
     row = np.repeat(np.arange(len(structures)), edges.n_edges)
     src, dst = edges.local + first
@@ -168,7 +169,7 @@ def _near(structures: StructureArrays, edges: Edges) -> Near:
 
 
 def _successive(structures: StructureArrays) -> float:
-    """How alike successive structures are: their distance over the distance of any two, of the usual composition."""
+    """Ratio of median distances: successive structures to random pairs, of the most frequent size; NaN if unknown."""
     sizes, repeats = np.unique(structures.n_atoms, return_counts=True)
     size = int(sizes[repeats.argmax()])
     rows = np.flatnonzero(structures.n_atoms == size)
@@ -176,10 +177,10 @@ def _successive(structures: StructureArrays) -> float:
         return float("nan")
 
     def distance(a: int, b: int) -> float:
-        one, two = map(structures.atoms, (a, b))
-        if (structures.z[one] != structures.z[two]).any():
+        first, second = map(structures.atoms, (a, b))
+        if (structures.z[first] != structures.z[second]).any():
             return float("nan")
-        moved = structures.pos[two] - structures.pos[one]
+        moved = structures.pos[second] - structures.pos[first]
         cell = structures.cell[a]
         if structures.pbc[a].any() and abs(np.linalg.det(cell)) > 0:  # the nearest image
             parts = moved @ np.linalg.inv(cell)
@@ -199,8 +200,8 @@ def _successive(structures: StructureArrays) -> float:
     return float(np.median(near) / np.median(far))
 
 
-def described(facts: Look) -> str:
-    """Number, size, species, periodicity and labels in one line."""
+def described(facts: Facts) -> str:
+    """One line with number, sizes, species, periodicity and labels of the structures."""
     structures = facts.structures
     cell = {"none": "not periodic", "all": "periodic", "some": "some of them periodic"}[facts.periodic]
     labels = facts.target or ", ".join(structures.labels)
