@@ -157,7 +157,7 @@ def with_structures(args: Sequence[str]) -> Command:
 
 
 def _check_same(structures: str, of_run: Any, folder: Path, action: str) -> None:
-    """Raise unless structures are those of the run in a folder, ``of_run``."""
+    """Raise unless ``structures`` is ``of_run``, the data path of the run in a folder."""
     of_run = str(of_run)
     if of_run == structures or Path(of_run).resolve() == Path(structures).resolve():
         return

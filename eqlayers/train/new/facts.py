@@ -52,7 +52,7 @@ class Facts:
     """Facts about a file of structures.
 
     Attributes:
-        successive: Ratio of the distance of successive structures to that of random pairs; NaN if not comparable.
+        successive: Distance of successive structures relative to random pairs; NaN if not comparable.
         isolated: Energy in eV of an isolated atom, by atomic number.
         unique: Whether the compositions determine energies of atoms uniquely.
         noticed: Messages about possible problems.
