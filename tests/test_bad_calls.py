@@ -356,7 +356,7 @@ def test_bad_calls(name: str) -> None:
 OTHERS = {
     "made by a function of the table": (
         "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "EquivarianceReport", "KnotBasis", "Report", "Row",
-        "TableError", "TabledWeights", "WarmupReport", "WarmupRow", "ForceCheck"),
+        "TableError", "TabledWeights", "ForceCheck"),
     "the same function as sparse_mul": ("inner", "mat_t_vec", "scavec", "vecmat", "vecsca"),
     "the same function as SparseMul": (
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",

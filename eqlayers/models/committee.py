@@ -67,8 +67,8 @@ class Committee(nn.Module):
         >>> from eqlayers.testing import ToyNetwork
         >>> committee = Committee([Potential(ToyNetwork(1, seed=seed), species=[29]).eval() for seed in range(3)])
         >>> pos, pair = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 2.3]]), torch.tensor([[0, 1], [1, 0]])
-        >>> found = committee(Structures(torch.tensor([29, 29]), pos, pair))
-        >>> sorted(found), found["forces"].shape, found["forces_deviation"].shape
+        >>> results = committee(Structures(torch.tensor([29, 29]), pos, pair))
+        >>> sorted(results), results["forces"].shape, results["forces_deviation"].shape
         (['energy', 'energy_deviation', 'forces', 'forces_deviation'], torch.Size([2, 3]), torch.Size([2]))
     """
 
@@ -141,7 +141,7 @@ class Committee(nn.Module):
             create_graph: As of :class:`Potential`; deviations can then be differentiated as well.
 
         Returns:
-            What was asked for, by name, and each with its deviation: 'energy_deviation' ``[G]``, 'energies_deviation'
+            The requested results by name, and each with its deviation: 'energy_deviation' ``[G]``, 'energies_deviation'
             ``[A]``, 'forces_deviation' ``[A]``, 'stress_deviation' ``[G]``, 'virials_deviation' ``[G]``,
             'dipole_deviation' ``[G]``, 'polarizability_deviation' ``[G]``, 'born_charges_deviation' ``[A]``, in the
             units of the results.
@@ -168,18 +168,21 @@ class Committee(nn.Module):
 
     def _predicted(self, structures: Structures) -> Iterator[dict[str, Tensor]]:
         """Energies and tensors of each member; edges are made once for members that need the same."""
-        near: dict[tuple[Any, ...], tuple[Structures, Graph]] = {}
-        shared: dict[tuple[Any, ...], EdgeVectors] = {}
+        graphs: dict[tuple[Any, ...], tuple[Structures, Graph]] = {}
+        vectors: dict[tuple[Any, ...], EdgeVectors] = {}
         for member in self.potentials:
             reach = member.cutoff, member.added
-            if reach not in near:
-                near_ones = structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
-                near[reach] = near_ones, member._graph_of(near_ones)
-            near_ones, graph = near[reach]
+            if reach not in graphs:
+                neighbors = self._within_cutoff(structures, member)
+                graphs[reach] = neighbors, member._graph_of(neighbors)
+            neighbors, graph = graphs[reach]
             key = reach, str(member.irreps_sh), member.geometry.backend
-            if key not in shared:
-                shared[key] = member._edges_of(near_ones, graph)
-            yield member._from_edges(near_ones, graph, shared[key])
+            if key not in vectors:
+                vectors[key] = member._edges_of(neighbors, graph)
+            yield member._from_edges(neighbors, graph, vectors[key])
+
+    def _within_cutoff(self, structures: Structures, member: Potential) -> Structures:
+        return structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
 
     def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
         """The mean of the second derivatives of the energy of one structure.
@@ -194,8 +197,7 @@ class Committee(nn.Module):
             ShapeError, ConfigError: As of :meth:`Potential.hessian`.
         """
         checked = self.first._checked(structures)
-        parts = (checked if one.cutoff == self.cutoff else within(checked, one.cutoff) for one in self.potentials)
-        hessians = [one.hessian(part, chunk_size) for one, part in zip(self.potentials, parts, strict=True)]
+        hessians = [member.hessian(self._within_cutoff(checked, member), chunk_size) for member in self.potentials]
         return torch.stack(hessians).mean(0)
 
     def extra_repr(self) -> str:
@@ -205,9 +207,8 @@ class Committee(nn.Module):
 
 def _check_number(count: int) -> None:
     if count < 2:
-        came = "one" if count else "none"
         fix = "Pass the potential itself, or train more: eqlayers fit --committee 4." if count else "List its files."
-        raise ConfigError(f"a committee must have two members or more, got {came}. {fix}")
+        raise ConfigError(f"a committee must have two members or more, got {'one' if count else 'none'}. {fix}")
 
 
 def _agree(number: int, what: str, mine: Any, first: Any, fix: str) -> None:
@@ -220,14 +221,13 @@ def _agree(number: int, what: str, mine: Any, first: Any, fix: str) -> None:
 
 def together(results: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Means and deviations of the results of some potentials, ``[rows, ...]`` each."""
-    results_of_all = {}
+    statistics = {}
     for name in results[0]:
-        values = torch.stack([one[name] for one in results])  # [M, rows, ...]
-        mean = values.mean(0)
-        apart = (values - mean).transpose(0, 1).flatten(1)
-        results_of_all[name] = mean
-        results_of_all[DEVIATION.format(name)] = torch.linalg.vector_norm(apart, dim=1) / (len(results) - 1) ** 0.5
-    return results_of_all
+        values = torch.stack([result[name] for result in results])  # [M, rows, ...]
+        statistics[name] = mean = values.mean(0)
+        differences = (values - mean).transpose(0, 1).flatten(1)
+        statistics[DEVIATION.format(name)] = torch.linalg.vector_norm(differences, dim=1) / (len(results) - 1) ** 0.5
+    return statistics
 
 
 def calibration(deviations: Array, errors: Array) -> tuple[float, float] | None:
@@ -277,15 +277,15 @@ def committee_files(source: str | os.PathLike[str] | Iterable[Any]) -> list[Path
     what = "the path of a file, a pattern, or the folder of a committee"
     if not isinstance(source, (str, os.PathLike)):
         listed = check_items("potentials", source, f"{what}, or a list of these", "Pass ['a.pt', 'b.pt'].")
-        return [file for one in listed for file in committee_files(one)]
-    place = Path(check_path("a potential", source, what))
-    if place.is_dir():
-        return _of_folder(place)
-    if place.exists() or not glob.has_magic(str(place)):
-        return [place]
-    matches = sorted(map(Path, glob.glob(str(place), recursive=True)), key=_in_order)
+        return [file for name in listed for file in committee_files(name)]
+    path = Path(check_path("a potential", source, what))
+    if path.is_dir():
+        return _of_folder(path)
+    if path.exists() or not glob.has_magic(str(path)):
+        return [path]
+    matches = sorted(map(Path, glob.glob(str(path), recursive=True)), key=_in_order)
     if not matches:
-        raise ConfigError(f"a pattern must match files of potentials, got none for {str(place)!r}. Correct it.")
+        raise ConfigError(f"a pattern must match files of potentials, got none for {str(path)!r}. Correct it.")
     return matches
 
 
@@ -361,19 +361,19 @@ def load_committee(
     """
     if dtype is not None:
         check_dtype("dtype", dtype)
-    place = check_device("device", device)
+    device = check_device("device", device)
     files = committee_files(source)
     _check_number(len(files))
     if len({file.resolve() for file in files}) < len(files):
         raise ConfigError(f"members must be different files, got one of {few(list(map(str, files)))} twice. Drop it.")
     saved = [read_potential(file) for file in files]
     units = list(map(_units, saved))
-    if len({one for one in units if one is not None}) > 1:
-        told = ", ".join(f"{one or 'unknown'} of {file}" for one, file in zip(units, files, strict=True))
-        raise ConfigError(f"members must have the same units, got {told}. Leave out the others.")
-    return Committee([restored(file, one, dtype, place, classes) for file, one in zip(files, saved, strict=True)])
+    if len(set(units) - {None}) > 1:
+        listed = ", ".join(f"{unit or 'unknown'} of {file}" for unit, file in zip(units, files, strict=True))
+        raise ConfigError(f"members must have the same units, got {listed}. Leave out the others.")
+    return Committee([restored(file, each, dtype, device, classes) for file, each in zip(files, saved, strict=True)])
 
 
 def _units(saved: SavedPotential) -> str | None:
     units = saved.facts.get("units")
-    return None if units is None else str(units).removesuffix(", e")  # which older files do not name
+    return None if units is None else str(units).removesuffix(", e")  # which converted files do not name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ..core.files.read_write import atomic_write, read_json
 from .base import is_dry_run, trained_module
 from .summary import count_parameters
 
-#: Values that would leave no room for the others.
+#: Values that the bar leaves out.
 _LEFT_OUT = ("v_num", "train/loss_epoch")
 
 
@@ -67,8 +68,8 @@ class Pace:
         if last <= first:
             return None
         seconds = (self.total - last) * (end - start) / (last - first) - (time.perf_counter() - end)
-        timers = [one.time_remaining() for one in trainer.callbacks if isinstance(one, Timer)]  # type: ignore[attr-defined]
-        seconds_left = min([seconds, *(one for one in timers if one is not None)])
+        limits = [timer.time_remaining() for timer in trainer.callbacks if isinstance(timer, Timer)]  # type: ignore[attr-defined]
+        seconds_left = min([seconds, *(limit for limit in limits if limit is not None)])
         return max(0.0, seconds_left) if math.isfinite(seconds_left) else None
 
 
@@ -155,10 +156,10 @@ class History(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The rows and starts so far, for the checkpoint."""
-        return {"rows": [dict(row) for row in self.rows], "starts": [dict(one) for one in self.starts]}
+        return {"rows": [dict(row) for row in self.rows], "starts": [dict(start) for start in self.starts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from the rows and starts of a checkpoint; checkpoints of older runs have no starts."""
+        """Continue from the rows and starts of a checkpoint."""
         self.rows = check_rows(state_dict.get("rows"), "the checkpoint")
         self.starts = starts_in(state_dict)
 
@@ -216,15 +217,9 @@ def line_of(row: dict[str, float], unit: str, left: float | None = None) -> str:
     return f"{start}  {row['time_s']:.0f} s" + (f", about {in_words(left)} left" if left else "")
 
 
-def starts_in(facts: Any) -> list[dict[str, str]]:
-    """Command and date of each start of a run, from `summary.json` or a checkpoint; none of an older run."""
-    starts = facts.get("starts") if isinstance(facts, dict) else None
-    keys = {"command", "date"}
-    return [
-        dict(one)
-        for one in (starts if isinstance(starts, list) else [])
-        if isinstance(one, dict) and one.keys() == keys and all(isinstance(text, str) for text in one.values())
-    ]
+def starts_in(facts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Command and date of each start of a run, from `summary.json` or a checkpoint."""
+    return [dict(start) for start in facts["starts"]]
 
 
 def _number(value: Any) -> float:

@@ -10,20 +10,12 @@ from torch import Tensor
 
 from ..forms.request import Request, Runner
 
-#: In their order; a watcher hands them on.
+#: In the order of the form's results.
 Results = Sequence[Tensor]
-Watch = Callable[[Request, Callable[[], Results]], Results]
 #: Stands for the kernels of a request, which the second argument finds: called with what these are called with.
 Instead = Callable[..., Results]
 #: Innermost last.
 WATCHERS: list[Instead] = []
-
-
-@contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """A block in which every call of a form is ``watch(request, run)``, which returns what ``run()`` does."""
-    with instead(lambda request, find, *call: watch(request, lambda: find()(*call))):  # finding it compiles: seen, too
-        yield
 
 
 @contextmanager

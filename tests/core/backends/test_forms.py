@@ -16,13 +16,13 @@ from torch.autograd import gradcheck, gradgradcheck
 import eqlayers as eq
 from eqlayers.core.backends.forms import fits
 from eqlayers.core.backends.operands import check_operands
-from eqlayers.core.backends.recording import watching
 from eqlayers.core.forms.keys import describe
 from eqlayers.core.forms.request import Sizes
 from eqlayers.errors import EqlayersError
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.c.build import compiler
+from tests.watching import watching
 
 # channelwise with and without weights, and one path that mixes channels; two paths share an output
 IN1, IN2, OUT = "4x0e + 2x1o", "0e + 1o", "4x0e + 2x1o + 2x1e"

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.core.backends.recording import WATCHERS, instead, watched, watching
+from eqlayers.core.backends.recording import WATCHERS, instead, watched
 from eqlayers.core.forms.request import Request, Runner, Sizes
+from tests.watching import watching
 
 REQUEST = Request(None, "a form", torch.float32, torch.device("cpu"))
 SIZES = Sizes(2)

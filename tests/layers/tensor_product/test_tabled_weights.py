@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from eqlayers import Graph, TensorProductConv
-from eqlayers.core.backends.recording import watching
 from eqlayers.core.forms.request import Request
 from eqlayers.core.operator import call_form, sorted_edges, sorted_intervals
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
 from eqlayers.testing import check_derivatives, equivariance_residual
 from tests.layers.convolution.test_convolution import EDGES, IN, OUT, PATHS, RECEIVERS, SENDERS, SH
+from tests.watching import watching
 
 pytestmark = pytest.mark.kernels  # no other test of C has tables
 

@@ -11,7 +11,6 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 import eqlayers as eq
-from eqlayers.core.backends.recording import watching
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import IndexRangeError
 from eqlayers.functional import TabledWeights
@@ -19,6 +18,7 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import edges as sorting
 from tests.core.backends.triton.test_forms import DEVICE
+from tests.watching import watching
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 
