@@ -24,6 +24,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # lets cuBLAS run i
 
 import pytest  # noqa: E402
 
+from tests.cpu_seconds import CpuSeconds  # noqa: E402
 from tests.each import seeded  # noqa: E402
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -38,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Marks of plugins that may be missing, which strict marks ask for."""
+    """Marks of plugins that may be missing, which strict marks ask for; and CPU seconds, which the last lines say."""
+    config.pluginmanager.register(CpuSeconds())
     for plugin, mark in (("timeout", "timeout(seconds)"), ("xdist", "xdist_group(name)")):
         if not config.pluginmanager.hasplugin(plugin):
             config.addinivalue_line("markers", f"{mark}: of a plugin that is not installed")
