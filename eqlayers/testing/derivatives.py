@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -18,18 +19,19 @@ _LINEAR = ((1, 1 / 2),)  # exact for cotangents, on which everything depends lin
 
 @dataclass(frozen=True)
 class Entry:
-    """The element of one derivative with the largest error."""
+    """The worst element of one derivative, or its value along one random direction."""
 
     order: int
     operand: str
-    element: tuple[int, ...]
+    element: tuple[int, ...] | None  # None: along a direction through all elements
     analytical: float
     numerical: float
     error: float
-    checked: int  # number of compared elements
+    checked: int  # elements compared, or elements of the direction
 
     def __str__(self) -> str:
-        where = f"order {self.order}, {self.operand}{list(self.element)}"
+        element = " along a random direction" if self.element is None else str(list(self.element))
+        where = f"order {self.order}, {self.operand}{element}"
         return (
             f"{where}: analytical {self.analytical:.9g}, numerical {self.numerical:.9g}, error {self.error:.2g} "
             f"({self.checked} elements)"
@@ -38,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class DerivativeReport:
-    """The largest error of every compared derivative; ``str`` gives a printable table."""
+    """The worst element or the direction of every derivative that was compared; ``str`` prints them."""
 
     entries: tuple[Entry, ...]
     tolerance: float
@@ -81,8 +83,10 @@ def check_derivatives(
         order: Highest order.
         tolerance: Largest error, relative to the largest entry of the derivative (at least 1).
         step: Finite-difference step.
-        max_elements: Largest number of compared elements of an operand, chosen at random.
-        seed: Seed of cotangents and chosen elements; global random state is not touched.
+        max_elements: Operands of at most this many elements are compared element by element. A larger operand is
+            compared along one random direction through all its elements; if that fails, this many elements are drawn
+            and compared, and the worst one is named.
+        seed: Seed of cotangents and draws; global random state is not touched.
         raise_exception: Raise on failure, else return the report.
 
     Returns:
@@ -151,7 +155,9 @@ def check_derivatives(
 
         for name, grad in zip(names, grads, strict=True):
             if grad.numel():
-                entries.append(_worst(k, name, grad.detach(), operands, value_at, step, max_elements, generator))
+                entries.append(
+                    _worst(k, name, grad.detach(), operands, value_at, step, max_elements, tolerance, generator)
+                )
     report = DerivativeReport(tuple(entries), tolerance)
     if raise_exception and not report.ok:
         raise GradientError(
@@ -177,25 +183,37 @@ def _worst(
     value_at: Callable[[dict[str, Tensor]], Tensor],
     step: float,
     max_elements: int,
+    tolerance: float,
     generator: torch.Generator,
 ) -> Entry:
-    """Compare elements of one gradient with central differences of ``value_at``; return the largest error."""
-    count = grad.numel()
-    chosen = torch.randperm(count, generator=generator, device="cpu")[:max_elements].tolist()
+    """The comparison of one gradient with finite differences, by elements or along one direction."""
+    count, operand = grad.numel(), operands[name]
     unit = max(1.0, float(grad.abs().max()))
-    worst: Entry | None = None
     stencil = _LINEAR if name.startswith("cotangent") else _STENCIL
-    for flat in chosen:
+
+    def entry(direction: Tensor, step: float, element: tuple[int, ...] | None, checked: int) -> Entry:
         numerical = 0.0
         for multiple, weight in stencil:
             for sign in (1, -1):
-                moved = operands[name].clone()
-                moved.view(-1)[flat] += sign * multiple * step
+                moved = operand + sign * multiple * step * direction
                 numerical += sign * weight / step * float(value_at({**operands, name: moved}))
-        analytical = float(grad.reshape(-1)[flat])
-        error = abs(analytical - numerical) / unit
-        if worst is None or not error <= worst.error:
-            element = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), grad.shape))
-            worst = Entry(order, name, element, analytical, numerical, error, len(chosen))
-    assert worst is not None
-    return worst
+        analytical = float((grad * direction).sum())
+        return Entry(order, name, element, analytical, numerical, abs(analytical - numerical) / unit, checked)
+
+    along = None
+    if count > max_elements:
+        # factors of 0.5 to 1: errors of several elements do not cancel; the step keeps the length of one element's step
+        draw = torch.rand(grad.shape, generator=generator, dtype=torch.float64, device="cpu").to(grad.device) - 0.5
+        along = entry(draw + 0.5 * draw.sign(), step / count**0.5, None, count)
+        if along.error <= tolerance:
+            return along
+    chosen = torch.randperm(count, generator=generator, device="cpu")[:max_elements].tolist()
+    entries = []
+    for flat in chosen:
+        direction = torch.zeros_like(grad)
+        direction.view(-1)[flat] = 1.0
+        element = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), grad.shape))
+        entries.append(entry(direction, step, element, len(chosen)))
+    # an error of NaN is the worst; the direction stands where no drawn element shows the fault
+    worst = max(entries, key=lambda e: float("inf") if isnan(e.error) else e.error)
+    return along if along is not None and worst.error <= tolerance else worst

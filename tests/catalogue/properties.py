@@ -87,7 +87,7 @@ def derivatives(case: Case) -> None:
     inputs = [arguments[name] for name in names] + [value.detach() for value in weights.values()]
     assert inputs, "nothing has a gradient"
     inputs = [value.clone().requires_grad_() for value in inputs]
-    check_derivatives(run, inputs, order=case.order, max_elements=3)
+    check_derivatives(run, inputs, order=case.order, max_elements=1)
 
 
 def permutation(case: Case) -> None:

@@ -111,12 +111,29 @@ def test_several_results_and_constants():
     assert check_derivatives(lambda x: x.sin(), [leaf(0, 3)], 2).ok
 
 
-def test_the_number_of_elements_and_the_seed():
-    x = leaf(50)
+def test_a_large_operand_is_compared_along_one_direction():
+    """Every element takes part, also with one wrong element in 50; that element is named if it is among those drawn."""
+    x, y = leaf(50), leaf(50)
     (entry,) = check_derivatives(lambda x: x.sin(), [x], 1, max_elements=7).entries
-    assert entry.checked == 7
+    assert (entry.element, entry.checked) == (None, 50)
     reports = [check_derivatives(lambda x: x.sin(), [x], 1, max_elements=7, seed=s).entries for s in (1, 1, 2)]
     assert reports[0] == reports[1] != reports[2]
+
+    calls = []
+
+    def wrong(x, y):
+        calls.append(True)
+        return _Scaled.apply(x, y, 1.001, 3, False)
+
+    for most, element in ((1, None), (49, (3,))):
+        report = check_derivatives(wrong, (x, y), 1, max_elements=most, raise_exception=False)
+        assert [(f.operand, f.element) for f in report.failures] == [("input 0", element)]
+    for element in range(50):
+        run = lambda x, y, element=element: _Scaled.apply(x, y, 2.0, element, False)  # noqa: E731
+        assert not check_derivatives(run, (x, y), 1, max_elements=1, raise_exception=False).ok
+    calls.clear()
+    check_derivatives(lambda x, y: wrong(x, y).detach() * 0 + x * y, (x, y), 1, max_elements=7)
+    assert len(calls) == 1 + 2 * 4, "one analytical value, and four values for the direction of each operand"
 
 
 def test_inputs_and_random_state_are_left_alone():
