@@ -16,7 +16,7 @@ from ...core.backends import check_backend
 from ...core.checks import check_choice, check_flag, check_floating, check_number
 from ...core.dtypes import ACCUMULATE, of_one_kind
 from ...core.errors import ShapeError
-from ...core.torch_internals import under_autocast
+from ...core.torch_internals import is_plain, under_autocast
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
 from ..base.columns import joined
@@ -151,7 +151,9 @@ def run_layer_norm(
     operands = [rows]
     if scalars:
         weights = None if weight is None else numbers_of(plan, weight, True)
-        operands.append(_standard(parts[0], scalars, weights, bias, eps))
+        given = parts[0], *(parts[:1] if weights is None else [weights]), *(parts[:1] if bias is None else [bias])
+        standard = _Standardized.apply if is_plain(given) else _standardized
+        operands.append(standard(parts[0], weights, bias, scalars, eps))
     if others:
         weights = None if weight is None else numbers_of(plan, weight, False)
         operands.insert(1, _factors(parts[-1], others, weights, eps))
@@ -159,16 +161,81 @@ def run_layer_norm(
     return (z if x.ndim == 2 else z.reshape(x.shape)).to(dtype)
 
 
-def _standard(scalars: Tensor, muls: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Torch's layer norm of each group."""
-    if len(muls) == 1:  # splitting takes as long as a norm of few rows
-        return torch.layer_norm(scalars, muls, weight, bias, eps).to(scalars.dtype)
-    weights, biases = ([None] * len(muls) if all_of is None else all_of.split(muls, -1) for all_of in (weight, bias))
-    parts = [
-        torch.layer_norm(part, [mul], w, b, eps).to(scalars.dtype)
-        for part, mul, w, b in zip(scalars.split(muls, -1), muls, weights, biases, strict=True)
-    ]
-    return torch.cat(parts, -1)
+def _by_group(muls: Sequence[int], *tensors: Tensor | None) -> list[tuple[Any, ...]]:
+    """For each group of ``muls`` the columns of all tensors."""
+    split = ([None] * len(muls) if t is None else t.split(list(muls), -1) for t in tensors)
+    return list(zip(*split, strict=True))
+
+
+def _standardized(
+    scalars: Tensor, weight: Tensor | None, bias: Tensor | None, muls: Sequence[int], eps: float
+) -> Tensor:
+    """Layer norm of each group of ``scalars [..., copies]``, in operations that have derivatives of every order."""
+    parts = []
+    for x, w, b in _by_group(muls, scalars, weight, bias):
+        z, _ = _centred(x, eps)
+        z = z if w is None else z * w
+        parts.append(z if b is None else z + b)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def _centred(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Rows with mean 0 and variance 1, and the factors of their deviations from the mean."""
+    deviation = x - x.mean(-1, keepdim=True)
+    factor = (deviation.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return deviation * factor, factor
+
+
+class _Standardized(torch.autograd.Function):
+    """Layer norm of each group of scalars by torch's kernel, for tensors ``[N, copies]`` in plain eager mode.
+
+    Torch's layer norm itself has wrong derivatives from the third order on: its second derivative takes mean and
+    variance for constants (pytorch issue 175754). The kernel therefore computes values and first derivatives alone.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, scalars: Tensor, weight: Tensor | None, bias: Tensor | None, muls: Sequence[int], eps: float
+    ) -> Tensor:
+        parts, statistics = [], []
+        given = scalars, weight, bias
+        for x, w, b in [given] if len(muls) == 1 else _by_group(muls, *given):
+            z, *of_group = torch.native_layer_norm(x, x.shape[-1:], w, b, eps)
+            parts.append(z)
+            statistics += of_group
+        ctx.save_for_backward(scalars, weight, bias, *statistics)
+        ctx.options = muls, eps
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        scalars, weight, bias, *statistics = ctx.saved_tensors
+        muls, eps = ctx.options
+        needed = list(ctx.needs_input_grad[:3])
+        if not torch.is_grad_enabled() and len(muls) == 1:
+            return *_GRADIENTS(gradients[0], scalars, muls, *statistics, weight, bias, needed), None, None
+        groups = _by_group(muls, gradients[0], scalars, weight, bias)
+        if torch.is_grad_enabled():  # a graph of these gradients is requested
+            found = [_gradients(g, x, w, eps) for g, x, w, _ in groups]
+        else:
+            pairs = zip(statistics[::2], statistics[1::2], strict=True)
+            found = [
+                _GRADIENTS(g, x, x.shape[-1:], mean, factor, w, b, needed)
+                for (g, x, w, b), (mean, factor) in zip(groups, pairs, strict=True)
+            ]
+        joined = [torch.cat(of_groups, -1) if need else None for need, *of_groups in zip(needed, *found, strict=True)]
+        return *joined, None, None
+
+
+_GRADIENTS = torch.ops.aten.native_layer_norm_backward.default
+
+
+def _gradients(g: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by the scalars ``[N, copies]`` of one group, their weights and biases, differentiable again."""
+    z, factor = _centred(x, eps)
+    by_z = g if weight is None else g * weight
+    by_x = factor * (by_z - by_z.mean(-1, keepdim=True) - z * (by_z * z).mean(-1, keepdim=True))
+    return by_x, (g * z).sum(0), g.sum(0)
 
 
 def run_rms_norm(

@@ -10,6 +10,7 @@ from torch import Tensor
 from eqlayers import to_ir_mul
 from eqlayers.errors import ConfigError, ShapeError
 from eqlayers.nn import LayerNorm, RMSNorm
+from eqlayers.testing import check_derivatives
 
 IRREPS = o3.Irreps("3x1o + 4x0e + 0x1e + 2x0o + 5x2e + 2x0e")
 EPS = torch.finfo(torch.float64).eps
@@ -80,6 +81,35 @@ def test_three_derivatives_at_zero_are_finite(name: str) -> None:
         (slope,) = torch.autograd.grad(total, x, create_graph=True)
         assert bool(torch.isfinite(slope).all())
         total = slope.sum() + slope.square().sum()
+
+
+@pytest.mark.parametrize("irreps", ["4x0e", "3x0e + 2x1o + 2x0e"])
+def test_derivatives_to_the_fourth_order(irreps: str) -> None:
+    """All elements take part: torch's own layer norm has wrong third derivatives, by autograd and in forward mode."""
+    layer = LayerNorm(irreps, eps=0.1).double()
+    names = [name for name, _ in layer.named_parameters()]
+    operands = [torch.randn(3, o3.Irreps(irreps).dim, dtype=torch.float64), torch.randn(layer.weight.shape).double()]
+    operands += [torch.randn(layer.bias.shape).double()]
+
+    def run(x: Tensor, *weights: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (x,))
+
+    check_derivatives(run, [t.requires_grad_() for t in operands], order=4, max_elements=1)
+    x, direction = operands[0].detach(), torch.randn(operands[0].shape, dtype=torch.float64)
+    weights = [t.detach() for t in operands[1:]]
+    length = torch.zeros((), dtype=torch.float64)
+
+    def along(t: Tensor) -> Tensor:
+        return run(x + t * direction, *weights).pow(3).sum()
+
+    once, reverse = torch.func.grad(along), torch.func.grad(torch.func.grad(torch.func.grad(along)))
+    thrice = torch.func.jacfwd(torch.func.jacfwd(once))
+    torch.testing.assert_close(thrice(length), reverse(length))
+    t = length.clone().requires_grad_()
+    derivative = along(t)
+    for _ in range(3):
+        (derivative,) = torch.autograd.grad(derivative, t, create_graph=True)
+    torch.testing.assert_close(derivative.detach(), reverse(length))
 
 
 def test_sizes_of_degrees() -> None:
