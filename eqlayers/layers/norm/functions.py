@@ -162,7 +162,7 @@ def run_layer_norm(
 
 
 def _by_group(muls: Sequence[int], *tensors: Tensor | None) -> list[tuple[Any, ...]]:
-    """For each group of ``muls`` the columns of all tensors."""
+    """The columns of all tensors for each group of ``muls``."""
     split = ([None] * len(muls) if t is None else t.split(list(muls), -1) for t in tensors)
     return list(zip(*split, strict=True))
 
