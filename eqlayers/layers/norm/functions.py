@@ -151,8 +151,8 @@ def run_layer_norm(
     operands = [rows]
     if scalars:
         weights = None if weight is None else numbers_of(plan, weight, True)
-        given = parts[0], *(parts[:1] if weights is None else [weights]), *(parts[:1] if bias is None else [bias])
-        standard = _Standardized.apply if is_plain(given) else _standardized
+        tensors = parts[0], *(parts[:1] if weights is None else [weights]), *(parts[:1] if bias is None else [bias])
+        standard = _Standardized.apply if is_plain(tensors) else _standardized
         operands.append(standard(parts[0], weights, bias, scalars, eps))
     if others:
         weights = None if weight is None else numbers_of(plan, weight, False)
@@ -198,8 +198,8 @@ class _Standardized(torch.autograd.Function):
         ctx: Any, scalars: Tensor, weight: Tensor | None, bias: Tensor | None, muls: Sequence[int], eps: float
     ) -> Tensor:
         parts, statistics = [], []
-        given = scalars, weight, bias
-        for x, w, b in [given] if len(muls) == 1 else _by_group(muls, *given):
+        tensors = scalars, weight, bias
+        for x, w, b in [tensors] if len(muls) == 1 else _by_group(muls, *tensors):
             z, *of_group = torch.native_layer_norm(x, x.shape[-1:], w, b, eps)
             parts.append(z)
             statistics += of_group
@@ -216,14 +216,14 @@ class _Standardized(torch.autograd.Function):
             return *_GRADIENTS(gradients[0], scalars, muls, *statistics, weight, bias, needed), None, None
         groups = _by_group(muls, gradients[0], scalars, weight, bias)
         if torch.is_grad_enabled():  # a graph of these gradients is requested
-            found = [_gradients(g, x, w, eps) for g, x, w, _ in groups]
+            by_groups = [_gradients(g, x, w, eps) for g, x, w, _ in groups]
         else:
             pairs = zip(statistics[::2], statistics[1::2], strict=True)
-            found = [
+            by_groups = [
                 _GRADIENTS(g, x, x.shape[-1:], mean, factor, w, b, needed)
                 for (g, x, w, b), (mean, factor) in zip(groups, pairs, strict=True)
             ]
-        joined = [torch.cat(of_groups, -1) if need else None for need, *of_groups in zip(needed, *found, strict=True)]
+        joined = [torch.cat(parts, -1) if need else None for need, *parts in zip(needed, *by_groups, strict=True)]
         return *joined, None, None
 
 
