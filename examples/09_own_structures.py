@@ -26,7 +26,7 @@ from eqlayers.data import StructureDataModule
 from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import MACE
-from eqlayers.train import EMA, PotentialModule, PotentialTestReport, checkpoint_path, quiet_lightning, trainer_options
+from eqlayers.train import EMA, PotentialModule, checkpoint_path, quiet_lightning, trainer_options
 
 RUN = Path("runs/example_09")
 STEPS = {"fit": 1500, "dynamics": 2000}
@@ -55,7 +55,7 @@ def main() -> None:
     data = StructureDataModule(source, cutoff=4.0)
     network = MACE(species, hidden="32x0e + 32x1o", lmax=2, radial_hidden=(32,), cutoff=4.0)
     module = PotentialModule(network, learning_rate=0.02)
-    options = trainer_options(RUN, report=PotentialTestReport)
+    options = trainer_options(RUN)
     options["callbacks"].append(EMA(decay=0.99))
     options |= {"inference_mode": False, "accelerator": "cpu", "gradient_clip_val": 10.0, "log_every_n_steps": 10}
     trainer = Trainer(max_steps=STEPS["fit"], check_val_every_n_epoch=None, val_check_interval=250, **options)

@@ -180,7 +180,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         (3, "x", [1.0], {"bulk": -1.0}, {"bulk": NAN}, {"bulk": "x"}),
     ),
     "PotentialModule, repulsion": (lambda v: potential_module(repulsion=v), ("zbl", 3, torch.nn.Linear)),
-    "PotentialTestReport, folder": (train.PotentialTestReport, (None, 3, "", ["x"])),
     "metric_name, target": (train.metric_name, (None, "U0", 3)),
     "metric_name, kind": (lambda v: train.metric_name(U0, v), (None, "max", [])),
     "EMA": (train.EMA, (None, "0.9", 1.0, -0.1, NAN, True, [0.9])),

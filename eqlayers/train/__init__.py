@@ -21,7 +21,6 @@ from .history import History, read_history
 from .module import PropertyModule, metric_name
 from .plots import learning_curve, parity_plot
 from .potential import PotentialModule
-from .potential_report import PotentialTestReport
 from .quiet import quiet_lightning
 from .report import PredictionTable, TestReport
 from .run import checkpoint_path, run_callbacks, run_loggers, trainer_options
@@ -34,7 +33,6 @@ __all__ = [
     "History",
     "LayerSummary",
     "PotentialModule",
-    "PotentialTestReport",
     "PredictionTable",
     "PropertyModule",
     "TestReport",

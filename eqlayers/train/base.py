@@ -24,6 +24,7 @@ from ..models import recomputed
 from ..models.classes import build_part
 from .agreement import check_checkpoint, check_unseen, data_facts, differences, identities
 from .checkpoints import FIX, Stopping, check_training, check_weights, follow_folder, read_checkpoint
+from .labels import LABELS, OF_LABELS, TESTED, Label
 from .schedule import Plan, plan_of, warmup_cosine
 
 STAGES = ("train", "val", "test")
@@ -112,7 +113,6 @@ def error_metrics() -> MetricCollection:
 class TrainedModule(LightningModule):
     """Base of trained modules: a network in ``model``, AdamW, and a schedule that rises and falls."""
 
-    test_values: nn.ModuleDict
     #: The logged value whose lowest is in `best.ckpt`, unless ``checkpoint.monitor`` names another.
     best_by = "val/mae"
     #: Number of the last optimizer step of the training.
@@ -134,6 +134,8 @@ class TrainedModule(LightningModule):
         self._trained = self.of_start = torch.empty(0, dtype=torch.int64)  # hashes: before this start, of start_from
         self.trained_share: dict[str, float] = {}  # by part: the fraction of its structures that were trained on
         self._done = (0, 0)  # steps in whole epochs, and these epochs, before this start
+        names = [*TESTED, *(f"{label}_{what}" for label in (*LABELS, "y") for what in OF_LABELS)]
+        self.test_values = nn.ModuleDict({name: Values() for name in names})
         check_module("model", model)
         check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
         check_flag("model.checkpointing", checkpointing)
@@ -151,8 +153,8 @@ class TrainedModule(LightningModule):
         """Name of the error that is shown for every epoch, without its stage, and its unit."""
         raise NotImplementedError
 
-    def unit(self) -> str:
-        """Unit of the predictions."""
+    def labels_of_test(self) -> dict[str, Label]:
+        """Labels whose errors a test reports, by their name in the data."""
         raise NotImplementedError
 
     def logged_names(self, data: Any) -> list[str]:
@@ -201,9 +203,12 @@ class TrainedModule(LightningModule):
         """Log a metric, whose value the trainer asks for at the end of an epoch."""
         self.log(name, metric, on_step=False, on_epoch=True, batch_size=batch.num_graphs, **more)
 
-    def keep(self, name: str, values: Tensor) -> None:
-        """Keep values of a test for the report."""
-        self.test_values[name].update(values)  # type: ignore[operator]
+    def keep(self, batch: Any, **values: Tensor) -> None:
+        """Keep values of a tested batch for the report, with the species, sizes, groups and rows of its structures."""
+        values |= {"z": batch.z, "idx": batch.idx, "group": getattr(batch, "group", torch.zeros_like(batch.idx))}
+        values["atoms"] = torch.bincount(batch.batch, minlength=batch.num_graphs)
+        for name, value in values.items():
+            self.test_values[name].update(value)  # type: ignore[operator]
 
     def on_test_epoch_start(self) -> None:
         """Forget the values of an earlier test."""

@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,28 +35,25 @@ from .fine_tuning import trained_on, with_network
 from .module import PropertyModule
 from .parser import Parser
 from .potential import PotentialModule
-from .potential_report import PotentialTestReport
 from .quiet import quiet_lightning
-from .report import TestReport
 from .resume import first_checkpoint, first_process, remove_if_empty, stopped, validations_without_improvement
 from .run import checkpoint_path, remove_halves, run_folder, trainer_options
 from .summary import LayerSummary
 
 
 class Task(NamedTuple):
-    """A task: the module, its data, the network that the help shows, the report, options of the trainer."""
+    """A task: the module, its data, the network that the help shows, options of the trainer."""
 
     module: type[TrainedModule]
     data: type[LightningDataModule]
     network: type[torch.nn.Module]
-    report: type[TestReport]
     trainer: dict[str, Any]
 
 
 TASKS = {
-    "property": Task(PropertyModule, MoleculeDataModule, MoleculeNetwork, TestReport, {}),
+    "property": Task(PropertyModule, MoleculeDataModule, MoleculeNetwork, {}),
     # forces are derivatives in validation, too, where inference mode would forbid them
-    "potential": Task(PotentialModule, StructureDataModule, NequIP, PotentialTestReport, {"inference_mode": False}),
+    "potential": Task(PotentialModule, StructureDataModule, NequIP, {"inference_mode": False}),
 }
 
 
@@ -249,10 +245,9 @@ class TrainingCLI(LightningCLI):
             "command": f"eqlayers {shlex.join(self.command.typed)}",
         }
         bar = self.configured.get("enable_progress_bar")
-        fitting = self.command.name == "fit"
-        report = partial(self.task.report, page=self.option("report"))
+        fitting, page = self.command.name == "fit", self.option("report")
         monitor = self.option("checkpoint.monitor")
-        options = trainer_options(self.folder, facts, bar, fitting, report, monitor) | self.task.trainer
+        options = trainer_options(self.folder, facts, bar, fitting, page, monitor) | self.task.trainer
         for callback in options["callbacks"]:
             if isinstance(callback, LayerSummary):
                 callback.whole = self.command.has("verbose")

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from numpy.typing import NDArray
 from rich.console import Console
 
 from ..core.checks import check_integer, check_number
@@ -25,20 +24,18 @@ from ..core.files.read_write import atomic_write, read_json
 from ..core.files.yaml_files import read_yaml
 from ..data import StructureDataModule
 from ..models import load_committee
-from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
+from ..models.committee import MARK, member_name, read_mark
 from ..models.saving import classes_of
 from ..pages import Table, number
 from . import cli
 from .base import is_dry_run
 from .configuration import Command
 from .history import write_json
-from .labels import LABELS, SHOWN
+from .labels import SHOWN
 from .potential import PotentialModule
-from .potential_report import PotentialTestReport
 from .resume import first_process, refuse_results, remove_if_empty, stopped
 from .run import checkpoint_path, results_of, run_folder, trainer_options
 
-Array = NDArray[np.float64]
 #: Commands that a committee has; the others are of one run.
 COMMANDS = ("fit", "validate", "test", "predict")
 FIX = "Train the members again, or leave the file out."
@@ -149,40 +146,13 @@ class CommitteeTestCLI(cli.TrainingCLI):
         facts = {"name": self.committee.folder.name, "committee": self.committee.number}
         facts["command"] = f"eqlayers {shlex.join(self.command.typed)}"
         bar = self.configured.get("enable_progress_bar")
-        folder, report = self.committee.folder, partial(CommitteeReport, page=self.option("report"))
-        return trainer_options(folder, facts, bar, False, report) | self.task.trainer
+        return trainer_options(self.committee.folder, facts, bar, False, self.option("report")) | self.task.trainer
 
     def test(self, model: Any, **options: Any) -> None:
         """Test the mean of the members; the checkpoint of the first is not needed for it."""
         assert isinstance(model, PotentialModule)
         model.judge(load_committee(self.committee.folder, classes=classes_of(model.potential)))
         self.trainer.test(model, datamodule=self.datamodule, verbose=False)
-
-
-class CommitteeReport(PotentialTestReport):
-    """The report of a test, and how deviations and errors go together."""
-
-    def more(self, module: PotentialModule, values: dict[str, Array]) -> dict[str, Any]:
-        """Mean deviations, their correlation with the errors, and how many times larger errors are."""
-        facts: dict[str, Any] = {}
-        for label in module.judged:
-            unit, factor = LABELS[label].unit, LABELS[label].factor
-            deviations, errors = values[DEVIATION.format(label)] * factor, values[f"{label}_error"] * factor
-            errors = np.linalg.norm(errors.reshape(len(errors), -1), axis=1)
-            if label == "energy":
-                deviations, errors = deviations / values["atoms"], errors / values["atoms"]
-            there = np.isfinite(deviations) & np.isfinite(errors)
-            if not there.any():
-                continue
-            name = "energy_per_atom" if label == "energy" else label
-            facts[f"test_{name}_deviation_{unit}"] = float(deviations[there].mean())
-            text = f"deviation of {name.replace('_', ' ')}: mean {number(deviations[there].mean())} {SHOWN[unit]}"
-            if fit := calibration(deviations[there], errors[there]):
-                correlation, larger = fit
-                facts[f"test_{name}_deviation_correlation"], facts[f"test_{name}_error_by_deviation"] = fit
-                text += f", correlation with the error {correlation:.2f}, errors are {larger:.1f} times as large"
-            print(text)
-        return facts
 
 
 def run(command: Command) -> None:

@@ -12,15 +12,14 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
-from torch_geometric.loader import DataLoader
+from torch.utils.data import Subset
 
 from ..atoms.elements import by_element, element, symbols_of
 from ..core.checks import check_flag, check_number, check_type
 from ..core.errors import ConfigError
 from ..data.statistics import regression
 from ..data.structures import StructureArrays
-from ..models import Committee, Potential, Structures, build_potential, describe_potential, read_potential
+from ..models import Potential, build_potential, describe_potential, read_potential
 from ..models.classes import check_part
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
@@ -28,6 +27,7 @@ from ..models.saving import classes_of, read_content
 from .agreement import SAME_WEIGHTS, differences
 from .base import TrainedModule
 from .configuration import Command, Source, nested
+from .predictions import energies_of
 from .run import checkpoint_path, run_folder
 
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
@@ -185,16 +185,3 @@ def _with_energies(structures: StructureArrays, rows: Sequence[int]) -> NDArray[
     counts = structures.take(np.array(rows, np.int64)[labelled]).counts(structures.species)
     rare = [labelled[np.flatnonzero(column)[:8]] for column in counts.T]
     return np.unique(np.concatenate([chosen, *rare]))
-
-
-@torch.no_grad()
-def energies_of(potential: Potential | Committee, part: Dataset[Any], size: int) -> NDArray[np.float64]:
-    """``[N]`` eV: predictions for the structures of a dataset, ``size`` at once."""
-    training, energies = potential.training, []
-    potential.eval()
-    for batch in DataLoader(part, size, generator=torch.Generator()):  # no number of the global state
-        known = Structures.of(batch.to(potential.device))
-        cell = None if known.cell is None else known.cell.to(potential.dtype)
-        energies.append(potential(known._replace(pos=known.pos.to(potential.dtype), cell=cell), ("energy",))["energy"])
-    potential.train(training)
-    return torch.cat(energies).cpu().numpy()

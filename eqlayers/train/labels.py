@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import torch
@@ -9,20 +10,27 @@ from torch import Tensor
 
 
 class Label(NamedTuple):
-    """Units of a label: of values, and of errors as people and names of metrics have it, with the factor to it."""
+    """Name of a label; units of values, and of errors in tables and in names of metrics, with the factor to it."""
 
+    name: str
     values: str
     errors: str
     unit: str
     factor: float
 
 
+#: What a test keeps of each structure, and of each label, of a committee deviations as well.
+TESTED = ("z", "atoms", "group", "idx", "energies")
+OF_LABELS = ("true", "error", "deviation")
 LABELS = {
-    "energy": Label("eV", "meV", "meV", 1e3),
-    "forces": Label("eV/A", "meV/A", "meV_A", 1e3),
-    "stress": Label("eV/A^3", "meV/A^3", "meV_A3", 1e3),
-    "dipole": Label("e A", "me A", "me_A", 1e3),
-    "polarizability": Label("A^3", "A^3", "A3", 1.0),
+    label.name: label
+    for label in (
+        Label("energy", "eV", "meV", "meV", 1e3),
+        Label("forces", "eV/A", "meV/A", "meV_A", 1e3),
+        Label("stress", "eV/A^3", "meV/A^3", "meV_A3", 1e3),
+        Label("dipole", "e A", "me A", "me_A", 1e3),
+        Label("polarizability", "A^3", "A^3", "A3", 1.0),
+    )
 }
 #: Unit in names of metrics -> as people have it.
 SHOWN = {label.unit: label.errors for label in LABELS.values()}
@@ -45,6 +53,11 @@ def _square(error: Tensor) -> Tensor:
 
 #: Losses of the rows of an error, in units of the scale.
 LOSSES = {"l1": _absolute, "huber": _huber, "mse": _square}
+
+
+def plain(text: str) -> str:
+    """A name or unit with letters, digits and underscores alone, as names of metrics have them."""
+    return re.sub("[^A-Za-z0-9]+", "_", text).strip("_")
 
 
 def unit_of(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -18,7 +17,8 @@ from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
 from ..models.classes import describe_part
 from .agreement import check_network
-from .base import STAGES, TrainedModule, Values, error_metrics
+from .base import STAGES, TrainedModule, error_metrics
+from .labels import Label, plain
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "l1": functional.l1_loss,
@@ -37,8 +37,7 @@ def metric_name(target: Target, kind: str = "mae") -> str:
     """
     check_target(target)
     check_choice("kind", kind, ("mae", "rmse"))
-    name, unit = (re.sub("[^A-Za-z0-9]+", "_", text).strip("_") for text in (target.name, target.report_unit))
-    return f"{name}_{kind}_{unit}"
+    return f"{plain(target.name)}_{kind}_{plain(target.report_unit)}"
 
 
 def target_of(module: LightningModule) -> Target:
@@ -113,16 +112,17 @@ class PropertyModule(TrainedModule):
         self.loss_scale: Tensor
         self.register_buffer("loss_scale", torch.ones((), dtype=torch.float64))
         self.errors = nn.ModuleDict({f"{stage}_errors": error_metrics() for stage in STAGES})
-        self.test_values = nn.ModuleDict({name: Values() for name in ("idx", "true", "predicted")})
 
     def main_error(self) -> tuple[str, str]:
         """The target's mean absolute error and its unit."""
         target = target_of(self)
         return metric_name(target), target.report_unit
 
-    def unit(self) -> str:
-        """The target's unit."""
-        return target_of(self).unit
+    def labels_of_test(self) -> dict[str, Label]:
+        """The target."""
+        target = target_of(self)
+        unit = plain(target.report_unit)
+        return {"y": Label(target.name, target.unit, target.report_unit, unit, target.report_factor)}
 
     def logged_names(self, data: Any) -> list[str]:
         """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
@@ -205,8 +205,7 @@ class PropertyModule(TrainedModule):
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the test part; the values are kept for the report."""
         prediction, y = self._step(batch, "test")
-        for name, values in (("idx", batch.idx), ("true", y), ("predicted", prediction)):
-            self.keep(name, values)
+        self.keep(batch, y_true=y, y_error=prediction - y)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Predictions of a batch with the names of its molecules, for the table of predictions."""

@@ -1,8 +1,8 @@
-"""Sections that the pages of all runs have: what was run, the network, the curves, distances in the data."""
+"""Sections of the page of a run: what was run, data, network, curves, predictions, largest errors, laws."""
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -10,94 +10,45 @@ from typing import Any
 
 import numpy as np
 import pandas
+import torch
+from ase import Atoms
 from ase.data import chemical_symbols
-from ase.symbols import Symbols
 from numpy.typing import NDArray
 from torch import nn
 
+from ..core.errors import EqlayersError
 from ..core.files.read_write import read_json
-from ..pages import Block, Code, Facts, Picture, Section, Table, number
+from ..models import Potential
+from ..pages import Block, Code, Facts, Picture, Section, Table, Text, number
+from ..testing import check_potential
 from .history import starts_in
-from .labels import SHOWN
-from .plots import histogram, learning_curve
+from .labels import SHOWN, Label
+from .plots import histogram, learning_curve, parity_plot
+from .predictions import Predictions, Row
 from .summary import HEADINGS, count_parameters, layer_cells, layer_rows, layers_in_words
 
 Array = NDArray[Any]
 SAMPLED = 100  # structures whose distances are counted
-PAIRS = 6  # kinds of pairs with a line of their own
+PAIRS = 6  # pairs of elements with a line of their own
+MOST_GROUPS = 20  # of structures in a table
+MOST_POINTS = 20_000  # of a parity plot
+WORST = 12  # structures in a table
+MOST_ATOMS = 64  # of the structures that laws are checked on
+SYMBOLS = np.asarray(chemical_symbols)
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds as people say them.
-
-    Example:
-        >>> duration(8.04), duration(376.2), duration(7260.0)
-        ('8.0 s', '6 min 16 s', '2 h 1 min')
-    """
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s"
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
-
-
-def formula(z: Any) -> str:
-    """Elements with their numbers, carbon and hydrogen first.
-
-    Example:
-        >>> formula([8, 1, 1, 6])
-        'CH2O'
-    """
-    return str(Symbols(np.asarray(z, dtype=int)).get_chemical_formula())
-
-
-def taken_parts(module: Any) -> dict[str, Any]:
-    """The structures or molecules of each part of a data module that has some."""
-    parts = {"training": module.train_set, "validation": module.val_set, "test": module.test_set}
-    return {name: part.data.take(np.asarray(part.rows)) for name, part in parts.items() if len(part)}
-
-
-def of_elements(z: Array) -> list[str]:
-    """The element of each atom."""
-    return np.asarray(chemical_symbols)[z].tolist()
-
-
-def what_was_run(folder: Path, metrics: Mapping[str, Any]) -> Section:
-    """Command, data, machine, versions and duration, and the whole configuration."""
-    shown = ("torch", "e3nn", "lightning", "triton")
-    versions = {name: metrics.get(f"{name}_version") for name in shown}
-    threads = f", {metrics['threads']} threads of torch" if metrics.get("threads", 1) != 1 else ""
-    training = None
-    if metrics["epochs"] is not None:
-        training = f"{duration(metrics['train_time_s'])}: {metrics['epochs']:,} epochs, {metrics['steps']:,} steps"
-    rows = {
-        "trained by": _trained_by(folder) if training is not None else None,
-        "tested by": f"{metrics.get('command') or 'Python'} ({datetime.now():%Y-%m-%d %H:%M})",
-        "network": f"{metrics['network']}, {metrics['num_parameters']:,} parameters",
-        "data": f"{metrics['dataset']}, split: {metrics['split']}",
-        "training": training,
-        "weights": metrics["checkpoint"],
-        "seed": metrics.get("seed"),
-        "processor": f"{metrics['processor']}{threads}",
-        "GPU": metrics["device"] if metrics["device"] != "cpu" else None,
-        "versions": f"eqlayers {metrics['eqlayers_version']}, Python {metrics['python_version']}, "
-        + ", ".join(f"{name} {release}" for name, release in versions.items() if release),
-        "commit": metrics["git_commit"],
-    }
-    blocks: list[Block] = [Facts({name: str(value) for name, value in rows.items() if value is not None})]
-    path = folder / "config.yaml"
-    if path.is_file() and training is not None:  # weights of another run may have been tested
-        blocks.append(Code("the whole configuration", path.read_text(encoding="utf-8")))
-    return Section("What was run", blocks)
-
-
-def _trained_by(folder: Path) -> str | None:
-    """The commands of each start of a run, with their dates; None if the run did not note them."""
-    path = folder / "summary.json"
-    starts = starts_in(read_json(path, "the summary of a run", "Train again.")) if path.is_file() else []
-    return "; then ".join(f"{one['command'] or 'Python'} ({one['date']})" for one in starts) or None
+def what_was_run(folder: Path, facts: Mapping[str, Any]) -> Section:
+    """Commands with their dates, facts of the run, and the whole configuration."""
+    rows, blocks, configuration = {}, [], folder / "config.yaml"
+    if facts["epochs"] is not None:  # otherwise weights of another run were tested
+        path = folder / "summary.json"
+        starts = starts_in(read_json(path, "the summary of a run", "Train again.")) if path.is_file() else []
+        rows["trained by"] = "; then ".join(f"{one['command'] or 'Python'} ({one['date']})" for one in starts) or None
+        if configuration.is_file():
+            blocks.append(Code("the whole configuration", configuration.read_text(encoding="utf-8")))
+    rows["tested by"] = f"{facts.get('command') or 'Python'} ({datetime.now():%Y-%m-%d %H:%M})"
+    rows |= {name.replace("_", " "): value for name, value in facts.items() if name not in ("name", "command")}
+    return Section("What was run", [Facts({n: str(value) for n, value in rows.items() if value is not None}), *blocks])
 
 
 def network(model: nn.Module, device: Any, facts: Mapping[str, str]) -> Section:
@@ -115,72 +66,243 @@ def network(model: nn.Module, device: Any, facts: Mapping[str, str]) -> Section:
     return Section("Network", blocks)
 
 
-def curves(folder: Path, main: Picture | None, history: Sequence[Mapping[str, float]]) -> Section:
-    """The curve of the main error, and the curves of the other errors that the logs have."""
-    if main is None:
-        return Section("Learning curves", [])
-    blocks: list[Block] = [main]
+def curves(folder: Path, history: Sequence[dict[str, float]], main: Row) -> list[Picture]:
+    """The curve of the main error, with its baselines and the test, and the other errors that the logs have."""
+    baselines = {name: errors.mae for _, name, errors in main.baselines}
+    first = learning_curve(history, main.name, main.label.errors, baselines, main.errors.mae)
+    pictures = [Picture(first, "The error that decides which weights are kept.")]
     logged = _logged(folder / "csv", {int(row["step"]) for row in history})
-    names = [name for name in logged if name.startswith("val/") and "_mae_" in name and "/energy_mae" not in name]
-    for name in names if len(names) > 1 else []:
+    for name in logged:
         what, _, unit = name.removeprefix("val/").partition("_mae_")
-        rows = _joined(logged.get(f"train/{what}_mae_{unit}", {}), logged[name])
+        if not (name.startswith("val/") and unit) or what in ("energy", main.key):
+            continue
+        columns = {f"train/{what}_mae_{unit}": "train_mae", name: "val_mae"}
+        rows = logged.reindex(columns=[*columns]).rename(columns=columns).dropna(how="all").reset_index()
         shown = what.replace("_", " ")
-        if rows and f" of {shown} (" not in main.figure.axes[0].get_ylabel():
-            figure = learning_curve(rows, shown, SHOWN.get(unit, unit), {})
-            blocks.append(Picture(figure, f"Error of {shown}."))
-    return Section("Learning curves", blocks)
+        figure = learning_curve(rows.to_dict("records"), shown, SHOWN.get(unit, unit), {})
+        pictures.append(Picture(figure, f"Error of {shown}."))
+    return pictures
 
 
-def _logged(folder: Path, steps: set[int]) -> dict[str, dict[int, float]]:
-    """Numbers by their name and step, at the ends of epochs; a later start of the run replaces what it did again."""
+def _logged(folder: Path, steps: set[int]) -> Any:
+    """Logged numbers by step, at the ends of epochs; a later start of the run replaces what it did again."""
     logged = pandas.DataFrame({"step": []})
     for path in sorted(folder.glob("version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1])):
         rows = pandas.read_csv(path).dropna(subset="step")
         rows = rows.assign(step=rows["step"].astype(int) + 1)
         rows = rows[rows["step"].isin(steps)]
         logged = pandas.concat([logged[logged["step"] < rows["step"].min()], rows]) if len(rows) else logged
-    values = logged.set_index("step").items()
-    return {str(name): column.dropna().to_dict() for name, column in values if column.notna().any()}
-
-
-def _joined(train: Mapping[int, float], val: Mapping[int, float]) -> list[dict[str, float]]:
-    """Rows as :func:`learning_curve` takes them."""
-    steps = sorted(train.keys() | val.keys())
-    return [{"step": s, "train_mae": train.get(s, math.nan), "val_mae": val.get(s, math.nan)} for s in steps]
+    return logged.groupby("step").last().dropna(axis="columns", how="all")
 
 
 def distances(dataset: Any, cutoff: float) -> Picture | None:
     """Distances of neighbours by pair of elements, in some structures."""
-    places = np.unique(np.linspace(0, len(dataset) - 1, min(SAMPLED, len(dataset))).astype(int))
-    lengths_of: list[Array] = []
-    kinds: list[Array] = []
-    for sample in (dataset[int(place)] for place in places):
-        src, dst = sample.edge_index
+    rows = np.unique(np.linspace(0, len(dataset) - 1, min(SAMPLED, len(dataset))).astype(int)).tolist()
+    tables = []
+    for sample in map(dataset.__getitem__, rows):
+        once = sample.edge_index[0] <= sample.edge_index[1]  # each pair is there twice
+        src, dst = edges = sample.edge_index[:, once]
         vectors = (sample.pos[dst] - sample.pos[src]).double()
         if "shifts" in sample:
-            vectors = vectors + sample.shifts.double() @ sample.cell[0].double()
-        once = (src <= dst).numpy()  # each pair is there twice
-        lengths_of.append(vectors.norm(dim=-1).numpy()[once])
-        kinds.append(np.sort(np.stack([sample.z[src].numpy(), sample.z[dst].numpy()], 1)[once], axis=1))
-    lengths, pairs = np.concatenate(lengths_of), np.concatenate(kinds)
-    if not len(lengths):
+            vectors = vectors + sample.shifts[once].double() @ sample.cell[0].double()
+        first, second = SYMBOLS[np.sort(sample.z[edges].numpy(), axis=0)]
+        pairs = np.char.add(np.char.add(first, "-"), second)
+        tables.append(pandas.DataFrame({"pair": pairs, "length": vectors.norm(dim=-1).numpy()}))
+    lengths = pandas.concat(tables).groupby("pair")["length"]
+    frequent = lengths.size().sort_values(ascending=False, kind="stable").index[:PAIRS]
+    series = {pair: lengths.get_group(pair).to_numpy() for pair in frequent}
+    if not series:
         return None
-    names = np.asarray(["-".join(of_elements(pair)) for pair in np.unique(pairs, axis=0)])
-    place = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-    order = np.argsort(-np.bincount(place))[:PAIRS]
-    series = {str(names[one]): lengths[place == one] for one in order}
-    figure = histogram(series, "distance (A)", "pairs", logarithmic=False)
-    least = min(series.items(), key=lambda item: item[1].min())
-    more = f", the {PAIRS} most frequent of {len(names)} kinds of pairs" if len(names) > PAIRS else ""
+    least = min(series, key=lambda pair: series[pair].min())
+    more = f", the {PAIRS} most frequent of {len(lengths)} pairs of elements" if len(lengths) > PAIRS else ""
     return Picture(
-        figure,
-        f"Distances of neighbours within {cutoff:g} A in {len(places)} training structures{more}. "
-        f"The shortest has {number(least[1].min())} A ({least[0]}).",
+        histogram(series, "distance (A)", "pairs", logarithmic=False),
+        f"Distances of neighbours within {cutoff:g} A in {len(rows)} training structures{more}. "
+        f"The shortest has {number(series[least].min())} A ({least}).",
     )
 
 
-def span(numbers: Array) -> str:
-    """One number, or the range of several."""
-    low, high = int(numbers.min()), int(numbers.max())
-    return str(low) if low == high else f"{low} to {high}"
+def data(module: Any, labels: Mapping[str, Label]) -> Section:
+    """The parts and groups of a data module, findings of the checks, and distributions."""
+    parts = {"training": module.train_set, "validation": module.val_set, "test": module.test_set}
+    taken = {name: part.data.take(np.asarray(part.rows)) for name, part in parts.items() if len(part)}
+    names = {name: label.name for name, label in labels.items()}
+    rows = [
+        (
+            name,
+            shares(part.z),
+            ", ".join(names.get(label, label) for label in getattr(part, "labels", names)),
+            f"{len(part):,}",
+            f"{len(part.z):,}",
+            " to ".join(map(str, sorted({part.n_atoms.min(), part.n_atoms.max()}))),
+            f"{int(part.pbc.any(1).sum()):,}" if hasattr(part, "pbc") else "0",
+        )
+        for name, part in taken.items()
+    ]
+    headings = ("part", "elements", "labels", "structures", "atoms", "atoms each", "periodic")
+    blocks: list[Block] = [Table(headings, rows, left=3)]
+    config_types = {name: getattr(part, "config_type", np.array([""])) for name, part in taken.items()}
+    groups = np.unique(np.concatenate(list(config_types.values()))).tolist()
+    if 1 < len(groups) <= MOST_GROUPS:
+        each = [(g or "none", *(str(int((names == g).sum())) for names in config_types.values())) for g in groups]
+        blocks.append(Table(("config_type", *taken), each, "Structures by config_type."))
+    findings = getattr(module, "findings", None)
+    blocks += [Text(sentence, warning=True) for sentence in findings or ()]
+    if findings == []:
+        blocks.append(Text("The checks of units, signs, copies and neighbours found nothing."))
+    if report := getattr(module, "report", None):
+        blocks.append(Text("\n".join(report)))
+    return Section("Data", [*blocks, *_distributions(module, taken, labels)])
+
+
+def shares(z: Array) -> str:
+    """The elements, with their share of the atoms."""
+    elements, counts = np.unique(z, return_counts=True)
+    return ", ".join(f"{SYMBOLS[k]} {100 * n / len(z):.3g}%" for k, n in zip(elements, counts, strict=True))
+
+
+def _distributions(module: Any, taken: Mapping[str, Any], labels: Mapping[str, Label]) -> list[Picture]:
+    """Histograms of energies or a property by part, of forces by element, and of distances by pair of elements."""
+    shifts, property_label = module.statistics.shifts, labels.get("y")
+    name, what, unit = ("energy per atom", "Energies per atom", "eV")
+    if property_label is not None:
+        name, what, unit = property_label.name, f"The {module.target.about}", property_label.values
+    series = {}
+    for part_name, part in taken.items():
+        rest = getattr(part, "y" if property_label else "energy") - part.counts(tuple(shifts)) @ [*shifts.values()]
+        rest = rest if property_label else rest / part.n_atoms
+        series[part_name] = rest[np.isfinite(rest)]
+    pictures = []
+    if any(map(len, series.values())):
+        spreads = [f"{part} {number(v.mean())} and {number(v.std())}" for part, v in series.items() if len(v)]
+        less = ", less the shifts of the atoms" if any(shifts.values()) else ""
+        about = f"{what}{less}; mean and standard deviation in {unit}: {', '.join(spreads)}."
+        about += " Where no training structure is, a network extrapolates."
+        pictures.append(Picture(histogram(series, f"{name} ({unit})", "structures"), about))
+    train = taken["training"]
+    sizes = np.linalg.norm(getattr(train, "forces", np.full((len(train.z), 3), np.nan)), axis=1)
+    forces = {SYMBOLS[z]: sizes[(train.z == z) & np.isfinite(sizes)] for z in train.species}
+    if any(map(len, forces.values())):
+        figure = histogram(forces, "length of the force (eV/A)", "atoms")
+        pictures.append(Picture(figure, "Forces in the training part, by element."))
+    near = distances(module.train_set, module.cutoff)
+    return pictures if near is None else [*pictures, near]
+
+
+# ---- what was tested ------------------------------------------------------------------------------------------------
+
+
+def predictions(tested: Predictions, rows: Sequence[Row]) -> dict[str, list[Picture]]:
+    """Predictions against labels, by the name of their file: by element, by size or by group of structures."""
+    pictures: dict[str, list[Picture]] = {}
+    for name, label in tested.labels.items():
+        per_atom, several, by = name == "forces", len(tested.groups) > 1, {}
+        if per_atom:
+            by["element"] = SYMBOLS[tested.z]
+        if name == "y":
+            heavy = np.add.reduceat((tested.z > 1).astype(int), tested.starts)
+            by["number of heavy atoms"] = np.array([f"{count} heavy atoms" for count in heavy])
+        if several or not by:
+            by["config_type" if several else ""] = tested.group_names(per_atom)
+        true, error = tested.values[f"{name}_true"], tested.values[f"{name}_error"]
+        columns, true, error = true[0].size, true.ravel(), error.ravel()
+        there = np.flatnonzero(np.isfinite(true))
+        there = there[:: len(there) // MOST_POINTS + 1]
+        if not len(there):  # the training part has labels that the test part lacks
+            continue
+        maes = [f": MAE {number(row.errors.mae)} {label.errors}" for row in rows if row.name == label.name]
+        x, y, caption = true[there], (true + error)[there], label.name + "".join(maes)
+        pictures["parity" if name == "y" else f"parity_{name}"] = [
+            Picture(
+                parity_plot(x, y, label.name, label.values, caption, names[there // columns].tolist()),
+                f"Predicted against true {label.name}{what and f', by {what}'}.",
+            )
+            for what, names in by.items()
+        ]
+    return pictures
+
+
+def largest_errors(tested: Predictions) -> Section:
+    """Structures with the largest errors of energies, of forces, or of a property."""
+    values, labels = {}, {}
+    for name, label in tested.labels.items():
+        error = tested.values[f"{name}_error"] * label.factor
+        if name == "energy":
+            values[f"energy, {label.errors}/atom"] = error / tested.atoms
+        elif name == "forces":
+            lengths = np.linalg.norm(error, axis=1)
+            values[f"largest force, {label.errors}"] = np.maximum.reduceat(lengths, tested.starts)
+        elif name == "y":
+            true = tested.values["y_true"]
+            labels = {f"true, {label.values}": true, f"predicted, {label.values}": true + error / label.factor}
+            values[f"error, {label.errors}"] = error
+    blocks: list[Block] = []
+    groups = {"config_type": tested.group_names(per_atom=False)} if len(tested.groups) > 1 else {}
+    for heading, errors in values.items():
+        order = np.argsort(-np.nan_to_num(np.abs(errors), nan=-1.0), kind="stable")[:WORST]
+        rows = [
+            (
+                str(int(tested.values["idx"][n])),
+                Atoms(tested.z[tested.starts[n] :][: tested.atoms[n]]).get_chemical_formula(),
+                *(names[n] for names in groups.values()),
+                *(f"{float(label[n]):.6g}" for label in labels.values()),
+                *(number(each[n]) for each in values.values()),
+            )
+            for n in order
+            if np.isfinite(errors[n])
+        ]
+        what = {"error": "the property", "largest force": "the worst force"}.get(heading.split(",")[0], "energy")
+        if rows:
+            headings = ("row in the file", "structure", *groups, *labels, *values)
+            blocks.append(Table(headings, rows, f"By the error of {what}.", left=2 + len(groups)))
+    return Section("Largest errors", blocks)
+
+
+def atomic_energies(tested: Predictions, potential: Potential) -> Section:
+    """The energy of each atom from the network, beyond the shift of its element."""
+    energies, series, rows = tested.values.get("energies", ()), {}, []
+    shifts = dict(zip(potential.species, potential.shifts.tolist(), strict=True))
+    for z in np.unique(tested.z).tolist() if len(energies) else ():
+        each = series[SYMBOLS[z]] = energies[tested.z == z] - shifts[z]
+        numbers = (each.mean(), each.std(), each.min(), each.max())
+        rows.append((SYMBOLS[z], f"{len(each):,}", f"{shifts[z]:.6g}", *(f"{x:.3f}" for x in numbers)))
+    if not rows:
+        return Section("Energies of atoms", [])
+    headings = ("element", "atoms", "shift", "mean", "deviation", "least", "greatest")
+    about = (
+        "Energies that the network gives the atoms of the test part, less the shift of the element. Only their sums "
+        "are trained, so compare atoms of one element with each other."
+    )
+    picture = Picture(histogram(series, "energy (eV)", "atoms", logarithmic=False), "Energies by element.")
+    return Section("Energies of atoms", [Text(about), Table(headings, rows, "In eV."), picture])
+
+
+def checks(potential: Potential, module: Any) -> Section:
+    """The result of `eqlayers check` on the smallest test structures, one with periods and one without.
+
+    The checks run on the CPU, as a GPU would first compile kernels in float64 for a minute.
+    """
+    title, part = "eqlayers check", module.test_set.data.take(np.asarray(module.test_set.rows))
+    order = np.argsort(part.n_atoms, kind="stable").tolist()
+    small = [row for row in order if 1 < part.n_atoms[row] <= MOST_ATOMS]
+    rows = [(row, part.atoms(row)) for row in {bool(part.pbc[row].any()): row for row in reversed(small)}.values()]
+    if not rows:
+        return Section(title, [Text(f"No test structure has from 2 to {MOST_ATOMS} atoms, so nothing was checked.")])
+    structures = [Atoms(part.z[n], part.pos[n], cell=part.cell[row], pbc=part.pbc[row]) for row, n in rows]
+    names = [f"{a.get_chemical_formula()} (row {part.idx[row]})" for a, (row, _) in zip(structures, rows, strict=True)]
+    about = (
+        f"Laws that every potential obeys, measured in float64 on the CPU, on {' and '.join(names)} of the test part"
+    )
+    try:
+        with torch.enable_grad():
+            report = check_potential(copy.deepcopy(potential).cpu(), structures)
+    except EqlayersError as error:
+        return Section(title, [Text(f"{about}: this failed. {error}", warning=True)])
+    failed, total = len(report.failures), len(report.rows)
+    verdict = f"{failed} of {total} are broken" if failed else f"all {total} hold"
+    laws = [
+        ("holds" if row.ok else "BROKEN", row.name, row.unit, f"{row.measured:.1e}", f"{row.bound:.1e}")
+        for row in report.rows
+    ]
+    headings = ("", "law", "unit", "deviation", "by rounding, at most")
+    return Section(title, [Text(f"{about}: {verdict}.", bool(failed)), Table(headings, laws, left=3)])

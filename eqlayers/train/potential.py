@@ -15,12 +15,11 @@ from ..core.checks import check_choice, check_items, check_number, check_type
 from ..core.errors import ConfigError
 from ..core.files.read_write import few
 from ..models import Committee, Potential, Structures, describe_potential
-from ..models.committee import DEVIATION
 from ..models.properties import OUTPUTS
 from .agreement import check_network
-from .base import STAGES, Values, error_metrics
+from .base import STAGES, error_metrics
 from .fine_tuning import FineTuned
-from .labels import ERRORS, LABELS, LOSSES, SHOWN, unit_of
+from .labels import ERRORS, LABELS, LOSSES, SHOWN, Label, unit_of
 
 
 class PotentialModule(FineTuned):
@@ -115,10 +114,6 @@ class PotentialModule(FineTuned):
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.use(Potential(model, list(species), repulsion=repulsion))
         self.errors = nn.ModuleDict({f"{stage}_{name}": error_metrics() for stage in STAGES for name in ERRORS})
-        self.test_values = nn.ModuleDict(
-            {f"{label}_{kind}": Values() for label in LABELS for kind in ("true", "error")}
-        )
-        self.test_values.update({name: Values() for name in ("z", "atoms", "group", "idx", "energies")})
         self._val_sums: dict[str, Tensor] = {}  # by label: the sum of losses on the validation part, and their number
         self._group_weights: dict[str, Tensor] = {}  # by stage: the weight of each group of its part
         self._logged: set[tuple[str, str]] = set()  # metrics that the trainer has in this epoch, by stage and name
@@ -134,7 +129,6 @@ class PotentialModule(FineTuned):
     def judge(self, committee: Committee) -> None:
         """Test a committee in place of the potential, with its deviations; its members are not trained."""
         self.potential = committee  # type: ignore[assignment]
-        self.test_values.update({DEVIATION.format(label): Values() for label in LABELS})
 
     def main_error(self) -> tuple[str, str]:
         """The error of the forces, or of the next label that the validation part has, and its unit."""
@@ -142,9 +136,9 @@ class PotentialModule(FineTuned):
         name = next((one for one in ERRORS if one.removesuffix("_per_atom") in labels), "forces")
         return (f"{name}_mae_{unit_of(name)}", SHOWN[unit_of(name)])
 
-    def unit(self) -> str:
-        """eV, of energies."""
-        return "eV"
+    def labels_of_test(self) -> dict[str, Label]:
+        """The labels that the data have, without those that replayed structures alone have."""
+        return {name: LABELS[name] for name in self.judged}
 
     def logged_names(self, data: Any) -> list[str]:
         """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
@@ -329,21 +323,15 @@ class PotentialModule(FineTuned):
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the test part; the values are kept for the report."""
-        predictions = self(batch, ("energies",) if "energy" in self.potential.properties else ())
+        predictions, kept = self(batch, ("energies",) if "energy" in self.potential.properties else ()), {}
         for name, value, label, _ in self._rows(batch, predictions):
             there = torch.isfinite(label).all(-1)
             self._log_errors("test", name, value.detach()[there], label[there], batch)
-            self.keep(f"{name}_true", label[:, 0] if name == "energy" else label)
-            error = value.detach().double() - label.double()
-            self.keep(f"{name}_error", error[:, 0] if name == "energy" else error)
+            rows = [label, value.detach().double() - label.double()]
+            kept[f"{name}_true"], kept[f"{name}_error"] = (r[:, 0] if name == "energy" else r for r in rows)
         for name in self.test_values.keys() & predictions.keys():  # energies of atoms, and deviations
-            self.keep(name, predictions[name].detach())
-        self.keep("z", batch.z)
-        self.keep("group", batch.group)
-        self.keep("idx", batch.idx)
-        if "energies" not in predictions:
-            self.keep("energies", batch.z[:0])
-        self.keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))
+            kept[name] = predictions[name].detach()
+        self.keep(batch, **kept)
 
     def on_train_epoch_start(self) -> None:
         """Hand the metrics to the trainer anew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def run_callbacks(
     folder: str | Path,
     facts: dict[str, Any] | None = None,
     progress: bool | None = None,
-    report: Callable[..., TestReport] = TestReport,
+    page: bool = True,
     monitor: str | None = None,
 ) -> list[Callback]:
     """Summary of the layers, progress, history, checkpoints, report, predictions, and kernels compiled ahead.
@@ -85,7 +85,7 @@ def run_callbacks(
         folder: The run's folder.
         facts: Recorded in `metrics.json`, e.g. ``{"seed": 2026}``.
         progress: Whether to show a progress bar; by default on a terminal, and a line an epoch elsewhere.
-        report: What makes the report of a test.
+        page: Whether a test writes `report.html`.
         monitor: The value by which `best.ckpt` is chosen; see :func:`best_and_last`.
 
     Returns:
@@ -96,7 +96,7 @@ def run_callbacks(
         ['LayerSummary', 'History', 'Best']
     """
     bar = sys.stdout.isatty() if progress is None else check_flag("progress", progress)
-    tested = report(folder, facts)  # which checks the facts
+    tested = TestReport(folder, facts, page)  # which checks the facts
     history = History(folder, verbose=not bar, command=tested.facts.get("command"))
     callbacks: list[Callback] = [LayerSummary(), history]
     if bar:
@@ -121,7 +121,7 @@ def trainer_options(
     facts: dict[str, Any] | None = None,
     progress: bool | None = None,
     training: bool = True,
-    report: Callable[..., TestReport] = TestReport,
+    page: bool = True,
     monitor: str | None = None,
 ) -> dict[str, Any]:
     """Arguments of :class:`lightning.pytorch.Trainer` that make a run complete.
@@ -131,7 +131,7 @@ def trainer_options(
         facts: As in :func:`run_callbacks`.
         progress: As in :func:`run_callbacks`.
         training: False for a run that only validates, tests or predicts; it writes no training logs.
-        report, monitor: As in :func:`run_callbacks`.
+        page, monitor: As in :func:`run_callbacks`.
 
     Returns:
         Keyword arguments; add more callbacks to ``callbacks``.
@@ -140,7 +140,7 @@ def trainer_options(
         >>> sorted(trainer_options("runs/x", progress=False, training=False))[:4]
         ['callbacks', 'default_root_dir', 'enable_model_summary', 'enable_progress_bar']
     """
-    callbacks, training = run_callbacks(folder, facts, progress, report, monitor), check_flag("training", training)
+    callbacks, training = run_callbacks(folder, facts, progress, page, monitor), check_flag("training", training)
     return {
         "default_root_dir": str(folder),
         "callbacks": [*callbacks, LearningRateMonitor("step")] if training else callbacks,

@@ -64,7 +64,7 @@ def test_a_fit_of_a_file_its_test_and_predictions(capsys: pytest.CaptureFixture[
     assert metrics["unit"] == "eV"
     assert metrics["test_gap_mae_eV"] > 0
     assert metrics["num_test"] == 2
-    assert "MAE (eV)" in Path("runs/my_gap/report.html").read_text()
+    assert "Mean absolute errors on 2 test structures: gap " in Path("runs/my_gap/report.html").read_text()
     assert main(["test", *typed]) == 0
     assert json.loads(Path("runs/my_gap/metrics.json").read_text())["test_gap_mae_eV"] == metrics["test_gap_mae_eV"]
     assert main(["predict", *typed]) == 0

@@ -1,4 +1,4 @@
-"""The report of a test: predictions in a file, the worst molecules, and errors beside simpler predictors."""
+"""The table of predictions of a run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from eqlayers.data import TARGETS
-from eqlayers.train import PredictionTable, TestReport
+from eqlayers.train import PredictionTable
 from eqlayers.train.base import TrainedModule
-from eqlayers.train.report import Errors, largest_errors
-from tests.each import each
+from eqlayers.train.labels import Label
 
 
 class Module(TrainedModule):
@@ -21,8 +17,8 @@ class Module(TrainedModule):
     def __init__(self) -> None:
         pass
 
-    def unit(self) -> str:
-        return "eV"
+    def labels_of_test(self) -> dict[str, Label]:
+        return {"y": Label("gap", "eV", "meV", "meV", 1e3)}
 
 
 def written(folder: Path, batches: list[dict[str, Any]], rank: int = 0, processes: int = 1) -> str:
@@ -42,26 +38,3 @@ def test_predictions_have_the_columns_that_all_batches_have(tmp_path: Path) -> N
     assert written(tmp_path, batches) == expected
     alone = written(tmp_path / "other", [{"predicted": [1.0]}], 1, 2)
     assert alone == "predictions-1.csv\npredicted,unit\n1.0,eV\n", "each process writes its own"
-
-
-def test_molecules_with_the_largest_errors_come_first() -> None:
-    """By their numbers in the source, of which the molecules are in another order."""
-
-    class Molecules:
-        idx, z = np.array([30, 10, 20]), [[6, 1, 1, 1, 1], [8, 1, 1], [7, 1, 1, 1]]
-
-        def take(self, rows: np.ndarray) -> SimpleNamespace:
-            return SimpleNamespace(z=np.array(self.z[rows[0]]))
-
-    values = {"idx": np.array([10.0, 20, 30]), "true": np.array([1.0, 2, 3]), "predicted": np.array([1.1, 1.5, 3.2])}
-    (table,) = largest_errors(SimpleNamespace(data=Molecules(), rows=[0, 1, 2]), values, TARGETS["U0"]).blocks
-    assert [row[:2] for row in table.rows] == [("20", "H3N"), ("30", "CH4"), ("10", "H2O")]
-    assert [row[-1] for row in table.rows] == ["-500", "200", "100"], "meV, with their signs"
-
-
-@each("best", [2.0, 0.0])
-def test_other_predictors_are_as_many_times_worse(best: float) -> None:
-    rows = {"Net": Errors(best, 3.0), "mean of the training part": Errors(5.0, 6.0)}
-    table = TestReport("x")._table(TARGETS["U0"], rows, 9)
-    assert [row[-1] for row in table.rows] == ["1", "2.50" if best else "-"]
-    assert table.headings[1:3] == ("MAE (meV)", "RMSE (meV)")

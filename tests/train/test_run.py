@@ -59,7 +59,10 @@ def test_metrics(tested: tuple[Path, Any, Any], capsys: pytest.CaptureFixture[st
     assert {key: type(metrics.get(key)) for key in KEYS} == KEYS
     assert all(not isinstance(value, (dict, list)) for value in metrics.values()), "keys must be flat"
     assert metrics["test_U0_mae_meV"] == pytest.approx(float(trainer.callback_metrics["test/U0_mae_meV"]), rel=1e-11)
-    assert metrics["baseline_composition_mae_meV"] == data.baselines("test")["composition"] * 1000
+    baselines = data.baselines("test")
+    for key in ("mean", "composition"):
+        assert metrics[f"baseline_{key}_mae_meV"] == pytest.approx(baselines[key] * 1000, rel=1e-9)
+        assert metrics[f"baseline_{key}_rmse_meV"] == pytest.approx(baselines[f"{key}_rmse"] * 1000, rel=1e-9)
     assert (metrics["steps"], metrics["epochs"], metrics["num_train"], metrics["seed"]) == (9, 3, 96, 7)
     ratio = metrics["test_U0_mae_meV"] / metrics["baseline_composition_mae_meV"]
     assert metrics["mae_ratio_to_composition"] == pytest.approx(ratio, rel=1e-14)
@@ -83,7 +86,7 @@ def test_a_page_about_molecules(tested: tuple[Path, Any, Any]) -> None:
     titles = ["What was run", "Data", "Network", "Learning curves", "Errors", "Predictions", "Largest errors"]
     assert re.findall("<h2>(.*)</h2>", text) == titles
     values = json.loads((folder / "metrics.json").read_text())
-    assert f"MAE {number(values['test_U0_mae_meV'])} meV" in text
+    assert f"errors on 278 test structures: U0 {number(values['test_U0_mae_meV'])} meV" in text
     assert "composition regression" in text
     assert "heavy atoms" in text
     assert "http" not in text
