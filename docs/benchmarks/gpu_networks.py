@@ -59,7 +59,7 @@ def measured(call: Call) -> tuple[float, float]:
 
 def calls(subject: Subject) -> Iterator[tuple[str, Call]]:
     """Each way to compute energies and forces."""
-    structures = subject.place.structures(torch.float32, "cuda")
+    structures = subject.sample.structures(torch.float32, "cuda")
     for name, network in peers(subject):
         Entrant("", PEER, network, subject.evaluate).prepare(False)
         yield name, partial(subject.evaluate, network, False)
@@ -80,7 +80,7 @@ def steps(subject: Subject) -> Iterator[tuple[str, Call]]:
         yield name, prepared(Entrant("", PEER, network, subject.evaluate))
     assert subject.native is not None
     potential = subject.native(subject.make(torch.float32)).to("cuda")
-    evaluate = evaluate_potential(subject.place)
+    evaluate = evaluate_potential(subject.sample)
     yield "eqlayers", prepared(Entrant("", PEER, potential, evaluate, True))
     tables = OWN[LIVE].make(subject, TABLES, torch.float32).to("cuda")
     yield "eqlayers, live tables", prepared(Entrant("", PEER, tables, evaluate, True))
@@ -118,7 +118,7 @@ def main() -> None:
         for network in options.networks.split(","):
             for atoms in map(int, options.sizes.split(",")):
                 subject = subject_of(network, OPTIONS[network], atoms, scale=SCALE)
-                edges = subject.place.num_edges
+                edges = subject.sample.num_edges
                 for name, call in MODES[mode](subject):
                     ms, peak = measured(call)
                     row = {"mode": mode, "network": network, "atoms": atoms, "edges": edges, "row": name}

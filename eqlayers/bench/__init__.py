@@ -1,4 +1,4 @@
-"""`eqlayers bench`: problems as data, checked against float64 e3nn, timed beside peers, reported with their goals.
+"""The command `eqlayers bench`: check layers against float64 references, time them beside peers, report goals.
 
 Needs the extra `bench` (`pip install "eqlayers[bench]"`); `step` and `networks ours` also need `train`, for its
 molecules.

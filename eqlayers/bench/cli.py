@@ -1,4 +1,4 @@
-"""`eqlayers bench run|report|first-gpu|layers|step|overhead|networks|accelerate`."""
+"""The commands `eqlayers bench run|report|first-gpu|layers|step|overhead|networks|accelerate`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .results import Record, Say, Table, load, nothing, save, save_csv
 from .run import run_suite
 from .step import LoadBatch, run_step
 
-FILE_WIDTH = 180  # of output that is not a terminal
+FILE_WIDTH = 180  # columns of output to a file
 EPILOG = """\
 examples:
   eqlayers bench run smoke                                              (seconds: does everything work?)
@@ -55,7 +55,7 @@ def _has_rich() -> bool:
 
 @contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Say]:
-    """A progress bar on standard error, or one line for each step: a function to be called before every step."""
+    """Context manager: a function ``say(text)`` that shows each step as a progress bar or a line on standard error."""
     if not (_has_rich() and sys.stderr.isatty()):
         yield lambda text: print(f"{title}: {text}", file=sys.stderr, flush=True)
         return
@@ -77,7 +77,7 @@ def progress(title: str, total: int | None = None) -> Iterator[Say]:
 
 
 def show(tables: list[Table], last: str) -> None:
-    """Print tables, and a sentence after them unless it is empty; as Markdown without the package rich."""
+    """Print tables and a final sentence, by the package rich or as Markdown."""
     if not _has_rich():
         print("\n".join([*(table.markdown() + "\n" for table in tables), *([last] if last else [])]))
         return
@@ -96,7 +96,7 @@ def show(tables: list[Table], last: str) -> None:
 
 
 def count(text: str) -> int:
-    """A number of an option; its errors are argparse's."""
+    """Parse a positive integer of an option for argparse."""
     value = int(text)
     if value < 1:
         raise ValueError
@@ -111,7 +111,7 @@ def _counts(text: str) -> list[int]:
     return [count(part) for part in _names(text)]
 
 
-count.__name__ = "positive integer"  # argparse puts it into its message
+count.__name__ = "positive integer"  # used in messages of argparse
 _counts.__name__ = "list of positive integers, with commas"
 KNOWN: dict[str, dict[str, Any]] = {
     "--peers": {"help": "names with commas instead of the configuration's; '' for none", "type": _names},
@@ -127,12 +127,12 @@ KNOWN: dict[str, dict[str, Any]] = {
 
 
 def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add some of the options that several commands have."""
+    """Add common options by name."""
     for name in names:
         parser.add_argument(f"--{name}", **KNOWN[f"--{name}"])
 
 
-#: Commands that measure: their functions have options for keywords.
+#: Command -> function that measures, with options as keyword arguments.
 MEASURE: dict[str, Callable[..., Record]] = {
     "run": run_suite,
     "layers": run_suite,
@@ -201,12 +201,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def arguments_of(args: argparse.Namespace, *without: str) -> dict[str, Any]:
-    """Options of a command as arguments of its function."""
+    """Options of a command as keyword arguments of its function."""
     return {{"threads": "num_threads"}.get(key, key): v for key, v in vars(args).items() if key not in without}
 
 
 def _measured(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
-    """The result of a command that measures; what a run that is cut off leaves is in the file of ``--json``."""
+    """Run a command that measures; partial results are saved to the file of ``--json`` meanwhile."""
     name = args.command
     options = arguments_of(args, "command", "json", "csv")
     first = [options.pop(key) for key in ("suite", "network", "config") if key in options]
@@ -226,7 +226,7 @@ def _measured(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
 
 
 def _report(file: str, out: str | None) -> None:
-    """Show a stored result, and write its report."""
+    """Print a stored result, and write a report to the folder ``out`` if given."""
     result = load(file)
     try:
         show(tables(result), count_goals(result))
@@ -243,14 +243,14 @@ def _report(file: str, out: str | None) -> None:
 
 
 def check_outputs(*paths: str | None) -> None:
-    """Refuse files that cannot be written, before minutes of measurements that they should hold."""
+    """Raise before measurements if the files of --json or --csv cannot be written."""
     outputs = [check_output(p, name) for p, name in zip(paths, ("--json", "--csv"), strict=True) if p is not None]
     if len({path.resolve() for path in outputs}) < len(outputs):
         raise ConfigError(f"--json and --csv must be two files, got {str(outputs[0])!r} for both. Name another.")
 
 
 def write_outputs(result: Record, json: str | None, csv: str | None) -> None:
-    """Write a result to the files that were named."""
+    """Write a result to the files of --json and --csv."""
     for path, write in ((json, save), (csv, save_csv)):
         if path is not None:
             write(result, path)
@@ -261,10 +261,10 @@ def run(args: Sequence[str], load_batch: LoadBatch) -> None:
 
     Args:
         args: Subcommand and options.
-        load_batch: Gives molecules for `step`; see :mod:`eqlayers.bench.step`.
+        load_batch: Function that loads molecules for `step`; see :mod:`eqlayers.bench.step`.
 
     Raises:
-        EqlayersError: The input cannot be used; the message says what to change.
+        EqlayersError: An option or configuration is invalid.
     """
     parsed = parser().parse_args(args)
     if parsed.command == "report":

@@ -1,4 +1,4 @@
-"""Reading YAML by a list of known fields: an unknown key or a wrong value is an error that names the fix."""
+"""Read configurations of benchmarks: YAML checked against tables of field names and types."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ Named = TypeVar("Named")
 
 
 class Known(NamedTuple):
-    """A kind of text, texts or mapping whose names must be in a list."""
+    """Type of a field whose texts or keys must be among ``names``."""
 
-    kind: str  # a key of KINDS
-    what: str  # one of the names, for messages
+    type: str  # a key of TYPES
+    what: str  # noun for one of the names, for messages
     names: Iterable[str]
 
 
-#: The kind of a field: a key of KINDS, or one with the names that it takes.
+#: Type of a field: a key of TYPES, or a type with allowed names.
 Field = str | Known
 
 
 def _is(types: Any, value: Any) -> bool:
-    """Whether it is a number above 0; YAML's true is none."""
+    """Whether a value is a number of some types above 0, and no bool."""
     return isinstance(value, types) and not isinstance(value, bool) and value > 0
 
 
-def _all(holder: type, kind: str, value: Any) -> bool:
+def _all(holder: type, item: str, value: Any) -> bool:
     values = value.values() if isinstance(value, dict) else value
-    return isinstance(value, holder) and all(KINDS[kind][1](one) for one in values)
+    return isinstance(value, holder) and all(TYPES[item][1](entry) for entry in values)
 
 
-#: kind -> words for what is expected, and the test of a value
-KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+#: Name of a type -> description, and test of a value.
+TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "text": ("text", lambda value: isinstance(value, str)),
     "count": ("a positive integer", partial(_is, int)),
     "number": ("a positive number", partial(_is, (int, float))),
@@ -56,7 +56,7 @@ DEVICE = Known("text", "device", DEVICES)
 
 
 def check_known(what: str, names: Iterable[Any], known: Iterable[str], where: str) -> None:
-    """Raise unless every name is in the list.
+    """Raise unless all ``names`` are in ``known``.
 
     Example:
         >>> try:
@@ -74,8 +74,8 @@ def check_known(what: str, names: Iterable[Any], known: Iterable[str], where: st
 
 
 def matching(items: Sequence[Named], pattern: str | None, where: str) -> tuple[Named, ...]:
-    """The items whose ``name`` matches ``--only``; all of them without a pattern."""
-    names = [str(getattr(item, "name")) for item in items]  # noqa: B009 a protocol would say no more
+    """Items whose ``name`` matches the pattern of ``--only``; all items for None."""
+    names = [str(getattr(item, "name")) for item in items]  # noqa: B009 attribute of a TypeVar
     if pattern is None:
         return tuple(items)
     check_type("--only", pattern, str, "a pattern of names", "Pass a text such as 'fused/*'.")
@@ -88,13 +88,13 @@ def matching(items: Sequence[Named], pattern: str | None, where: str) -> tuple[N
 def read_fields(
     where: str, entries: Any, required: Mapping[str, Field], optional: Mapping[str, tuple[Field, Any]] | None = None
 ) -> dict[str, Any]:
-    """The fields of one mapping, checked, with defaults filled in.
+    """Check the fields of a mapping, and fill in defaults.
 
     Args:
-        where: File and place, for messages.
-        entries: The mapping, as YAML read it.
-        required: Field to kind.
-        optional: Field to kind and default.
+        where: File and section, for messages.
+        entries: The parsed mapping.
+        required: Field -> type.
+        optional: Field -> type and default.
 
     Example:
         >>> read_fields("graphs.yaml", {"nodes": 3}, {"nodes": "count"}, {"how": ("text", "uniform")})
@@ -104,26 +104,25 @@ def read_fields(
         got_type = "nothing" if entries is None else f"a {type(entries).__name__}"
         raise ConfigError(f"{where} must be a mapping, got {got_type}. Write one `key: value` a line.")
     defaults = {name: default for name, (_, default) in (optional or {}).items()}
-    kinds = {**required, **{name: kind for name, (kind, _) in (optional or {}).items()}}
-    if entries and not entries.keys() & kinds.keys():  # its keys may be anything, and are not repeated
-        raise ConfigError(f"{where} must have keys among {', '.join(kinds)}, got none of them. Name another file.")
-    check_known("key", entries, kinds, where)
+    types = {**required, **{name: type_ for name, (type_, _) in (optional or {}).items()}}
+    if entries and not entries.keys() & types.keys():  # another file, whose keys are not listed
+        raise ConfigError(f"{where} must have keys among {', '.join(types)}, got none of them. Name another file.")
+    check_known("key", entries, types, where)
     missing = [name for name in required if name not in entries]
     if missing:
         raise ConfigError(f"{where}: expected the key {missing[0]!r}, got {', '.join(entries) or 'none'}. Add it.")
     for name, value in entries.items():
-        kind = kinds[name]
-        plain = kind.kind if isinstance(kind, Known) else kind
-        words, fits = KINDS[plain]
+        expected = types[name]
+        words, fits = TYPES[expected.type if isinstance(expected, Known) else expected]
         if not fits(value):
             raise ConfigError(f"{where}: {name} must be {words}, got {value!r}. Change it.")
-        if isinstance(kind, Known):
-            check_known(kind.what, [value] if kind.kind == "text" else value, kind.names, where)
-    return {name: entries.get(name, defaults.get(name)) for name in kinds}
+        if isinstance(expected, Known):
+            check_known(expected.what, [value] if expected.type == "text" else value, expected.names, where)
+    return {name: entries.get(name, defaults.get(name)) for name in types}
 
 
 def read_config(path: Path) -> Any:
-    """The content of a configuration of the benchmarks."""
+    """Read the YAML file of a benchmark configuration."""
     path = Path(check_path("a configuration", path, "the path of a file"))
     names = sorted(p.name for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
     near = few(sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, path.name).ratio()))
@@ -139,22 +138,22 @@ def read_config(path: Path) -> Any:
 def read_settings(
     name: str, required: Mapping[str, Field], optional: Mapping[str, tuple[Field, Any]] | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """The path and the fields of a configuration, by its path or its name in `configs/bench`."""
+    """Path and checked fields of a configuration, given by path or by name in `configs/bench`."""
     path = find_config(name)
     return path, read_fields(str(path), read_config(path), required, optional)
 
 
 def read_goals(where: str, goals: Mapping[str, Any], directions: Iterable[str]) -> dict[str, dict[str, float]]:
-    """Quantity to direction to value."""
+    """Check goals: quantity -> direction -> value."""
     limits: dict[str, tuple[Field, Any]] = dict.fromkeys(directions, ("number", None))
-    read = {quantity: read_fields(f"{where}, {quantity}", one, {}, limits) for quantity, one in goals.items()}
-    return {q: {d: float(v) for d, v in one.items() if v is not None} for q, one in read.items()}
+    read = {quantity: read_fields(f"{where}, {quantity}", values, {}, limits) for quantity, values in goals.items()}
+    return {q: {d: float(v) for d, v in values.items() if v is not None} for q, values in read.items()}
 
 
 def find_config(name: str) -> Path:
-    """The file of a configuration: a path, or the name of one in `configs/bench`.
+    """Path of a configuration from a path or a name in `configs/bench`.
 
-    An installation has these files in `share/eqlayers/bench`, below the folder that it was installed under.
+    The installed package has these files in `share/eqlayers/bench` of its prefix.
 
     Example:
         >>> find_config("smoke").name

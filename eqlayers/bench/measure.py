@@ -1,4 +1,4 @@
-"""Timing side by side, peaks of memory, and the machine, versions and commit that a result is from."""
+"""Timing of calls in alternation, peak memory, and facts about machine, versions and commit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..core.memory import release_memory
 from ..pages.machine import cpu_model, source_commit
 
 Call = Callable[[], Any]
-#: Written before a call, it empties a GPU's last-level cache.
+#: Size of a buffer whose write empties a GPU's last-level cache.
 FLUSH_BYTES = 2**30
-#: Writes of it before a call, so that the host has issued all launches before the last write ends; and their limit.
+#: Duration of writes relative to the host time of a call, so that launches are issued meanwhile; largest number.
 COVER, MOST_WRITES = 1.5, 200
 COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
-#: The kernel counts pages in batches; smaller peaks are not compared.
+#: Resolution of resident memory in bytes; smaller peaks are not compared.
 RESOLUTION = 2**20
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 PACKAGES = (
@@ -70,7 +70,7 @@ def _seconds(call: Call, device: torch.device, flush: torch.Tensor | None, host:
 
 
 def _writes(call: Call, device: torch.device, flush: torch.Tensor | None) -> int:
-    """How many writes of the buffer take longer than the host needs to issue a call."""
+    """Number of writes of the buffer that take longer than the host needs to issue a call."""
     if flush is None or device.type != "cuda":
         return 1
     host = max(_seconds(call, device, None, host=True) for _ in range(3))
@@ -87,20 +87,20 @@ def alternate(
     flush: torch.Tensor | None = None,
     host: bool = False,
 ) -> list[list[float]]:
-    """Time several calls in turn: one run of each in every round, always in the same order.
+    """Time several calls in alternation: one run of each in every round, in a fixed order.
 
-    A call so finds the caches as the same other call left them, and other programs disturb all calls alike.
+    Disturbances by other programs then affect all calls alike.
 
     Args:
-        calls, runs: The calls, and how many timed runs each has.
-        device: On 'cuda', events around a call are timed; its stream is idle before, so that launches count.
-        warmup: Runs of each before that are not timed.
-        flush: On 'cuda', written before every run, on the stream, until the host has issued the call: empties the
-            cache, and launches behind that cost nothing. See :func:`flush_buffer`.
-        host: Time until the call returns, whatever the device does then.
+        calls, runs: The calls, and the number of timed runs of each.
+        device: On 'cuda', time between events on an idle stream is measured, launches included.
+        warmup: Number of untimed runs before.
+        flush: On 'cuda', buffer of :func:`flush_buffer` that is written before each run while the host issues the call:
+            it empties the cache and hides launches.
+        host: Measure only the time until a call returns.
 
     Returns:
-        Seconds, ``[calls][runs]``; runs of one number were made in one round.
+        Seconds, ``[calls][runs]``.
 
     Example:
         >>> [len(times) for times in alternate([lambda: 1, lambda: 2], 3)]
@@ -116,7 +116,7 @@ def alternate(
         [_seconds(call, device, flush, host, count) for call, count in zip(calls, writes, strict=True)]
         for _ in range(runs)
     ]
-    return [[one[n] for one in rounds] for n in range(len(calls))]
+    return [[times[n] for times in rounds] for n in range(len(calls))]
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -131,7 +131,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
-    """How many times slower they are, round by round: a ratio of two medians can lie outside these quantiles.
+    """Quantiles of the ratio ``theirs / ours`` of each round.
 
     Example:
         >>> ratio([4.0, 6.0, 6.0], [2.0, 2.0, 3.0])["median"]
@@ -170,12 +170,10 @@ def refusal(device: torch.device) -> str | None:
 
 
 def peak_extra(call: Call, device: torch.device | str = "cpu", repeats: int = 3) -> int:
-    """Bytes that a call needs at its peak beyond those in use before it, its results included: the median of some.
+    """Peak memory of a call in bytes, beyond the memory in use before: the median of several calls.
 
-    On a CPU this is growth of resident memory, as the kernel counts it to about a megabyte, so that it sees torch,
-    native code and Python alike: the allocator first gives back what it holds free (otherwise a call could reuse it
-    unseen). Memory that the call's code kept from earlier calls does not count. On a GPU it is what torch's allocator
-    handed out at most.
+    On a CPU it is the growth of resident memory, to about a megabyte, after free memory of the allocator was released;
+    memory kept from earlier calls does not count. On a GPU it is the peak of torch's allocator.
 
     Example:
         >>> extra = peak_extra(lambda: torch.ones(4_000_000))
@@ -183,7 +181,7 @@ def peak_extra(call: Call, device: torch.device | str = "cpu", repeats: int = 3)
         True
     """
     device = torch.device(device)
-    call()  # whatever is made once is made now
+    call()  # warm-up
     peaks = []
     for _ in range(repeats):
         gc.collect()
@@ -205,7 +203,7 @@ def peak_extra(call: Call, device: torch.device | str = "cpu", repeats: int = 3)
 
 
 def free_memory(device: torch.device | str = "cpu") -> int | None:
-    """Bytes that can be had without swapping; None where the system does not say."""
+    """Available memory in bytes; None if the system does not report it."""
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -216,7 +214,7 @@ def free_memory(device: torch.device | str = "cpu") -> int | None:
 
 
 def release(device: torch.device) -> None:
-    """Give back a GPU's memory that nothing uses, so that the next measurement finds it."""
+    """Release unused memory of a GPU's caching allocator."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
@@ -226,7 +224,7 @@ def release(device: torch.device) -> None:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package; None if it is not there."""
+    """Version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -234,7 +232,7 @@ def installed(package: str) -> str | None:
 
 
 def find_device(name: str, what: str) -> torch.device:
-    """The device that a configuration names."""
+    """The device of a configuration; raises without a GPU for 'cuda'."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"a CUDA or HIP device was expected for {what!r}, torch finds none. "
@@ -244,13 +242,13 @@ def find_device(name: str, what: str) -> torch.device:
 
 
 def keep_random_state(device: torch.device) -> AbstractContextManager[None]:
-    """A block that leaves the random numbers of the CPU and of the device as they were."""
+    """Context manager that restores the random states of CPU and device."""
     return torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else [])
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Run with that many threads of torch; None leaves their number."""
+    """Context manager: a number of threads of torch, or None to keep it."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if count is None else check_threads("threads", count))
     try:
@@ -285,7 +283,7 @@ def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
     versions = {"python": platform.python_version(), **{name: installed(name) for name in PACKAGES}}
     return {
         "machine": machine,
-        "versions": versions | {"torch": str(torch.__version__)},  # which says its build, as the package does not
+        "versions": versions | {"torch": str(torch.__version__)},  # with its build
         "commit": source_commit(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

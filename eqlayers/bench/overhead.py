@@ -1,4 +1,4 @@
-"""`eqlayers bench overhead`: host time of one call, layer by layer, beside e3nn's layer of the same kind."""
+"""The command `eqlayers bench overhead`: host time of a call of each layer, and of e3nn's corresponding layer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALLOWED = 1e3 * torch.finfo(torch.float64).eps
 
 
 class Setting:
-    """Irreps and sizes of a configuration."""
+    """Irreps and graph of a configuration."""
 
     def __init__(self, fields: dict[str, Any], graph: GraphSpec) -> None:
         self.hidden, self.sh, self.mixed = (as_irreps(fields[key], key) for key in ("hidden", "sh", "connected"))
@@ -48,19 +48,19 @@ class Setting:
 
 
 class Layers(NamedTuple):
-    """A layer of this package and e3nn's of the same kind."""
+    """A layer of this package, the corresponding one of e3nn, and their inputs."""
 
-    ours: Callable[..., torch.nn.Module]  # from the layout
+    ours: Callable[..., torch.nn.Module]  # constructor with the argument layout
     theirs: torch.nn.Module
     inputs: list[o3.Irreps]
     out: o3.Irreps
-    rows: str  # of each input: n of the nodes, e of the edges
-    order: Any = slice(None)  # how e3nn's orders the columns of its input, other than ours in 'mul_ir'
+    rows: str  # one letter for each input: n for nodes, e for edges
+    order: Any = slice(None)  # columns of the input in e3nn's order
     with_graph: bool = False
 
 
 def _gates(s: Setting) -> Layers:
-    """The gate; e3nn wants the scalars before the gates."""
+    """The gate; in e3nn's input, scalars precede gates."""
     ours = partial(nn.GatedNonlinearity, s.hidden)
     scalars, gated = (o3.Irreps([group for group in s.hidden if (group.ir.l > 0) is high]) for high in (False, True))
     gates = o3.Irreps(f"{gated.num_irreps}x0e")
@@ -73,7 +73,7 @@ def _gates(s: Setting) -> Layers:
     return Layers(ours, theirs, [ours().irreps_in], s.hidden, "n", order)
 
 
-# layer -> how it and its peer are made
+# layer -> function that builds it and its peer
 LAYERS: dict[str, Callable[[Setting], Layers]] = {
     "TensorProduct": lambda s: Layers(
         partial(nn.TensorProduct, **s.product), o3.TensorProduct(**s.product), s.operands, s.out, "eee"
@@ -102,7 +102,7 @@ LAYERS: dict[str, Callable[[Setting], Layers]] = {
 
 
 class Pair:
-    """The layers of a row with constants and weights in a dtype, the same weights in every dtype, and their inputs."""
+    """Both layers of a row in a dtype, with equal weights, and their inputs."""
 
     def __init__(self, layer: str, fields: dict[str, Any], graph: GraphSpec, dtype: torch.dtype) -> None:
         device = torch.device(fields["device"])
@@ -116,23 +116,23 @@ class Pair:
             module.to(device, dtype)
         sizes = {"n": graph.nodes, "e": graph.edges}
         self.inputs = []
-        for at, irreps in zip(row.rows, row.inputs, strict=True):  # numbers that depend on the shape alone
-            made = torch.Generator().manual_seed(irreps.dim)
-            drawn = torch.randn(sizes[at], irreps.dim, generator=made, dtype=torch.float64)
+        for at, irreps in zip(row.rows, row.inputs, strict=True):  # equal numbers for equal shapes
+            generator = torch.Generator().manual_seed(irreps.dim)
+            drawn = torch.randn(sizes[at], irreps.dim, generator=generator, dtype=torch.float64)
             self.inputs.append(drawn.to(device, dtype))
         self.layout = fields["layout"]
         index = graph.edge_index().to(device) if row.with_graph else None
         self.graph = [] if index is None else [Graph(index, graph.nodes, graph.nodes)]
 
     def arguments(self, mine: bool, grad: bool) -> list[Any]:
-        """The inputs in the columns of one of the two."""
+        """Inputs in the column order and layout of this package's layer (``mine``) or of e3nn's."""
         values = self.inputs if mine else [t[:, self.row.order] for t in self.inputs]
         if mine and self.layout == "ir_mul":
             values = [to_ir_mul(t, irreps) for t, irreps in zip(values, self.row.inputs, strict=True)]
         return [*(t.detach().requires_grad_(grad) for t in values), *self.graph]
 
     def error(self) -> float:
-        """Largest difference relative to what is allowed."""
+        """Largest difference relative to the allowed one."""
         mine = self.ours(*self.arguments(True, False)).detach()
         mine = to_mul_ir(mine, self.row.out) if self.layout == "ir_mul" else mine
         theirs = self.theirs(*self.arguments(False, False)).detach()
@@ -144,7 +144,7 @@ class Pair:
 def run_overhead(
     name: str = "overhead", *, num_threads: int | None = None, runs: int | None = None, say: Say = quiet
 ) -> Record:
-    """Time single calls of every layer, after each was compared with e3nn's in float64."""
+    """Compare each layer with e3nn's in float64, and time single calls."""
     path, fields = read_settings(name, FIELDS)
     molecule = GraphSpec("one molecule", fields["nodes"], fields["edges"], "complete")
     rows, goals = [], []
@@ -200,13 +200,13 @@ def _rows(layer: str, fields: dict[str, Any], graph: GraphSpec, runs: int) -> li
 
 # -- in units of the same run -----------------------------------------------------------------------------------------
 
-#: Of calls whose times are in units of the same run.
+#: Operands of calls that are compared with torch.add or an empty autograd Function.
 ROWS, IRREPS, SH = 5, "8x0e + 8x1o", "0e + 1o"
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 
 
 class Bare(torch.autograd.Function):
-    """Only makes its result: no call with a tape costs less."""
+    """An autograd Function without computation, the cheapest differentiable call."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor) -> Tensor:  # noqa: D102
@@ -218,7 +218,7 @@ class Bare(torch.autograd.Function):
 
 
 def water() -> Callable[[], Any]:
-    """The energy and forces of a water molecule, by a small NequIP potential."""
+    """A call that computes energy and forces of water by a small NequIP potential."""
     network = NequIP([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=2, cutoff=4.0, num_basis=4, radial_hidden=(8,))
     potential = Potential(network, species=[1, 8])
     pos = torch.tensor([[0.0, 0.0, 0.12], [0.0, 0.76, -0.48], [0.0, -0.76, -0.48]])
@@ -228,10 +228,10 @@ def water() -> Callable[[], Any]:
 
 
 def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
-    """Calls of layers in units, the fastest of some repeats that take turns.
+    """Host times of calls relative to torch.add or an empty autograd Function: ratios of the fastest repeats.
 
     Returns:
-        By 'what, unit'.
+        'call, unit' -> ratio.
     """
     x, y = torch.randn(ROWS, 32), torch.randn(ROWS, 4)
     layer = nn.TensorProduct(IRREPS, SH, IRREPS, PATHS, layout="ir_mul")

@@ -1,4 +1,4 @@
-"""Pictures: ratios of a suite with its goals, shares of the copy bandwidth, growth, whole networks."""
+"""Figures of results: ratios with goals, shares of the copy bandwidth, growth with size, whole networks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .measure import RESOLUTION
 from .results import OURS, Record, fastest, whole_file
 
 COLOURS = {"fwd": "#1f5fa8", "bwd": "#d9730d", "double_bwd": "#3a8f4d"}
-COLOURS |= {"fwd+bwd": COLOURS["bwd"], "fwd+double": COLOURS["double_bwd"]}  # of whole calls
+COLOURS |= {"fwd+bwd": COLOURS["bwd"], "fwd+double": COLOURS["double_bwd"]}  # directions of layers
 GREY, DASHES = "#666666", ("-", "--", ":", "-.")
 OF_COPIES = "bytes moved once / time, as a share of the copy bandwidth"
 OF_LIMIT = "least time by bytes or operations / time"
-#: Panels of growth: field, factor, label, and the least value that is shown.
+#: Panels of growth: field, factor, label, and least shown value.
 MEASURED = (("seconds", 1000.0, "ms", 0.0), ("memory_bytes", 2**-20, "peak memory, MiB", float(RESOLUTION)))
 Points = dict[tuple[str, Any], list[tuple[float, float]]]
 
@@ -33,17 +33,17 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _logarithmic(axis: Axes, *which: str) -> None:
-    """Numbers 1, 2, 5, 10, ... without exponents."""
+    """Make axes logarithmic, with ticks 1, 2, 5, 10, ... without exponents."""
     for name in which:
         getattr(axis, f"set_{name}scale")("log")
-        one = getattr(axis, f"{name}axis")
-        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        one.set_minor_formatter(NullFormatter())
+        ticks = getattr(axis, f"{name}axis")
+        ticks.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        ticks.set_minor_formatter(NullFormatter())
 
 
 def _best(case: Record, direction: str) -> Record | None:
-    """This package's result in the layout that is fastest."""
+    """The fastest result of this package over layouts, or None."""
     ours = [r for r in case["results"] if r["implementation"] == OURS and r["direction"] == direction and r["seconds"]]
     return min(ours, key=lambda r: float(r["seconds"]["median"]), default=None)
 
@@ -65,7 +65,7 @@ def _share(case: Record, direction: str) -> dict[str, float] | None:
 
 
 def bars(cases: list[Record], title: str, label: str | None = None) -> Figure:
-    """Bars of a group by problem and direction: shares as the label says, or without one ratios to the fastest peer."""
+    """Bars by case and direction: shares, described by ``label``, or ratios to the fastest peer without a label."""
     value, start = (_ratio, 1.0) if label is None else (_share, 0.0)
     shown = {d: row for d in COLOURS if any(row := [value(case, d) for case in cases])}
     figure = _figure(7.2, 1.6 + 0.42 * len(cases))
@@ -76,8 +76,8 @@ def bars(cases: list[Record], title: str, label: str | None = None) -> Figure:
         middle, low, high = (np.array([(v or nothing)[q] for v in row]) for q in nothing)
         error = np.nan_to_num(np.clip([middle - low, high - middle], 0, None))
         axis.barh(at, middle - start, height, start, xerr=error, color=COLOURS[direction], ecolor=GREY, label=direction)
-    of_one_group = len({case["group"] for case in cases}) == 1
-    names = [case["name"].partition("/")[2] if of_one_group else case["name"] for case in cases]
+    single_group = len({case["group"] for case in cases}) == 1
+    names = [case["name"].partition("/")[2] if single_group else case["name"] for case in cases]
     axis.set_yticks(np.arange(len(cases)), names)
     axis.invert_yaxis()
     axis.grid(axis="x", alpha=0.25)
@@ -92,7 +92,7 @@ def bars(cases: list[Record], title: str, label: str | None = None) -> Figure:
 
 
 def grouped(points: Iterable[tuple[tuple[str, Any], tuple[float, float]]]) -> Points:
-    """Points by the name and variant of their line."""
+    """Group points by line, given as (name, variant)."""
     lines: Points = {}
     for key, point in points:
         lines.setdefault(key, []).append(point)
@@ -100,9 +100,9 @@ def grouped(points: Iterable[tuple[tuple[str, Any], tuple[float, float]]]) -> Po
 
 
 def draw_panels(panels: dict[tuple[str, str], Points], xlabel: str, word: str, colours: dict[Any, str]) -> Figure:
-    """A panel for each title and label of its axis, and in it a line for each name and variant.
+    """Draw a panel for each (title, axis label), with a line for each (name, variant).
 
-    Colours are of names or of variants, dashes of the other.
+    ``colours`` maps names or variants to colours; the other part sets the dashes.
     """
     height = max(1, -(-len(panels) // 2))
     figure = _figure(9.2, 0.6 + 3.2 * height)
@@ -124,7 +124,7 @@ def draw_panels(panels: dict[tuple[str, str], Points], xlabel: str, word: str, c
 
 
 def growth(cases: list[Record], title: str) -> Figure:
-    """Time and peak memory of every implementation against the number of edges, of one problem in one group."""
+    """Time and peak memory of each implementation by number of edges, for cases of one problem."""
     panels: dict[tuple[str, str], Points] = {}
     for key, factor, label, least in MEASURED:
         lines = grouped(
@@ -140,7 +140,7 @@ def growth(cases: list[Record], title: str) -> Figure:
 
 
 def times_by_atoms(rows: list[Record]) -> Figure:
-    """Microseconds per atom against atoms: a panel for each network and mode, a line for each implementation."""
+    """Microseconds per atom by number of atoms: a panel for each network and mode, a line for each implementation."""
     panels: dict[tuple[str, str], Points] = {}
     timed = [row for row in rows if row["seconds"]]
     for row in timed:
@@ -152,14 +152,14 @@ def times_by_atoms(rows: list[Record]) -> Figure:
 
 
 def figures_of(result: Record) -> dict[str, Figure]:
-    """The pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem."""
+    """All figures of a result by name: ratios and shares by group or layer, growth by problem."""
     if result["kind"] == "networks":
         return {f"{result['suite']}_networks": times_by_atoms(result["rows"])}
     return _of_cases(result) if "cases" in result else {}
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a picture as PNG."""
+    """Write a figure as PNG."""
     with whole_file(path) as file:
         figure.savefig(file, format="png")
 

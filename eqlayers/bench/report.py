@@ -1,4 +1,4 @@
-"""Tables and pages of results: times and ratios, goals, and what was refused, wrong or failed."""
+"""Tables and reports of results: times, ratios, goals, and entries that were not timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .results import OURS, WORDS, Record, Table, device_seconds, mebibytes, numb
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The content of a cell: a field of the row and its format, see :func:`_cell`, or what a function makes of the row.
+#: Specification of a cell: field and format, see :func:`_cell`, or a function of the row.
 Cell = str | Callable[[Record], str]
 RENAME = "Rename the suite, its groups and problems."
 FORMATS: dict[str, Callable[[Any], str]] = {
@@ -33,7 +33,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
 
 
 def _cell(row: Record, cell: Cell) -> str:
-    """A cell of a table: ``field``, ``field: format``, or ``field.inner: format``; ``field?`` may be missing."""
+    """Text of a cell: ``field``, ``field: format`` or ``field.inner: format``; ``field?`` may be missing in the row."""
     if not isinstance(cell, str):
         return cell(row)
     path, _, form = cell.partition(": ")
@@ -48,17 +48,17 @@ def _sized(row: Record) -> str:
 
 
 def same(*names: str) -> dict[str, Cell]:
-    """Columns that are named as their fields."""
+    """Columns whose headings are names of fields."""
     return {name: name.lstrip(">") for name in names}
 
 
 class Layout(NamedTuple):
-    """The tables of a kind of result that has rows.
+    """Tables of a result with rows.
 
     Attributes:
-        title, columns: Of the first table, which has the rows.
-        further: Makes the tables below the goals.
-        words: Quantities of goals in words, beside :data:`eqlayers.bench.results.WORDS`.
+        title, columns: Title and columns of the first table, which shows the rows.
+        further: Function that returns tables below the goals.
+        words: Quantity of a goal -> description, in addition to :data:`eqlayers.bench.results.WORDS`.
     """
 
     title: str
@@ -68,7 +68,7 @@ class Layout(NamedTuple):
 
 
 def table_of(title: str, columns: dict[str, Cell], rows: list[Record], *notes: str) -> Table:
-    """The table of some rows; without rows it is left out."""
+    """A table of rows with columns by specification."""
     return Table(title, list(columns), [[_cell(row, cell) for cell in columns.values()] for row in rows], list(notes))
 
 
@@ -97,13 +97,13 @@ MODULES = ["module", "was", "is", "backend", ">error / bound"]
 
 def _modules(result: Record) -> list[Table]:
     return [
-        Table(f"modules of {one['network']}", MODULES, one["report"], [_OF_MODULES])
-        for one in result.get("reports", [])
+        Table(f"modules of {report['network']}", MODULES, report["report"], [_OF_MODULES])
+        for report in result.get("reports", [])
     ]
 
 
 def _parts(result: Record) -> list[Table]:
-    first: dict[tuple[str, ...], Record] = {}  # of the same with other threads
+    first: dict[tuple[str, ...], Record] = {}  # first row of each network, mode and implementation
     for row in result["rows"]:
         if row["shares"] or row["errors"]:
             first.setdefault((_sized(row), row["what"], row["implementation"]), row)
@@ -115,7 +115,7 @@ def _stages(result: Record) -> list[Table]:
     return [table_of(row["about"], STAGE, row["found"].get("rows", [])) for row in stages]
 
 
-#: Kind of result -> how it is shown.
+#: Kind of result -> its tables.
 LAYOUTS = {
     "step": Layout(
         "training step: forward, loss, backward, clipping, optimizer",
@@ -160,12 +160,12 @@ LAYOUTS = {
 
 
 def head_notes(result: Record) -> list[str]:
-    """Machine, versions, commit and date, as sentences."""
+    """Sentences on machine, versions, commit and date."""
     machine, versions = result["machine"], result["versions"]
     shown = ", ".join(f"{name} {value}" for name, value in versions.items() if value)
     load = "" if machine["load_average"] is None else f", load {machine['load_average']} at the start"
-    place = f"{machine.get('gpu', machine['cpu'])}, {machine['threads']} threads on {machine['cores']} cores{load}"
-    notes = [f"{place}; {shown}; commit {result['commit'] or 'unknown'}; {result['date']}."]
+    processor = f"{machine.get('gpu', machine['cpu'])}, {machine['threads']} threads on {machine['cores']} cores{load}"
+    notes = [f"{processor}; {shown}; commit {result['commit'] or 'unknown'}; {result['date']}."]
     if "copy_bandwidth" in result:
         notes.append(f"Copy bandwidth: {spread(result['copy_bandwidth'], 1e-9)} GB/s, bytes read and written together.")
     for dtype, rate in result.get("peak_rate", {}).items():
@@ -175,7 +175,7 @@ def head_notes(result: Record) -> list[str]:
 
 
 def tables(result: Record, layout: Layout | None = None) -> list[Table]:
-    """The tables of a result, for the terminal and for a file; a layout for results of other programs."""
+    """All tables of a result; ``layout`` is for results of other programs."""
     if "cases" in result:
         shown = [_times(result), _goals(_all_goals(result), WORDS), _trouble(result)]
     else:
@@ -254,14 +254,14 @@ def _goals(goals: list[Record], known: Mapping[str, str]) -> Table:
     rows = []
     for goal in goals:
         where = " ".join(str(goal[key]) for key in ("where", "direction", "layout") if goal.get(key))
-        asked = f"{'>=' if goal['at_least'] else '<='} {number(goal['goal'])}"
+        required = f"{'>=' if goal['at_least'] else '<='} {number(goal['goal'])}"
         words = known.get(goal["quantity"], goal["quantity"])
-        rows.append([where, f"{asked} {words}", number(goal["measured"]), verdict(goal["met"])])
+        rows.append([where, f"{required} {words}", number(goal["measured"]), verdict(goal["met"])])
     return Table("goals", ["where", "goal", ">measured", "verdict"], rows)
 
 
 def _trouble(result: Record) -> Table:
-    """The entries that were not timed, and why; equal reasons of several directions in one row."""
+    """Table of entries that were not timed, with reasons; directions with equal reasons share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for case in result["cases"]:
         for row in case["results"]:
@@ -273,7 +273,7 @@ def _trouble(result: Record) -> Table:
 
 
 def page(result: Record, layout: Layout | None = None) -> str:
-    """The tables as one page of Markdown, headed by the title of the first."""
+    """All tables of a result as Markdown."""
     shown = tables(result, layout)
     return "\n\n".join(table.markdown(level=1 if table is shown[0] else 2) for table in shown) + "\n"
 
@@ -281,13 +281,13 @@ def page(result: Record, layout: Layout | None = None) -> str:
 def write_report(
     result: Record, folder: str | Path, layout: Layout | None = None, figures: Mapping[str, Figure] | None = None
 ) -> list[Path]:
-    """Write the tables as Markdown, and plots as PNG; the folder is made."""
+    """Write tables as Markdown and figures as PNG to a folder; return the paths."""
     from .plots import figures_of, save_figure  # here: tables need no matplotlib
 
     folder = Path(folder)
     pictures = figures_of(result) if figures is None else figures
     name = plain_name(result.get("suite", result["kind"]), "suite of the result", RENAME, "file")
-    paths = [folder / plain_name(f"{one}.png", "name of a picture", RENAME, "file") for one in pictures]
+    paths = [folder / plain_name(f"{picture}.png", "name of a picture", RENAME, "file") for picture in pictures]
     text = page(result, layout).encode()
     for path, figure in zip(paths, pictures.values(), strict=True):
         save_figure(figure, path)
@@ -297,7 +297,7 @@ def write_report(
 
 
 def count_goals(result: Record) -> str:
-    """One sentence on how many goals were met; empty where there are none."""
+    """Sentence on the number of met goals; empty without goals."""
     goals = _all_goals(result) if "cases" in result else result["goals"]
     counts = {word: sum(verdict(goal["met"]) == word for goal in goals) for word in ("met", "missed", "not measured")}
     return f"{len(goals)} goals: " + ", ".join(f"{count} {word}" for word, count in counts.items()) if goals else ""

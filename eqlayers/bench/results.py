@@ -1,4 +1,4 @@
-"""Results: goals beside measured values, tables of text, JSON with everything, and CSV with a row a measurement."""
+"""Results: goals with measured values, text tables, and JSON and CSV files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 Record = dict[str, Any]
-#: Called with a few words before every step of a measurement.
+#: Function that is called with a text before each step of a measurement.
 Say = Callable[[str], None]
-#: This package, and how the names of its variants begin.
+#: Name of this package, the prefix of names of its variants.
 OURS = "eqlayers"
-FORMAT = 1  # rises when a field changes its meaning
+FORMAT = 1  # version of the JSON format
 KINDS = ("run", "step", "overhead", "accelerate", "layers", "networks", "first-gpu")
-# quantity -> whether the goal is a lower limit; values are by direction
+# quantity -> whether the goal is a lower limit
 GOALS = {"ratio": True, "median_ratio": True, "share": True, "memory": False, "time_ms": False, "times_bound": False}
 WORDS = {
     "ratio": "times faster than the fastest peer",
@@ -40,18 +40,18 @@ WORDS = {
 
 
 def quiet(text: str) -> None:
-    """Say nothing."""
+    """A :data:`Say` that ignores the text."""
 
 
 def nothing(result: Record) -> None:
-    """Keep nothing."""
+    """Ignore a partial result."""
 
 
 # -- goals ------------------------------------------------------------------------------------------------------------
 
 
 def goal(quantity: str, limit: float, measured: float | None, **where: Any) -> Record:
-    """One goal with its verdict; ``met`` is None where nothing was measured.
+    """Record of a goal; ``met`` is None without a measured value.
 
     Example:
         >>> goal("ratio", 30, 41.5, direction="fwd")["met"]
@@ -63,23 +63,23 @@ def goal(quantity: str, limit: float, measured: float | None, **where: Any) -> R
 
 
 def of_others(row: Record) -> bool:
-    """Whether a result is a peer's, not this package's or a variant's of it."""
+    """Whether a row is of a peer, not of this package."""
     return not row["implementation"].startswith(OURS)
 
 
 def fastest(results: Iterable[Record], direction: str) -> Record | None:
-    """The peer's result with the lowest median among those that were timed."""
+    """The fastest timed row of a peer in a direction, or None."""
     timed = [r for r in results if of_others(r) and r["direction"] == direction and r["seconds"]]
     return min(timed, key=lambda r: float(r["seconds"]["median"]), default=None)
 
 
 def device_seconds(row: Record) -> Any:
-    """The time of the device alone where there is one: with an emptied cache, behind which launches cost nothing."""
+    """Times with an emptied cache and hidden launches if measured, else normal times."""
     return row.get("seconds_flushed") or row["seconds"]
 
 
 def measured_value(quantity: str, row: Record, results: Sequence[Record], ratios: Sequence[Record]) -> float | None:
-    """The value that one of this package's results reached, None if it or the peer was not measured."""
+    """Value of a goal's quantity for a row of this package; None if it or the peer was not measured."""
     direction = row["direction"]
     if quantity == "share":
         return row["share"]
@@ -99,7 +99,7 @@ def measured_value(quantity: str, row: Record, results: Sequence[Record], ratios
 
 
 def judge(goals: dict[str, dict[str, float]], results: Sequence[Record], ratios: Sequence[Record]) -> list[Record]:
-    """The goals of a case, one row for every layout; medians over cases are left to :func:`judge_groups`."""
+    """Goals of a case for each layout, without medians over cases; see :func:`judge_groups`."""
     return [
         goal(quantity, limit, measured_value(quantity, row, results, ratios), direction=direction, layout=row["layout"])
         for quantity, limits in goals.items()
@@ -111,7 +111,7 @@ def judge(goals: dict[str, dict[str, float]], results: Sequence[Record], ratios:
 
 
 def judge_groups(cases: Sequence[Record]) -> list[Record]:
-    """The goals on the median over the cases of a group."""
+    """Goals on medians over the cases of each group."""
     rows = []
     for group in dict.fromkeys(case["group"] for case in cases):
         members = [case for case in cases if case["group"] == group]
@@ -134,10 +134,7 @@ def judge_groups(cases: Sequence[Record]) -> list[Record]:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text, shown by Rich on a terminal or written as Markdown; notes are sentences below it.
-
-    Headings that begin with '>' are of numbers, aligned to the right.
-    """
+    """A text table with notes, for the terminal or Markdown; columns with headings '>...' are right-aligned."""
 
     title: str
     columns: Sequence[str]
@@ -145,7 +142,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def rich(self) -> RichTable:
-        """The table for a terminal; needs the package rich."""
+        """The table as an object of the package rich."""
         from rich.table import Table as RichTable
 
         table = RichTable(title=self.title, title_justify="left", caption="\n".join(self.notes) or None)
@@ -158,7 +155,7 @@ class Table:
         return table
 
     def markdown(self, level: int = 1) -> str:
-        """The table for a file, under a heading of a level.
+        """The table as Markdown under a heading of ``level``.
 
         Example:
             >>> print(Table("Times", ["layer", ">ms"], [["Linear", "1.5"]], ["On one core."]).markdown())
@@ -177,7 +174,7 @@ class Table:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with a few digits, never with an exponent; '-' for none.
+    """Format a number with ``digits`` significant digits; '-' for None.
 
     Example:
         >>> number(0.012345), number(1234.5), number(None)
@@ -196,7 +193,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def spread(values: dict[str, Any] | None, factor: float = 1.0) -> str:
-    """Median, and the 20 % and 80 % quantiles in brackets; '-' for none.
+    """Format a median with 20 % and 80 % quantiles in brackets; '-' for None.
 
     Example:
         >>> spread({"median": 0.002, "q20": 0.0019, "q80": 0.0025}, 1000)
@@ -209,12 +206,12 @@ def spread(values: dict[str, Any] | None, factor: float = 1.0) -> str:
 
 
 def mebibytes(value: float | None) -> str:
-    """Bytes as MiB."""
+    """Format bytes as MiB; '-' for None."""
     return "-" if value is None else number(value / 2**20)
 
 
 def verdict(met: bool | None) -> str:
-    """The verdict on a goal."""
+    """Text of ``met`` of a goal."""
     return {True: "met", False: "missed", None: "not measured"}[met]
 
 
@@ -223,7 +220,7 @@ def verdict(met: bool | None) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name when the block ends without an error: readers see the old or the whole new one."""
+    """Context manager: a file written atomically, with a ConfigError if it cannot be written."""
     try:
         with atomic_write(path) as file:
             yield file
@@ -240,7 +237,7 @@ def save(result: Record, path: str | Path) -> None:
 
 
 def load(path: str | Path, kinds: Sequence[str] = KINDS) -> Record:
-    """Read a result of one of these kinds that :func:`save` wrote."""
+    """Read a result written by :func:`save`, of one of ``kinds``."""
     fix = "Give a file that `eqlayers bench run SUITE --json FILE` wrote."
     result = read_json(Path(path), "a result", fix)
     if not isinstance(result, dict) or result.get("kind") not in kinds or result.get("format") != FORMAT:
@@ -249,7 +246,7 @@ def load(path: str | Path, kinds: Sequence[str] = KINDS) -> Record:
 
 
 def flat_rows(result: Record) -> list[Record]:
-    """One row for each implementation, layout and direction of every case, or each row of the other commands.
+    """Rows for CSV: one for each implementation, layout and direction of a case, or the rows of other results.
 
     Example:
         >>> flat_rows({"kind": "step", "commit": "c", "date": "d", "rows": [{"seconds": {"median": 1, "q20": 0}}]})

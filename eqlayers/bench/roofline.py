@@ -1,4 +1,4 @@
-"""The limit of a machine: bytes moved once at its copy bandwidth, or operations at its peak, whichever takes longer."""
+"""Roofline limits: the longer of the times for bytes at copy bandwidth and for operations at peak rate."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from eqlayers_kernels.forms.program import Path, Program
 
 from .measure import alternate, summary
 
-#: Independent chains of multiply-adds: more than latency times pipelines of today's processors, fewer than registers.
+#: Number of independent chains of multiply-adds, enough to hide latency and few enough for registers.
 CHAINS = 12
 ROUNDS = 1_000_000
 _NAMES = {"float32": ("float", 4), "float64": ("double", 8)}
 
 
 class Limit(NamedTuple):
-    """The least time that the machine needs, and whether 'bytes' or 'operations' bind."""
+    """Least time in seconds, and its cause: 'bytes' or 'operations'."""
 
     seconds: float
     binds: str
 
 
 def limit(moved: float, operations: float, bandwidth: float, peak: float | None) -> Limit:
-    """The limit for bytes moved once, and for sums and products; the peak of these may not be known.
+    """The limit for moved bytes and floating-point operations; ``peak`` is None if unknown.
 
     Example:
         >>> limit(1e9, 4e9, 1e10, 1e10)
@@ -40,7 +40,7 @@ def limit(moved: float, operations: float, bandwidth: float, peak: float | None)
 
 
 def peak_source(dtype: str) -> str:
-    """C that runs independent chains of vector multiply-adds in registers."""
+    """C source of a function that runs chains of vector multiply-adds in registers."""
     name, size = _NAMES[dtype]
     chains = range(CHAINS)
     return f"""\
@@ -68,9 +68,9 @@ typedef {name} lanes __attribute__((vector_size(BYTES)));
 
 
 def peak_rate(dtype: str, runs: int = 15) -> dict[str, float] | None:
-    """Sums and products per second of one thread, in multiply-adds of whole vectors.
+    """Measure floating-point operations per second of one thread by vector multiply-adds.
 
-    None without a C compiler, and for types of two bytes, which kernels compute in float32.
+    None without a C compiler, and for 16-bit dtypes, which kernels compute in float32.
 
     Example:
         >>> rate = peak_rate("float32", runs=3)
@@ -90,10 +90,9 @@ def peak_rate(dtype: str, runs: int = 15) -> dict[str, float] | None:
 def operations(
     base: Formula, moving: Sequence[bool], weights: Sequence[bool], with_cotangent: Sequence[bool]
 ) -> dict[str, int]:
-    """Sums and products per row and channel of each direction, by the formulas of this package.
+    """Floating-point operations of a formula per row and channel, by direction.
 
-    Flags say which operands the first gradient is by (positions, features), which are weights, and which results have a
-    cotangent.
+    Flags select operands of the first gradient (``moving``), weights, and results with cotangents.
     """
     both = [a or b for a, b in zip(moving, weights, strict=True)]
     first = base.vjp(with_cotangent, both)
@@ -108,10 +107,10 @@ def operations(
 
 
 def product_operations(program: Program) -> dict[str, int]:
-    """Sums and products per row of a product in each direction, by the least that its factors ask for.
+    """Least number of floating-point operations of a product per row, by direction.
 
-    What channels share is not counted: the matrix A(y) of a path, from components of x to components of z. Each channel
-    multiplies by it, and by its weights; second derivatives multiply by the matrix of the cotangent of y as well.
+    The matrix A(y) of a path, from components of x to components of z, is shared by channels and not counted. Each
+    channel multiplies by it and by its weights; second derivatives also by the matrix of the cotangent of y.
 
     Example:
         >>> from eqlayers import TensorProduct
@@ -124,12 +123,12 @@ def product_operations(program: Program) -> dict[str, int]:
 
 
 def _path_operations(path: Path) -> dict[str, int]:
-    """A multiply-add counts as two."""
+    """Operations of one path by direction; a multiply-add counts as two."""
     pairs = len({(i, k) for i, _, k, _ in path.terms})
     channels = math.prod(axis.length for axis in path.axes)
-    alone = math.prod(axis.length for axis in path.axes if axis.x or axis.y)  # those that meet in A(y) x
+    alone = math.prod(axis.length for axis in path.axes if axis.x or axis.y)  # channels of A(y) x
     apply = 2 * pairs * alone
-    if channels == alone:  # each channel has a weight of its own, which scales it where there are fewer components
+    if channels == alone:  # one weight for each channel, applied to x or z
         scale = min(path.x.dim, path.z.dim) * channels * (path.weight is not None)
         return {"fwd": apply + scale, "bwd": 2 * apply + 5 * scale, "double_bwd": 5 * apply + 12 * scale}
     mix = 2 * path.z.dim * channels  # weights are a matrix behind A(y) x
@@ -137,5 +136,5 @@ def _path_operations(path: Path) -> dict[str, int]:
 
 
 def tensor_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes of some tensors."""
+    """Total bytes of tensors."""
     return sum(t.numel() * t.element_size() for t in tensors)

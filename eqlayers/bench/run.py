@@ -1,4 +1,4 @@
-"""Runs of suites: for each case build, check, time side by side, measure memory, and compare with the goals."""
+"""Run suites: build, check and time each case, measure memory, and compare with goals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .products.run import ProductSubject
 from .results import Record, Say, device_seconds, judge, judge_groups, nothing, quiet
 from .roofline import limit
 
-#: kind of suite -> its peers, and what makes operands and implementations of a case
+#: Kind of suite -> its peers, and class of a case's subject.
 FAMILIES: dict[str, tuple[Any, Any]] = {"run": (PEERS, ProductSubject), "layers": (LAYER_PEERS, LayerSubject)}
 
 
@@ -37,19 +37,19 @@ def run_suite(
     """Check, then time every case.
 
     Args:
-        suite: What to run.
-        peers: Names of peers instead of the suite's; none of them if empty.
-        num_threads: Threads of torch instead of the suite's.
+        suite: The suite.
+        peers: Names of peers instead of the suite's; an empty list for none.
+        num_threads: Number of threads of torch instead of the suite's.
         runs: Timed runs of every implementation and direction instead of the suite's.
-        backend: Backend of this package's layers; None for the first that accepts.
-        say: Called with a few words before every step.
-        keep: Called after every case with the result so far, so that a run that is cut off leaves something.
+        backend: Backend of this package's layers; None for the first that supports the layer.
+        say: Function called with a text before each step.
+        keep: Function called with the partial result after each case.
 
     Returns:
-        What :func:`eqlayers.bench.results.save` writes: machine, versions, copy bandwidth and one record a case.
+        The result: machine, versions, copy bandwidth and one record for each case.
 
     Raises:
-        ConfigError: An unknown peer, or a suite for a GPU where there is none.
+        ConfigError: A peer is unknown, or the suite needs a GPU and there is none.
     """
     check_type("suite", suite, Suite, "a Suite", "Take what read_suite(name) returns.")
     known, _ = FAMILIES[suite.kind]
@@ -76,7 +76,7 @@ def run_suite(
 
 
 def _build(subject: Subject, directions: Sequence[str]) -> tuple[list[Any], list[Record]]:
-    """The implementations that take part, and rows for the others."""
+    """Build implementations; return them, and rows of status 'refused' for the others."""
     items, rows = [], []
     for name, layout, make in subject.implementations:
         try:
@@ -116,7 +116,7 @@ def _run_case(
         least = limit(moved, work, bandwidth, peak_of(head, case.dtype))
         limits[direction] = {"bytes": moved, "operations": work, **least._asdict()}
         say(f"{case.name}: timing {direction}")
-        timed, beside = time_rows([partial(_made, subject, item, direction) for item in items], rows, runs, device)
+        timed, beside = time_rows([partial(_call, subject, item, direction) for item in items], rows, runs, device)
         for n in timed:
             shared = moved / bandwidth if suite.kind == "run" else least.seconds
             rows[n]["share"] = shared / device_seconds(rows[n])["median"]
@@ -139,12 +139,12 @@ def _run_case(
     }
 
 
-def _made(subject: Subject, item: Any, direction: str) -> Call:
+def _call(subject: Subject, item: Any, direction: str) -> Call:
     return subject.ready(item, direction)()
 
 
 def _memory(subject: Subject, item: Any, direction: str, device: torch.device) -> int:
-    """Peak memory of everything from the operands to the results of a direction, saved tensors included."""
+    """Peak memory of preparation and call of a direction, saved tensors included."""
     release(device)
     prepare = subject.ready(item, direction)
 

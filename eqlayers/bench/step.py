@@ -1,4 +1,4 @@
-"""`eqlayers bench step`: a whole training step, against the same network with e3nn's layers."""
+"""The command `eqlayers bench step`: a training step of a network with layers of this package and of e3nn."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ NETWORK = "eqlayers.models.MoleculeNetwork"
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of molecules, and what the network must know of the data.
+    """A batch of molecules, and statistics of the data.
 
     Attributes:
         z, pos, edge_index, batch: ``[A]``, ``[A, 3]`` Angstrom, ``[2, E]``, ``[A]``.
-        num_graphs: Molecules.
+        num_graphs: Number of molecules.
         y: ``[G]`` targets.
         shifts, scale, mean_neighbors: See :meth:`eqlayers.models.MoleculeNetwork.set_statistics`.
     """
@@ -61,11 +61,11 @@ class Batch:
         return replace(self, **moved)
 
 
-LoadBatch = Callable[[Mapping[str, Any]], Batch]  # from the section `data` of a training configuration
+LoadBatch = Callable[[Mapping[str, Any]], Batch]  # argument: section `data` of a training configuration
 
 
 class E3nnConv(torch.nn.Module):
-    """Gather, e3nn's product, sum: in place of :class:`eqlayers.TensorProductConv`."""
+    """Convolution with e3nn's tensor product: gather, product, sum."""
 
     def __init__(self, product: torch.nn.Module) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ def _e3nn_product(layer: Any) -> torch.nn.Module:
     return product
 
 
-# class of this package -> the same with e3nn's layer
+# class of a layer -> function that builds e3nn's
 SWAPS: dict[type[torch.nn.Module], Callable[[Any], torch.nn.Module]] = {
     nn.TensorProduct: _e3nn_product,
     nn.TensorProductConv: lambda layer: E3nnConv(_e3nn_product(layer)),
@@ -95,10 +95,9 @@ SWAPS: dict[type[torch.nn.Module], Callable[[Any], torch.nn.Module]] = {
 
 
 def swap(module: torch.nn.Module) -> int:
-    """Replace every product and every linear map of a network, in place, by e3nn's with the same weights; count them.
+    """Replace tensor products and linear maps of a network in place by e3nn's, with equal weights; return their number.
 
-    Its layers must have layout 'mul_ir'. Gates stay: e3nn's estimates its constants by sampling, so that numbers would
-    differ.
+    Layers must have layout 'mul_ir'. Gates are not replaced, as e3nn estimates their constants by sampling.
     """
     count = 0
     for name, child in module.named_children():
@@ -117,7 +116,7 @@ def swap(module: torch.nn.Module) -> int:
 
 
 def networks(options: dict[str, Any], batch: Batch, layouts: list[str], backend: str | None) -> dict[str, Any]:
-    """The network in every layout, and with e3nn's layers: the same weights in all of them, in float64."""
+    """Networks by layout, and 'e3nn' with e3nn's layers, all with equal weights, in float64."""
     torch.manual_seed(0)
     first = MoleculeNetwork(**options, backend=backend)
     shifts = {z: s for z, s in batch.shifts.items() if z in first.species}
@@ -135,14 +134,14 @@ def networks(options: dict[str, Any], batch: Batch, layouts: list[str], backend:
 
 
 def relay(network: MoleculeNetwork, options: dict[str, Any], backend: str | None) -> None:
-    """Make the layers of a network anew in e3nn's layout; its weights are not kept."""
-    kind: dict[str, Any] = {"layout": "mul_ir", "backend": backend}
+    """Rebuild the layers of a network in layout 'mul_ir', with new weights."""
+    common: dict[str, Any] = {"layout": "mul_ir", "backend": backend}
     radial = {key: options[key] for key in ("num_basis", "cutoff", "radial_hidden") if key in options}
     for number, step in enumerate(network.interactions):
         old: Any = step
         irreps = {"irreps_in": old.irreps_in, "irreps_sh": network.irreps_sh, "irreps_out": old.irreps_out}
-        network.interactions[number] = nn.Interaction(**irreps, **radial, gate="silu", residual=False, **kind)
-    network.read = nn.Linear(network.read.irreps_in, network.read.irreps_out, **kind)
+        network.interactions[number] = nn.Interaction(**irreps, **radial, gate="silu", residual=False, **common)
+    network.read = nn.Linear(network.read.irreps_in, network.read.irreps_out, **common)
 
 
 def difference(network: Any, reference: Any, batch: Batch) -> float:
@@ -164,12 +163,12 @@ def difference(network: Any, reference: Any, batch: Batch) -> float:
 
 
 def loss_of(prediction: Tensor, batch: Batch) -> Tensor:
-    """Mean absolute error in units of the scale."""
+    """Mean absolute error relative to the scale."""
     return ((prediction - batch.y.double()) / batch.scale).abs().mean()
 
 
 def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Call:
-    """Forward, loss, backward, clipping and AdamW, as one call, as in `eqlayers fit`."""
+    """A call that runs forward, loss, backward, clipping and AdamW, as `eqlayers fit` does."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.0, fused=True)
 
     def step() -> None:
@@ -183,7 +182,7 @@ def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Call:
 
 
 def read_training(path: Path) -> dict[str, Any]:
-    """The parts of a training configuration that a step needs: network, data, learning rate and clipping."""
+    """Read network options, data, learning rate and clipping from a training configuration."""
     content = read_yaml(path, "a configuration of training")
     try:
         model = content["model"]
@@ -215,7 +214,7 @@ def run_step(
     runs: int | None = None,
     say: Say = quiet,
 ) -> Record:
-    """Time whole training steps in turn, after the networks were found equal in float64."""
+    """Compare networks in float64, then time training steps in alternation."""
     path, fields = read_settings(name, FIELDS)
     training = read_training(path.parent / fields["model"])
     say("data")
@@ -227,17 +226,17 @@ def run_step(
         nets = networks(training["options"], batch, fields["layouts"], backend)
         errors = {key: difference(net, nets["e3nn"], batch) for key, net in nets.items() if key != "e3nn"}
         tolerance = 1e5 * torch.finfo(torch.float64).eps  # sums of 1e4 terms through ten layers
-        kept = [key for key in nets if errors.get(key, 0.0) <= tolerance]
-        steps = [training_step(nets[key].float(), batch, training["rate"], training["clip"]) for key in kept]
+        equal = [key for key in nets if errors.get(key, 0.0) <= tolerance]
+        steps = [training_step(nets[key].float(), batch, training["rate"], training["clip"]) for key in equal]
         say("timing")
-        seconds = dict(zip(kept, alternate(steps, runs or fields["runs"], device), strict=True))
+        seconds = dict(zip(equal, alternate(steps, runs or fields["runs"], device), strict=True))
     rows, goals = [], []
     for key, net in nets.items():
         mine = key != "e3nn"
-        speedup = ratio(seconds["e3nn"], seconds[key]) if mine and key in kept else None
+        speedup = ratio(seconds["e3nn"], seconds[key]) if mine and key in equal else None
         about: Record = {"model": f"{type(net).__name__}, layers of {OURS if mine else 'e3nn'}"}
         about |= {"layout": key if mine else "mul_ir", "backend": (backend or "auto") if mine else "-"}
-        about |= {"status": "ok" if key in kept else "wrong", "error": errors.get(key)}
+        about |= {"status": "ok" if key in equal else "wrong", "error": errors.get(key)}
         measured: Record = {"seconds": summary(seconds[key]) if key in seconds else None, "ratio": speedup}
         rows.append({**about, **measured, "parameters": sum(p.numel() for p in net.parameters())})
         if mine:

@@ -21,7 +21,7 @@ def small(make: Callable[..., Guest], **size: Any) -> Callable[..., Guest]:
     """A network of few channels on clusters of some numbers of atoms."""
 
     def guest(sizes: Sequence[int] = (27,), **options: Any) -> Guest:
-        return make(place=clusters(sizes), **{**size, **options})
+        return make(sample=clusters(sizes), **{**size, **options})
 
     return guest
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from eqlayers.bench.gpu.stages import DIRECTIONS, PROBLEMS, RUNS, Keep, main, said, time_requests
+from eqlayers.bench.gpu.stages import DIRECTIONS, PROBLEMS, RUNS, Keep, main, output_of, time_requests
 from eqlayers.bench.measure import alternate, copy_bandwidth, summary
 from eqlayers.bench.results import Record
 from eqlayers_kernels.triton.run.compiling import KernelCall, compile_calls
@@ -122,7 +122,9 @@ def bandwidth(dry: bool, keep: Keep) -> None:
         facts[name] = value
         keep(facts)
     if not dry:
-        facts["clocks"] = said("nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,power.draw", "--format=csv,noheader")
+        facts["clocks"] = output_of(
+            "nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,power.draw", "--format=csv,noheader"
+        )
         keep(facts)
 
 
@@ -139,14 +141,14 @@ def sweep(dry: bool, keep: Keep) -> None:
         ("stored", {}, {"stored": True}),
     ]
 
-    def wanted() -> Iterator[tuple[Record, dict[str, Any]]]:
+    def requests() -> Iterator[tuple[Record, dict[str, Any]]]:
         for name, fields, options in variants[: 2 if dry else None]:
             for direction in [*DIRECTIONS][: 1 if dry else None]:
                 if not (options and direction == "fwd"):  # those are about gradients
                     about = {"problem": PROBLEMS[0], "layout": "ir_mul", "direction": direction, "variant": name}
                     yield about, {"fields": fields, **options}
 
-    time_requests(dry, keep, wanted(), lambda row: {})
+    time_requests(dry, keep, requests(), lambda row: {})
 
 
 STAGES = {"bandwidth": bandwidth, "sweep": sweep}

@@ -33,7 +33,7 @@ from eqlayers.bench.networks.run import (
     units_of,
 )
 from eqlayers.bench.networks.symmetrix import ase_atoms
-from eqlayers.bench.peers.atoms import Place
+from eqlayers.bench.peers.atoms import Sample
 from eqlayers.bench.peers.networks import Subject
 from eqlayers.bench.report import LAYOUTS, Cell, same, table_of
 from eqlayers.bench.results import Record, Say, Table, quiet
@@ -67,7 +67,7 @@ class _Calculator(Calculator):
         super().calculate(atoms, properties, system_changes)
         assert self.atoms is not None
         subject = self._at(torch.from_numpy(self.atoms.get_positions()))
-        evaluate = evaluate_potential(subject.place) if self._entrant.of_package else subject.evaluate
+        evaluate = evaluate_potential(subject.sample) if self._entrant.of_package else subject.evaluate
         energy, forces = (t.detach().double().cpu() for t in evaluate(self._entrant.network, False))
         self.results = {"energy": float(energy.sum()), "forces": forces.numpy()}
 
@@ -104,14 +104,14 @@ def at_constant_energy(
         Swope et al. 1982, doi:10.1063/1.442716: velocity Verlet, which is ASE's.
     """
     subject = subject_at(None)
-    head = {"network": name, "atoms": subject.place.num_atoms, "steps": steps}
+    head = {"network": name, "atoms": subject.sample.num_atoms, "steps": steps}
     start: Tensor | None = None  # of the first row, for all
     for row, maker in compared(subject).items():
         entrant = enter(row, maker, subject, tables, device)
         measured: Mapping[str, Any] = dict.fromkeys(("drift", "spread", "temperature"))
         if isinstance(entrant, Entrant):
             entrant.prepare(False)
-            atoms = ase_atoms(subject_at(start).place)
+            atoms = ase_atoms(subject_at(start).sample)
             atoms.calc = _Calculator(entrant, subject_at)
             if start is None:
                 say(f"{name}: relaxing")
@@ -139,13 +139,13 @@ def run_dynamics(name: str, fields: Mapping[str, Any], device: torch.device, ste
     """Dynamics at constant energy of one configured network, of the smallest size."""
     options, size = fields["networks"][name], min(fields["sizes"])
     units = units_of(name, options, size, device)
-    neighbors = subject_of(name, options, size).place.mean_neighbors
+    neighbors = subject_of(name, options, size).sample.mean_neighbors
 
     def subject_at(positions: Tensor | None) -> Subject:
-        def moved(place: Place) -> Place:
-            (one,) = place.batch
+        def moved(sample: Sample) -> Sample:
+            (one,) = sample.batch
             pos = one.pos if positions is None else positions
-            return replace(place, batch=[replace(one, pos=pos)], neighbors=neighbors)
+            return replace(sample, batch=[replace(one, pos=pos)], neighbors=neighbors)
 
         return subject_of(name, options, size, **units, change=moved)
 
@@ -172,9 +172,11 @@ def measure(
         network, config, load_batch=load_batch, num_threads=num_threads, memory_kept=kept, say=say, **changes
     )
     path, fields = read_network_settings(config, **changes)
-    place = find_device(fields["device"], path.stem)
-    with threads(num_threads or fields["threads"][0]), keep_random_state(place):
-        rows = [row for key in chosen_networks(network, fields) for row in run_dynamics(key, fields, place, steps, say)]
+    target = find_device(fields["device"], path.stem)
+    with threads(num_threads or fields["threads"][0]), keep_random_state(target):
+        rows = [
+            row for key in chosen_networks(network, fields) for row in run_dynamics(key, fields, target, steps, say)
+        ]
     return result | {"dynamics": rows}
 
 

@@ -42,7 +42,7 @@ from eqlayers.bench.networks.entrants import (
 from eqlayers.bench.networks.main import MAIN, measure_main, read_main
 from eqlayers.bench.networks.parts import KERNELS, PRODUCTS
 from eqlayers.bench.networks.timing import Series, measure
-from eqlayers.bench.peers.atoms import SPECIES, Place, rounded, structures
+from eqlayers.bench.peers.atoms import SPECIES, Sample, rounded, structures
 from eqlayers.bench.peers.networks import Subject
 from eqlayers.bench.report import Layout, same, table_of
 from eqlayers.bench.results import OURS, Record, Say, Table, goal, quiet
@@ -66,16 +66,16 @@ FIELDS: dict[str, Field] = {
 Make = Callable[[], Potential]
 
 
-def cluster(count: int, potential: Potential) -> Place:
+def cluster(count: int, potential: Potential) -> Sample:
     """A cluster of so many atoms, of a potential's species and with its cutoff."""
     species = list(potential.species)
     (one,) = structures((count,))
-    return Place([replace(one, species=one.species % len(species))], potential.cutoff, dict.fromkeys(species, ""))
+    return Sample([replace(one, species=one.species % len(species))], potential.cutoff, dict.fromkeys(species, ""))
 
 
-def subject_of(name: str, make: Make, place: Place) -> Subject:
+def subject_of(name: str, make: Make, sample: Sample) -> Subject:
     """A potential of this package on some atoms."""
-    return Subject(name, place, lambda dtype: make().to(dtype), evaluate_potential(place), native=copied)
+    return Subject(name, sample, lambda dtype: make().to(dtype), evaluate_potential(sample), native=copied)
 
 
 def made(kind: str, options: Mapping[str, Any]) -> Make:
@@ -112,7 +112,7 @@ def _rows(rows: Iterator[Record], knots: int) -> list[Record]:
 def measure_potential(name: str, make: Make, fields: Mapping[str, Any], series: Series) -> list[Record]:
     """Energies and forces of a potential without tables, with live and with compressed ones, and training steps."""
     subject = subject_of(name, make, cluster(fields["atoms"], make()))
-    known: Bounds = bounds(subject, [replace(subject, evaluate=evaluate_potential(rounded(subject.place)))], CPU)
+    known: Bounds = bounds(subject, [replace(subject, evaluate=evaluate_potential(rounded(subject.sample)))], CPU)
     makers = {name: OWN[name] for name in (NATIVE, LIVE, COMPRESSED)}
     makers[LIVE] = replace(makers[LIVE], modes=MODES)
     tables = Tables(fields["knots"], fields["tolerance"])
@@ -122,14 +122,14 @@ def measure_potential(name: str, make: Make, fields: Mapping[str, Any], series: 
 def errors_by_knots(name: str, make: Make, tried: Sequence[int], atoms: int) -> list[Record]:
     """Errors of weights and slopes, in float64, and of energies and forces."""
     rows: list[Record] = []
-    place, exact = cluster(atoms, make()), {dtype: make().to(dtype).eval() for dtype in (torch.float64, torch.float32)}
-    right = {dtype: run(Entrant("", PEER, one, evaluate_potential(place)), False) for dtype, one in exact.items()}
+    sample, exact = cluster(atoms, make()), {dtype: make().to(dtype).eval() for dtype in (torch.float64, torch.float32)}
+    right = {dtype: run(Entrant("", PEER, one, evaluate_potential(sample)), False) for dtype, one in exact.items()}
     for count in tried:
         row: Record = {"network": name, "knots": count}
         for dtype, wanted in right.items():
             other = make().to(dtype).eval()
             report = compress(other, knots=count)
-            errors = gap(run(Entrant("", EXACT, other, evaluate_potential(place)), False), wanted)
+            errors = gap(run(Entrant("", EXACT, other, evaluate_potential(sample)), False), wanted)
             bits = "64" if dtype == torch.float64 else "32"
             row |= {f"{part}{bits}": errors[part] for part in ("energy", "forces")}
             if dtype == torch.float64:

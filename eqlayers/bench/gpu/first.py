@@ -1,7 +1,7 @@
-"""`eqlayers bench first-gpu`: the first minutes on a GPU, in stages that cannot take each other down.
+"""The command `eqlayers bench first-gpu`: tests and benchmarks for a new GPU, in independent stages.
 
-Each stage is a process of its own with a time limit. After each, one JSON is written whole: a cut-off loses the stage
-that ran, and a second call with the same folder goes on behind it. This process asks nothing of the GPU.
+Each stage is a separate process with a time limit. The result is written after each stage, and a second call with the
+same folder continues with the next one. This process does not use the GPU.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ..products.bounds import TIMES_BOUND
 from ..results import Record, Say, goal, load, quiet, save
 
 FILE = "first-gpu.json"
-#: Seconds of all stages together.
+#: Default time limit of all stages together, in seconds.
 BUDGET = 1500
-#: A stage with less time is not begun.
+#: Least remaining time in seconds to start a stage.
 LEAST = 10
-#: Characters of its output that a stage which fails leaves in the JSON; all of it is in its log.
+#: Last characters of the output of a failed stage that the JSON stores; the log has all.
 TAIL = 4000
-#: Tests of printed kernels that launch them; those that compile ahead of time need no GPU.
+#: Test files that launch kernels.
 TESTS = (
     *("tests/gpu", "tests/bench/gpu/test_problems.py", "tests/sparse/test_segments.py"),
     "tests/core/backends/triton/test_forms.py",
@@ -51,7 +51,7 @@ _PEERS = {"cuequivariance": "cuequivariance_torch", "openequivariance": "openequ
 
 
 SANITIZER = "compute-sanitizer"
-#: What stages need, how it is looked for, and why a stage is left out without it.
+#: Requirement of a stage -> function that checks it, and reason if it is missing.
 NEEDS: dict[str, tuple[Callable[[], object], str]] = {
     "suites": (lambda: find_spec("yaml"), "its problems are YAML, and PyYAML is not installed"),
     "checkout": (lambda: (ROOT / "tests").is_dir(), "it is a part of a source checkout"),
@@ -61,7 +61,7 @@ NEEDS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 class Setting(NamedTuple):
-    """The folder for results, and whether nothing is launched."""
+    """Folder for results, and whether kernels are only compiled (dry run)."""
 
     folder: Path
     dry: bool
@@ -71,12 +71,12 @@ class Stage(NamedTuple):
     """One stage.
 
     Attributes:
-        seconds: That it may take.
-        about: What it is for.
-        commands: What it runs, one after the other; None for a function of its program.
+        seconds: Time limit.
+        about: Description.
+        commands: Function that returns its command lines; None for a function of ``program``.
         needs: Keys of :data:`NEEDS`.
-        results: Files that its commands write into the folder, for `eqlayers bench report`.
-        program: Arguments of Python that run its function.
+        results: Names of result files of its commands, for `eqlayers bench report`.
+        program: Arguments of Python that run the stage's function.
     """
 
     seconds: int
@@ -114,7 +114,7 @@ def _sanitizer(setting: Setting) -> list[list[str]]:
     return [[SANITIZER, "--error-exitcode", "9", "--tool", name, *check] for name in ("memcheck", "racecheck")]
 
 
-#: In this order: what is short and tells most comes first. The limits add up to the budget.
+#: Stages in their order; the limits add up to the budget.
 STAGES = {
     "environment": Stage(60, "packages, driver, tools, and whether kernels can be compiled"),
     "smoke": Stage(90, "one small convolution of each kind beside torch in float64"),
@@ -139,7 +139,7 @@ def run_first_gpu(
     again: bool = False,
     say: Say = quiet,
 ) -> Record:
-    """Run the stages that are not done, and write the result after each."""
+    """Run stages that are not done yet, and write the result after each."""
     names = list(STAGES if stages is None else stages)
     check_known("stage", names, STAGES, "--stages")
     if not dry:
@@ -174,10 +174,10 @@ def _result(rows: dict[str, Record], head: Record, dry: bool) -> Record:
     ordered = [rows[name] for name in STAGES if name in rows]
     times = rows.get("kernels", {}).get("found", {}).get("rows", [])
     goals = [
-        goal("times_bound", TIMES_BOUND, one.get("times_bound"), where=f"{one['problem']} conv", layout=one["layout"])
-        | {"direction": one["direction"]}
-        for one in times
-        if "bound_ms" in one
+        goal("times_bound", TIMES_BOUND, row.get("times_bound"), where=f"{row['problem']} conv", layout=row["layout"])
+        | {"direction": row["direction"]}
+        for row in times
+        if "bound_ms" in row
     ]
     note = "Nothing was launched on a GPU: kernels were compiled for sm_90." if dry else "Each stage is a process."
     return {"kind": "first-gpu", **head, "dry": dry, "rows": ordered, "goals": goals, "notes": [note]}
@@ -214,25 +214,25 @@ def _run_stage(name: str, setting: Setting, seconds: float) -> Record:
     row |= {"status": status, "reason": reason, "seconds": time.monotonic() - start, "commands": commands}
     row["files"] = [file.name for file in (log, *results) if file.is_file()]
     row["tail"] = text[-TAIL:] if status != "done" or name in ("tests", "sanitizer") else ""
-    if facts.is_file():  # written whole after each of its rows: what a stage had before it was cut off counts
+    if facts.is_file():  # written after each row, so partial results of an interrupted stage are kept
         row["found"] = read_json(facts, "what a stage found", "Run the stage again.")
         facts.unlink()
     return row
 
 
 def _environment(name: str) -> dict[str, str]:
-    """Kernels are compiled, not interpreted; tests choose by themselves."""
+    """Environment variables of a stage: without Triton's interpreter, except for tests."""
     paths = [str(ROOT), str(ROOT / "kernels")] if (ROOT / "kernels").is_dir() else []
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
     variables.pop("TRITON_INTERPRET", None)
-    if name == "sanitizer":  # torch's allocator would hide accesses beside a tensor
+    if name == "sanitizer":  # torch's caching allocator would hide out-of-bounds accesses
         variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     return variables if name == "tests" else {**variables, "TRITON_INTERPRET": "0"}
 
 
 def _ended(command: Sequence[str], out: Any, seconds: float, environment: dict[str, str]) -> int | None:
-    """The exit status of a process, None if it was ended for its time; its children end with it."""
+    """Run a process with a time limit and kill its process group; the exit status, or None after the limit."""
     process = subprocess.Popen(
         command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
         cwd=ROOT if (ROOT / "tests").is_dir() else None, start_new_session=True, preexec_fn=_end_with_parent,
@@ -248,6 +248,6 @@ def _ended(command: Sequence[str], out: Any, seconds: float, environment: dict[s
 
 
 def _end_with_parent() -> None:
-    """End this stage with its parent, on Linux: a killed call leaves no stage behind that holds the GPU."""
+    """Let Linux kill this process when its parent ends, so that no stage keeps the GPU."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,4 +1,4 @@
-"""Stages of `eqlayers bench first-gpu`, each in a process of its own: a stage writes its results after every row."""
+"""Functions of the stages of `eqlayers bench first-gpu`; each writes its results after every row."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ DIRECTIONS = {
     "double_bwd": Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
 }
 Keep = Callable[[Record], None]
-#: Packages of the extras: what is missing explains what is left out.
+#: Packages of the extras, whose versions are reported.
 EXTRAS = (
     *("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "PyYAML", "rich", "matplotlib", "jsonargparse"),
     *("lightning", "torch-geometric", "ase", "vesin", "scipy"),
 )
-#: What is asked of the driver.
+#: Queried fields of nvidia-smi.
 QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit,ecc.mode.current,memory.total"
-#: Channels, dtype, layout and whether sums have a fixed order, of the convolutions of the smoke test.
+#: Convolutions of the smoke test: channels, dtype, layout, whether sums are deterministic.
 SMOKE = (
     (32, "float32", "ir_mul", True),
     (32, "float32", "mul_ir", True),
@@ -62,13 +62,13 @@ SMOKE = (
 )
 #: Problems whose kernels are timed, the largest first.
 PROBLEMS = ("mace-large", "nequip-toluene", "own-graded")
-#: Nodes and edges, small where nothing is launched.
+#: Nodes and edges of a dry run.
 DRY = (5, 9)
 RUNS = 10
 
 
-def said(*command: str) -> str | None:
-    """The output of a program; None if the program is missing."""
+def output_of(*command: str) -> str | None:
+    """Output of a program; None if it is not installed."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -79,14 +79,14 @@ def said(*command: str) -> str | None:
 
 
 def environment(dry: bool, keep: Keep) -> None:
-    """Versions, driver and tools, and why kernels cannot run if they cannot."""
+    """Record versions, driver and tools, and why kernels cannot run if so."""
     headers = Path(sysconfig.get_paths()["include"], "Python.h")
     keep(
         {
             "python": platform.python_version(),
             "packages": {name: installed(name) for name in (*PACKAGES, *EXTRAS)} | {"torch": str(torch.__version__)},
             "cores": os.cpu_count(),
-            "gpu": said("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv") or said("rocm-smi"),
+            "gpu": output_of("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv") or output_of("rocm-smi"),
             "tools": {name: shutil.which(name) for name in ("gcc", "clang", "nvcc", "ncu", "compute-sanitizer")},
             "python_headers": str(headers) if headers.is_file() else None,
             "cuda": torch.version.cuda,
@@ -98,7 +98,7 @@ def environment(dry: bool, keep: Keep) -> None:
 
 
 def smoke(dry: bool, keep: Keep) -> None:
-    """Smallest things first, each with a wait: the first failure names its kernel."""
+    """Check small convolutions one by one, so that the first failure names its kernel."""
     device = torch.device("cpu" if dry else "cuda")
     rows: list[Record] = []
     for mul, dtype, layout, fixed in SMOKE:
@@ -109,7 +109,7 @@ def smoke(dry: bool, keep: Keep) -> None:
         try:
             operands = draw(problem, "conv", case.graph, getattr(torch, dtype), device)
             assert operands.edge_index is not None
-            operands.edge_index[1, :300] = 7  # a node whose edges are cut
+            operands.edge_index[1, :300] = 7  # a node whose edges are split among programs
             item = ours(case, operands, layout, None if dry else "triton", deterministic=fixed)
             verdicts = check(problem, operands, [item], tuple(DIRECTIONS)).values()
             row["times_bound"] = max(verdict.error or 0.0 for verdict in verdicts)
@@ -124,16 +124,16 @@ def smoke(dry: bool, keep: Keep) -> None:
 
 
 def kernels(dry: bool, keep: Keep) -> None:
-    """The requests that have goals, and their bounds on this card."""
+    """Time the convolutions that have goals, with their bounds on this GPU."""
     speed = None if dry else copy_bandwidth("cuda", RUNS)["median"]
 
-    def wanted() -> Iterator[tuple[Record, dict[str, Any]]]:
+    def requests() -> Iterator[tuple[Record, dict[str, Any]]]:
         for problem in PROBLEMS[: 1 if dry else None]:
             for layout in ("ir_mul", "mul_ir")[: 1 if dry else None]:
                 for direction in [*DIRECTIONS][: 1 if dry else None]:
                     yield {"problem": problem, "layout": layout, "direction": direction}, {}
 
-    def beside(row: Record) -> Record:
+    def bounds(row: Record) -> Record:
         about = {**row, "operation": "conv", "dtype": "float32"}
         least = bound_of(about, speed or MEMORY, *GRAPH)
         if least is None:
@@ -141,13 +141,16 @@ def kernels(dry: bool, keep: Keep) -> None:
         times = {} if "ms" not in row else {"times_bound": row["ms"]["median"] / 1000 / least}
         return {"bound_ms": 1000 * least, **times}
 
-    time_requests(dry, keep, wanted(), beside)
+    time_requests(dry, keep, requests(), bounds)
 
 
 def time_requests(
-    dry: bool, keep: Keep, wanted: Iterator[tuple[Record, dict[str, Any]]], beside: Callable[[Record], Record]
+    dry: bool, keep: Keep, requests: Iterator[tuple[Record, dict[str, Any]]], bounds: Callable[[Record], Record]
 ) -> None:
-    """Time each request, or compile it for sm_90; one that fails leaves its reason."""
+    """Time each request, or compile it for sm_90 in a dry run; errors are recorded in its row.
+
+    ``requests`` yields the fields of a row and options of `timed`; ``bounds`` adds fields to a row.
+    """
     rows: list[Record] = []
     problems = read_problems(find_config("uvu"))
     with aot.target("sm_90") if dry else nullcontext():
@@ -156,13 +159,13 @@ def time_requests(
             if dry
             else availability.processor_of(torch.device("cuda"))
         )
-        for about, options in wanted:
+        for about, options in requests:
             row, start = dict(about), time.perf_counter()
             try:
                 arguments = problems[about["problem"]].arguments()
                 program = TensorProduct(**arguments, layout=about["layout"]).plan.form.program
                 row |= timed(program, DIRECTIONS[about["direction"]], on, dry, **options)
-                row |= beside(row)
+                row |= bounds(row)
             except Exception as error:
                 row["error"] = _short(error)
             rows.append({**row, "seconds": time.perf_counter() - start})
@@ -172,52 +175,52 @@ def time_requests(
         sys.exit(f"{failed} of {len(rows)} requests failed; the rows say why")
 
 
-def timed(program: Any, kind: Any, on: tuning.Processor, dry: bool, **options: Any) -> Record:
-    """Times of a request and of each of its kernels; registers and spills where it is compiled alone."""
+def timed(program: Any, request: Any, on: tuning.Processor, dry: bool, **options: Any) -> Record:
+    """Times of a request and of each of its kernels, or registers and spills in a dry run."""
     fields = options.pop("fields", {})
-    runner = forms.FormRunner(program, kind, torch.float32, True, False, on._replace(**fields), **options)
+    runner = forms.FormRunner(program, request, torch.float32, True, False, on._replace(**fields), **options)
     (nodes, count), device = (DRY, "cpu") if dry else (GRAPH, "cuda")
-    made = torch.Generator().manual_seed(0)
-    index = torch.randint(nodes, (2, count), generator=made)
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(nodes, (2, count), generator=generator)
     index[1] = index[1].sort().values
     tables = edges.unpack(edges.pack(index.to(device), nodes, nodes), count, nodes, nodes)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     tensors = {
-        name: torch.randn(nodes if operand in "xz" else count, widths[operand], generator=made).to(device)
+        name: torch.randn(nodes if operand in "xz" else count, widths[operand], generator=generator).to(device)
         for name, operand in runner.given
     }
-    blocks = {"block": [piece.block for piece in runner.plan.pieces]}
+    blocks = {"block": [part.block for part in runner.plan.pieces]}
     if dry:
-        used = [aot.resources(one) for one in compiling.compile_calls(runner.prepare(tensors, tables)[2], jobs=1)]
+        used = [aot.resources(kernel) for kernel in compiling.compile_calls(runner.prepare(tensors, tables)[2], jobs=1)]
         return {**blocks, "registers": [u.registers for u in used], "spill_bytes": [u.spill_bytes for u in used]}
-    finite = all(bool(torch.isfinite(one).all()) for one in runner(tensors, tables).values())
+    finite = all(bool(torch.isfinite(result).all()) for result in runner(tensors, tables).values())
     flush = flush_buffer(torch.device(device))
     (seconds,) = alternate([lambda: runner(tensors, tables)], RUNS, device, flush=flush)
-    milliseconds = summary([1000 * one for one in seconds])
+    milliseconds = summary([1000 * time for time in seconds])
     return {**blocks, "finite": finite, "ms": milliseconds, "kernels": _launches(lambda: runner(tensors, tables))}
 
 
 def _launches(call: Callable[[], Any]) -> list[tuple[str, float]]:
-    """Name and milliseconds of every kernel of a call, in order."""
+    """Name and milliseconds of each kernel launched by a call, in order."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
         call()
         torch.cuda.synchronize()
-    kernels = [one for one in seen.events() if "CUDA" in str(one.device_type) and "Memset" not in one.name]
-    kernels.sort(key=lambda one: one.time_range.start)
-    return [(one.name, (one.time_range.end - one.time_range.start) / 1000) for one in kernels]
+    kernels = [event for event in seen.events() if "CUDA" in str(event.device_type) and "Memset" not in event.name]
+    kernels.sort(key=lambda event: event.time_range.start)
+    return [(event.name, (event.time_range.end - event.time_range.start) / 1000) for event in kernels]
 
 
 def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[-600:]}"
 
 
-STAGES: dict[str, Callable[[bool, Keep], None]] = {one.__name__: one for one in (environment, smoke, kernels)}
+STAGES: dict[str, Callable[[bool, Keep], None]] = {stage.__name__: stage for stage in (environment, smoke, kernels)}
 
 
 def main(task: Record, stages: Mapping[str, Callable[[bool, Keep], None]] = MappingProxyType(STAGES)) -> None:
-    """Run one stage, and keep its results in a file."""
+    """Run one stage, and write its results to the file of the task."""
 
     def keep(facts: Record) -> None:
         with atomic_write(task["file"]) as file:

@@ -1,4 +1,4 @@
-"""`eqlayers bench layers`: every layer of the catalogue with its peer, e3nn's or the plainest form in torch."""
+"""Layers of the catalogue with their peers for `eqlayers bench layers`: e3nn's, or plain torch."""
 
 from __future__ import annotations
 

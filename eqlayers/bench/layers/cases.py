@@ -13,11 +13,11 @@ from ..config import Field, Known, check_known, read_fields, read_goals, read_se
 from . import PAIRS
 from .pair import PLAIN
 
-#: What is timed, the forward call included: the result; with all gradients; with the gradients of the forces.
+#: Timed directions: forward; forward and all gradients; forward and gradients of forces.
 LAYER_DIRECTIONS = ("fwd", "fwd+bwd", "fwd+double")
 LAYER_DTYPES = ("float32", "float64")
 LAYER_GOALS = ("ratio", "memory")
-#: name of a peer -> what it is
+#: Name of a peer -> description.
 LAYER_PEERS = {
     "e3nn": "its harmonics, which are TorchScript, and plain torch for vectors and lengths",
     "e3nn-compiled": "torch.compile of the same",
@@ -35,7 +35,7 @@ OPTIONS: dict[str, tuple[Field, Any]] = {
 
 @dataclass(frozen=True)
 class LayerCase:
-    """One layer on one set of operands, checked and timed side by side with its peers."""
+    """One layer with the size of its operands, its peers and goals."""
 
     group: str  # name in the configuration
     layer: str  # a key of PAIRS
@@ -49,14 +49,14 @@ class LayerCase:
 
     @property
     def problem(self) -> str:
-        """The computation without its size."""
+        """Short name of the computation, without its size."""
         if "out" in self.options:
             return f"{self.options['out']}-c{self.options['correlation']}"
         return f"l{self.options['lmax']}" if "lmax" in self.options else self.layer
 
     @property
     def about(self) -> str:
-        """The computation, in words.
+        """Description of the computation.
 
         Example:
             >>> LayerCase("sweep", "SphericalHarmonics", 10, options={"lmax": 3}).about
@@ -72,17 +72,17 @@ class LayerCase:
 
     @property
     def size(self) -> str:
-        """Rows, with a letter for edges or vectors, and for nodes."""
+        """Number of rows, with the letter E for edges and vectors, N for nodes."""
         return f"{'E' if PAIRS[self.layer].of_edges else 'N'}{self.rows}"
 
     @property
     def name(self) -> str:
-        """Group, problem and size, and the dtype if it is not float32."""
+        """Name: group, problem, size, and dtype unless float32."""
         return case_name(self.group, self.problem, self.size, self.dtype)
 
 
 def read_layer_suite(name: str = "layers") -> Suite:
-    """Read a configuration, a path or a name in `configs/bench`.
+    """Read a suite of layers, given by path or by name in `configs/bench`.
 
     Example:
         >>> [case.name for case in read_layer_suite().cases][:2]

@@ -1,4 +1,4 @@
-"""Rotations, frames of edges and Cartesian tensors beside e3nn's; attention and SO(2) beside the plainest torch."""
+"""Pairs for rotations, edge frames and Cartesian tensors (e3nn), and for attention and SO(2) layers (plain torch)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ...layers.so2.definition import sign
 from ...testing.defaults import default_dtype
 from .pair import Pair, blocks, features, graph_of, joined, nodes_of, plain, vectors
 
-#: The symmetry of the tensor of elasticity, 2x0e + 2x2e + 1x4e.
+#: Index symmetry of the elasticity tensor, 2x0e + 2x2e + 1x4e.
 ELASTICITY = "ijkl=jikl=klij"
-#: Of an attention; invariants of an edge; harmonics.
+#: Attention heads, invariants of an edge, and harmonics of an edge.
 HEADS, SCALARS, EDGE = 4, 8, "0e+1o+2e"
 
 
 def _upper(irreps: str, rows: int) -> Tensor:
-    """Directions between the plane and the pole y, where our frame is the shortest rotation to that pole."""
+    """Random directions with y > 0, for which EdgeFrame is the shortest rotation to y, as the peer's."""
     drawn = vectors(irreps, rows)
     drawn[:, 1] = drawn[:, 1].abs() + 0.1
     drawn[:, 0] += drawn[:, 0].sign()  # e3nn's angles have no derivatives at the pole
@@ -34,8 +34,8 @@ def _upper(irreps: str, rows: int) -> Tensor:
 
 
 def _matrices(irreps: Any, *angles: Tensor) -> list[Tensor]:
-    """e3nn's of each irrep."""
-    with default_dtype(angles[0].dtype):  # e3nn makes its generators in it, at every call
+    """e3nn's Wigner matrices of each irrep by Euler angles."""
+    with default_dtype(angles[0].dtype):  # e3nn computes generators in the default dtype
         return [ir.D_from_angles(*angles) for _, ir in as_irreps(irreps)]
 
 
@@ -48,7 +48,7 @@ def _their_angles(irreps: str) -> Callable[[Tensor], Tensor]:
 
 
 def _their_rotation(irreps: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """e3nn's matrices of each irrep, and its copies times them."""
+    """Rotation of features by e3nn's Wigner matrices."""
 
     def run(x: Tensor, angles: Tensor) -> Tensor:
         each = zip(blocks(x, irreps), _matrices(irreps, *angles.unbind(-1)), strict=True)
@@ -58,7 +58,7 @@ def _their_rotation(irreps: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _their_frame(irreps: str) -> Callable[[Tensor], Tensor]:
-    """e3nn's matrices of the shortest rotation to the pole y, by its angles."""
+    """e3nn's Wigner matrices of the shortest rotation of a vector to y."""
 
     def run(vectors: Tensor) -> Tensor:
         alpha, beta = o3.xyz_to_angles(vectors)
@@ -97,7 +97,7 @@ def softmax(logits: Tensor, sink: Tensor, dst: Tensor, nodes: int) -> Tensor:
 
 
 class PlainAggregate(torch.nn.Module):
-    """The definition of the softmax over the edges into each node, and of the weighted sum of messages."""
+    """Reference of AttentionAggregate: softmax over incoming edges, and weighted sum of messages."""
 
     def __init__(self, irreps: str) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def _our_attention(irreps: str) -> nn.EquivariantAttention:
 
 
 class TheirAttention(torch.nn.Module):
-    """An attention with logits from scalar products, of e3nn's layers and the plainest torch."""
+    """Dot-product attention built from e3nn's layers and plain torch."""
 
     def __init__(self, irreps: str) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class TheirAttention(torch.nn.Module):
         middle, instructions = paths(whole, as_irreps(EDGE), whole)
         self.up, self.query, self.key = (o3.Linear(whole, whole) for _ in range(3))
         self.product = o3.TensorProduct(whole, EDGE, middle, instructions, internal_weights=False, shared_weights=False)
-        self.radial = _our_attention(irreps).radial  # products of torch and an activation
+        self.radial = _our_attention(irreps).radial  # a plain torch network
         self.down = o3.Linear(middle, whole)
         self.compare = torch.nn.Parameter(torch.randn(SCALARS, whole.num_irreps))
         self.sink = torch.nn.Parameter(torch.zeros(HEADS))
@@ -135,7 +135,7 @@ class TheirAttention(torch.nn.Module):
         src, dst = graph.edge_index
         logits = self._logits(self.query(x)[dst], self.key(x)[src], scalars @ (self.compare * SCALARS**-0.5))
         shares = softmax(logits, self.sink, dst, graph.num_dst)
-        groups = self.radial(scalars).split(self.widths, 1)  # each in as many parts as there are heads
+        groups = self.radial(scalars).split(self.widths, 1)  # each is split among heads
         weights = joined(group.unflatten(1, (HEADS, -1)) * shares[..., None] for group in groups)
         messages = self.product(self.up(x)[src], edge_attr, weights)
         mapped: Tensor = self.down(messages.new_zeros(len(x), messages.shape[1]).index_add(0, dst, messages))
@@ -155,35 +155,35 @@ def _edges_and_graph(irreps: str, rows: int, device: torch.device) -> tuple[Any,
 
 
 class PlainSO2(torch.nn.Module):
-    """A map of features in the frame of an edge: columns of each order m, matrix products of torch, columns back."""
+    """SO(2) linear map in plain torch: gather columns of each order m, multiply by matrices, scatter back."""
 
-    places: Tensor
+    index: Tensor
     signs: Tensor
     back: Tensor
 
     def __init__(self, irreps: str) -> None:
         super().__init__()
         self.irreps = as_irreps(irreps)
-        self.matrices: list[tuple[bool, int]] = []  # whether for m and -m, and the width
-        columns = []  # place and sign; J times the columns of irreps of the sign -1
+        self.matrices: list[tuple[bool, int]] = []  # (whether it acts on m and -m, width)
+        columns = []  # index and sign of each column; irreps with sign -1 are multiplied by J
         for m, signs in [(0, (1,)), (0, (-1,)), *((m, (1, -1)) for m in range(1, self.irreps.lmax + 1))]:
             parts = zip(self.irreps.slices(), self.irreps, strict=True)
             groups = [(part.start + g.ir.l, g) for part, g in parts if g.ir.l >= m and sign(g.ir) in signs]
             for side in (1, -1) if m else (1,):
                 for middle, (mul, ir) in groups:
-                    turned = m > 0 and sign(ir) < 0
-                    place, factor = middle + m * (-side if turned else side), -1 if turned and side == 1 else 1
-                    columns += [(place + u * ir.dim, factor) for u in range(mul)]
+                    swapped = m > 0 and sign(ir) < 0
+                    column, factor = middle + m * (-side if swapped else side), -1 if swapped and side == 1 else 1
+                    columns += [(column + u * ir.dim, factor) for u in range(mul)]
             if groups:
                 self.matrices.append((m > 0, sum(group.mul for _, group in groups)))
-        self.register_buffer("places", torch.tensor([place for place, _ in columns]))
+        self.register_buffer("index", torch.tensor([column for column, _ in columns]))
         self.register_buffer("signs", torch.tensor([factor for _, factor in columns], dtype=torch.float64))
-        self.register_buffer("back", self.places.argsort())
+        self.register_buffer("back", self.index.argsort())
         self.weight = torch.nn.Parameter(torch.randn(sum(width**2 for _, width in self.matrices)))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., dim]`` to the same."""
-        packed = x[..., self.places] * self.signs
+        packed = x[..., self.index] * self.signs
         columns = packed.split([2 * width if both else width for both, width in self.matrices], -1)
         weights = self.weight.split([width**2 for _, width in self.matrices])
         out = []
@@ -194,18 +194,18 @@ class PlainSO2(torch.nn.Module):
 
 
 class PlainSO2Convolution(PlainSO2):
-    """Gathered features times the blocks of the frames, a map, its results times the blocks again, and the sum."""
+    """SO(2) convolution in plain torch: rotate gathered features to edge frames, map, rotate back, and sum."""
 
     def forward(self, x: Tensor, frames: Tensor, graph: Graph) -> Tensor:  # type: ignore[override]
         """``[N, dim]``, ``[E, blocks]`` to ``[N, dim]``."""
         src, dst = graph.edge_index
         widths = [2 * l + 1 for l in range(self.irreps.lmax + 1)]
         parts = zip(frames.split([n**2 for n in widths], 1), widths, strict=True)
-        turns = [part.unflatten(1, (n, n)) for part, n in parts]
-        messages = self._turned(super().forward(self._turned(x[src], [turn.mT for turn in turns])), turns)
+        rotations = [part.unflatten(1, (n, n)) for part, n in parts]
+        messages = self._rotated(super().forward(self._rotated(x[src], [r.mT for r in rotations])), rotations)
         return messages.new_zeros(graph.num_dst, messages.shape[1]).index_add(0, dst, messages)
 
-    def _turned(self, x: Tensor, frames: list[Tensor]) -> Tensor:
+    def _rotated(self, x: Tensor, frames: list[Tensor]) -> Tensor:
         each = zip(blocks(x, self.irreps), self.irreps, strict=True)
         return joined(group @ frames[ir.l] for group, (_, ir) in each)
 

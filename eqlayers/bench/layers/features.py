@@ -1,4 +1,4 @@
-"""Norms, activations and gates, and features taken apart and put together, beside e3nn's or the plainest torch."""
+"""Pairs for norms, activations, gates, and layers that split or reorder features (e3nn or plain torch)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...irreps.algebra import as_irreps, representation_matrix
 from .pair import Pair, blocks, features, joined, plain, second_features, twin
 
 SILU, TANH, SIGMOID = torch.nn.functional.silu, torch.tanh, torch.sigmoid
-#: The fraction that is left out in training, and the atoms of a graph, of which all are left out or none.
+#: Probability of dropout, and atoms of each graph for DropPath.
 PROBABILITY, ATOMS = 0.5, 20
 
 
@@ -23,7 +23,7 @@ PROBABILITY, ATOMS = 0.5, 20
 
 
 class PlainNorm(torch.nn.Module):
-    """Each group over the root of its mean square; centred even scalars by torch's layer norm, with a bias."""
+    """Divide each group by its root mean square; with ``centred``, even scalars by torch's layer norm."""
 
     def __init__(self, irreps: str, centred: bool = False) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class PlainNorm(torch.nn.Module):
 
 
 class PlainBatchNorm(torch.nn.Module):
-    """Each copy over the root of its mean square in the batch, with running mean squares."""
+    """Divide each copy by its root mean square over the batch, with running averages."""
 
     running_squared_norm: Tensor
 
@@ -91,7 +91,7 @@ def _gates(irreps: str) -> tuple[Any, ...]:
 
 
 def _plain_gate(irreps: str) -> Callable[[Tensor], Tensor]:
-    """Gates, then scalars and gated features, with exact second moments: ``[N, gates + dim]`` to ``[N, dim]``."""
+    """A gate with exactly normalised activations in plain torch: ``[N, gates + dim]`` to ``[N, dim]``."""
     whole = as_irreps(irreps)
     even, gate = nn.NormalizedActivation("silu").factor, nn.NormalizedActivation("sigmoid").factor
     widths = [mul for mul, ir in whole if ir.l > 0]
@@ -109,7 +109,7 @@ def _lmax(irreps: str) -> int:
 
 
 class Drawn(torch.nn.Module):
-    """A layer that draws the same random numbers at every call, so that it can be compared."""
+    """A layer called with the same random seed each time, so that results can be compared."""
 
     def __init__(self, layer: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -122,13 +122,13 @@ class Drawn(torch.nn.Module):
 
 
 def plain_drop_path(x: Tensor, batch: Tensor) -> Tensor:
-    """A factor for each graph of a batch: ``[N, dim]``, ``[N]`` to ``[N, dim]``."""
+    """DropPath in plain torch, one random factor for each graph: ``[N, dim]``, ``[N]`` to ``[N, dim]``."""
     factors = x.new_empty(int(batch.max()) + 1, 1).bernoulli_(1 - PROBABILITY) / (1 - PROBABILITY)
     return x * factors[batch]
 
 
 def _as_wide_as(layer: Callable[[str], Any]) -> Callable[[str, int], Tensor]:
-    """Features that a layer takes."""
+    """Function that draws features of a layer's ``irreps_in``."""
     return lambda irreps, rows: features(str(layer(irreps).irreps_in), rows)
 
 
@@ -159,12 +159,12 @@ def _widths(irreps: Any) -> list[int]:
 
 
 def _opposite(irreps: str) -> str:
-    """The groups in the opposite order."""
+    """The irreps in reverse order."""
     return str(o3.Irreps(list(reversed(as_irreps(irreps)))))
 
 
 def _plain_basis(irreps: str) -> Callable[[Tensor], Tensor]:
-    """The matrix of each irrep on the components of its copies."""
+    """Change of basis of each irrep by matrix products."""
     axes = torch.tensor([[0.0, 1, 0], [0, 0, 1], [1, 0, 0]], dtype=torch.float64)
     exact = [representation_matrix(o3.Irreps([(1, ir)]), axes).T.contiguous() for _, ir in as_irreps(irreps)]
     known: dict[Any, list[Tensor]] = {}
@@ -178,7 +178,7 @@ def _plain_basis(irreps: str) -> Callable[[Tensor], Tensor]:
 
 
 class Halves(torch.nn.Module):
-    """Maps of the first group and of the others, by e3nn."""
+    """Separate e3nn Linear maps of the first group and of the others."""
 
     def __init__(self, irreps: str) -> None:
         super().__init__()

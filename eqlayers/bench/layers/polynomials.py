@@ -1,4 +1,4 @@
-"""Spherical harmonics, geometry of edges and MACE's symmetric contraction, beside e3nn's and MACE's."""
+"""Pairs for spherical harmonics, edge geometry (e3nn) and the symmetric contraction (MACE, einsum)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _theirs(lmax: int) -> Any:
 
 
 def _vectors(lmax: int, rows: int) -> Tensor:
-    """Vectors of 1 to 5 Angstrom."""
+    """Random vectors of 1 to 5 Angstrom, ``[rows, 3]``."""
     vectors = torch.randn(rows, 3, dtype=torch.float64)
     return vectors * (1 + 4 * torch.rand(rows, 1, dtype=torch.float64)) / vectors.norm(dim=1, keepdim=True)
 
 
 class OurGeometry(nn.EdgeGeometry):
-    """The geometry of edges without an envelope."""
+    """EdgeGeometry that returns a tuple."""
 
     def forward(self, pos: Tensor, graph: Graph) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Vectors, lengths and harmonics of edges."""
@@ -48,7 +48,7 @@ class OurGeometry(nn.EdgeGeometry):
 
 
 class TheirGeometry(torch.nn.Module):
-    """e3nn's harmonics, and plain torch for vectors and lengths."""
+    """Edge geometry by plain torch and e3nn's harmonics."""
 
     def __init__(self, lmax: int) -> None:
         super().__init__()
@@ -72,10 +72,10 @@ def _of_edges(lmax: int, rows: int, layer: Any) -> dict[str, int]:
 
 
 def _of_degrees(ours: Maker, theirs: Maker, moving: Callable[[Any, int], Tensor], **more: Any) -> Pair:
-    """Harmonics of degrees up to lmax; e3nn's are TorchScript, which can be compiled."""
-    kind: dict[str, Any] = {"fields": {"lmax": "counts"}, "argument": lambda options: options["lmax"]}
-    kind |= {"note": "TorchScript", "others": {"e3nn-compiled": theirs}, "of_edges": True}
-    return Pair(ours, theirs, moving, **kind, **more)
+    """A pair for layers of degrees up to lmax; e3nn's harmonics are TorchScript, also timed compiled."""
+    options: dict[str, Any] = {"fields": {"lmax": "counts"}, "argument": lambda options: options["lmax"]}
+    options |= {"note": "TorchScript", "others": {"e3nn-compiled": theirs}, "of_edges": True}
+    return Pair(ours, theirs, moving, **options, **more)
 
 
 # -- symmetric contraction --------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def _of_degrees(ours: Maker, theirs: Maker, moving: Callable[[Any, int], Tensor]
 
 @lru_cache(maxsize=8)
 def couplings(text: str, degree: int) -> tuple[tuple[o3.Irrep, np.ndarray], ...]:
-    """All couplings of single irreps from left to right, ``[2 l + 1, D, ..., D]``, in MACE's order; not symmetrised."""
+    """Coupling tensors of ``degree`` factors from left to right, ``[2 l + 1, D, ..., D]``, in MACE's order."""
     irreps = o3.Irreps(text)
     unit = np.eye(irreps.dim)
     if degree == 1:
@@ -101,12 +101,12 @@ def _copies(options: dict[str, Any], key: str) -> o3.Irreps:
     return o3.Irreps([(options["channels"], ir) for _, ir in o3.Irreps(options[key])])
 
 
-def _layer(kind: Callable[..., Any], options: dict[str, Any]) -> Any:
-    return kind(_copies(options, "in"), _copies(options, "out"), options["correlation"], options["elements"])
+def _layer(layer_class: Callable[..., Any], options: dict[str, Any]) -> Any:
+    return layer_class(_copies(options, "in"), _copies(options, "out"), options["correlation"], options["elements"])
 
 
 class Einsum(nn.SymmetricContraction):
-    """The symmetric contraction with dense tensors, from the highest degree down, as MACE computes it."""
+    """Symmetric contraction by einsum with dense coupling tensors, as MACE computes it."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -138,7 +138,7 @@ class Einsum(nn.SymmetricContraction):
 
 
 def _species(options: dict[str, Any], rows: int, device: torch.device) -> tuple[Any, ...]:
-    """One-hot numbers of species."""
+    """Random one-hot species."""
     return (one_hot(species_of(rows, options["elements"], device), options["elements"]).double(),)
 
 
@@ -147,15 +147,15 @@ def _mace(options: dict[str, Any]) -> Any:
         raise Refusal("mace-torch is not installed")
     from mace.modules.symmetric_contraction import SymmetricContraction
 
-    def kind(irreps_in: Any, irreps_out: Any, correlation: int, elements: int) -> Any:
+    def build(irreps_in: Any, irreps_out: Any, correlation: int, elements: int) -> Any:
         return SymmetricContraction(irreps_in, irreps_out, correlation, num_elements=elements)
 
-    return _layer(kind, options)
+    return _layer(build, options)
 
 
 def _of_atoms(options: dict[str, Any], rows: int, layer: Any) -> dict[str, int]:
-    """Rows have the polynomials, species the sums of weights, whose gradient is linear; both have channels."""
-    mixings: Any = tuple(one.mixings for one in layer.contractions)
+    """Operations of polynomials for each row, and of weight sums for each species, times channels."""
+    mixings: Any = tuple(contraction.mixings for contraction in layer.contractions)
     irreps = str(_copies(options, "in")), str(_copies(options, "out"))
     base = lowered(Contraction(*irreps, options["correlation"], mixings, "mul_ir"))
     of_rows = operations(base.packed.by_species, [True, False], [False, True], [True])

@@ -1,4 +1,4 @@
-"""Linear maps and products of features beside e3nn's, and scales of irreps."""
+"""Pairs for linear maps, products and scales of features (e3nn, or plain torch)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ...irreps.path_lists import paths
 from .pair import Pair, features, plain, second_features, species_of, twin
 
 RANK, SPECIES = 8, 10
-#: Harmonics that features are multiplied with.
+#: Irreps of the second operand, harmonics of edges.
 EDGE = "0e+1o+2e"
 
 
 def _their_low_rank(irreps: str) -> torch.nn.Module:
-    """Two of e3nn's maps, with a few copies of each irrep between them."""
+    """Low-rank linear map as two e3nn Linear maps."""
     middle = o3.Irreps([(RANK, ir) for _, ir in as_irreps(irreps)])
     return torch.nn.Sequential(OrderedDict(down=o3.Linear(irreps, middle), up=o3.Linear(middle, irreps)))
 
 
 class TheirSpecies(torch.nn.Module):
-    """Weights for each species as MACE has them: e3nn's product with one-hot species.
+    """Linear map by species as in MACE: e3nn's tensor product with one-hot species.
 
-    It holds the weights as ours does, ``[species, weights of a map]``, and turns them at each call.
+    Weights are stored as in SpeciesLinear, ``[species, weights of a map]``, and transposed in each call.
     """
 
     def __init__(self, irreps: str) -> None:
@@ -37,11 +37,11 @@ class TheirSpecies(torch.nn.Module):
         self.shapes = [(u, w) for u, _, w in (path.path_shape for path in self.tp.instructions)]
         self.weight = torch.nn.Parameter(torch.randn(SPECIES, sum(u * w for u, w in self.shapes)))
 
-    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
+    def forward(self, x: Tensor, species: Tensor) -> Tensor:
         """``[N, dim]``, ``[N]`` to ``[N, dim]``."""
         parts = zip(self.weight.split([u * w for u, w in self.shapes], 1), self.shapes, strict=True)
         weights = torch.cat([part.unflatten(1, shape).movedim(0, 1).flatten() for part, shape in parts])
-        one_hot = torch.nn.functional.one_hot(kind, SPECIES).to(x.dtype)
+        one_hot = torch.nn.functional.one_hot(species, SPECIES).to(x.dtype)
         mapped: Tensor = self.tp(x, one_hot, SPECIES**0.5 * weights)
         return mapped
 
@@ -55,12 +55,12 @@ def _harmonics(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
 
 
 def scalars(irreps: str, rows: int) -> Tensor:
-    """One for each copy."""
+    """Random numbers, one for each copy of an irrep."""
     return torch.randn(rows, as_irreps(irreps).num_irreps, dtype=torch.float64)
 
 
 def gated_cross(s: Any, a: Any, b: Any) -> Any:
-    """A vector times a gate, and the product of two vectors: components of one channel."""
+    """Formula of one channel: cross product of two vectors, times a gate."""
     cross = [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]]
     return [s[0].silu() * c for c in cross]
 
@@ -71,7 +71,7 @@ def _formula(irreps: str) -> nn.FormulaLayer:
 
 
 def plain_cross(s: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The formula in the plainest torch: ``[N, C]``, ``[N, 3 C]`` twice to ``[N, 3 C]``."""
+    """The formula in plain torch: ``[N, C]``, ``[N, 3 C]`` twice to ``[N, 3 C]``."""
     cross = torch.linalg.cross(a.unflatten(1, (-1, 3)), b.unflatten(1, (-1, 3)))
     return (torch.nn.functional.silu(s)[..., None] * cross).flatten(1)
 

@@ -1,4 +1,4 @@
-"""Functions of lengths beside e3nn's or the plainest torch."""
+"""Pairs for radial functions (e3nn or plain torch)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from .pair import Pair, graph_of, lengths, plain, species_of
 
 CUTOFF, NUMBER, POWER = 5.0, 16, 6
 HIDDEN, WEIGHTS = 64, 128
-#: Of the atoms: carbon, hydrogen, oxygen.
+#: Atomic numbers of the species.
 SPECIES = (6, 1, 8)
 
 
 def smooth(r: Tensor) -> Tensor:
-    """The step of exponentials."""
+    """Smooth step function of exponentials."""
     v = r / CUTOFF
     left, right = torch.exp(-1 / (1 - v)), torch.exp(-1 / v)
     return left / (left + right)
 
 
 def polynomial(r: Tensor) -> Tensor:
-    """The envelope of degree 6 as MACE has it."""
+    """Polynomial envelope of degree 6, as in MACE."""
     return definition.polynomial_cutoff(r, CUTOFF, POWER)
 
 
 def bessel(r: Tensor) -> Tensor:
-    """Spherical Bessel functions times the envelope, as MACE and NequIP have them."""
+    """Bessel functions times the envelope, as in MACE and NequIP."""
     return definition.bessel(r, CUTOFF, NUMBER) * polynomial(r)[:, None]
 
 
 def chebyshev(r: Tensor) -> Tensor:
-    """Chebyshev polynomials by their recurrence times the envelope."""
+    """Chebyshev polynomials times the envelope."""
     t = 1 - 2 * r / CUTOFF
     values = [torch.ones_like(t), t]
     for _ in range(NUMBER - 2):
@@ -50,7 +50,7 @@ def chebyshev(r: Tensor) -> Tensor:
 
 
 class TheirNetwork(torch.nn.Module):
-    """e3nn's network on the same basis, with weights of the names and the activation of ours."""
+    """e3nn's FullyConnectedNet on the same basis, with equal parameter names and activation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class TheirNetwork(torch.nn.Module):
 
 
 class PlainTransform(torch.nn.Module):
-    """Fractions of covalent radii as MACE has them."""
+    """Agnesi transform in plain torch, as in MACE."""
 
     radii: Tensor
 
@@ -77,16 +77,16 @@ class PlainTransform(torch.nn.Module):
         super().__init__()
         self.register_buffer("radii", nn.AgnesiTransform(SPECIES).radii)
 
-    def forward(self, r: Tensor, kind: Tensor, graph: Graph) -> Tensor:
+    def forward(self, r: Tensor, atom_types: Tensor, graph: Graph) -> Tensor:
         """``[E]`` to the same."""
         src, dst = graph.edge_index
         q, p, a = 0.9183, 4.5791, 1.0805
-        u = r / (0.5 * (self.radii[kind[src]] + self.radii[kind[dst]]))
+        u = r / (0.5 * (self.radii[atom_types[src]] + self.radii[atom_types[dst]]))
         return (1 + a * u**q / (1 + u ** (q - p))) ** -1
 
 
 class PlainZBL(torch.nn.Module):
-    """Screened repulsion as MACE has it."""
+    """ZBL repulsion in plain torch, as in MACE."""
 
     radii: Tensor
 
@@ -107,28 +107,28 @@ class PlainZBL(torch.nn.Module):
 
 
 class OurZBL(nn.ZBL):
-    """The layer, called with the lengths first."""
+    """ZBL with lengths as the first argument."""
 
     def forward(self, r: Tensor, z: Tensor, graph: Graph) -> Tensor:  # type: ignore[override]
         """``[E]`` to ``[A]``."""
         return super().forward(z, nn.EdgeVectors(r, r, r, r), graph)
 
 
-def _kinds(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
+def _atom_types(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
     graph = graph_of(rows, device)
     return species_of(graph.num_dst, len(SPECIES), device), graph
 
 
 def _numbers(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
-    kind, graph = _kinds(irreps, rows, device)
-    return torch.tensor(SPECIES, device=device)[kind], graph
+    index, graph = _atom_types(irreps, rows, device)
+    return torch.tensor(SPECIES, device=device)[index], graph
 
 
-def _of_lengths(kind: Callable[..., Pair], name: str, sizes: tuple[Any, ...], theirs: Callable[..., Tensor]) -> Pair:
-    return kind(lambda i: getattr(nn, name)(*sizes), lambda i: theirs, lengths, of_edges=True)
+def _of_lengths(pair: Callable[..., Pair], name: str, sizes: tuple[Any, ...], theirs: Callable[..., Tensor]) -> Pair:
+    return pair(lambda i: getattr(nn, name)(*sizes), lambda i: theirs, lengths, of_edges=True)
 
 
-#: e3nn's names of bases that have no envelope.
+#: Prefix of a basis without envelope -> e3nn's name.
 SAME = {"Gaussian": "gaussian", "Cosine": "cosine", "SmoothFinite": "smooth_finite", "Fourier": "fourier"}
 ENVELOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "PolynomialCutoff": polynomial,
@@ -152,7 +152,7 @@ RADIAL: dict[str, Pair] = {
         lambda i: nn.RadialNetwork(WEIGHTS, NUMBER, CUTOFF, (HIDDEN,)), lambda i: TheirNetwork(), lengths, of_edges=True
     ),
     "AgnesiTransform": plain(
-        lambda i: nn.AgnesiTransform(SPECIES), lambda i: PlainTransform(), lengths, _kinds, of_edges=True
+        lambda i: nn.AgnesiTransform(SPECIES), lambda i: PlainTransform(), lengths, _atom_types, of_edges=True
     ),
     "ZBL": plain(
         lambda i: OurZBL(),

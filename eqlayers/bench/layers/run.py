@@ -1,4 +1,4 @@
-"""One layer at a time, beside e3nn's, MACE's or the plainest torch: compared with the definition in float64, timed."""
+"""Check and time a layer and its peers: comparison with a float64 reference, and calls of each direction."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ ROUNDINGS = 64
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layer made ready: this package's, a peer's, or the definition."""
+    """A layer with its operands: of this package, of a peer, or the float64 reference."""
 
     name: str
-    fn: Callable[[Tensor], Outputs]  # from the moving operand to all results
-    moving: Tensor  # the first gradient is by it: vectors, positions or features
-    weights: tuple[Tensor, ...] = ()  # in the order that all candidates of a case have
-    note: str = ""  # the backend, or the method that runs
-    cannot: tuple[tuple[str, str], ...] = ()  # direction to the reason why it has none
-    rows: slice = field(default_factory=lambda: slice(None))  # of the moving operand and of the results
-    layout: str = ""  # e3nn's for all
+    fn: Callable[[Tensor], Outputs]  # function from the first operand to all results
+    moving: Tensor  # first operand, by which forces are differentiated
+    weights: tuple[Tensor, ...] = ()  # parameters and further differentiable operands, in a common order
+    note: str = ""  # backend or method
+    cannot: tuple[tuple[str, str], ...] = ()  # (direction, reason) that are not supported
+    rows: slice = field(default_factory=lambda: slice(None))  # rows of the first operand and of the results
+    layout: str = ""  # all have e3nn's layout
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One case with this package's layer and its peers."""
+    """Layers and reference of one case."""
 
-    makers: dict[str, Callable[[], Candidate]]  # this package's first; each may raise Refusal
-    exact: Callable[[], Iterator[Candidate]]  # the float64 definition, in parts of the rows
+    makers: dict[str, Callable[[], Candidate]]  # name -> constructor, this package's first; may raise Refusal
+    exact: Callable[[], Iterator[Candidate]]  # yields the float64 reference for parts of the rows
     constants: tuple[Tensor, ...]  # operands without gradient: indices, species
-    operations: dict[str, int]  # sums and products of this package's formulas, by direction
+    operations: dict[str, int]  # floating-point operations by direction
 
 
 def leaf(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -59,14 +59,14 @@ def _floats(operand: Any) -> bool:
 
 
 def build(case: LayerCase, device: torch.device, backend: str | None = None) -> Subject:
-    """Draw the operands of a case, and prepare its layers; random numbers depend on the case alone."""
+    """Draw the operands of a case, and prepare its layers, with a fixed seed."""
     torch.manual_seed(0)
     pair, case_dtype = PAIRS[case.layer], getattr(torch, case.dtype)
     argument = pair.argument(case.options)
     moving = pair.moving(argument, case.rows).to(device)
     further = pair.further(argument, case.rows, device)
 
-    def made(maker: Callable[[Any], Any], dtype: torch.dtype) -> Any:
+    def built(maker: Callable[[Any], Any], dtype: torch.dtype) -> Any:
         torch.manual_seed(0)
         with default_dtype(torch.float64):  # the same weights in every dtype
             layer = maker(argument)
@@ -92,7 +92,7 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
         return Candidate(name, fn, leaf(moving[rows], dtype), inputs, note, rows=rows, **more)
 
     def like_theirs(layer: Any) -> Any:
-        other = made(pair.theirs, case_dtype)
+        other = built(pair.theirs, case_dtype)
         if isinstance(layer, torch.nn.Module):
             layer.to(device, case_dtype)
             layer.load_state_dict(other.state_dict() if isinstance(other, torch.nn.Module) else {}, strict=False)
@@ -108,17 +108,20 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
     def other(name: str) -> Candidate:
         if name != "e3nn-compiled":
             return candidate(name, like_theirs(pair.others[name](argument)), case_dtype, "opt_einsum")
-        torch.compiler.reset()  # a graph of an earlier case must not count towards the limit of recompilations
-        layer: Any = torch.compile(made(pair.theirs, case_dtype), dynamic=False)
+        torch.compiler.reset()  # graphs of earlier cases count towards the limit of recompilations
+        layer: Any = torch.compile(built(pair.theirs, case_dtype), dynamic=False)
         return candidate(name, layer, case_dtype, "inductor", cannot=(("fwd+double", NO_DOUBLE),))
 
     def exact() -> Iterator[Candidate]:
         part = pair.part or case.rows
         whole = [slice(None)] if part >= case.rows else [slice(n, n + part) for n in range(0, case.rows, part)]
         for rows in whole:
-            yield candidate(pair.peer, made(pair.theirs, torch.float64), torch.float64, "", rows)
+            yield candidate(pair.peer, built(pair.theirs, torch.float64), torch.float64, "", rows)
 
-    makers = {OURS: ours, pair.peer: lambda: candidate(pair.peer, made(pair.theirs, case_dtype), case_dtype, pair.note)}
+    makers = {
+        OURS: ours,
+        pair.peer: lambda: candidate(pair.peer, built(pair.theirs, case_dtype), case_dtype, pair.note),
+    }
     makers |= {name: partial(other, name) for name in pair.others}
     held = [t.edge_index if isinstance(t, Graph) else t for t in further if pair.fixed or not _floats(t)]
     constants = tuple(t.to(case_dtype) if _floats(t) else t for t in held)
@@ -129,9 +132,9 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
 
 
 def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tensor) -> Call:
-    """One call of one direction, forward included; it returns the results that :func:`names_of` names.
+    """The call of one direction, forward included, which returns the results named by :func:`names_of`.
 
-    For second derivatives, the gradient by the moving operand is contracted with the tangent.
+    For second derivatives, the gradient by the first operand is contracted with the tangent.
     """
     inputs = [item.moving, *item.weights]
     leaves = tuple(leaf(t) for t in cotangents) if direction == "fwd+double" else ()
@@ -140,8 +143,8 @@ def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tenso
         with torch.no_grad():
             return item.fn(item.moving)
 
-    def gradients(of: Sequence[Tensor], wanted: Sequence[Tensor], by: Sequence[Tensor]) -> Outputs:
-        return torch.autograd.grad(of, wanted, by, allow_unused=True, materialize_grads=True)
+    def gradients(of: Sequence[Tensor], inputs: Sequence[Tensor], by: Sequence[Tensor]) -> Outputs:
+        return torch.autograd.grad(of, inputs, by, allow_unused=True, materialize_grads=True)
 
     def backward() -> Outputs:
         z = item.fn(item.moving)
@@ -156,7 +159,7 @@ def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tenso
 
 
 def names_of(direction: str, results: int, weights: int) -> list[str]:
-    """Names of the results of a direction; gradients of weights are sums over rows.
+    """Names of the results of a direction; gradients by weights ('w') are sums over rows.
 
     Example:
         >>> names_of("fwd+bwd", 1, 2)
@@ -171,7 +174,7 @@ def names_of(direction: str, results: int, weights: int) -> list[str]:
 
 
 def exact_results(subject: Subject, direction: str, cotangents: Outputs, tangent: Tensor) -> dict[str, Tensor]:
-    """The float64 results of a direction, put together from parts of the rows."""
+    """Float64 reference results of a direction, combined from parts of the rows."""
     parts: dict[str, list[Tensor]] = {}
     for part in subject.exact():
         rows = part.rows
@@ -183,17 +186,17 @@ def exact_results(subject: Subject, direction: str, cotangents: Outputs, tangent
 
 
 def compare(call: Call, exact: dict[str, Tensor], dtype: torch.dtype, roundings: int = ROUNDINGS) -> Verdict:
-    """Whether a call returns the exact results, to so many rounding errors of the largest entry of each."""
+    """Compare the results of a call with the reference, within ``roundings`` eps of the largest entry."""
     try:
         results = call()
-    except Exception as raised:  # whatever a peer raises is its result
+    except Exception as raised:  # an error is a result
         return Verdict("failed", None, short(raised))
     if len(results) != len(exact):
         return Verdict("wrong", None, f"{len(exact)} results expected, got {len(results)}")
-    scales: dict[str, float] = {}  # of all weights together: some have no effect, and gradients of rounding errors
+    scales: dict[str, float] = {}  # common to all weights, as gradients of some may be rounding errors
     for name, reference in exact.items():
-        kind = name.rstrip("0123456789")
-        scales[kind] = max(scales.get(kind, 0.0), float(reference.abs().max()))
+        group = name.rstrip("0123456789")
+        scales[group] = max(scales.get(group, 0.0), float(reference.abs().max()))
     shares = {}
     for (name, reference), value in zip(exact.items(), results, strict=True):
         if value.shape != reference.shape:
@@ -218,10 +221,10 @@ class LayerSubject:
         makers |= {name: self.subject.makers[name] for name in peers if name in self.subject.makers}
         self.implementations = [(name, "", make) for name, make in makers.items()]
         self.cotangents, self.tangent = drawn(self.ours, self.subject, getattr(torch, case.dtype))
-        self._results: dict[str, int] = {}  # direction to numbers in all results
+        self._results: dict[str, int] = {}  # direction -> number of entries of all results
 
     def check(self, items: Sequence[Candidate], direction: str) -> list[Verdict]:
-        """Compare to some rounding errors of the largest entry of each result."""
+        """Compare candidates with the float64 reference."""
         exact = exact_results(self.subject, direction, self.cotangents, self.tangent)
         self._results[direction] = sum(value.numel() for value in exact.values())
         verdicts = []
@@ -234,11 +237,11 @@ class LayerSubject:
         return verdicts
 
     def ready(self, item: Candidate, direction: str) -> Callable[[], Call]:
-        """Every call has the forward call in it."""
+        """Function that prepares the call of a direction."""
         return partial(prepare, item, direction, self.cotangents, self.tangent)
 
     def work(self, direction: str) -> tuple[int, int]:
-        """Sums and products of the formulas of this package's layer."""
+        """Bytes of operands and results, and floating-point operations of this package's formulas."""
         read: list[Tensor] = [self.ours.moving, *self.ours.weights, *self.subject.constants]
         read += self.cotangents if direction != "fwd" else ()
         read += [self.tangent] if direction == "fwd+double" else []
@@ -246,19 +249,19 @@ class LayerSubject:
         return tensor_bytes(read) + written, self.subject.operations[direction]
 
     def facts(self) -> Record:
-        """Layer and rows."""
+        """Fields of the case in the result."""
         case = self.case
         about = {"problem": case.problem, "about": case.about, "operation": case.layer, "graph": case.size}
         edges = case.rows if case.size.startswith("E") else 0
         return about | {"nodes": len(self.ours.moving), "edges": edges, "layouts": [""]}
 
     def bounds(self, row: Record, bandwidth: float) -> Record:
-        """None."""
+        """No further fields."""
         return {}
 
 
 def drawn(item: Candidate, subject: Subject, dtype: torch.dtype) -> tuple[Outputs, Tensor]:
-    """Random cotangents of the results, and a tangent of the moving operand."""
+    """Random cotangents of the results, and a random tangent of the first operand."""
     parts = []
     for part in subject.exact():
         with torch.no_grad():

@@ -1,1 +1,1 @@
-"""`eqlayers bench networks` and `bench accelerate`: whole networks, as their packages run them and as this one does."""
+"""The commands `eqlayers bench networks` and `bench accelerate`: whole networks in their packages and here."""

@@ -1,4 +1,4 @@
-"""`eqlayers bench accelerate`: networks of other packages as they are, and after `eqlayers.accelerate`."""
+"""The command `eqlayers bench accelerate`: networks of other packages before and after `eqlayers.accelerate`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_accelerate(
     backend: str | None = None,
     say: Say = quiet,
 ) -> Record:
-    """Compare networks of a name of ``NETWORKS`` before and after, then time them in turn, in float32."""
+    """Compare and time the networks of an entry of ``NETWORKS`` before and after `accelerate`, in float32."""
     check_known("network", [name], NETWORKS, "bench accelerate")
     rows: list[Record] = []
     notes, replaced = [], []
@@ -53,14 +53,14 @@ def run_accelerate(
 def _measure(
     subject: Subject, make: Callable[..., Subject], runs: int, backend: str | None, rows: list[Record], say: Say
 ) -> tuple[Report, str]:
-    """Append a row for each mode; what was replaced, and sentences on what was computed and how exactly."""
+    """Append a row for each mode to ``rows``; return the report of replacements and a note on sizes and errors."""
     say(f"{subject.name}: comparing in float64")
 
     def change(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
         return accelerate(subject.make(dtype), backend=backend).model
 
     makers = {EAGER: Maker(PEER, eager), ACCELERATED: Maker(EXACT, change)}
-    known = bounds(subject, [make(place=rounded(subject.place))], CPU)
+    known = bounds(subject, [make(sample=rounded(subject.sample))], CPU)
     series = Series(subject.name, CPU, runs, [torch.get_num_threads()], say)
     series.wrong = wrong_in_float64(subject, makers, NO_TABLES, known, CPU)
     of_modes: dict[str, dict[str, Record]] = {mode: {} for mode in MODES}
@@ -72,18 +72,18 @@ def _measure(
         times = {"plain": plain["seconds"] if ok else None, "accelerated": mine["seconds"], "ratio": mine["ratio"]}
         sizes = {"memory_plain": plain["memory_bytes"] if ok else None, "memory_accelerated": mine["memory_bytes"]}
         rows.append({**about, "status": mine["status"], **times, **sizes})
-    place = subject.place
-    atoms, edges = place.num_atoms, place.num_edges
+    sample = subject.sample
+    atoms, edges = sample.num_atoms, sample.num_edges
     shown = ", ".join(f"{part} {value:.1e}" for part, value in known.errors.items())
     report = accelerate(subject.make(torch.float32), backend=backend)
     return report, (
-        f"{subject.name}: {len(place.batch)} structures, {atoms} atoms, {edges} edges ({edges / atoms:.0f} an atom). "
+        f"{subject.name}: {len(sample.batch)} structures, {atoms} atoms, {edges} edges ({edges / atoms:.0f} an atom). "
         f"Rounding of the plain network in float32, of which ten times are allowed: {shown}."
     )
 
 
 def _cells(report: Report) -> list[list[str]]:
-    """Place and class of all modules that were replaced or left."""
+    """Table of replaced and remaining modules: path, class, replacement or reason, backend, error."""
     return [
         [row.path or "(the model)", row.kind, row.replacement or f"left: {row.reason}", row.backend, number(row.error)]
         for row in report.rows

@@ -1,4 +1,4 @@
-"""The main job: training steps of the network of molecules with e3nn's layers, with ours, and with these and tables."""
+"""Training steps of the network of molecules with layers of e3nn, of this package, and with tables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .entrants import EXACT, LIMITS, LIVE, NATIVE, PEER, TABLES, TRAINING, Entra
 from .timing import WRONG, Series, new_row, timed_rows
 
 MAIN = "main job"
-#: Rows, the first of which is the reference.
+#: Name of a row -> class; the first is the reference.
 ROWS = {"e3nn's layers": PEER, NATIVE: EXACT, LIVE: TABLES}
 
 
 class MainJob(NamedTuple):
-    """The networks, and how far their predictions and gradients are from the first's in float64."""
+    """Networks of the rows, their errors with respect to the first in float64, and a batch."""
 
     entrants: list[Entrant]
     errors: list[float]
@@ -27,7 +27,7 @@ class MainJob(NamedTuple):
 
 
 def read_main(path: Path, fields: Mapping[str, Any], load_batch: LoadBatch) -> MainJob:
-    """The networks of a training configuration on a batch of its molecules."""
+    """Build the networks of a training configuration, with a batch of its molecules."""
     training = read_training(path)
     batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
     nets = networks(training["options"], batch, ["ir_mul"], None)
@@ -40,24 +40,27 @@ def read_main(path: Path, fields: Mapping[str, Any], load_batch: LoadBatch) -> M
         raise NotImplementedError("the main job has steps alone")
 
     entrants = []
-    for (name, kind), net in zip(ROWS.items(), chosen, strict=True):
+    for (name, row_class), net in zip(ROWS.items(), chosen, strict=True):
         step = training_step(net.float(), batch, training["rate"], training["clip"])
-        entrants.append(Entrant(name, kind, net, evaluate, step=step))
+        entrants.append(Entrant(name, row_class, net, evaluate, step=step))
     return MainJob(entrants, errors, batch)
 
 
 def measure_main(job: MainJob, series: Series) -> Iterator[Record]:
-    """The rows of the networks; one that is wrong is not timed."""
+    """Yield a row for each network; networks with too large errors are not timed."""
     atoms = len(job.batch.z)
     head = {"network": MAIN, "atoms": atoms, "edges": job.batch.edge_index.shape[1], "what": TRAINING}
     right, wrong = [], []
-    for one, error in zip(job.entrants, job.errors, strict=True):
+    for entrant, error in zip(job.entrants, job.errors, strict=True):
         errors = {"gradients": error}
-        series.checked[one.name, TRAINING] = (atoms, errors, error <= LIMITS["gradients"])
+        series.checked[entrant.name, TRAINING] = (atoms, errors, error <= LIMITS["gradients"])
         if error <= LIMITS["gradients"]:
-            right.append(one)
+            right.append(entrant)
         else:
-            row = new_row(head, one.name, one.kind, series.threads[0]) | {"errors": errors, "compared_at": atoms}
+            row = new_row(head, entrant.name, entrant.kind, series.threads[0]) | {
+                "errors": errors,
+                "compared_at": atoms,
+            }
             wrong.append(row | {"status": "wrong", "reason": WRONG})
     yield from timed_rows(series, head, right, job.entrants[0].name)
     yield from wrong

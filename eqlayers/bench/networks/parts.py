@@ -1,4 +1,4 @@
-"""The time of a call by part: kernels of this package by kind, matrix products, other operators, and the host."""
+"""Time of a call by part: kernels of this package by purpose, matrix products, other operators, and host."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from ...core.forms.keys import describe, take_apart
 from ...core.torch_internals import TorchDispatchMode
 from ..measure import Call, synchronize
 
-#: Kinds of kernels of this package, as :func:`kind_of_form` names them.
+#: Purposes of kernels of this package.
 KERNELS = ("convolutions", "contraction", "harmonics", "tables", "gates")
 PRODUCTS, OTHERS, HOST = "matrix products", "other operators", "host"
 PARTS = (*KERNELS, PRODUCTS, OTHERS, HOST)
-#: Names of operands and results that tell formulas apart; a formula without any of them belongs to a gate.
-_TOLD_BY = {"harmonics": "harmonics", "place": "tables", "coefficients": "contraction"}
+#: Name of an operand or result of a formula -> its purpose; other formulas are gates.
+_PURPOSE_BY_NAME = {"harmonics": "harmonics", "place": "tables", "coefficients": "contraction"}
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot")
 
 
-def kind_of_form(key: str) -> str:
+def purpose_of_form(key: str) -> str:
     """The purpose of a form of :mod:`eqlayers.core.forms.keys`, or of its derivative; one of ``KERNELS``."""
     base = describe(take_apart(key)[0]).form
     if base.family != "formula":
         return "convolutions"  # and products without a graph
-    names = {one.name for one in (*base.operands, *base.results)}
-    return next((kind for name, kind in _TOLD_BY.items() if name in names), "gates")
+    names = {tensor.name for tensor in (*base.operands, *base.results)}
+    return next((purpose for name, purpose in _PURPOSE_BY_NAME.items() if name in names), "gates")
 
 
 class Parts(NamedTuple):
-    """The parts of a call's time."""
+    """Shares of the time of a call, and its number of operators."""
 
-    shares: dict[str, float]  # one of PARTS to its share; they add up to 1
-    operators: int  # that were called, those below autograd counted: each costs the host some microseconds
+    shares: dict[str, float]  # part of PARTS -> share; the sum is 1
+    operators: int  # number of operators called below autograd
 
 
 class OperatorClock(TorchDispatchMode):
-    """Counts the operators below autograd in its block, the kernels of this package among them, and their seconds."""
+    """Mode that counts and times operators below autograd, and counts kernels of this package."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class OperatorClock(TorchDispatchMode):
         space, _, name = func.name().partition("::")
         part = PRODUCTS if name.partition(".")[0] in _PRODUCTS else OTHERS
         if space == "eqlayers":
-            part = kind_of_form(args[5]) if name == "form" else "convolutions"  # tables of a graph
+            part = purpose_of_form(args[5]) if name == "form" else "convolutions"  # tables of a graph
         device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), torch.device("cpu"))
         synchronize(device)
         start = time.perf_counter()
@@ -59,10 +59,10 @@ class OperatorClock(TorchDispatchMode):
 
 
 def time_by_part(call: Call) -> Parts:
-    """Shares of the time of a call by part, and how many operators it calls; it does the same in every call.
+    """Shares of the time of a call by part, and its number of operators; all calls must do the same.
 
-    Operators are timed one by one, below autograd. What the call takes beyond their sum is the host's: Python, autograd
-    and the dispatcher. Operators that torch.compile has put into kernels of its own are not seen, and are the host's.
+    Operators are timed one by one below autograd; the rest is the host's: Python, autograd and the dispatcher. Kernels
+    compiled by torch.compile are counted as host.
 
     Example:
         >>> x = torch.ones(300, 300)

@@ -1,4 +1,4 @@
-"""`eqlayers bench networks`: whole networks, as their packages run them and in every way that this one does."""
+"""The command `eqlayers bench networks`: whole networks in their packages and in all variants of this one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..measure import (
     release,
     threads,
 )
-from ..peers.atoms import Place, crystal, repeats, rounded
+from ..peers.atoms import Sample, crystal, repeats, rounded
 from ..peers.networks import PACKAGES, Subject, absent
 from ..results import Record, Say, goal, nothing, quiet
 from ..step import LoadBatch
@@ -59,11 +59,11 @@ FIELDS: dict[str, Field] = {
     "goals": "mappings",
 }
 OURS_ALONE = "ours"
-#: Names that the command takes: other packages, or networks that need none.
+#: Names that the command takes: packages, and 'ours' for networks of this one.
 NAMES = (*PACKAGES, OURS_ALONE)
-#: Packages whose networks become potentials of this one.
+#: Package -> conversion of its networks to potentials of this package.
 CONVERSIONS = {"mace-torch": from_mace, "nequip": from_nequip}
-#: quantity of a goal -> how it is judged in words, and the kinds of rows among which the fastest is judged
+#: Quantity of a goal -> description, and classes of rows among which the fastest is judged.
 JUDGED = {
     "exact": ("exact", (EXACT,)),
     "tables": ("with tables", (TABLES,)),
@@ -80,17 +80,17 @@ def subject_of(
     *,
     scale: float = 1.0,
     shift: float = 0.0,
-    change: Callable[[Place], Place] | None = None,
+    change: Callable[[Sample], Sample] | None = None,
 ) -> Subject:
-    """The network of a name on a crystal, or on what a change makes of it."""
+    """A network by name on a crystal of ``atoms`` atoms, optionally modified by ``change``."""
     rest = dict(options)
-    place = crystal(atoms, float(rest.pop("cutoff", 5.0)))
-    place = place if change is None else change(place)
+    sample = crystal(atoms, float(rest.pop("cutoff", 5.0)))
+    sample = sample if change is None else change(sample)
     try:
         if name in CLASSES:
-            inspect.signature(getattr(models, name)).bind(list(place.species), **rest)
-            return of_models(name, rest, place=place, scale=scale, shift=shift)
-        subject = PACKAGES[name](**rest, place=place, scale=scale, shift=shift)
+            inspect.signature(getattr(models, name)).bind(list(sample.species), **rest)
+            return of_models(name, rest, sample=sample, scale=scale, shift=shift)
+        subject = PACKAGES[name](**rest, sample=sample, scale=scale, shift=shift)
         return replace(subject, native=CONVERSIONS.get(subject.peer))
     except ModuleNotFoundError as error:
         raise absent(f"bench networks {name} needs", name, error) from error
@@ -99,23 +99,23 @@ def subject_of(
 
 
 def units_of(name: str, options: Mapping[str, Any], atoms: int, device: torch.device) -> dict[str, float]:
-    """A scale that makes forces 1 eV/Angstrom, root mean square, and a shift that leaves energies of some eV per atom.
+    """Scale and shift of atomic energies for which forces are 1 eV/Angstrom (root mean square) and energies small.
 
-    A network with random weights has forces of hundredths of that, so that a bound in eV/Angstrom would mean nothing.
+    Forces of a network with random weights are about 0.01 eV/Angstrom, too small for absolute bounds.
     """
     subject = subject_of(name, options, atoms, scale=1.0)
     energy, forces = subject.evaluate(subject.make(torch.float32).to(device), False)
     size = float(forces.detach().square().sum(-1).mean().sqrt())
     scale = float(f"{1 / size:.3g}") if size > 0 else 1.0
-    numbers = torch.tensor([-1.0 - n for n in range(len(subject.place.species))])
-    free = float(energy.detach().sum()) / atoms - float(numbers[subject.place.batch[0].species].mean())
+    numbers = torch.tensor([-1.0 - n for n in range(len(subject.sample.species))])
+    free = float(energy.detach().sum()) / atoms - float(numbers[subject.sample.batch[0].species].mean())
     return {"scale": scale, "shift": float(f"{-scale * free:.4g}")}
 
 
 def measure_network(
     name: str, options: Mapping[str, Any], fields: Mapping[str, Any], series: Series, done: Callable[[Record], None]
 ) -> str:
-    """All sizes of one network, smallest first; says what was done to it."""
+    """Measure all sizes of one network in ascending order; return a note on scales and bounds."""
     sizes = sorted(fields["sizes"])
     series.say(f"{name}: scale, and bounds of rounding")
     units = units_of(name, options, sizes[0], series.device)
@@ -125,7 +125,7 @@ def measure_network(
     tables = Tables(fields["knots"], fields["tolerance"])
     series.say(f"{name}: comparing in float64")
     series.wrong = wrong_in_float64(first, makers(first, ()), tables, known, series.device)
-    about = f"{first.name}, cutoff {first.place.cutoff:g} A, {first.place.mean_neighbors:.0f} edges an atom"
+    about = f"{first.name}, cutoff {first.sample.cutoff:g} A, {first.sample.mean_neighbors:.0f} edges an atom"
     for size in sizes:
         subject = subject_of(name, options, size, scale=units["scale"], shift=units["shift"])
         for row in measure(series, subject, known, tables, fields["peers"], fields["modes"]):
@@ -140,9 +140,9 @@ def measure_network(
 
 
 def judged(rows: Sequence[Record], goals: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Record]:
-    """The goals of the networks that were measured: the fastest row of a kind beside the fastest peer's.
+    """Goals of the measured networks: the fastest row of some classes relative to the fastest peer.
 
-    A network of this package has no peer; its first row stands for one.
+    For a network of this package, the first row stands for the peer.
     """
     met = []
     for name, modes in goals.items():
@@ -160,12 +160,12 @@ def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: f
     def seconds(row: Record) -> float:
         return float(row["seconds"]["median"])
 
-    words, kinds = JUDGED[quantity]
+    words, classes = JUDGED[quantity]
     timed = [row for row in here if row["seconds"]]
     peers = [row for row in timed if row["kind"] == PEER]
     peers = [row for row in peers if row["implementation"].startswith(SYMMETRIX_XL) == (quantity == "other")]
     peer = min(peers, key=seconds, default=None)
-    mine = min((row for row in timed if row["kind"] in kinds), key=seconds, default=None)
+    mine = min((row for row in timed if row["kind"] in classes), key=seconds, default=None)
     measured, who = None, ""
     if peer is not None and mine is not None:
         who = f": {mine['implementation']}"
@@ -178,21 +178,21 @@ def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: f
 
 
 def read_network_settings(config: str, **changes: Any) -> tuple[Path, dict[str, Any]]:
-    """Path and fields of a configuration, with options in place of some."""
+    """Path and fields of a configuration, with ``changes`` applied."""
     path = find_config(config)
     where, content = str(path), read_config(path)
     read_fields(where, content, FIELDS)
     fields = read_fields(where, content | {key: value for key, value in changes.items() if value is not None}, FIELDS)
     check_known("network", fields["goals"], (*fields["networks"], MAIN), where)
-    kinds: dict[str, tuple[Field, Any]] = dict.fromkeys(MODES, (Known("numbers", "goal", JUDGED), {}))
-    fields["goals"] = {key: read_fields(f"{where}, {key}", modes, {}, kinds) for key, modes in fields["goals"].items()}
+    limits: dict[str, tuple[Field, Any]] = dict.fromkeys(MODES, (Known("numbers", "goal", JUDGED), {}))
+    fields["goals"] = {key: read_fields(f"{where}, {key}", modes, {}, limits) for key, modes in fields["goals"].items()}
     for size in fields["sizes"]:
         repeats(size)
     return path, fields
 
 
 def chosen_networks(name: str, fields: Mapping[str, Any]) -> list[str]:
-    """The networks of a configuration that a name of the command stands for."""
+    """Keys of a configuration's networks that a name of the command selects."""
     check_known("name", [name], NAMES, "bench networks")
     return [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
 
@@ -212,13 +212,13 @@ def run_networks(
     say: Say = quiet,
     keep: Callable[[Record], None] = nothing,
 ) -> Record:
-    """Measure whole networks; nothing is timed that was not compared first."""
+    """Compare and time whole networks."""
     path, fields = read_network_settings(config, peers=peers, sizes=sizes, device=device, runs=runs)
-    place = find_device(fields["device"], path.stem)
+    target = find_device(fields["device"], path.stem)
     fields["modes"] = (FORCES,) if check_flag("inference", inference) else MODES
     counts = [num_threads] if num_threads else fields["threads"]
-    with threads(counts[0]), keep_random_state(place):
-        result: Record = {"kind": "networks", "suite": name, **describe(place), "memory_kept": memory_kept}
+    with threads(counts[0]), keep_random_state(target):
+        result: Record = {"kind": "networks", "suite": name, **describe(target), "memory_kept": memory_kept}
         result |= {"rows": [], "goals": [], "notes": []}
 
         def done(row: Record) -> None:
@@ -227,16 +227,16 @@ def run_networks(
             keep(result)
 
         job = None
-        if name == OURS_ALONE and place.type == "cpu" and not inference:  # first, as its files may be missing
+        if name == OURS_ALONE and target.type == "cpu" and not inference:  # first, as its files may be missing
             say(f"{MAIN}: data")
             job = read_main(path.parent / fields["model"], fields, load_batch)
         for key in chosen_networks(name, fields):
-            series = Series(key, place, fields["runs"], counts, say)
+            series = Series(key, target, fields["runs"], counts, say)
             result["notes"].append(measure_network(key, fields["networks"][key], fields, series, done))
         if job is not None:
-            for row in measure_main(job, Series(MAIN, place, fields["runs"], counts, say)):
+            for row in measure_main(job, Series(MAIN, target, fields["runs"], counts, say)):
                 done(row)
-    result["notes"] = [_about(fields, place, memory_kept), *result["notes"]]
+    result["notes"] = [_about(fields, target, memory_kept), *result["notes"]]
     return result
 
 

@@ -1,4 +1,4 @@
-"""Symmetrix-XL, which writes C++ for one MACE model: the calculator of a network, and the two ways to call it."""
+"""Symmetrix-XL, a package that generates C++ for a MACE model, as a peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..cases import Refusal
-from ..peers.atoms import Place
+from ..peers.atoms import Sample
 from ..peers.networks import Subject
 
 PACKAGE = "symmetrix-xl"
@@ -26,32 +26,31 @@ MISSING = (
     f"the package {PACKAGE} is not installed. Install it beside mace-torch: pip install --no-deps {PACKAGE} matscipy; "
     "its C++ needs a compiler of C++20"
 )
-#: Its programs take threads from the environment, once in a process.
+#: Environment variables from which its programs read the number of threads, once per process.
 ENVIRONMENT = ("KOKKOS_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def ase_atoms(place: Place) -> Any:
-    """The one structure of a place as ``ase.Atoms``."""
+def ase_atoms(sample: Sample) -> Any:
+    """The only structure of a sample as ``ase.Atoms``."""
     from ase import Atoms
 
-    (one,) = place.batch
-    numbers = [list(place.species)[kind] for kind in one.species.tolist()]
-    return Atoms(
-        numbers, one.pos.numpy(), cell=None if one.cell is None else one.cell.numpy(), pbc=one.cell is not None
-    )
+    (structure,) = sample.batch
+    numbers = [list(sample.species)[index] for index in structure.species.tolist()]
+    cell = None if structure.cell is None else structure.cell.numpy()
+    return Atoms(numbers, structure.pos.numpy(), cell=cell, pbc=cell is not None)
 
 
 class Symmetrix(torch.nn.Module):
-    """The calculator of a network of MACE, compiled for it, with its first call done on a structure.
+    """A calculator compiled for a MACE network, after a first call on a structure.
 
-    `about` says how long the way to the first result took.
+    `about` is a text with the times of conversion, compilation and first call.
     """
 
-    def __init__(self, network: torch.nn.Module, place: Place, dtype: torch.dtype) -> None:
+    def __init__(self, network: torch.nn.Module, sample: Sample, dtype: torch.dtype) -> None:
         super().__init__()
-        self.atoms = ase_atoms(place)
+        self.atoms = ase_atoms(sample)
         seconds = [time.perf_counter()]
-        with _alone(torch.get_num_threads()), tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        with _configured(torch.get_num_threads()), tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 from symmetrix import Symmetrix as Calculator
@@ -66,19 +65,19 @@ class Symmetrix(torch.nn.Module):
             seconds.append(time.perf_counter())
             self.calculator.calculate(self.atoms, ["energy", "forces"])
             seconds.append(time.perf_counter())
-        extracted, made, called = np.diff(seconds)
+        extracted, compiled, called = np.diff(seconds)
         how = "compiled" if self.calculator.jit_status == "built" else "found compiled"
-        self.about = f"first result after {extracted:.0f} s of conversion, {made:.0f} s until {how}, {called:.1f} s"
+        self.about = f"first result after {extracted:.0f} s of conversion, {compiled:.0f} s until {how}, {called:.1f} s"
         self._inputs = self.calculator._mace_inputs(self.atoms, native_geometry=True)
         self._graph = self.calculator._compute_mace(self._inputs, atoms=self.atoms)
 
     def whole(self: Any, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Energy ``[1]`` and forces ``[A, 3]`` by a call of ASE's interface, which keeps the neighbour list."""
+        """Energy ``[1]`` and forces ``[A, 3]`` through ASE's interface, with a cached neighbour list."""
         self.calculator.calculate(self.atoms, ["energy", "forces"], [])
         return results_of(self.calculator.results)
 
     def prepared(self: Any, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Energy and forces from positions alone, with the graph prepared."""
+        """Energy and forces with a prepared graph."""
         evaluator, count = self.calculator.evaluator, self._inputs[0]
         evaluator._compute_prepared_factorized_positions(self._graph, self.atoms.positions.reshape(-1))
         energy = np.sum(evaluator.node_energies, dtype=np.float64)
@@ -87,26 +86,26 @@ class Symmetrix(torch.nn.Module):
 
 
 def results_of(results: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Energy ``[1]`` and forces ``[A, 3]`` of an ASE calculator."""
+    """Energy ``[1]`` and forces ``[A, 3]`` from results of an ASE calculator."""
     return torch.tensor([float(results["energy"])]), torch.from_numpy(np.array(results["forces"], dtype=np.float64))
 
 
-_last: list[tuple[Subject, torch.dtype, Symmetrix]] = []  # two rows of one size have one calculator
+_last: list[tuple[Subject, torch.dtype, Symmetrix]] = []  # shared by both rows of one size
 
 
 def symmetrix(subject: Subject, tables: Any, dtype: torch.dtype) -> torch.nn.Module:
-    """The calculator of a network of MACE."""
+    """Build, or reuse, the calculator of a MACE network."""
     if not _last or _last[0][0] is not subject or _last[0][1] != dtype:
-        _last[:] = [(subject, dtype, Symmetrix(subject.make(torch.float64), subject.place, dtype))]
+        _last[:] = [(subject, dtype, Symmetrix(subject.make(torch.float64), subject.sample, dtype))]
     return _last[0][2]
 
 
 @contextmanager
-def _alone(threads: int) -> Iterator[None]:
-    """A block with some threads for a package that reads the environment when it is loaded, without its log lines."""
-    wanted = dict.fromkeys(ENVIRONMENT, str(threads)) | {"OMP_PROC_BIND": "false"}
-    before, disabled = {name: os.environ.get(name) for name in wanted}, logging.root.manager.disable
-    os.environ.update(wanted)
+def _configured(threads: int) -> Iterator[None]:
+    """Context manager: environment variables for a number of threads, and no log lines below errors."""
+    settings = dict.fromkeys(ENVIRONMENT, str(threads)) | {"OMP_PROC_BIND": "false"}
+    before, disabled = {name: os.environ.get(name) for name in settings}, logging.root.manager.disable
+    os.environ.update(settings)
     logging.disable(logging.WARNING)
     try:
         yield

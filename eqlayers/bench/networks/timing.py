@@ -1,4 +1,4 @@
-"""Times, memory and parts of all implementations of one network, at one size after the other."""
+"""Measure time, memory and parts of all implementations of a network, size by size."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .check import Bounds, Errors, Outcome, compare, force_loss, run
 from .entrants import COMPILED, MODES, PEER, TRAINING, Entrant, Maker, Tables, enter, makers
 from .parts import time_by_part
 
-SPARE = 0.8  # of the free memory that a row may need
-GROWTH = 1.1  # of memory by atom from one size to the next
+MEMORY_SHARE = 0.8  # of free memory that a row may use
+GROWTH = 1.1  # allowed growth of memory per atom from one size to the next
 SLOW = 2.0  # seconds; memory of longer calls is measured once
 WRONG = "differs from the reference by more than is allowed"
 
 
 def training_step(entrant: Entrant) -> Call:
-    """Forward, force loss, backward and optimizer, as one call."""
+    """A call that runs forward, force loss, backward and optimizer."""
     optimizer = torch.optim.Adam(entrant.network.parameters(), lr=1e-5)
 
     def step() -> Tensor:
@@ -40,7 +40,7 @@ def training_step(entrant: Entrant) -> Call:
 
 @dataclass
 class Series:
-    """One network at growing sizes: where and how it is measured, and what the largest size so far has told."""
+    """Settings for one network at growing sizes, and results of the sizes so far."""
 
     name: str
     device: torch.device
@@ -52,13 +52,13 @@ class Series:
     #: (row, mode) -> atoms, errors, and whether they are within the bounds
     checked: dict[tuple[str, str], tuple[int, Errors, bool]] = field(default_factory=dict)
 
-    def no_room(self, row: str, mode: str, atoms: int) -> str | None:
-        """Why a row is not run: memory by atom at the size before says that it would not fit."""
+    def too_large(self, row: str, mode: str, atoms: int) -> str | None:
+        """Reason to skip a row whose memory, extrapolated from the previous size, does not fit; else None."""
         if (row, mode) not in self.peaks:
             return None
         before, peak = self.peaks[row, mode]
         need, free = GROWTH * peak * atoms / before, free_memory(self.device)
-        if free is None or need <= SPARE * free:
+        if free is None or need <= MEMORY_SHARE * free:
             return None
         return (
             f"would need about {need / 2**30:.1f} GiB, as {before} atoms took {peak / 2**30:.1f}; "
@@ -75,21 +75,23 @@ def measure(
     modes: Sequence[str] = MODES,
     rows: Mapping[str, Maker] | None = None,
 ) -> Iterator[Record]:
-    """All rows of one size, or some, the reference first: compared, then timed in turn."""
-    place, all_makers = subject.place, makers(subject, tuple(peers)) if rows is None else rows
-    series.say(f"{series.name}, {place.num_atoms} atoms: building")
+    """Compare and time the rows of one size, the reference first; yield their results."""
+    sample, all_makers = subject.sample, makers(subject, tuple(peers)) if rows is None else rows
+    series.say(f"{series.name}, {sample.num_atoms} atoms: building")
     entrants = {name: enter(name, maker, subject, tables, series.device) for name, maker in all_makers.items()}
     reference = next(iter(all_makers))
     for mode in modes:
         chosen = {name: entrants[name] for name, maker in all_makers.items() if mode in maker.modes}
         ready = {name: entrant for name, entrant in chosen.items() if isinstance(entrant, Entrant)}
         reasons = {name: entrant for name, entrant in chosen.items() if isinstance(entrant, str)}
-        reasons |= {name: why for name in ready if (why := series.no_room(name, mode, place.num_atoms)) is not None}
+        reasons |= {name: why for name in ready if (why := series.too_large(name, mode, sample.num_atoms)) is not None}
         ready = {name: entrant for name, entrant in ready.items() if name not in reasons}
-        series.say(f"{series.name}, {place.num_atoms} atoms, {mode}: comparing")
-        reasons |= _check(series, ready, reference, mode, known, place.num_atoms)
-        head = {"network": series.name, "atoms": place.num_atoms, "edges": place.num_edges, "what": mode}
-        yield from timed_rows(series, head, [one for name, one in ready.items() if name not in reasons], reference)
+        series.say(f"{series.name}, {sample.num_atoms} atoms, {mode}: comparing")
+        reasons |= _check(series, ready, reference, mode, known, sample.num_atoms)
+        head = {"network": series.name, "atoms": sample.num_atoms, "edges": sample.num_edges, "what": mode}
+        yield from timed_rows(
+            series, head, [entrant for name, entrant in ready.items() if name not in reasons], reference
+        )
         for name, reason in reasons.items():
             checked = series.checked.get((name, mode))
             wrong = name in series.wrong or (checked is not None and not checked[2])
@@ -100,7 +102,7 @@ def measure(
 def _check(
     series: Series, ready: Mapping[str, Entrant], reference: str, mode: str, known: Bounds, atoms: int
 ) -> dict[str, str]:
-    """Compare all rows with the first; the reasons of those that must not be timed."""
+    """Compare rows with the reference; return reasons for rows that must not be timed."""
     reasons: dict[str, str] = {}
     right: Outcome | None = run(ready[reference], mode == TRAINING) if reference in ready else None
     for name, entrant in ready.items():
@@ -120,13 +122,13 @@ def _check(
 
 
 def new_row(head: Mapping[str, Any], name: str, kind: str, count: int) -> Record:
-    """A row with nothing measured yet."""
+    """A row without measurements."""
     empty = dict.fromkeys(("seconds", "ratio", "memory_bytes", "shares", "operators", "errors", "compared_at"))
     return {**head, "threads": count, "implementation": name, "kind": kind, **empty, "status": "ok", "reason": ""}
 
 
 def timed_rows(series: Series, head: Mapping[str, Any], timed: Sequence[Entrant], reference: str) -> Iterator[Record]:
-    """Rows of the entrants, timed in turn for each number of threads."""
+    """Time entrants in alternation for each number of threads; yield rows."""
     mode, device = head["what"], series.device
     calls: dict[str, Callable[[], Any]] = {}
     for entrant in timed:
@@ -139,8 +141,8 @@ def timed_rows(series: Series, head: Mapping[str, Any], timed: Sequence[Entrant]
         series.say(f"{series.name}, {head['atoms']} atoms, {mode}: timing, threads: {count}")
         with threads(count):
             here = [entrant for entrant in timed if entrant.threads in (0, count)]
-            measured = alternate([calls[one.name] for one in here], series.runs, device, warmup=1)
-            seconds = {one.name: times for one, times in zip(here, measured, strict=True)}
+            measured = alternate([calls[entrant.name] for entrant in here], series.runs, device, warmup=1)
+            seconds = {entrant.name: times for entrant, times in zip(here, measured, strict=True)}
             for entrant in here:
                 name, call = entrant.name, calls[entrant.name]
                 row = new_row(head, name, entrant.kind, count) | {"seconds": summary(seconds[name])}
@@ -149,8 +151,8 @@ def timed_rows(series: Series, head: Mapping[str, Any], timed: Sequence[Entrant]
                     row["ratio"] = ratio(seconds[reference], seconds[name])
                 if (name, mode) in series.checked:
                     row["compared_at"], row["errors"], _ = series.checked[name, mode]
-                if not number:  # they hardly depend on threads
-                    native = entrant.threads > 0  # without operators of torch, and with memory that it keeps
+                if not number:  # almost independent of threads
+                    native = entrant.threads > 0  # no operators of torch, and permanent memory
                     if not (native or name.endswith(COMPILED)):
                         row["shares"], row["operators"] = time_by_part(call)
                     if refusal(device) is None and not native:

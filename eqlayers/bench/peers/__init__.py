@@ -1,1 +1,1 @@
-"""Networks of other packages with random weights, and atoms for them: what acceleration is tested and measured on."""
+"""Networks of other packages with random weights, and structures for them, for tests and benchmarks."""

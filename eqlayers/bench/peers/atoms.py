@@ -1,4 +1,4 @@
-"""Atoms that networks are measured on: clusters without periods, and a crystal that is shaken."""
+"""Structures for benchmarks of networks: open clusters, and a perturbed crystal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...models import Structures
 
 CUTOFF = 4.0  # Angstrom
 SPECIES = {1: "H", 6: "C", 7: "N", 8: "O"}
-#: Atoms of the structures of a batch; with the spacing below an atom has about twenty neighbours.
+#: Numbers of atoms of the structures of a batch; atoms have about twenty neighbours.
 SIZES = (27,) * 10
 SPACING = 1.7  # Angstrom
 NITRIDE = {7: "N", 13: "Al"}
@@ -33,15 +33,15 @@ SHAKEN = 0.05  # Angstrom, standard deviation of each coordinate
 
 @dataclass(frozen=True)
 class Structure:
-    """One structure."""
+    """Species, positions and cell of one structure."""
 
-    species: Tensor  # [A], places in the list of species
+    species: Tensor  # [A], indices in the list of species
     pos: Tensor  # [A, 3] Angstrom, float64
     cell: Tensor | None = None  # [3, 3] Angstrom, float64, a lattice vector in each row; None if nothing is periodic
 
 
 def structures(sizes: Sequence[int] = SIZES, seed: int = 0) -> list[Structure]:
-    """Clusters of atoms on a shaken cubic lattice, with random species; a size of 1 gives an isolated atom.
+    """Clusters of atoms on a perturbed cubic lattice, with random species; a size of 1 gives an isolated atom.
 
     Example:
         >>> [tuple(s.pos.shape) for s in structures((3, 1))]
@@ -59,7 +59,7 @@ def structures(sizes: Sequence[int] = SIZES, seed: int = 0) -> list[Structure]:
 
 
 def repeats(count: int) -> tuple[int, int, int]:
-    """How often a cell of four atoms is repeated along each vector for so many atoms: as evenly as can be.
+    """Repetitions of a cell of four atoms along each vector, as even as possible, for a number of atoms.
 
     Example:
         >>> [repeats(count) for count in (64, 256, 1000)]
@@ -73,7 +73,7 @@ def repeats(count: int) -> tuple[int, int, int]:
 
 
 def wurtzite(count: int, seed: int = 0) -> Structure:
-    """A shaken crystal of aluminium nitride with so many atoms, periodic along all vectors.
+    """A perturbed periodic crystal of aluminium nitride with ``count`` atoms.
 
     Example:
         >>> crystal = wurtzite(16)
@@ -82,26 +82,26 @@ def wurtzite(count: int, seed: int = 0) -> Structure:
     """
     vectors = A * torch.tensor([[1.0, 0.0, 0.0], [-0.5, 0.75**0.5, 0.0], [0.0, 0.0, C / A]], dtype=torch.float64)
     times = repeats(count)
-    places = torch.tensor([place for _, place in WURTZITE], dtype=torch.float64)
+    fractions = torch.tensor([fraction for _, fraction in WURTZITE], dtype=torch.float64)
     cells = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in times))
-    pos = ((cells[:, None] + places).flatten(0, 1)) @ vectors
+    pos = ((cells[:, None] + fractions).flatten(0, 1)) @ vectors
     pos += SHAKEN * torch.randn(pos.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    kinds = torch.tensor([list(NITRIDE).index(z) for z, _ in WURTZITE]).repeat(len(cells))
-    return Structure(kinds, pos, torch.tensor(times, dtype=torch.float64)[:, None] * vectors)
+    species = torch.tensor([list(NITRIDE).index(z) for z, _ in WURTZITE]).repeat(len(cells))
+    return Structure(species, pos, torch.tensor(times, dtype=torch.float64)[:, None] * vectors)
 
 
 def edges(structure: Structure, cutoff: float) -> tuple[Tensor, Tensor]:
-    """All ordered pairs nearer than the cutoff, by comparing each atom with all, without another package.
+    """All ordered pairs within the cutoff, by brute force.
 
     Returns:
-        ``[2, E]`` (src, dst), sorted by dst, and ``[E, 3]`` float64, how many lattice vectors dst is moved by.
+        ``[2, E]`` (src, dst), sorted by dst, and ``[E, 3]`` float64, displacement of dst in lattice vectors.
     """
     pos, cell = structure.pos, structure.cell
     steps = torch.zeros(1, 3, dtype=torch.float64)
     if cell is not None:
         inverse = torch.linalg.inv(cell)
-        place = pos @ inverse
-        most = cutoff * inverse.norm(dim=0) + (place.amax(0) - place.amin(0))  # planes of the cell are 1/norm apart
+        fraction = pos @ inverse
+        most = cutoff * inverse.norm(dim=0) + (fraction.amax(0) - fraction.amin(0))  # heights of the cell are 1/norm
         steps = torch.cartesian_prod(*(torch.arange(-int(n), int(n) + 1, dtype=torch.float64) for n in most))
     near_pairs, moved = [], []
     for step in steps:
@@ -116,43 +116,45 @@ def edges(structure: Structure, cutoff: float) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The structures on which a network runs; all of them are periodic or none."""
+class Sample:
+    """A batch of structures with cutoff and species; all are periodic or none."""
 
     batch: Sequence[Structure]
     cutoff: float = CUTOFF  # longest edge, Angstrom
-    species: Mapping[int, str] = field(default_factory=lambda: SPECIES)  # atomic numbers and names, in their order
-    neighbors: float | None = None  # mean number that networks are built for; the mean of these atoms if None
+    species: Mapping[int, str] = field(
+        default_factory=lambda: SPECIES
+    )  # atomic number -> symbol, in the order of indices
+    neighbors: float | None = None  # mean number of neighbours for networks; None for the batch's
 
     @cached_property
     def _edges(self) -> list[tuple[Tensor, Tensor]]:
-        return [edges(one, self.cutoff) for one in self.batch]
+        return [edges(structure, self.cutoff) for structure in self.batch]
 
     @property
     def num_atoms(self) -> int:
         """Number of atoms in all structures."""
-        return sum(len(one.pos) for one in self.batch)
+        return sum(len(structure.pos) for structure in self.batch)
 
     @property
     def num_edges(self) -> int:
-        """Number of edges in all structures, both orders counted."""
+        """Number of directed edges in all structures."""
         return sum(index.shape[1] for index, _ in self._edges)
 
     @property
     def mean_neighbors(self) -> float:
-        """Edges of an atom, 1 at least, or the number that was set."""
+        """``neighbors`` if given, else the mean number of edges of an atom, at least 1."""
         return max(1.0, self.num_edges / self.num_atoms) if self.neighbors is None else self.neighbors
 
     def structures(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Structures:
-        """The input of potentials of this package."""
-        counts = torch.tensor([len(one.pos) for one in self.batch])
+        """The batch as input of potentials of this package."""
+        counts = torch.tensor([len(structure.pos) for structure in self.batch])
         starts = (counts.cumsum(0) - counts).tolist()
-        cells = [one.cell for one in self.batch if one.cell is not None]
+        cells = [structure.cell for structure in self.batch if structure.cell is not None]
         index = torch.cat([pairs + start for (pairs, _), start in zip(self._edges, starts, strict=True)], 1)
         shifts = torch.cat([shift for _, shift in self._edges])
         return Structures(
-            torch.tensor(list(self.species))[torch.cat([one.species for one in self.batch])].to(device),
-            torch.cat([one.pos for one in self.batch]).to(device, dtype),
+            torch.tensor(list(self.species))[torch.cat([structure.species for structure in self.batch])].to(device),
+            torch.cat([structure.pos for structure in self.batch]).to(device, dtype),
             index.to(device),
             torch.repeat_interleave(torch.arange(len(counts)), counts).to(device),
             len(counts),
@@ -161,25 +163,26 @@ class Place:
         )
 
 
-def clusters(sizes: Sequence[int] = SIZES) -> Place:
-    """Clusters of the four species."""
-    return Place(structures(sizes))
+def clusters(sizes: Sequence[int] = SIZES) -> Sample:
+    """A sample of clusters of four species."""
+    return Sample(structures(sizes))
 
 
-def crystal(count: int, cutoff: float) -> Place:
-    """One crystal of aluminium nitride."""
-    return Place([wurtzite(count)], cutoff, NITRIDE)
+def crystal(count: int, cutoff: float) -> Sample:
+    """A sample of one crystal of aluminium nitride."""
+    return Sample([wurtzite(count)], cutoff, NITRIDE)
 
 
-def rounded(place: Place, seed: int = 1) -> Place:
-    """The atoms with each coordinate moved at random by up to two rounding errors of the largest in float32.
+def rounded(sample: Sample, seed: int = 1) -> Sample:
+    """A copy with coordinates perturbed by up to two float32 roundings of the largest coordinate.
 
-    An edge has as many: of two positions, and of the sum with lattice vectors.
+    It stands for the rounding errors of edge vectors.
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def moved(one: Structure) -> Structure:
-        size = torch.finfo(torch.float32).eps * float(one.pos.abs().max())
-        return replace(one, pos=one.pos + size * (2 * torch.rand(one.pos.shape, generator=generator).double() - 1))
+    def moved(structure: Structure) -> Structure:
+        pos = structure.pos
+        size = torch.finfo(torch.float32).eps * float(pos.abs().max())
+        return replace(structure, pos=pos + size * (2 * torch.rand(pos.shape, generator=generator).double() - 1))
 
-    return replace(place, batch=[moved(one) for one in place.batch], neighbors=place.mean_neighbors)
+    return replace(sample, batch=[moved(structure) for structure in sample.batch], neighbors=sample.mean_neighbors)

@@ -1,7 +1,6 @@
-"""Networks of other packages, each with atoms for it.
+"""Networks of other packages with random weights, and their evaluation on samples of structures.
 
-A function of a package makes its network with random weights, on clusters or on other atoms; the energies of atoms are
-scaled, then shifted.
+A function for each package builds its network; atomic energies are multiplied by ``scale``, then ``shift`` is added.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch import Tensor
 from ...core.errors import ConfigError
 from ...models import Potential
 from ...testing.defaults import default_dtype
-from .atoms import CUTOFF, Place, clusters
+from .atoms import CUTOFF, Sample, clusters
 
 Make = Callable[[torch.dtype], torch.nn.Module]
 Evaluate = Callable[[torch.nn.Module, bool], tuple[Tensor, Tensor]]
@@ -31,28 +30,28 @@ EMBED = "allegro.nn.TwoBodyBesselScalarEmbed"
 
 @dataclass(frozen=True)
 class Subject:
-    """A network, and atoms for it."""
+    """A network with a sample of structures, and functions that build, evaluate and convert it."""
 
-    name: str  # what it is, in a few words
-    place: Place
-    make: Make  # the network in a dtype, on the CPU; the same numbers in every dtype and every call
-    #: Energies [G] eV and forces [A, 3] eV/Angstrom of the atoms, from a network in its dtype and on its device; with
-    #: the graph of the forces if the second argument says so.
+    name: str  # short description
+    sample: Sample
+    make: Make  # builds the network on the CPU in a dtype, always with equal weights
+    #: Evaluates energies [G] eV and forces [A, 3] eV/Angstrom of the sample; differentiable if the second argument
+    #: (training) is True.
     evaluate: Evaluate
-    peer: str = ""  # the package that it is from; '' for this one
-    compiled: Make | None = None  # by torch; None where the package has no way to do so
-    native: Native | None = None  # makes a potential of this package of a network; None where there is none
+    peer: str = ""  # package of the network; '' for this one
+    compiled: Make | None = None  # builds it compiled by torch; None if not supported
+    native: Native | None = None  # converts it to a potential of this package; None if not supported
 
 
-def kind_of(network: torch.nn.Module) -> tuple[torch.dtype, torch.device]:
-    """Dtype and device of a network's parameters."""
+def dtype_and_device(network: torch.nn.Module) -> tuple[torch.dtype, torch.device]:
+    """Dtype and device of the parameters of a network."""
     first = next(network.parameters())
     return first.dtype, first.device
 
 
 @contextmanager
 def _building() -> Iterator[None]:
-    """Constants in float64, the state of random numbers kept, and no advice of other packages on how to train."""
+    """Context manager for building networks: float64 constants, a fixed random seed, no warnings."""
     with default_dtype(torch.float64), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(1)
@@ -67,7 +66,7 @@ def _representable(network: torch.nn.Module) -> torch.nn.Module:
     return network
 
 
-def _made(build: Callable[[], torch.nn.Module]) -> Make:
+def _maker(build: Callable[[], torch.nn.Module]) -> Make:
     def make(dtype: torch.dtype) -> torch.nn.Module:
         with _building():
             return _representable(build()).to(dtype)
@@ -79,9 +78,9 @@ def _made(build: Callable[[], torch.nn.Module]) -> Make:
 
 
 class _CompiledMace(torch.nn.Module):
-    """Gives a compiled model inputs that require gradients, and asks for training, as MACE's calculator does.
+    """Call a compiled MACE model with inputs that require gradients and in training mode, as MACE's calculator.
 
-    It cannot be compiled without.
+    torch.compile of MACE requires both.
     """
 
     def __init__(self, model: Any) -> None:
@@ -89,8 +88,8 @@ class _CompiledMace(torch.nn.Module):
         self.model = model
 
     def forward(self, data: dict[str, Tensor], training: bool) -> Any:
-        wanted = {key: data[key].detach().clone().requires_grad_() for key in ("positions", "node_attrs")}
-        return self.model({**data, **wanted}, training=True)
+        inputs = {key: data[key].detach().clone().requires_grad_() for key in ("positions", "node_attrs")}
+        return self.model({**data, **inputs}, training=True)
 
 
 def mace(
@@ -100,17 +99,17 @@ def mace(
     correlation: int = 3,
     interaction: str = "RealAgnosticResidualInteractionBlock",
     first: str | None = None,
-    place: Place | None = None,
+    sample: Sample | None = None,
     scale: float = 0.5,
     shift: float = 0.0,
     **more: Any,
 ) -> Subject:
-    """MACE's network with two layers; further arguments are MACE's, such as ``distance_transform``."""
+    """A MACE network with two layers; further arguments are MACE's, such as ``distance_transform``."""
     from mace import data, modules, tools
     from mace.tools import torch_geometric
     from mace.tools.compile import prepare
 
-    atoms = place or clusters()
+    atoms = sample or clusters()
     species = list(atoms.species)
 
     def build() -> torch.nn.Module:
@@ -144,27 +143,27 @@ def mace(
     @lru_cache(maxsize=2)
     def load(dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
         numbers, table = torch.tensor(species), tools.AtomicNumberTable(species)
-        kind: dict[str, Any] = {"properties": {}, "property_weights": {}}
+        unused: dict[str, Any] = {"properties": {}, "property_weights": {}}
         with default_dtype(dtype):
             items = []
             for s in atoms.batch:
                 periods = {} if s.cell is None else {"cell": s.cell.numpy(), "pbc": (True, True, True)}
-                one = data.Configuration(numbers[s.species].numpy(), s.pos.numpy(), **kind, **periods)
-                items.append(data.AtomicData.from_config(one, z_table=table, cutoff=atoms.cutoff))
+                config = data.Configuration(numbers[s.species].numpy(), s.pos.numpy(), **unused, **periods)
+                items.append(data.AtomicData.from_config(config, z_table=table, cutoff=atoms.cutoff))
             loader = torch_geometric.dataloader.DataLoader(items, batch_size=len(items), shuffle=False)
             loaded: dict[str, Tensor] = next(iter(loader)).to(device).to_dict()
         return loaded
 
     def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
         network.train(training)
-        dtype, device = kind_of(network)
-        kept = load(dtype, device)
+        dtype, device = dtype_and_device(network)
+        inputs = load(dtype, device)
         with default_dtype(dtype):
-            out = network(kept | {"positions": kept["positions"].detach().clone()}, training=training)
+            out = network(inputs | {"positions": inputs["positions"].detach().clone()}, training=training)
         return out["energy"], out["forces"]
 
     about = f"MACE, 2 layers, {hidden}, edges to l = {lmax}, correlation {correlation}, {interaction}"
-    return Subject(about, atoms, _made(build), evaluate, "mace-torch", compiled)
+    return Subject(about, atoms, _maker(build), evaluate, "mace-torch", compiled)
 
 
 # -- NequIP and Allegro, which is an extension of it ------------------------------------------------------------------
@@ -175,7 +174,7 @@ def _size(layers: int, channels: int, lmax: int, parity: bool) -> str:
 
 
 def nequip(*, layers: int = 4, channels: int = 64, lmax: int = 2, parity: bool = True, **where: Any) -> Subject:
-    """NequIP's network."""
+    """A NequIP network."""
     from nequip.model import NequIPGNNModel
 
     options = {"num_layers": layers, "num_features": channels, "l_max": lmax, "parity": parity}
@@ -186,7 +185,7 @@ def nequip(*, layers: int = 4, channels: int = 64, lmax: int = 2, parity: bool =
 def allegro(
     *, layers: int = 2, channels: int = 32, scalars: int = 64, lmax: int = 2, parity: bool = True, **where: Any
 ) -> Subject:
-    """Allegro's network."""
+    """An Allegro network."""
     from allegro.model import AllegroModel
 
     options: dict[str, Any] = {"num_layers": layers, "num_tensor_features": channels, "num_scalar_features": scalars}
@@ -200,14 +199,14 @@ def _of_nequip(
     build: Callable[..., torch.nn.Module],
     options: dict[str, Any],
     *,
-    place: Place | None = None,
+    sample: Sample | None = None,
     scale: float = 0.5,
     shift: float = 0.0,
 ) -> Subject:
     from nequip.data import AtomicDataDict, compute_neighborlist_, from_dict
     from nequip.utils.global_state import set_global_state
 
-    atoms = place or clusters()
+    atoms = sample or clusters()
     names = list(atoms.species.values())
 
     def make(dtype: torch.dtype) -> torch.nn.Module:
@@ -231,20 +230,21 @@ def _of_nequip(
                     parameter.copy_(right)
         return model
 
-    def frame(one: Any) -> Any:
-        periods = {} if one.cell is None else {"cell": one.cell, "pbc": torch.ones(3, dtype=torch.bool)}
-        return compute_neighborlist_(from_dict({"pos": one.pos, "atom_types": one.species} | periods), atoms.cutoff)
+    def frame(structure: Any) -> Any:
+        periods = {} if structure.cell is None else {"cell": structure.cell, "pbc": torch.ones(3, dtype=torch.bool)}
+        fields = {"pos": structure.pos, "atom_types": structure.species}
+        return compute_neighborlist_(from_dict(fields | periods), atoms.cutoff)
 
     @lru_cache(maxsize=1)
     def data(device: torch.device) -> dict[str, Tensor]:
         with default_dtype(torch.float64):
-            loaded = AtomicDataDict.batched_from_list([frame(one) for one in atoms.batch])
+            loaded = AtomicDataDict.batched_from_list([frame(structure) for structure in atoms.batch])
         return {key: value.to(device) for key, value in loaded.items()}
 
     def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
         network.train(training)
         with default_dtype(torch.float64):
-            out = network(dict(data(kind_of(network)[1])))
+            out = network(dict(data(dtype_and_device(network)[1])))
         return out["total_energy"].squeeze(-1), out["forces"]
 
     def compiled(dtype: torch.dtype) -> torch.nn.Module:
@@ -258,7 +258,7 @@ def _of_nequip(
 
 
 class _OneHot(torch.nn.Module):
-    """One-hot species in the dtype of the vectors, where SevenNet's are float32 whatever the network is."""
+    """SevenNet's one-hot species converted to the dtype of vectors, as SevenNet always gives float32."""
 
     def __init__(self, theirs: Any) -> None:
         super().__init__()
@@ -276,15 +276,15 @@ def sevennet(
     layers: int = 5,
     channels: int = 128,
     lmax: int = 2,
-    place: Place | None = None,
+    sample: Sample | None = None,
     scale: float = 0.5,
     shift: float = 0.0,
 ) -> Subject:
-    """SevenNet's network."""
+    """A SevenNet network."""
     from sevenn._const import DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG
     from sevenn.model_build import build_E3_equivariant_model
 
-    atoms = place or clusters()
+    atoms = sample or clusters()
     species = list(atoms.species)
 
     def build() -> torch.nn.Module:
@@ -320,27 +320,27 @@ def sevennet(
 
     def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
         network.train(training)
-        dtype, device = kind_of(network)
-        kept = load(dtype, device)
+        dtype, device = dtype_and_device(network)
+        inputs = load(dtype, device)
         with default_dtype(dtype):
-            out = network(kept | {"edge_vec": kept["edge_vec"].clone()})
+            out = network(inputs | {"edge_vec": inputs["edge_vec"].clone()})
         return out["inferred_total_energy"], out["inferred_force"]
 
-    return Subject(f"SevenNet, {_size(layers, channels, lmax, False)}", atoms, _made(build), evaluate, "sevenn")
+    return Subject(f"SevenNet, {_size(layers, channels, lmax, False)}", atoms, _maker(build), evaluate, "sevenn")
 
 
 # -- e3nn.nn.models, which find their edges themselves ----------------------------------------------------------------
 
 
-def _points(name: str, build: Callable[..., torch.nn.Module], place: Place, **options: Any) -> Subject:
-    batch = place.batch
-    species = torch.nn.functional.one_hot(torch.cat([s.species for s in batch]), len(place.species))
+def _points(name: str, build: Callable[..., torch.nn.Module], sample: Sample, **options: Any) -> Subject:
+    batch = sample.batch
+    species = torch.nn.functional.one_hot(torch.cat([s.species for s in batch]), len(sample.species))
     pos = torch.cat([s.pos for s in batch])
     member = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor([len(s.pos) for s in batch]))
     common = {
         "max_radius": CUTOFF,
         "num_nodes": float(max(len(s.pos) for s in batch)),
-        "num_neighbors": place.mean_neighbors,
+        "num_neighbors": sample.mean_neighbors,
     }
 
     def started() -> torch.nn.Module:
@@ -353,17 +353,17 @@ def _points(name: str, build: Callable[..., torch.nn.Module], place: Place, **op
 
     def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
         network.train(training)
-        dtype, _ = kind_of(network)
-        points, kinds = pos.to(dtype, copy=True).requires_grad_(), species.to(dtype)
+        dtype, _ = dtype_and_device(network)
+        points, species_rows = pos.to(dtype, copy=True).requires_grad_(), species.to(dtype)
         with default_dtype(dtype):
-            energy = network({"pos": points, "x": kinds, "z": kinds, "batch": member}).squeeze(-1)
+            energy = network({"pos": points, "x": species_rows, "z": species_rows, "batch": member}).squeeze(-1)
         (gradient,) = torch.autograd.grad(energy.sum(), points, create_graph=training)
         return energy, -gradient
 
-    return Subject(name, place, _made(started), evaluate, "e3nn")
+    return Subject(name, sample, _maker(started), evaluate, "e3nn")
 
 
-def gate_points_2101(*, channels: int = 32, layers: int = 3, lmax: int = 2, place: Place | None = None) -> Subject:
+def gate_points_2101(*, channels: int = 32, layers: int = 3, lmax: int = 2, sample: Sample | None = None) -> Subject:
     """``e3nn.nn.models.gate_points_2101.Network``."""
     from e3nn.nn.models.gate_points_2101 import Network
 
@@ -372,16 +372,16 @@ def gate_points_2101(*, channels: int = 32, layers: int = 3, lmax: int = 2, plac
     irreps["irreps_edge_attr"] = o3.Irreps.spherical_harmonics(lmax)
     radial = {"number_of_basis": 10, "radial_layers": 1, "radial_neurons": 64}
     about = f"e3nn, gate_points_2101, {layers} gates, {channels} channels, l <= {lmax}"
-    return _points(about, Network, place or clusters(), layers=layers, **irreps, **radial)
+    return _points(about, Network, sample or clusters(), layers=layers, **irreps, **radial)
 
 
-def simple_network_2106(*, channels: int = 32, layers: int = 3, lmax: int = 2, place: Place | None = None) -> Subject:
+def simple_network_2106(*, channels: int = 32, layers: int = 3, lmax: int = 2, sample: Sample | None = None) -> Subject:
     """``e3nn.nn.models.v2106.gate_points_networks.SimpleNetwork``."""
     from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 
     about = f"e3nn, v2106.SimpleNetwork, {layers} gates, {channels} channels, l <= {lmax}"
     size = {"mul": channels, "layers": layers, "lmax": lmax}
-    return _points(about, partial(SimpleNetwork, "4x0e", "0e"), place or clusters(), **size)
+    return _points(about, partial(SimpleNetwork, "4x0e", "0e"), sample or clusters(), **size)
 
 
 #: Packages that `eqlayers bench networks` knows.
@@ -394,7 +394,7 @@ NETWORKS: dict[str, tuple[Callable[..., Subject], ...]] = {
 
 
 def absent(what: str, name: str, error: ModuleNotFoundError) -> ConfigError:
-    """The error for a package that is not installed."""
+    """The error if a package is not installed; ``what`` begins the sentence."""
     return ConfigError(
         f"{what} the package {error.name}, which is not installed. Install {name} in an "
         f"environment of its own (docs/howto/{name}.md says how), and run the command there."

@@ -1,8 +1,6 @@
-"""Stored bounds of printed kernels, scaled to the card at hand: goals are made of them.
+"""Lower bounds of the time of kernels from stored results, scaled to the memory bandwidth of this GPU.
 
-A time goal in milliseconds is right for one card and may lie below what its machine code needs. So the goal of a time
-is a multiple of the bound of the same request, where the part that waits for main memory has the bandwidth that was
-measured on this card.
+Goals of times are multiples of these bounds, so that they apply to any GPU.
 """
 
 from __future__ import annotations
@@ -14,19 +12,18 @@ from typing import Any
 
 from ...core.files.read_write import read_json
 
-#: Of a time beside its bound: limits that overlap less than perfectly, clocks under load, gaps between launches.
+#: Goal of a time relative to its bound: overlap is imperfect, clocks fall under load, launches have gaps.
 TIMES_BOUND = 1.3
-#: The graph of the bounds, nodes and edges, and the bytes per second of main memory on their card: the numbers of
-#: ``ptx_emulator.bounds``, which an installation does not have.
+#: Nodes and edges of the stored bounds, and memory bandwidth of their GPU in bytes per second.
 GRAPH, MEMORY = (3000, 160_000), 4.8e12
-ABOUT = ("problem", "operation", "layout", "direction")  # that a bound belongs to
-#: The last result, in a source checkout; an installation has none.
+ABOUT = ("problem", "operation", "layout", "direction")  # fields that identify a bound
+#: Stored results in a source checkout.
 STORED = Path(__file__).resolve().parents[3] / "docs" / "benchmarks" / "kernels.json"
 
 
 @cache
 def read_bounds(path: Path = STORED) -> dict[tuple[str, ...], list[dict[str, Any]]]:
-    """The launches of each request that has a bound, of the last release of Triton; none without a file.
+    """Read stored launches by request; an empty mapping without the file.
 
     Example:
         >>> bounds = read_bounds()
@@ -40,7 +37,7 @@ def read_bounds(path: Path = STORED) -> dict[tuple[str, ...], list[dict[str, Any
 
 
 def scaled_bound(launches: Sequence[dict[str, Any]], bandwidth: float) -> float:
-    """Seconds that some launches take at least on a card with that bandwidth of main memory, bytes per second.
+    """Least seconds of launches on a GPU with a memory bandwidth in bytes per second.
 
     Example:
         >>> scaled_bound([{"seconds": {"HBM": 0.3, "L2": 0.4}}], MEMORY)
@@ -56,7 +53,7 @@ def scaled_bound(launches: Sequence[dict[str, Any]], bandwidth: float) -> float:
 
 
 def bound_of(about: dict[str, Any], bandwidth: float, nodes: int, edges: int) -> float | None:
-    """The bound of a request in float32 on this card, seconds; None if none is stored for it or for such a graph."""
+    """Least seconds of a float32 request on this GPU; None if no bound is stored for it or its graph."""
     if about["dtype"] != "float32" or (nodes, edges) != GRAPH:
         return None
     launches = read_bounds().get(tuple(about[name] for name in ABOUT))

@@ -1,4 +1,4 @@
-"""Right, then fast: every result is compared with float64 e3nn, element by element, within its rounding bound."""
+"""Compare results of products with float64 e3nn, element by element, within rounding bounds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .implementation import Implementation, e3nn_layer, gathered
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
 from .problems import Problem
 
-#: Elements of the widest float64 intermediate, by type of device; the reference is computed over parts of the edges.
+#: Device type -> most elements of a float64 intermediate; the reference is computed for parts of the edges.
 PART = {"cpu": 4_000_000, "cuda": 40_000_000}
 
 
 def magnitude(problem: Problem, device: torch.device, count: bool = False) -> Function:
-    """The product with absolute coefficients, or with 1 where they are not zero, in float64."""
+    """The product in float64 with absolute values of coefficients, or with 1 for nonzero ones (``count``)."""
     read = read_instructions(*problem.irreps, problem.instructions)
     first, second, out = ([1.0] * len(irreps) for irreps in problem.irreps)
     paths = normalise(read, problem.irreps, (first, second, out))
@@ -27,7 +27,7 @@ def magnitude(problem: Problem, device: torch.device, count: bool = False) -> Fu
 
 
 def counts(problem: Problem, operands: Operands) -> dict[str, Tensor]:
-    """An upper bound of the number of terms of every result, by its name; one row for all rows."""
+    """Upper bounds of the number of terms of each result by name, one row for all rows."""
     device = operands.values["x"].device
     ones = {
         name: torch.ones((1, value.shape[-1])[operands.rows[LIKE[name]] == "shared" :], dtype=torch.float64).to(device)
@@ -46,12 +46,12 @@ def counts(problem: Problem, operands: Operands) -> dict[str, Tensor]:
 
 
 def evaluate(item: Implementation, operands: Operands, direction: str) -> dict[str, Tensor] | Verdict:
-    """The results of one direction in e3nn's columns, or why there are none."""
+    """Results of one direction in e3nn's column order, or a verdict on why there are none."""
     if direction in item.cannot:
         return Verdict("failed", None, item.cannot[direction])
     try:
         results = prepare(item.fn, into_form(operands.values, item.form), direction)()
-    except Exception as error:  # whatever a peer raises is its result
+    except Exception as error:  # an error is a result
         return Verdict("failed", None, short(error))
     names = RESULTS[direction]
     if len(results) != len(names):
@@ -62,7 +62,7 @@ def evaluate(item: Implementation, operands: Operands, direction: str) -> dict[s
 def check(
     problem: Problem, operands: Operands, items: Sequence[Implementation], directions: tuple[str, ...]
 ) -> dict[tuple[int, str], Verdict]:
-    """Compare directions of implementations with e3nn in float64: verdicts by number of the item and direction."""
+    """Compare implementations with e3nn in float64; return verdicts by (index of the implementation, direction)."""
     terms = counts(problem, operands)
     verdicts = {}
     for direction in directions:
@@ -87,7 +87,7 @@ def _compare(
     results: dict[int, dict[str, Tensor]],
     terms: dict[str, Tensor],
 ) -> dict[int, dict[str, float]]:
-    """The largest error of every result as a fraction of its bound, by number of the implementation."""
+    """Largest errors of results relative to their bounds, by index of the implementation."""
     x = operands.values["x"]
     step = max(1, PART[x.device.type] // max(problem.irreps_out.dim, problem.weight_numel, 1))
     worst: dict[int, dict[str, float]] = {number: dict.fromkeys(RESULTS[direction], 0.0) for number in results}

@@ -1,4 +1,4 @@
-"""cuEquivariance as a peer: channels innermost, gather and sum in its kernel, weights and outputs in its order."""
+"""Peer cuEquivariance: layout ir_mul, fused gather and sum, its own order of weights and outputs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .operands import Columns, Function, Operands, layout_form
 from .problems import Problem
 from .suite import Case
 
-#: Its kernels; without them its layers compute in plain torch.
+#: Package of its kernels, without which its layers use plain torch.
 KERNELS = "cuequivariance_ops_torch"
-#: mode -> its layer
+#: Mode -> class of its layer.
 LAYERS = {"uvu": "ChannelWiseTensorProduct", "uvw": "FullyConnectedTensorProduct"}
 
 
 def build_cuequivariance(case: Case, operands: Operands) -> Implementation:
-    """The peer's layer for the case; the note says which of its methods runs."""
+    """Build the peer's layer for a case; the note is its method."""
     problem, x = case.problem, operands.values["x"]
     channelwise = problem.mode == "uvu"
     if channelwise and any(mul != 1 for mul, _ in problem.irreps_in2):
@@ -53,7 +53,7 @@ def build_cuequivariance(case: Case, operands: Operands) -> Implementation:
 
 
 def _fused(layer: Any, operands: Operands) -> Function:
-    """The polynomial inside its layer: the layer would copy the number of receivers to the GPU at every call."""
+    """Call the polynomial of its layer directly, as the layer copies the number of receivers to the GPU each time."""
     assert operands.edge_index is not None
     src, dst = (index.contiguous() for index in operands.edge_index)
     rows = {0: operands.values["y"].new_empty(operands.nodes, 1)}
@@ -66,7 +66,7 @@ def _fused(layer: Any, operands: Operands) -> Function:
 
 
 def _sorted_columns(problem: Problem, signs: list[float]) -> dict[str, Columns]:
-    """Columns of z and w: its channelwise outputs and weights stand in its own order of irreps."""
+    """Column orders of z and w, whose irreps are sorted in its channelwise layer."""
     ends, counts = np.cumsum(problem.path_weights), problem.path_weights
     paths = [
         (mul, problem.irreps_out[k].ir, k) for mul, (_, _, k, *_) in zip(counts, problem.instructions, strict=True)

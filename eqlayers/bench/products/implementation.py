@@ -1,4 +1,4 @@
-"""An implementation of one case: this package's or e3nn's layer, its columns, and signs of other coefficients."""
+"""Implementations of a product, and column orders and signs by which they differ from e3nn."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from .suite import Case
 
 @dataclass(frozen=True)
 class Implementation:
-    """A peer, or this package, made ready for one case."""
+    """A layer of a peer or of this package for one case."""
 
     name: str  # a key of PEERS, or 'eqlayers'
-    layout: str  # of the features that it takes
-    fn: Function  # from (x, y, w) in its columns to z
-    form: Form  # its columns
-    note: str = ""  # the backend or the method that runs
-    cannot: dict[str, str] = field(default_factory=dict)  # direction to the reason why it has none
+    layout: str  # layout of its features
+    fn: Function  # function from (x, y, w) in its column order to z
+    form: Form  # its column order
+    note: str = ""  # backend or method
+    cannot: dict[str, str] = field(default_factory=dict)  # unsupported direction -> reason
 
 
 def convolve(layer: Function, x: Tensor, y: Tensor, w: Tensor, edge_index: Tensor, nodes: int) -> Tensor:
-    """Gather by src, product, sum at dst, as networks with e3nn's layers do it."""
+    """Convolution by gather, product and index_add, as in networks of e3nn."""
     src, dst = edge_index
     messages = layer(x.index_select(0, src), y, w)
     return messages.new_zeros(nodes, messages.shape[-1]).index_add(0, dst, messages)
 
 
 def gathered(layer: Function, operands: Operands) -> Function:
-    """A product as it is, or between a gather by src and a sum at dst if there are edges."""
+    """The product itself, or its convolution if the operands have edges."""
     index, nodes = operands.edge_index, operands.nodes
     return layer if index is None else lambda x, y, w: convolve(layer, x, y, w, index, nodes)
 
 
 def e3nn_layer(problem: Problem, dtype: torch.dtype, device: torch.device) -> Function:
-    """e3nn's layer with constants in a dtype."""
+    """e3nn's TensorProduct with constants in a dtype."""
     with default_dtype(dtype):
         layer: Function = o3.TensorProduct(**problem.arguments()).to(device)
     return layer
 
 
 def ours(case: Case, operands: Operands, layout: str, backend: str | None = None, **options: Any) -> Implementation:
-    """This package in one layout: ``TensorProduct``, or ``TensorProductConv`` with a graph that was sorted before."""
+    """This package in one layout: ``TensorProduct``, or ``TensorProductConv`` with a prepared graph."""
     x, index = operands.values["x"], operands.edge_index
     form = layout_form(case.problem, layout)
-    kind = nn.TensorProduct if index is None else nn.TensorProductConv
-    layer = kind(**case.problem.arguments(), layout=layout, backend=backend, **options).to(x.device)
+    layer_class = nn.TensorProduct if index is None else nn.TensorProductConv
+    layer = layer_class(**case.problem.arguments(), layout=layout, backend=backend, **options).to(x.device)
     note = layer.selected_backend(x.device, x.dtype)
     if index is None:
         return Implementation(OURS, layout, layer, form, note)
@@ -68,7 +68,7 @@ def ours(case: Case, operands: Operands, layout: str, backend: str | None = None
 
 
 def path_signs(problem: Problem, theirs: Callable[[int, int, int], np.ndarray]) -> list[float]:
-    """The sign of each path by which other Clebsch-Gordan coefficients differ from the installed e3nn's."""
+    """Sign of each path by which Clebsch-Gordan coefficients of a peer differ from e3nn's."""
     signs = []
     for degrees in problem.degrees:
         a, b = wigner_3j(*degrees), np.asarray(theirs(*degrees), dtype=np.float64)
@@ -80,6 +80,6 @@ def path_signs(problem: Problem, theirs: Callable[[int, int, int], np.ndarray]) 
 
 
 def weight_columns(problem: Problem, signs: Sequence[float], order: Tensor | None = None) -> Columns:
-    """The columns of weights for a sign per path, and for another order: ``theirs = e3nn's[..., order]``."""
+    """Columns of weights with a sign per path and optionally another order: ``theirs = e3nn's[..., order]``."""
     sign = torch.from_numpy(np.repeat(signs, problem.path_weights))
     return Columns(order, sign if order is None else sign[order])

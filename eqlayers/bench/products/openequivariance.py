@@ -1,4 +1,4 @@
-"""OpenEquivariance as a peer: either layout, and either way of adding up the edges of a receiver."""
+"""Peer OpenEquivariance: both layouts, atomic or deterministic sums over edges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .operands import Operands, layout_form
 from .problems import Problem
 from .suite import Case
 
-#: Type of the devices that it has kernels for.
+#: Device type that it supports.
 DEVICE = "cuda"
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -22,9 +22,9 @@ DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 def build_openequivariance(
     case: Case, operands: Operands, deterministic: bool = False, layout: str = "mul_ir"
 ) -> Implementation:
-    """The peer's product, or its convolution over edges that are sorted by receiver and then by sender.
+    """Build the peer's product or convolution; edges are sorted by receiver, then sender.
 
-    A deterministic convolution adds up along the sorted edges, another one by atomic additions.
+    A deterministic convolution sums along sorted edges, otherwise by atomic additions.
     """
     problem, x = case.problem, operands.values["x"]
     fused = operands.edge_index is not None
@@ -65,7 +65,7 @@ def _check(problem: Problem, x: torch.Tensor, fused: bool, deterministic: bool, 
 
 
 def _weight_order(layer: Any, problem: Problem) -> torch.Tensor:
-    """The peer's order of the weights, found by giving it their numbers."""
+    """Order of the peer's weights, determined by reordering indices."""
     numbers = torch.arange(problem.weight_numel, dtype=torch.float64)
     ordered: torch.Tensor = layer.reorder_weights_from_e3nn(
         numbers if problem.shared else numbers.unsqueeze(0), has_batch_dim=not problem.shared

@@ -1,4 +1,4 @@
-"""Operands of a case, the three directions in which it is computed, and the bytes that each must move."""
+"""Operands of products, timed calls of the three directions, and their bytes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..roofline import tensor_bytes
 from .problems import GraphSpec, Problem
 
 DIRECTIONS = ("fwd", "bwd", "double_bwd")
-# the results of a direction; the last letter names the operand that a result is shaped like
+# direction -> results; the last letter names the operand of equal shape
 RESULTS = {"fwd": ("z",), "bwd": ("gx", "gy", "gw"), "double_bwd": ("hx", "hy", "hw", "hz")}
-# the operands of a direction: gz, and the cotangents a, b, c of gx, gy, gw besides
+# direction -> operands, with the cotangents gz, and a, b, c of gx, gy, gw
 READS = {"fwd": ("x", "y", "w"), "bwd": ("x", "y", "w", "gz"), "double_bwd": ("x", "y", "w", "gz", "a", "b", "c")}
 LIKE = {"x": "x", "y": "y", "w": "w", "gz": "z", "a": "x", "b": "y", "c": "w"}
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -24,13 +24,13 @@ Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Operands:
-    """The tensors of a case, in e3nn's layout and order."""
+    """Tensors of a case, in e3nn's layout and order."""
 
     #: x [N, in1], y [E, in2], w [E, weights] or [weights], gz [N, out], cotangents a, b, c; N is E for a product
     values: dict[str, Tensor]
-    rows: dict[str, str]  # of x, y, w, z: 'edge', 'node' or 'shared'
+    rows: dict[str, str]  # rows of x, y, w, z: 'edge', 'node' or 'shared'
     edge_index: Tensor | None  # [2, E] (src, dst) of a convolution
-    nodes: int  # of edges for a product
+    nodes: int  # number of nodes; of edges for a product
 
     @property
     def edges(self) -> int:
@@ -42,7 +42,7 @@ class Operands:
         return replace(self, values={name: value.to(dtype) for name, value in self.values.items()})
 
     def part(self, start: int, stop: int) -> Operands:
-        """The operands of some edges; operands of nodes, or of all edges, are left whole."""
+        """Operands of a range of edges; operands of nodes and shared ones are not sliced."""
         values = {
             name: value[start:stop] if self.rows[LIKE[name]] == "edge" else value for name, value in self.values.items()
         }
@@ -60,7 +60,7 @@ class Operands:
 def draw(
     problem: Problem, operation: str, graph: GraphSpec, dtype: torch.dtype, device: torch.device, seed: int = 0
 ) -> Operands:
-    """Normal random operands, drawn on their device; global random state is neither read nor changed.
+    """Draw normal random operands on a device, without the global random state.
 
     Example:
         >>> problem = Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o")
@@ -83,18 +83,18 @@ def draw(
 
 
 class Columns(NamedTuple):
-    """How an implementation orders columns: ``theirs = e3nn's[..., order] * sign``; None changes nothing."""
+    """Order and signs of an implementation's columns: ``theirs = e3nn's[..., order] * sign``; None for identity."""
 
     order: Tensor | None = None
     sign: Tensor | None = None
 
     def into(self, t: Tensor) -> Tensor:
-        """A tensor in e3nn's columns, put into the implementation's columns."""
+        """Convert a tensor from e3nn's columns to the implementation's."""
         t = t if self.order is None else t.index_select(-1, self.order.to(t.device))
         return t if self.sign is None else t * self.sign.to(t)
 
     def back(self, t: Tensor) -> Tensor:
-        """A tensor in the implementation's columns, put into e3nn's columns."""
+        """Convert a tensor from the implementation's columns to e3nn's."""
         t = t if self.sign is None else t * self.sign.to(t)
         return t if self.order is None else t.index_select(-1, torch.argsort(self.order).to(t.device))
 
@@ -103,7 +103,7 @@ Form = dict[str, Columns]  # for x, y, w, z
 
 
 def layout_form(problem: Problem, layout: str) -> Form:
-    """The columns of a layout."""
+    """Columns of all operands in a layout of this package."""
     if layout == "mul_ir":
         return dict.fromkeys("xywz", Columns())
     irreps = {"x": problem.irreps_in1, "y": problem.irreps_in2, "z": problem.irreps_out}
@@ -111,14 +111,14 @@ def layout_form(problem: Problem, layout: str) -> Form:
 
 
 def into_form(values: dict[str, Tensor], form: Form) -> dict[str, Tensor]:
-    """Operands and cotangents in the columns of an implementation, contiguous."""
+    """Convert operands and cotangents to the columns of an implementation."""
     return {name: form[LIKE[name]].into(value).contiguous() for name, value in values.items()}
 
 
 def prepare(fn: Function, values: dict[str, Tensor], direction: str) -> Callable[[], tuple[Tensor, ...]]:
-    """Everything before a direction, done; the function that is returned does the direction itself.
+    """Prepare a direction, and return a function that runs only this direction.
 
-    ``fwd`` computes z where no gradient is wanted. ``bwd`` computes gx, gy, gw from gz. ``double_bwd`` computes the
+    ``fwd`` computes z without gradients. ``bwd`` computes gx, gy, gw from gz. ``double_bwd`` computes the
     derivatives of <gx, a> + <gy, b> + <gw, c> with respect to x, y, w and gz.
 
     Example:

@@ -1,4 +1,4 @@
-"""Implementations made ready for one case: this package's, e3nn's, and the peers' that are timed beside it."""
+"""Table of peers of products, and functions that build them for a case."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _e3nn(case: Case, operands: Operands, compiled: bool = False) -> Implementat
         return Implementation("e3nn", "mul_ir", fn, form, "eager")
     if x.device.type == "cuda" and find_spec("triton") is None:
         raise Refusal("torch.compile needs triton on a GPU, which is not installed")
-    torch.compiler.reset()  # a graph of an earlier case must not count towards the limit of recompilations
+    torch.compiler.reset()  # graphs of earlier cases count towards the limit of recompilations
     fn = torch.compile(fn, dynamic=False)
     return Implementation("e3nn-compiled", "mul_ir", fn, form, "inductor", {"double_bwd": NO_DOUBLE})
 
@@ -38,7 +38,7 @@ def _unordered(case: Case, operands: Operands) -> Implementation:
 
 @dataclass(frozen=True)
 class Peer:
-    """One row of the table of peers: what it is, the packages that it needs, and how it is made ready for a case."""
+    """A peer: description, required packages, and function that builds it for a case."""
 
     about: str
     packages: tuple[str, ...]
@@ -64,7 +64,7 @@ PEERS: dict[str, Peer] = {
 
 
 def build_peer(name: str, case: Case, operands: Operands) -> Implementation:
-    """Make a peer ready for a case."""
+    """Build a peer for a case; raise a Refusal if a package is missing."""
     peer = PEERS[name]
     missing = [package for package in peer.packages if find_spec(package) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""Problems and graphs as data: irreps and paths of a product with numbers that identify them, and ways to connect."""
+"""Benchmark problems (irreps and paths of a product, with check numbers) and graphs, read from YAML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..config import Field, Known, read_config, read_fields
 
 WEIGHTS = ("per edge", "shared")
 FACTS = ("dim in1", "dim in2", "dim out", "weight_numel", "paths", "nonzero CG terms")
-# mode -> irreps of the output and instructions, from (in1, in2, out); for 'uvu', out lists the irreps that are kept
+# mode -> irreps of the output and instructions, from (in1, in2, out); for 'uvu', out lists allowed irreps
 PATHS: dict[str, Callable[[o3.Irreps, o3.Irreps, o3.Irreps], tuple[o3.Irreps, list[tuple[Any, ...]]]]] = {
     "uvu": lambda in1, in2, out: paths(in1, in2, out),
     "uvw": lambda in1, in2, out: paths(in1, in2, irreps_out=out, mode="uvw"),
@@ -31,12 +31,12 @@ PATHS: dict[str, Callable[[o3.Irreps, o3.Irreps, o3.Irreps], tuple[o3.Irreps, li
 
 @dataclass(frozen=True)
 class Problem:
-    """A tensor product to be timed.
+    """A tensor product to benchmark.
 
     Attributes:
-        name: Its name.
-        mode: 'uvu' (every path has an output of its own) or 'uvw' (all paths into the given output).
-        in1, in2, out: Irreps as text; for 'uvu', ``out`` lists the irreps that are kept.
+        name: Name.
+        mode: 'uvu' (each path has a separate output) or 'uvw' (paths share the given output).
+        in1, in2, out: Irreps as text; for 'uvu', ``out`` lists the allowed irreps of outputs.
         weights: 'per edge' or 'shared'.
 
     Example:
@@ -52,7 +52,7 @@ class Problem:
     weights: str = "per edge"
 
     def __post_init__(self) -> None:
-        """Refuse what :func:`read_problems` would."""
+        """Check mode and weights."""
         check_choice("mode", self.mode, PATHS)
         check_choice("weights", self.weights, WEIGHTS)
 
@@ -93,33 +93,33 @@ class Problem:
 
     @property
     def shared(self) -> bool:
-        """Whether one set of weights serves all edges."""
+        """Whether all edges share one set of weights."""
         return self.weights == "shared"
 
     @cached_property
     def path_weights(self) -> list[int]:
-        """Weights of every path, of an edge or of all edges together if shared."""
+        """Number of weights of each path, per edge unless shared."""
         muls = [[r[index].mul for r, index in zip(self.irreps, ins[:3], strict=True)] for ins in self.instructions]
         return [u * v * (w if self.mode == "uvw" else 1) for u, v, w in muls]
 
     @property
     def weight_numel(self) -> int:
-        """Weights of an edge, or of all edges together if shared."""
+        """Number of weights, per edge unless shared."""
         return sum(self.path_weights)
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of e3nn's ``TensorProduct``, which are also this package's."""
+        """Arguments of ``TensorProduct`` of e3nn and of this package."""
         named = dict(zip(("irreps_in1", "irreps_in2", "irreps_out"), self.irreps, strict=True))
         return named | {"instructions": self.instructions, "shared_weights": self.shared, "internal_weights": False}
 
     def facts(self) -> tuple[int, ...]:
-        """Dimensions, weights, paths and nonzero Clebsch-Gordan coefficients, as ``FACTS`` names them."""
+        """Numbers named by ``FACTS``: dimensions, weights, paths, nonzero Clebsch-Gordan coefficients."""
         terms = sum(int(np.count_nonzero(wigner_3j(*ls))) for ls in self.degrees)
         return (*(r.dim for r in self.irreps), self.weight_numel, len(self.instructions), terms)
 
 
 def read_problems(path: Path) -> dict[str, Problem]:
-    """The problems of a file, each compared with its ``check``.
+    """Read problems from a file, and compare each with its ``check``.
 
     Args:
         path: A YAML file: ``mode``, and ``problems`` by name with in1, in2, out, check and optionally weights.
@@ -128,19 +128,19 @@ def read_problems(path: Path) -> dict[str, Problem]:
         Problems by name.
 
     Raises:
-        ConfigError: The file does not say what is needed, or a problem is not the one that its numbers describe.
-        IrrepsError: Irreps that cannot be read.
+        ConfigError: The file lacks fields, or numbers of a problem differ from its check.
+        IrrepsError: Irreps are invalid.
     """
     fields: dict[str, Field] = {"mode": Known("text", "mode", PATHS), "problems": "mapping"}
     top = read_fields(str(path), read_config(path), fields)
     problems = {}
     needed: dict[str, Field] = {"in1": "text", "in2": "text", "out": "text", "check": "counts"}
-    kinds = {"weights": (Known("text", "value of weights", WEIGHTS), "per edge")}
+    optional = {"weights": (Known("text", "value of weights", WEIGHTS), "per edge")}
     for name, entries in top["problems"].items():
         where = f"{path}, {name}"
-        one = read_fields(where, entries, needed, kinds)
-        check = tuple(one.pop("check"))
-        problem = Problem(str(name), top["mode"], **one)
+        values = read_fields(where, entries, needed, optional)
+        check = tuple(values.pop("check"))
+        problem = Problem(str(name), top["mode"], **values)
         if problem.facts() != check:
             raise ConfigError(
                 f"{where}: the irreps must have check = {list(check)} ({', '.join(FACTS)}), they have "
@@ -151,28 +151,28 @@ def read_problems(path: Path) -> dict[str, Problem]:
 
 
 def choose(problems: Mapping[str, Problem], patterns: Sequence[str], where: str) -> list[Problem]:
-    """The problems whose names match a pattern."""
+    """Problems whose names match one of some patterns; each pattern must match."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in problems):
             raise ConfigError(f"{where} must match a problem among {', '.join(problems)}, got {pattern!r}. Correct it.")
-    return [problem for name, problem in problems.items() if any(fnmatchcase(name, one) for one in patterns)]
+    return [problem for name, problem in problems.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 # -- graphs -----------------------------------------------------------------------------------------------------------
 
 
 def _molecules(nodes: int, edges: int, rng: np.random.Generator, count: int = 32) -> np.ndarray:
-    """Random pairs of different atoms of one molecule; the molecules have equal sizes, up to one atom."""
-    ends = np.linspace(0, nodes, count + 1).astype(np.int64)
+    """Random edges within ``count`` molecules of about equal size."""
+    bounds = np.linspace(0, nodes, count + 1).astype(np.int64)
     dst = rng.integers(0, nodes, edges)
-    molecule = np.searchsorted(ends, dst, side="right") - 1
-    start, size = ends[molecule], np.diff(ends)[molecule]
+    molecule = np.searchsorted(bounds, dst, side="right") - 1
+    start, size = bounds[molecule], np.diff(bounds)[molecule]
     src = start + (dst - start + 1 + rng.integers(0, np.maximum(size - 1, 1))) % size
     return np.stack([src, dst])
 
 
 def _diamond(nodes: int, edges: int, rng: np.random.Generator) -> np.ndarray:
-    """Diamond, a = 3.567 A, as many cubic cells as hold the nodes, periodic, all neighbours within 6 A."""
+    """Edges of a periodic diamond crystal (a = 3.567 A) between all neighbours within 6 A."""
     cells = round((nodes / 8) ** (1 / 3))
     lattice = np.array([[0, 0, 0], [0, 2, 2], [2, 0, 2], [2, 2, 0]])
     basis = np.concatenate([lattice, lattice + 1])  # in quarters of the cell
@@ -196,7 +196,7 @@ HOW: dict[str, Callable[[int, int, np.random.Generator], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A graph to be made: numbers of nodes and edges, and how they are connected, a key of ``HOW``.
+    """Specification of a graph: numbers of nodes and edges, and a key of ``HOW`` for its edges.
 
     Example:
         >>> GraphSpec("water", 3, 6, "complete").edge_index().tolist()
@@ -209,7 +209,7 @@ class GraphSpec:
     how: str = "uniform"
 
     def edge_index(self, seed: int = 0) -> Tensor:
-        """Pairs (src, dst), ``[2, E]`` int64, sorted by dst and then by src, as neighbour lists are."""
+        """Generate edges (src, dst) ``[2, E]`` int64, sorted by dst, then src."""
         pairs = HOW[self.how](self.nodes, self.edges, np.random.default_rng(seed))
         if pairs.shape[1] != self.edges or (pairs.size and pairs.max() >= self.nodes):
             raise ConfigError(
@@ -220,7 +220,7 @@ class GraphSpec:
 
 
 def read_graphs(path: Path) -> dict[str, GraphSpec]:
-    """The graphs of a file, by name."""
+    """Read specifications of graphs by name from a file."""
     graphs = {}
     needed: dict[str, Field] = {"nodes": "count", "edges": "count", "how": Known("text", "value of how", HOW)}
     for name, entries in read_fields(str(path), read_config(path), {"graphs": "mapping"})["graphs"].items():

@@ -1,4 +1,4 @@
-"""Cases of products: operands, implementations, the check and the least work of each direction."""
+"""A case of a product: operands, implementations, check, and least work of each direction."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ProductSubject:
         self._operations = product_operations(TensorProduct(**case.problem.arguments()).plan.form.program)
 
     def check(self, items: Sequence[Implementation], direction: str) -> list[Verdict]:
-        """Compare element by element, within the rounding bounds of sums."""
+        """Compare implementations with the float64 reference, element by element."""
         return list(check(self.case.problem, self.operands, items, (direction,)).values())
 
     def ready(self, item: Implementation, direction: str) -> Callable[[], Call]:
-        """Operands in the columns of the implementation."""
+        """Function that prepares the call of a direction, with operands in the implementation's layout."""
         return partial(prepare, item.fn, into_form(self.operands.values, item.form), direction)
 
     def work(self, direction: str) -> tuple[int, int]:
@@ -45,13 +45,13 @@ class ProductSubject:
         return self.operands.moved_bytes(direction), self._operations[direction] * self.operands.edges
 
     def facts(self) -> Record:
-        """Problem and graph."""
+        """Fields of problem and graph in the result."""
         case, operands = self.case, self.operands
         about = {"problem": case.problem.name, "operation": case.operation, "graph": case.graph.name}
         return about | {"nodes": operands.nodes, "edges": operands.edges, "layouts": list(case.layouts)}
 
     def bounds(self, row: Record, bandwidth: float) -> Record:
-        """The bound of the kernels of this package on a GPU."""
+        """Bound of the time of this package's kernels on a GPU."""
         if row["implementation"] != OURS or self.operands.values["x"].device.type != "cuda":
             return {}
         about = {"problem": self.case.problem.name, "operation": self.case.operation, "dtype": self.case.dtype, **row}

@@ -1,4 +1,4 @@
-"""Suites of products: which problems are timed, on how many edges or which graph, the peers, and the goals."""
+"""Suites of products: problems, graphs, peers and goals read from YAML."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ GROUP_OPTIONS: dict[str, tuple[Field, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One problem on one set of operands: the implementations of it are checked and timed side by side.
+    """One problem on one graph, with layouts, directions, peers and goals.
 
     Attributes:
         group: Name of the group in the suite.
         problem: The tensor product.
         operation: 'product', or 'conv': gather by src, product, sum at dst.
-        graph: The graph; for a product only its number of edges counts.
+        graph: The graph; a product only uses its number of edges.
         layouts: Layouts of this package that are timed.
         directions: Subset of 'fwd', 'bwd', 'double_bwd'.
         peers: Names of the peers, or None for the suite's.
-        goals: Quantity to direction to value; the quantities are listed in ``GOALS``.
-        dtype: Of operands and results.
+        goals: Quantity, a key of ``GOALS``, -> direction -> value.
+        dtype: Dtype of operands and results.
         runs: Timed runs, or None for the suite's.
     """
 
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Group, problem and graph, and the dtype if it is not float32."""
+        """Name: group, problem, graph, and dtype unless float32."""
         return case_name(self.group, self.problem.name, self.graph.name, self.dtype)
 
 
@@ -74,7 +74,7 @@ def read_suite(name: str) -> Suite:
         The suite; every problem has been compared with its ``check``.
 
     Raises:
-        ConfigError: A key, a value or a name that is not known; the message has the nearest one.
+        ConfigError: A key, value or name is unknown; the message suggests the nearest.
 
     Example:
         >>> [case.name for case in read_suite("smoke").cases][:2]
@@ -116,5 +116,5 @@ def _read_group(
     peers = None if fields["peers"] is None else tuple(fields["peers"])
     shape = (tuple(fields["layouts"]), tuple(fields["directions"]), peers, goals)
     chosen = choose(problems, fields["problems"], f"{where}: problems")
-    for problem, spec, kind in product(chosen, specs, fields["dtypes"] or [dtype]):
-        yield Case(group, problem, fields["operation"], spec, *shape, kind)
+    for problem, spec, case_dtype in product(chosen, specs, fields["dtypes"] or [dtype]):
+        yield Case(group, problem, fields["operation"], spec, *shape, case_dtype)

@@ -77,4 +77,4 @@ def test_a_stage_writes_its_file_at_every_step(tmp_path: Path) -> None:
 
     stages.main({"stage": "smoke", "dry": True, "file": str(file)}, {"smoke": stage})
     assert seen == [{"count": count, "dry": True, "path": str(tmp_path)} for count in (1, 2)]
-    assert stages.said("no-such-program", "--version") is None
+    assert stages.output_of("no-such-program", "--version") is None

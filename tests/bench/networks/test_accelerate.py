@@ -10,7 +10,7 @@ import torch
 from eqlayers.bench.cli import run
 from eqlayers.bench.networks import accelerate
 from eqlayers.bench.peers import networks as network_subjects
-from eqlayers.bench.peers.atoms import Place, clusters
+from eqlayers.bench.peers.atoms import Sample, clusters
 from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
@@ -22,9 +22,9 @@ SMALL = clusters((4, 1))
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(place: Place = SMALL) -> network_subjects.Subject:
+    def make(sample: Sample = SMALL) -> network_subjects.Subject:
         # tests/integrations/test_networks.py has the same irreps, so each kernel is compiled once for both
-        return network_subjects.gate_points_2101(channels=3, layers=1, lmax=1, place=place)
+        return network_subjects.gate_points_2101(channels=3, layers=1, lmax=1, sample=sample)
 
     monkeypatch.setitem(network_subjects.NETWORKS, "e3nn", (make,))
 

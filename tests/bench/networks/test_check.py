@@ -66,7 +66,7 @@ def test_gradients_of_other_weights_are_compared_along_directions() -> None:
     for bent, fits in ((0.0, True), (1e-3, False)):
         mine = Toy(4.0, bent)
         # a conversion that is linear in all weights, whose gradients follow from theirs
-        linear = Subject("", subject.place, subject.make, evaluate, "theirs", None, lambda n: scaled(n))
+        linear = Subject("", subject.sample, subject.make, evaluate, "theirs", None, lambda n: scaled(n))
         aware = Bounds(known.errors, known.along, directions(linear))
         errors, right = compare(Entrant("", EXACT, mine, evaluate, of_package=True), reference, aware)
         assert right is fits, errors
@@ -111,19 +111,19 @@ class Cancelling(torch.nn.Module):
 
 def lucky(seed: int | None = None) -> Subject:
     """Atoms on whole numbers, of which eighths have no rounding; or the atoms moved by rounding errors."""
-    place = crystal(4, 3.0)
-    (one,) = place.batch
-    place = replace(place, batch=[replace(one, pos=torch.arange(12.0).double().view(4, 3))], neighbors=1.0)
-    place = place if seed is None else rounded(place, seed)
+    sample = crystal(4, 3.0)
+    (one,) = sample.batch
+    sample = replace(sample, batch=[replace(one, pos=torch.arange(12.0).double().view(4, 3))], neighbors=1.0)
+    sample = sample if seed is None else rounded(sample, seed)
 
     def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
         dtype = next(network.parameters()).dtype
-        pos = place.batch[0].pos.to(dtype, copy=True).requires_grad_()
+        pos = sample.batch[0].pos.to(dtype, copy=True).requires_grad_()
         energy = network(pos)
         (gradient,) = torch.autograd.grad(energy, pos, create_graph=training)
         return energy[None], -gradient
 
-    return Subject("cancelling", place, lambda dtype: Cancelling(0.375).to(dtype), evaluate, "theirs")
+    return Subject("cancelling", sample, lambda dtype: Cancelling(0.375).to(dtype), evaluate, "theirs")
 
 
 def test_an_energy_without_rounding_by_chance_leaves_room_for_rounding() -> None:

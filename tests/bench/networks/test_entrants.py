@@ -74,7 +74,7 @@ def test_a_row_that_cannot_be_made_says_why() -> None:
 
 def test_networks_of_this_package_have_the_same_numbers_in_every_dtype() -> None:
     options = {"hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1}
-    one = of_models("TFN", options, place=clusters((2,)), scale=3.0, shift=0.25)
+    one = of_models("TFN", options, sample=clusters((2,)), scale=3.0, shift=0.25)
     single, double = (one.make(dtype).state_dict() for dtype in (torch.float32, torch.float64))
     assert all(torch.equal(single[name].double(), double[name].double()) for name in single)
     potential = one.make(torch.float64)

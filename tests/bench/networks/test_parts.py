@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eqlayers import Graph, nn
-from eqlayers.bench.networks.parts import KERNELS, PRODUCTS, kind_of_form, time_by_part
+from eqlayers.bench.networks.parts import KERNELS, PRODUCTS, purpose_of_form, time_by_part
 from eqlayers.bench.peers.atoms import crystal
 from eqlayers.models import MACE, Potential
 
@@ -16,10 +16,10 @@ def test_kernels_are_told_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch) 
     seen: set[str] = set()
 
     def noted(key: str) -> str:
-        seen.add(kind_of_form(key))
-        return kind_of_form(key)
+        seen.add(purpose_of_form(key))
+        return purpose_of_form(key)
 
-    monkeypatch.setattr("eqlayers.bench.networks.parts.kind_of_form", noted)
+    monkeypatch.setattr("eqlayers.bench.networks.parts.purpose_of_form", noted)
     vectors, pos = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
     graph = Graph(torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]]), 4)
     geometry = nn.EdgeGeometry("0e + 1o")

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 def subject() -> Subject:
     """A network of this package that says it is MACE's."""
     options = {"hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1}
-    return replace(of_models("TFN", options, place=crystal(16, 3.5), scale=2.0), peer="mace-torch")
+    return replace(of_models("TFN", options, sample=crystal(16, 3.5), scale=2.0), peer="mace-torch")
 
 
 class StandIn:

@@ -23,14 +23,14 @@ def test_memory_that_would_not_fit_is_told_by_the_size_before(monkeypatch: pytes
     one = series(1)
     free: list[float | None] = [6.0]
     monkeypatch.setattr(timing, "free_memory", lambda device: None if free[0] is None else int(free[0] * 2**30))
-    assert one.no_room("a", FORCES, 40) is None, "nothing is known of it yet"
+    assert one.too_large("a", FORCES, 40) is None, "nothing is known of it yet"
     one.peaks["a", FORCES] = (10, 2**30)
-    assert one.no_room("a", TRAINING, 40) is None
-    assert one.no_room("a", FORCES, 40) is None
+    assert one.too_large("a", TRAINING, 40) is None
+    assert one.too_large("a", FORCES, 40) is None
     free[0] = 5.0
-    assert one.no_room("a", FORCES, 40) == "would need about 4.4 GiB, as 10 atoms took 1.0; 5.0 GiB are free"
+    assert one.too_large("a", FORCES, 40) == "would need about 4.4 GiB, as 10 atoms took 1.0; 5.0 GiB are free"
     free[0] = None
-    assert one.no_room("a", FORCES, 40) is None, "memory that cannot be asked for"
+    assert one.too_large("a", FORCES, 40) is None, "memory that cannot be asked for"
 
 
 def test_a_step_lowers_the_loss_of_forces() -> None:

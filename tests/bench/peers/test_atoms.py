@@ -51,12 +51,12 @@ def test_edges_are_those_of_the_neighbour_list(count: int, cutoff: float) -> Non
 
 
 def test_rounded_positions_are_the_same_atoms() -> None:
-    place = crystal(16, 4.0)
-    near = rounded(place)
-    moved = (near.batch[0].pos - place.batch[0].pos).abs().max()
+    sample = crystal(16, 4.0)
+    near = rounded(sample)
+    moved = (near.batch[0].pos - sample.batch[0].pos).abs().max()
     assert 0 < float(moved) < 1e-6
-    assert near.mean_neighbors == place.mean_neighbors
-    assert torch.equal(near.batch[0].pos, rounded(place).batch[0].pos)
+    assert near.mean_neighbors == sample.mean_neighbors
+    assert torch.equal(near.batch[0].pos, rounded(sample).batch[0].pos)
 
 
 def test_sizes() -> None:

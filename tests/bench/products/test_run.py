@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eqlayers import nn
 from eqlayers.bench import measure
-from eqlayers.bench.cases import KINDS, Suite
+from eqlayers.bench.cases import TIMES, Suite
 from eqlayers.bench.products.implementation import Implementation
 from eqlayers.bench.products.operands import Operands
 from eqlayers.bench.products.peers import PEERS, Peer
@@ -186,7 +186,7 @@ def test_times_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return [[number * (1.0 if flush is None else 0.1)] * runs for number in range(1, len(calls) + 1)]
 
     monkeypatch.setattr("eqlayers.bench.cases.alternate", clock)
-    monkeypatch.setitem(KINDS, "cpu", KINDS["cuda"])
+    monkeypatch.setitem(TIMES, "cpu", TIMES["cuda"])
     suite = smoke("unfused/small/*")
     asked = replace(suite.cases[0], goals={"time_ms": {"fwd": 500.0}, "share": {"fwd": 1e-12}})
     result = run_suite(replace(suite, cases=(asked,)))
