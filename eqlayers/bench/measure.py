@@ -159,7 +159,7 @@ def _resident(field: str) -> int:
 
 
 def refusal(device: torch.device) -> str | None:
-    """Why peak memory cannot be measured on a device, or None."""
+    """Reason why peak memory cannot be measured on a device, or None."""
     if device.type == "cuda":
         return None
     try:

@@ -74,7 +74,7 @@ class E3nnConv(torch.nn.Module):
     def forward(
         self, x: Tensor, edge_attr: Tensor, weight: Tensor, edge_index: Tensor | Graph, num_nodes: int | None = None
     ) -> Tensor:
-        """``[N, in1]``, ``[E, in2]``, ``[E, weights]``, ``[2, E]`` or a graph to ``[receivers, out]``."""
+        """Features ``[N, in1]``, edge attributes ``[E, in2]``, weights and edges to ``[receivers, out]``."""
         graph = edge_index if isinstance(edge_index, Graph) else Graph(edge_index, len(x), num_nodes)
         return convolve(self.product, x, edge_attr, weight, graph.edge_index, graph.num_dst)
 

@@ -70,7 +70,7 @@ kernels that were compiled for CPUs are kept on disk:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command `eqlayers` with some arguments (by default ``sys.argv``).
 
     Returns:
         Exit status: 0, 1 for a check that fails or a relaxation that does not converge, 2 for input that cannot be

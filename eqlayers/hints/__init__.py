@@ -1,1 +1,1 @@
-"""Hints for names and arguments that do not exist: error messages that name the right one."""
+"""Error messages for unknown names and arguments, with suggestions."""

@@ -61,12 +61,7 @@ def right_name(wrong: str, names: Iterable[str]) -> str | None:
     """
     names = [name for name in names if not name.startswith("_")]
     rows = (use for use, words in ARGUMENTS.items() if wrong in words.split())
-    return next((use for use in rows if _argument(use) in names), None) or nearest(wrong, names, 0.75)
-
-
-def _argument(use: str) -> str:
-    """The argument name at the start of a key of `ARGUMENTS`."""
-    return re.split(r"\W", use)[0]
+    return next((use for use in rows if re.split(r"\W", use)[0] in names), None) or nearest(wrong, names, 0.75)
 
 
 def _unknown_argument(function: Callable[..., Any], wrong: str, value: Any) -> ArgumentError:

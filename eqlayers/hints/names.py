@@ -201,7 +201,7 @@ def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exce
     plain = AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules.get(module))
     if name.startswith("_"):  # Python and its tools look these up
         return plain
-    if _is_submodule(module, name):
+    if hasattr(sys.modules.get(module), "__path__") and find_spec(f"{module}.{name}") is not None:
         use = f"Import it first: import {module}.{name}."
     elif (better := hint(name, module)) is not None:
         use = f"Use {better}."
@@ -212,11 +212,6 @@ def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exce
     if opcode == "IMPORT_FROM":  # from module import name
         return UnknownImportError(text, name=module)
     return UnknownNameError(text, name=name)  # without obj, for which Python would append a suggestion
-
-
-def _is_submodule(module: str, name: str) -> bool:
-    paths = getattr(sys.modules.get(module), "__path__", None)
-    return paths is not None and find_spec(f"{module}.{name}") is not None
 
 
 def answer_names(module: str) -> None:

@@ -27,6 +27,7 @@ from ..models import Potential
 from ..models.compression import without_tables
 from ..models.mace import MACE
 from ..models.mace_blocks import INTERACTIONS, Readout
+from ..testing.defaults import default_dtype
 
 _MODELS = ("MACE", "ScaleShiftMACE")
 #: Unsupported options of MACE: attribute, supported value, description of other values.
@@ -222,7 +223,7 @@ def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tenso
 
 
 def _by_species(ours: SpeciesLinear, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """Yield pairs as :func:`_pairs` by path; MACE's axis of species is between copies, and 1/sqrt(species) a factor."""
+    """Yield pairs as :func:`_pairs`, path by path, for weights that depend on the species of the atom."""
     species, start = ours.weight.shape[0], 0
     for path in ours.linear.instructions:
         size = path.path_shape[0] * path.path_shape[1]
@@ -264,13 +265,8 @@ def _built(dtype: torch.dtype, **options: Any) -> Any:
         ) from error
     for name in ("interaction_cls", "interaction_cls_first"):
         options[name] = modules.interaction_classes[options[name]]
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.random.fork_rng(devices=[]), _quiet():
-            return modules.ScaleShiftMACE(**options)
-    finally:
-        torch.set_default_dtype(default)
+    with default_dtype(dtype), torch.random.fork_rng(devices=[]), _quiet():
+        return modules.ScaleShiftMACE(**options)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from ..core.files.read_write import atomic_write
 from ..layers.gate.activation import second_moment
 from ..models import NequIP, Potential
 from ..models.properties import even_scalars
+from ..testing.defaults import default_dtype
 
 __all__ = ["from_nequip", "load_nequip", "to_nequip", "write_nequip"]
 
@@ -218,19 +219,16 @@ def _settings(potential: Potential) -> dict[str, Any]:
 @contextmanager
 def _nequip(name: str) -> Iterator[Any]:
     """Import an object of nequip by its path; restore torch's default dtype, which nequip changes, afterwards."""
-    before = torch.get_default_dtype()
-    try:
-        from nequip.utils.global_state import set_global_state
+    with default_dtype(torch.get_default_dtype()):
+        try:
+            from nequip.utils.global_state import set_global_state
 
-        module, _, attribute = name.rpartition(".")
-        loaded = getattr(import_module(module), attribute)
-    except ImportError as error:
-        raise ConfigError(f"nequip must be installed, got {error}. Install nequip 0.19.") from error
-    try:
+            module, _, attribute = name.rpartition(".")
+            loaded = getattr(import_module(module), attribute)
+        except ImportError as error:
+            raise ConfigError(f"nequip must be installed, got {error}. Install nequip 0.19.") from error
         set_global_state()
         yield loaded
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _refuse(what: str, received: str) -> None:

@@ -288,7 +288,8 @@ class _LazyGathers(TorchFunctionMode):
 
 def run_lazily(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a forward with lazy rows, which are computed at its end; normally under tracing, autocast, inference mode."""
-    if being_traced() or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(_device_of(module)):
+    device = next((parameter.device.type for parameter in module.parameters()), "cpu")
+    if being_traced() or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(device):
         return forward(module, *args, **kwargs)
     try:
         with _LazyGathers() as mode:
@@ -305,11 +306,6 @@ def run_lazily(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwa
         if lazy is not None:
             lazy.computed()
     return result
-
-
-def _device_of(module: nn.Module) -> str:
-    first = next(module.parameters(), None)
-    return "cpu" if first is None else first.device.type
 
 
 def is_lazy(module: nn.Module) -> bool:

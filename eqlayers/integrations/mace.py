@@ -25,6 +25,7 @@ from ..core.checks import got
 from ..core.errors import ConfigError
 from ..core.files.read_write import atomic_write, check_output
 from ..models import load_potential
+from ..testing.defaults import default_dtype
 from .from_mace import check_head, heads_of, load_model, to_mace
 from .kinds.harmonics import RebuiltWarning
 from .replace import accelerate, deaccelerate
@@ -175,12 +176,8 @@ def write_lammps(
     head = check_head(heads_of(model), head)
     report = accelerate(_plain_copy(model), radial=radial)
     fast: Any = report.model
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(fast.r_max.dtype)  # dtype of buffers for charge and spin
-    try:
+    with default_dtype(fast.r_max.dtype):  # of buffers for charge and spin
         interface = LAMMPS_MLIAP_MACE(fast, head=head)
-    finally:
-        torch.set_default_dtype(before)
     with atomic_write(os.fspath(path)) as file:
         torch.save(interface, file)
     return report

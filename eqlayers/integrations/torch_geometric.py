@@ -217,16 +217,10 @@ def _edges(geometry: EdgeGeometry, data: Any) -> Edges:
     data = _read(data)
     if data.edge_index is None:
         raise ConfigError(f"data must have edges edge_index [2, E], got {got(data)}. Apply RadiusGraph before.")
-    edges: Edges = geometry(data.pos, data.edge_index, *_shifted(data))
-    return edges
-
-
-def _shifted(data: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Shifts, cells and batch indices of data; all None without cells."""
     shifts, cell = getattr(data, "shifts", None), getattr(data, "cell", None)
-    if shifts is None or cell is None:
-        return None, None, None
-    return shifts, cell, getattr(data, "batch", None)
+    periodic = () if shifts is None or cell is None else (shifts, cell, getattr(data, "batch", None))
+    edges: Edges = geometry(data.pos, data.edge_index, *periodic)
+    return edges
 
 
 def _single(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Complete networks, made of the layers."""
+"""Complete networks of atoms, potentials, committees, and their files."""
 
 from ..hints.keywords import name_arguments
 from ..hints.names import answer_names

@@ -118,7 +118,7 @@ class NeighborLists:
         self._pairs: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, atoms: Atoms, name: str = "atoms") -> tuple[Tensor, Tensor]:
-        """``edge_index [2, E]`` int64 and ``shifts [E, 3]`` int64 of the pairs within the cutoff."""
+        """Pairs within the cutoff: ``edge_index [2, E]`` and ``shifts [E, 3]`` (lattice vectors), both int64."""
         pos, cell = atoms.positions, periodic_cell(atoms)
         if self._pairs is None or not self._still_complete(pos, cell, atoms.pbc):
             from ..atoms.periodic import neighbor_list  # imports vesin, which networks do not need

@@ -137,7 +137,7 @@ class Equiformer(torch.nn.Module):
         self.options = plain_options(self, arguments, attention_hidden=invariants, **read)
 
     def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
-        """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
+        """Outputs of atoms ``[A, columns]``; see the argument ``network`` of :class:`Potential`."""
         x = self.embedding(atom_types)
         frames, basis, envelope = self.frame(edges.vectors), self.basis(edges.lengths), self.envelope(edges.lengths)
         for step in self.steps:
@@ -195,7 +195,7 @@ class EquiformerStep(torch.nn.Module):
         self.narrow.weight.mul_(factor)
 
     def forward(self, x: Tensor, frames: Tensor, basis: Tensor | KnotBasis, envelope: Tensor, graph: Graph) -> Tensor:
-        """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
+        """Features ``[A, irreps_in.dim]`` to features ``[A, irreps_out.dim]``."""
         y = self.norm(x)
         radial = self.radial(basis)
         radial = radial.weights() if isinstance(radial, TabledWeights) else radial

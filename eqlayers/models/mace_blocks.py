@@ -134,7 +134,7 @@ class MACEProduct(EquivariantModule):
         self.mix = Linear(irreps_out, irreps_out, **options)
 
     def forward(self, message: Tensor, skip: Tensor | None, species: Tensor) -> Tensor:
-        """``[A, irreps_message.dim]`` to ``[A, irreps_out.dim]``."""
+        """Messages ``[A, irreps_message.dim]`` to features ``[A, irreps_out.dim]``."""
         features: Tensor = self.mix(self.contraction(message, species))
         return features if skip is None else features + skip
 
@@ -167,7 +167,7 @@ class Readout(EquivariantModule):
         self.activation = NormalizedActivation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
+        """Features ``[A, irreps_in.dim]`` to features ``[A, irreps_out.dim]``."""
         scalars = x
         for number, linear in enumerate(self.maps):
             scalars = linear(self.activation(scalars) if number else scalars)

@@ -109,13 +109,13 @@ class NequIP(torch.nn.Module):
         self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
 
     def set_mean_neighbors(self, number: float) -> None:
-        """Set the normalisation of the sums over neighbours."""
+        """Set the mean number of neighbours, by whose square root sums over neighbours are divided."""
         number = check_number("mean_neighbors", number, above=0)
         for step in self.steps:
             step.get_buffer("mean_neighbors").fill_(number)
 
     def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
-        """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
+        """Outputs of atoms ``[A, columns]``; see the argument ``network`` of :class:`Potential`."""
         x = self.embedding(atom_types)
         basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.steps:

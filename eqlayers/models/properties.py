@@ -162,7 +162,7 @@ class AtomicProperties(KeepsFloat64):
 
 
 def pooled(atoms: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
-    """``[A, ...]`` summed over the atoms of each structure, ``[G, ...]``."""
+    """Sum rows of atoms ``[A, ...]`` by structure, ``[G, ...]``."""
     if num_graphs == 1:  # inductor cannot print a scatter into a single row
         return atoms.sum(0, keepdim=True)
     return summed_rows(atoms, batch, num_graphs)

@@ -234,7 +234,7 @@ def fill(path: str | Path, module: torch.nn.Module, network: torch.nn.Module, st
 
 
 def unusable(path: str | Path, problem: str) -> DataError:
-    """The error of a file that cannot be used."""
+    """A DataError about a file that is no valid potential; ``problem`` is the reason."""
     return DataError(
         f"a potential must be a file of save_potential, or a checkpoint of a potential that `eqlayers fit` wrote, got "
         f"{path}: {problem}. Use another file, or save the potential again."

@@ -99,11 +99,11 @@ class TFN(torch.nn.Module):
         self.options = plain_options(self, arguments, **read)
 
     def set_mean_neighbors(self, number: float) -> None:
-        """Set the normalisation of the sums over neighbours."""
+        """Set the mean number of neighbours, by whose square root sums over neighbours are divided."""
         self.mean_neighbors.fill_(check_number("mean_neighbors", number, above=0))
 
     def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
-        """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
+        """Outputs of atoms ``[A, columns]``; see the argument ``network`` of :class:`Potential`."""
         x = self.embedding(atom_types)
         radial = self.basis(edges.lengths)
         for step in self.steps:
@@ -137,7 +137,7 @@ class TFNStep(torch.nn.Module):
         self.self_connection = Linear(irreps_in, self.gate.irreps_in, **options)
 
     def forward(self, x: Tensor, harmonics: Tensor, radial: Tensor, graph: Graph, mean_neighbors: Tensor) -> Tensor:
-        """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
+        """Features ``[A, irreps_in.dim]`` to features ``[A, irreps_out.dim]``."""
         received = self.product(self.mix_in(x), harmonics, self.radial(radial), graph)
         features: Tensor = self.gate(self.mix_out(received * mean_neighbors.rsqrt()), self.self_connection(x))
         return features

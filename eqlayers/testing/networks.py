@@ -69,5 +69,5 @@ class ToyNetwork(torch.nn.Module):
         return energies.index_add(0, dst, (0.5 * morse * morse - morse) * self.envelope(edges.lengths))
 
     def extra_repr(self) -> str:
-        """Arguments."""
+        """Arguments of the constructor."""
         return ", ".join(f"{name}={value}" for name, value in self.options.items())

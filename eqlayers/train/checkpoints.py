@@ -121,7 +121,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any | None = "cpu", weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a checkpoint, see :func:`read_checkpoint`."""
+        """Read and check a checkpoint; see :func:`read_checkpoint`."""
         return read_checkpoint(path, map_location)
 
 

@@ -1,1 +1,1 @@
-"""`eqlayers bench first-gpu`: stages for the first minutes on a GPU, and the bounds of printed kernels."""
+"""The command `eqlayers bench first-gpu`: tests and benchmarks for a new GPU, in stages."""

@@ -1,4 +1,4 @@
-"""Cases of `eqlayers bench layers`: layer, size, peers and goals."""
+"""Cases of the command `eqlayers bench layers`: layer, size, peers and goals."""
 
 from __future__ import annotations
 

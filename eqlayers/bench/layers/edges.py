@@ -105,7 +105,7 @@ class PlainAggregate(torch.nn.Module):
         self.sink = torch.nn.Parameter(torch.zeros(HEADS))
 
     def forward(self, values: Tensor, logits: Tensor, graph: Graph) -> Tensor:
-        """``[E, dim]`` to ``[N, dim]``."""
+        """Weighted sums over edges: values ``[E, dim]`` to ``[N, dim]``."""
         dst, nodes = graph.edge_index[1], graph.num_dst
         return aggregate(values, softmax(logits, self.sink, dst, nodes), self.irreps, dst, nodes)
 
@@ -131,7 +131,7 @@ class TheirAttention(torch.nn.Module):
         self.widths = [whole[path.i_in1].mul for path in self.product.instructions]
 
     def forward(self, x: Tensor, edge_attr: Tensor, scalars: Tensor, graph: Graph) -> Tensor:
-        """``[N, dim]`` to the same."""
+        """Features ``[N, dim]`` to features of the same shape."""
         src, dst = graph.edge_index
         logits = self._logits(self.query(x)[dst], self.key(x)[src], scalars @ (self.compare * SCALARS**-0.5))
         shares = softmax(logits, self.sink, dst, graph.num_dst)
@@ -182,7 +182,7 @@ class PlainSO2(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.randn(sum(width**2 for _, width in self.matrices)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., dim]`` to the same."""
+        """Features ``[..., dim]`` to features of the same shape."""
         packed = x[..., self.index] * self.signs
         columns = packed.split([2 * width if both else width for both, width in self.matrices], -1)
         weights = self.weight.split([width**2 for _, width in self.matrices])
@@ -197,7 +197,7 @@ class PlainSO2Convolution(PlainSO2):
     """SO(2) convolution in plain torch: rotate gathered features to edge frames, map, rotate back, and sum."""
 
     def forward(self, x: Tensor, frames: Tensor, graph: Graph) -> Tensor:  # type: ignore[override]
-        """``[N, dim]``, ``[E, blocks]`` to ``[N, dim]``."""
+        """Features ``[N, dim]`` and frames ``[E, blocks]`` to features ``[N, dim]``."""
         src, dst = graph.edge_index
         widths = [2 * l + 1 for l in range(self.irreps.lmax + 1)]
         parts = zip(frames.split([n**2 for n in widths], 1), widths, strict=True)

@@ -33,7 +33,7 @@ class PlainNorm(torch.nn.Module):
             self.bias = torch.nn.Parameter(torch.zeros(self.irreps.count("0e")))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, dim]`` to the same."""
+        """Features ``[N, dim]`` to features of the same shape."""
         out, scalars = [], 0
         weights = self.weight.split([mul for mul, _ in self.irreps])
         for block, weight, (mul, ir) in zip(blocks(x, self.irreps), weights, self.irreps, strict=True):
@@ -58,7 +58,7 @@ class PlainBatchNorm(torch.nn.Module):
         self.register_buffer("running_squared_norm", torch.ones(self.irreps.num_irreps))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, dim]`` to the same."""
+        """Features ``[N, dim]`` to features of the same shape."""
         groups = blocks(x, self.irreps)
         means = [block.square().mean((0, 2)) for block in groups]
         with torch.no_grad():
@@ -116,7 +116,7 @@ class Drawn(torch.nn.Module):
         self.layer = layer
 
     def forward(self, *operands: Tensor) -> Tensor:
-        """Compute the layer's result."""
+        """Call the layer after setting the seed."""
         torch.manual_seed(0)
         return self.layer(*operands)
 
@@ -187,7 +187,7 @@ class Halves(torch.nn.Module):
         self.parts = torch.nn.ModuleList([o3.Linear(first, first), o3.Linear(rest, rest)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, dim]`` to the same."""
+        """Features ``[N, dim]`` to features of the same shape."""
         return torch.cat([self.parts[0](x[:, : self.width]), self.parts[1](x[:, self.width :])], 1)
 
 

@@ -119,7 +119,7 @@ class Einsum(nn.SymmetricContraction):
                 self.register_buffer(f"dense_{k}_{degree}", dense, persistent=False)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """``[N, C, D]``, ``[N, Z]`` to ``[N, sum of C (2 l + 1)]``."""
+        """Features ``[N, C, D]`` and one-hot species ``[N, Z]`` to ``[N, sum of C (2 l + 1)]``."""
         known, results = dict(self.named_parameters()), []
         for k in range(len(self.irreps_out)):
             out, letters = None, "rstu"[: self.correlation - 1]

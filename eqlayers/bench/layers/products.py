@@ -38,7 +38,7 @@ class TheirSpecies(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.randn(SPECIES, sum(u * w for u, w in self.shapes)))
 
     def forward(self, x: Tensor, species: Tensor) -> Tensor:
-        """``[N, dim]``, ``[N]`` to ``[N, dim]``."""
+        """Features ``[N, dim]`` and species ``[N]`` to features ``[N, dim]``."""
         parts = zip(self.weight.split([u * w for u, w in self.shapes], 1), self.shapes, strict=True)
         weights = torch.cat([part.unflatten(1, shape).movedim(0, 1).flatten() for part, shape in parts])
         one_hot = torch.nn.functional.one_hot(species, SPECIES).to(x.dtype)

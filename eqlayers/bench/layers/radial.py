@@ -63,7 +63,7 @@ class TheirNetwork(torch.nn.Module):
             layer.weight = weight
 
     def forward(self, r: Tensor) -> Tensor:
-        """``[E]`` to ``[E, weights]``."""
+        """Lengths ``[E]`` to weights ``[E, weights]``."""
         weights: Tensor = self.net(bessel(r))
         return weights
 
@@ -78,7 +78,7 @@ class PlainTransform(torch.nn.Module):
         self.register_buffer("radii", nn.AgnesiTransform(SPECIES).radii)
 
     def forward(self, r: Tensor, atom_types: Tensor, graph: Graph) -> Tensor:
-        """``[E]`` to the same."""
+        """Lengths ``[E]`` to transformed lengths ``[E]``."""
         src, dst = graph.edge_index
         q, p, a = 0.9183, 4.5791, 1.0805
         u = r / (0.5 * (self.radii[atom_types[src]] + self.radii[atom_types[dst]]))
@@ -95,7 +95,7 @@ class PlainZBL(torch.nn.Module):
         self.register_buffer("radii", nn.ZBL().radii)
 
     def forward(self, r: Tensor, z: Tensor, graph: Graph) -> Tensor:
-        """``[E]`` to ``[A]``."""
+        """Lengths ``[E]`` to energies of atoms ``[A]``."""
         src, dst = graph.edge_index
         charge = z.to(r.dtype)
         scaled = r * (charge[src] ** 0.3 + charge[dst] ** 0.3) / (0.529 * 0.4543)
@@ -110,7 +110,7 @@ class OurZBL(nn.ZBL):
     """ZBL with lengths as the first argument."""
 
     def forward(self, r: Tensor, z: Tensor, graph: Graph) -> Tensor:  # type: ignore[override]
-        """``[E]`` to ``[A]``."""
+        """Lengths ``[E]`` to energies of atoms ``[A]``."""
         return super().forward(z, nn.EdgeVectors(r, r, r, r), graph)
 
 

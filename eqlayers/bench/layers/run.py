@@ -256,7 +256,7 @@ class LayerSubject:
         return about | {"nodes": len(self.ours.moving), "edges": edges, "layouts": [""]}
 
     def bounds(self, row: Record, bandwidth: float) -> Record:
-        """No further fields."""
+        """An empty dict: layers have no further fields."""
         return {}
 
 

@@ -21,7 +21,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot")
 
 
 def purpose_of_form(key: str) -> str:
-    """The purpose of a form of :mod:`eqlayers.core.forms.keys`, or of its derivative; one of ``KERNELS``."""
+    """Purpose of a kernel by its key of :mod:`eqlayers.core.forms.keys`; one of ``KERNELS``."""
     base = describe(take_apart(key)[0]).form
     if base.family != "formula":
         return "convolutions"  # and products without a graph

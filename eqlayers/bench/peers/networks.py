@@ -364,7 +364,7 @@ def _points(name: str, build: Callable[..., torch.nn.Module], sample: Sample, **
 
 
 def gate_points_2101(*, channels: int = 32, layers: int = 3, lmax: int = 2, sample: Sample | None = None) -> Subject:
-    """``e3nn.nn.models.gate_points_2101.Network``."""
+    """The network ``e3nn.nn.models.gate_points_2101.Network``."""
     from e3nn.nn.models.gate_points_2101 import Network
 
     hidden = o3.Irreps([(channels, (l, p)) for l in range(lmax + 1) for p in (1, -1)])
@@ -376,7 +376,7 @@ def gate_points_2101(*, channels: int = 32, layers: int = 3, lmax: int = 2, samp
 
 
 def simple_network_2106(*, channels: int = 32, layers: int = 3, lmax: int = 2, sample: Sample | None = None) -> Subject:
-    """``e3nn.nn.models.v2106.gate_points_networks.SimpleNetwork``."""
+    """The network ``e3nn.nn.models.v2106.gate_points_networks.SimpleNetwork``."""
     from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 
     about = f"e3nn, v2106.SimpleNetwork, {layers} gates, {channels} channels, l <= {lmax}"

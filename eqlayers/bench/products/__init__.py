@@ -1,1 +1,1 @@
-"""`eqlayers bench run`: tensor products and convolutions beside other packages."""
+"""The command `eqlayers bench run`: tensor products and convolutions, compared with other packages."""

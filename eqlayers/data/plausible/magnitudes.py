@@ -9,9 +9,9 @@ import numpy as np
 from ase import units as ase_units
 from ase.data import covalent_radii
 
-from eqlayers.data.plausible.pair_model import Pairs, is_loose
+from eqlayers.data.plausible.pair_model import IntArray, Pairs, is_loose
 from eqlayers.data.plausible.ratios import Ratio
-from eqlayers.data.plausible.rows import IntArray, forces_of, named
+from eqlayers.data.plausible.rows import forces_of, named
 from eqlayers.data.structures import StructureArrays
 
 # exponent -> coefficient in Hartree: total energy of a neutral atom as powers of Z, to 1 % except the lightest

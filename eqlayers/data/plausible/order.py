@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eqlayers.data.plausible.pair_model import VOIGT, PairModel, Pairs, drawn, fitted, pairs_within_reach, uneven
 from eqlayers.data.plausible.ratios import energy_over_forces
 from eqlayers.data.plausible.work import with_same_next, work_of_forces
 from eqlayers.data.structures import StructureArrays
-
-FloatArray = NDArray[np.float64]
 
 _SOME, _FEWEST = 60, 10  # most and fewest structures of a second fit
 # largest share of the misfit that a better order leaves; shares of forces explained in it, and in a right order

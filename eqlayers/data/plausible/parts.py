@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eqlayers.atoms.elements import symbols_of
 from eqlayers.data.neighbors import Edges, check_edges
+from eqlayers.data.plausible.pair_model import IntArray
 from eqlayers.data.plausible.rows import BOUND, forces_of, named
 from eqlayers.data.structures import StructureArrays, check_structures
 
 from ...core.errors import DataError
-
-IntArray = NDArray[np.int64]
 
 
 def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> list[str]:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.data.plausible.pair_model import VOIGT, PairModel
+from eqlayers.data.plausible.pair_model import VOIGT, FloatArray, PairModel
 from eqlayers.data.structures import StructureArrays
-
-FloatArray = NDArray[np.float64]
 
 _SURE = 4.5  # least correlation in standard deviations
 _CORRELATED, _FREE = 0.35, 8  # least correlation, and least degrees of freedom, of a ratio

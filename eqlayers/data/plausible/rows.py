@@ -8,11 +8,18 @@ import numpy as np
 from ase.data import covalent_radii
 from numpy.typing import NDArray
 
-from eqlayers.data.plausible.pair_model import UNEVEN, VOIGT, PairModel, drawn, pairs_within_reach, rescaled, uneven
+from eqlayers.data.plausible.pair_model import (
+    UNEVEN,
+    VOIGT,
+    FloatArray,
+    IntArray,
+    PairModel,
+    drawn,
+    pairs_within_reach,
+    rescaled,
+    uneven,
+)
 from eqlayers.data.structures import StructureArrays
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _FEW = 3  # fewest structures that a message needs
 _DIGITS = 50.0  # a label is not rounded to 0 if typical values exceed this multiple of its last digit

@@ -73,7 +73,7 @@ class Facts:
 
     @property
     def structures(self) -> StructureArrays:
-        """The structures."""
+        """All structures of the file."""
         return self.file.structures
 
     @property
