@@ -119,7 +119,6 @@ def run_predict(options: argparse.Namespace) -> int:
 
 
 def _compared() -> dict[str, Compared]:
-    """Empty statistics of errors by quantity."""
     return {name: Compared(name, unit) for name, unit in _UNITS.items()}
 
 
