@@ -232,20 +232,6 @@ CASES: dict[str, Case] = {
         "product": "product", "batched": "two flags", "rows": "rows", "terms": "count", "batch": "widths",
             "extents": "extents",
         "dtype": "dtype", "requires_grad": "flag", "seed": "count"}),
-    "rounding_bound": Case(testing.rounding_bound, {
-        "product": "mul", "x": torch.ones(2, 1), "y": torch.ones(2, 1), "info": INFOS[0], "dtype": torch.float32}, {
-        "product": "product", "x": "sparse", "y": "sparse", "info": "info", "dtype": "dtype",
-            "out_accumulated": "flag"}),
-    "excess": Case(testing.excess, {**dict.fromkeys(("value", "reference", "size", "terms"), ONE),
-        "dtype": torch.float32}, {
-        "value": "lengths", "reference": "lengths", "size": "lengths", "terms": "lengths", "dtype": "dtype",
-        "eps": "optional positive", "relative": "size of an error"}),
-    "product_magnitude": Case(testing.product_magnitude, {
-        "irreps": (TP.irreps_in1, TP.irreps_in2, TP.irreps_out), "instructions": TP.instructions}, {
-        "irreps": "irrep list", "instructions": "ready instructions", "device": "device", "count": "flag"}),
-    "linear_magnitude": Case(testing.linear_magnitude, {"irreps": ("0e", "0e"), "instructions": [(0, 0, (1, 1),
-        1.0)]}, {
-        "irreps": "irrep list", "instructions": "ready instructions", "count": "flag"}),
 }  # fmt: skip
 WRONG["optional irreps"] = [value for value in WRONG["irreps"] if value is not None]
 WRONG["filter or irreps"] = ["q", ["q"], 3, [None], [1.5], b"0e", {"0e": 1}, "3o", ["3o"], torch.ones(2)]

@@ -172,14 +172,13 @@ def coefficient_signs(
     return [sign_of.get(triple) for triple in triples]
 
 
-def coefficient_error(module: torch.nn.Module) -> float:
-    """Error of the Wigner 3j symbols that a layer stores, beyond the rounding of their dtype: 0, or another rounding.
+def exact_symbols(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The Wigner 3j symbols that a layer stores, in float64 with its signs, by the names of their buffers.
 
     e3nn computes them in the default dtype of the time; ``.double()`` of a float32 layer keeps their float32 rounding.
     """
-    symbols = _symbols(generated_buffers(module))
-    errors = [(_deviation(value, degrees)[1], torch.finfo(value.dtype).eps) for _, value, degrees in symbols]
-    return max((error for error, eps in errors if error > eps), default=0.0)
+    held = _symbols(generated_buffers(module))
+    return {key: torch.from_numpy(wigner_3j(*ls) * _deviation(value, ls)[0]) for key, value, ls in held}
 
 
 def _symbols(generated: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, tuple[int, ...]]]:

@@ -1,14 +1,18 @@
-"""Compare a replacement with its original: value, first and second derivatives, element by element.
+"""Compare a replacement with its original: value, first and second derivatives, by their norms.
 
-Both compute in the model's dtype, so each may be off by the rounding bound of :mod:`eqlayers.testing.magnitude`; their
-difference is held against twice that. Random numbers come from a generator of our own, and the modules are called
-past their hooks: neither the model nor any global state changes.
+Copies of both in float64 must agree to :data:`EXACT`; there the replacement runs in torch. Constants that the original
+keeps in a shorter dtype, such as the Wigner 3j symbols of a float32 layer, are exact in the copies
+(:meth:`.Replacement.exact_constants`), so that their rounding hides no wrong number; if there are constants in float32
+whose exact values are unknown, as in e3nn's own copies of large products, the tolerance of float32 holds. Then both
+run as they are, with the model's dtype, device and kernels, and must agree to :func:`tolerance_of` that dtype. Random
+numbers come from a generator of our own, the modules are called past their hooks, and only one layer has copies at a
+time: the model does not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
@@ -17,25 +21,35 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BackendError, EqlayersError, MismatchError
-from ..testing import excess
-from .probes import Operands, Probe, dtype_and_device
+from ..testing.defaults import default_dtype
+from .probes import Operands, Probe, dtype_and_device, in_float64
 from .replacement import Replacement
 
 #: Rows of the operands: few, but more than one, and not as many as anything else.
 ROWS = 5
+#: Largest difference in float64, relative to the norm.
+EXACT = 1e-10
+#: Least norm that the difference of a derivative is relative to, in norms of the value: derivatives may vanish.
+SMALL = 1e-2
 #: Rounding of float32 matrix products where the user allows a coarser one (TF32, bfloat16).
-MATMUL_EPS = {"highest": None, "high": 2.0**-10, "medium": 2.0**-7}
+MATMUL_EPS = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """How far a replacement is from its original; see :class:`.report.Row`."""
 
-    error: float  # infinite where a result is not finite
+    error: float  # relative to its tolerance; infinite where a result is not finite
     where: str  # the result with that error
     saved_bytes: float = 0.0
     note: str = ""
     failure: str = ""  # what the original itself raised, so that nothing was compared
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """Largest difference in a dtype, relative to the norm: 5e-5 in float32, 0.2 in bfloat16."""
+    coarse = MATMUL_EPS[torch.get_float32_matmul_precision()] if dtype == torch.float32 else 0.0
+    return float(8 * max(torch.finfo(dtype).eps, coarse) ** 0.75)
 
 
 def compare(
@@ -51,61 +65,102 @@ def compare(
     """
     dtype, device = dtype_and_device(original, default)
     has_numbers = any(t.is_floating_point() for t in [*original.parameters(), *original.buffers()])
+    name = f"{path or 'the model'} ({type(original).__name__})"
+    each = []
     # whatever the caller has set
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        each = []
-        for probe in replacement.probes(original, ROWS):
-            for kind in (dtype,) if has_numbers else (torch.float32, torch.float64):
-                each.append(_compare(original, replacement, probe, path, kind, device))
-                if each[-1].failure:
-                    return each[-1]
-        worst = max(each, key=lambda one: one.error)
-        theirs, mine = (_kept_bytes(module, original, replacement, dtype, device) for module in (original, replacement))
+        probes, (constants, others) = replacement.probes(original, ROWS), _rounded(original, replacement)
+        for kind in (dtype,) if has_numbers else (torch.float32, torch.float64):
+            exact = kind == torch.float64 and not constants and not others
+            tolerance = EXACT if exact else max(tolerance_of(kind), tolerance_of(torch.float32))
+            each += [_compare(original, replacement, probe, name, kind, device, tolerance) for probe in probes]
+        if failed := next((one for one in each if one.failure), None):
+            return failed
+        try:
+            theirs, mine = in_float64((original, replacement), constants)
+        except Exception as error:
+            each.append(Comparison(0.0, "", failure=_in_words(error)))
+        else:
+            call = partial(_compare, theirs, mine, name=name, dtype=torch.float64, device=torch.device("cpu"))
+            tolerance = tolerance_of(torch.float32) if others else EXACT
+            each += [replace(call(probe, tolerance=tolerance), note="") for probe in probes]
+        worst = max(each, key=lambda one: 0.0 if one.failure else one.error)
+        saved = [_saved_bytes(module, original, replacement, dtype, device) for module in (original, replacement)]
     notes = dict.fromkeys(one.note for one in each if one.note)
-    return replace(worst, saved_bytes=theirs - mine, note="; ".join(notes))
+    notes |= dict.fromkeys(
+        f"compared in {dtype} alone, as a copy in float64 raises {one.failure}" for one in each if one.failure
+    )
+    return replace(worst, saved_bytes=saved[0] - saved[1], note="; ".join(notes))
 
 
 def _compare(
-    original: nn.Module, replacement: nn.Module, probe: Probe, path: str, dtype: torch.dtype, device: torch.device
+    original: nn.Module,
+    replacement: nn.Module,
+    probe: Probe,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    tolerance: float,
 ) -> Comparison:
     """Compare on one set of operands."""
     try:
         theirs = results(partial(probe.run, original), probe, dtype, device)
     except Exception as error:  # whatever the original raises is its answer
-        text = " ".join(str(error).split())[:200]
-        return Comparison(float("inf"), "", failure=f"{type(error).__name__}: {text}")
+        return Comparison(float("inf"), "", failure=_in_words(error))
     try:
         mine = results(partial(probe.run, replacement), probe, dtype, device)
     except BackendError:
         raise
     except Exception as error:
-        raise _mismatch(path, original, dtype, f"{type(error).__name__}: {error}") from error
+        raise _mismatch(name, dtype, tolerance, f"{type(error).__name__}: {error}") from error
     if probe.misfit is not None:
         operands = {name: value.to(device, dtype) for name, value in probe.misfit.items()}
         if reason := _other_width(partial(probe.run, original), partial(probe.run, replacement), operands):
-            raise _mismatch(path, original, dtype, reason)
-    exact = (probe, torch.float64, torch.device("cpu"))
-    sizes = results(lambda o: probe.size(o, False), *exact, torch.abs)
-    terms = results(lambda o: probe.size(o, True), *exact, torch.ones_like)
-    eps = MATMUL_EPS[torch.get_float32_matmul_precision()] if dtype == torch.float32 else None
+            raise _mismatch(name, dtype, tolerance, reason)
+    smallest = max(SMALL * float(theirs["the value"].norm()), torch.finfo(dtype).tiny)
     errors = {
-        name: excess(mine[name], value, sizes[name], terms[name], dtype, eps, probe.coefficient_error) / 2
-        for name, value in theirs.items()
+        result: _distance(value, mine[result]) / max(float(value.norm()), smallest) for result, value in theirs.items()
     }
-    if probe.right is not None:
-        errors["right()"] = excess(*probe.right(dtype, device), dtype, eps, probe.coefficient_error) / 2
     where, worst = max(errors.items(), key=lambda entry: entry[1])
-    if not worst <= 1:
-        raise _mismatch(path, original, dtype, f"an error {worst:.3g} times the bound in {where}")
+    if not worst <= tolerance:
+        raise _mismatch(name, dtype, tolerance, f"a difference of {worst:.2g} in {probe.prefix}{where}")
     notes = []
-    if probe.coefficient_error:
+    if dtype == torch.float64 and worst > EXACT:
         notes.append(
-            f"some of e3nn's coefficients keep the rounding of float32: in {dtype} results differ by about "
-            f"{probe.coefficient_error / 2:.0e} of their terms"
+            f"some of e3nn's coefficients keep the rounding of float32: in {dtype} results differ by {worst:.0e} of "
+            f"their norm"
         )
-    if not any(name.startswith("second") for name in theirs):
+    if not any(result.startswith("second") for result in theirs):
         notes.append("the original has no second derivatives, so none were compared")
-    return Comparison(worst, where, note="; ".join(notes))
+    return Comparison(worst / tolerance, f"{probe.prefix}{where}", note="; ".join(notes))
+
+
+def _rounded(original: nn.Module, replacement: Replacement) -> tuple[Operands, bool]:
+    """Exact values of the original's constants that are rounded, by name; and whether others are rounded to float32.
+
+    Constants that the replacement computes with too are no matter.
+    """
+    exact, shared = replacement.exact_constants(original), {buffer.data_ptr() for buffer in replacement.buffers()}
+    constants, others = {}, False
+    for name, buffer in original.named_buffers():
+        stored = buffer.detach().double().cpu()
+        if name in exact:
+            if _distance(exact[name], stored) > 1e-13 * float(stored.norm()):
+                constants[name] = exact[name]
+        elif buffer.data_ptr() not in shared and not torch.equal(stored, stored.bfloat16().double()):
+            others = others or torch.equal(stored, stored.float().double())
+    return constants, others
+
+
+def _distance(value: Tensor, other: Tensor) -> float:
+    """Norm of the difference; infinite for another shape or numbers that are not finite."""
+    if value.shape != other.shape or not torch.isfinite(other).all():
+        return float("inf")
+    return float((value - other).norm())
+
+
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def results(
@@ -113,7 +168,6 @@ def results(
     probe: Probe,
     dtype: torch.dtype,
     device: torch.device,
-    change: Callable[[Tensor], Tensor] = lambda t: t,
 ) -> dict[str, Tensor]:
     """Value, gradients of a random cotangent's product, and gradients of those: float64 on the CPU, by name.
 
@@ -121,11 +175,12 @@ def results(
     """
 
     def leaf(value: Tensor) -> Tensor:
-        return change(value).to(device, dtype, copy=True).requires_grad_()
+        return value.to(device, dtype, copy=True).requires_grad_()
 
     live = {name: leaf(value) for name, value in probe.operands.items()}
     names = list(live)
-    value = fn(live)
+    with default_dtype(dtype) if dtype == torch.float64 else nullcontext():  # e3nn rounds random rotations to it
+        value = fn(live)
     derivatives = {"the value": value}
     cotangent = leaf(probe.draw("z", value.shape))
     first = _gradients((value * cotangent).sum(), [live[name] for name in names], again=True)
@@ -167,7 +222,7 @@ def _gradients(total: Tensor, inputs: list[Tensor], again: bool) -> list[Tensor]
     return list(torch.autograd.grad(total, inputs, create_graph=again, materialize_grads=True))
 
 
-def _kept_bytes(
+def _saved_bytes(
     module: nn.Module, original: nn.Module, replacement: Replacement, dtype: torch.dtype, device: torch.device
 ) -> float:
     """Bytes per row that autograd keeps for backward, by the difference between twice as many rows and as many."""
@@ -190,8 +245,8 @@ def _kept_bytes(
     return (kept[1] - kept[0]) / ROWS
 
 
-def _mismatch(path: str, original: nn.Module, dtype: torch.dtype, got: str) -> MismatchError:
+def _mismatch(name: str, dtype: torch.dtype, tolerance: float, got: str) -> MismatchError:
     return MismatchError(
-        f"the replacement of {path or 'the model'} ({type(original).__name__}) must agree with it within the rounding "
-        f"bound of {dtype}, got {got}. The model was not changed. Leave this kind out with targets=, and report it."
+        f"the replacement of {name} must agree with it in {dtype} to {tolerance:.2g} of the norm, got {got}. The model "
+        f"was not changed. Leave this kind out with targets=, and report it."
     )

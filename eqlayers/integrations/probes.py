@@ -1,7 +1,8 @@
-"""Random inputs for a pair of modules, and how to call them; with the sizes and the number of their terms."""
+"""Random inputs for a pair of modules, how to call them, and copies of them in float64."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ..layers.base.module import EquivariantModule
+
 Operands = dict[str, Tensor]
 #: Nodes of the small graph; one has no edges.
 NODES = 4
@@ -18,22 +21,18 @@ NODES = 4
 
 @dataclass(frozen=True)
 class Probe:
-    """Operands of a module and its replacement, the calls of both, and the sizes of the terms of their results.
+    """Operands of a module and its replacement, and the calls of both.
 
     Attributes:
         operands: Random values, float64 on the CPU.
-        run: Results of either module.
-        size: Sum of the terms of each result, of absolute values; or their number, of ones and True.
-        coefficient_error: Relative error of the original's coefficients, 0 if it is the rounding of its dtype.
-        right: For products whose ``right`` was compiled: of dtype and device to ours, theirs, sizes and numbers.
+        run: Results of either module, or of a copy of it.
+        prefix: Names results of another function than the forward.
         misfit: Operands wider than the irreps say, which some layers take all the same; None where none does.
     """
 
     operands: Operands
     run: Callable[[nn.Module, Operands], Tensor]
-    size: Callable[[Operands, bool], Tensor]
-    coefficient_error: float = 0.0
-    right: Callable[[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
+    prefix: str = ""
     misfit: Operands | None = None
 
     def draw(self, name: str, shape: Sequence[int]) -> Tensor:
@@ -83,3 +82,47 @@ def call_with(module: nn.Module, state: Operands, *args: Any, function: Callable
     named = {f"module.{name}": value for name, value in state.items()}
     result: Tensor = torch.func.functional_call(_PastHooks(module, function), named, args)
     return result
+
+
+# ---- copies in float64 -----------------------------------------------------------------------------------------------
+
+
+def in_float64(modules: Sequence[nn.Module], constants: Operands) -> list[nn.Module]:
+    """Copies in float64 on the CPU, without hooks, with these constants in the first; ours run in torch.
+
+    Modules and attributes that are shared stay so: attributes of layers hold no numbers of their own.
+    """
+    known: dict[nn.Module, nn.Module] = {}
+    with torch.no_grad():
+        copies = [_in_float64(module, known) for module in modules]
+        for name, buffer in copies[0].named_buffers():
+            if name in constants:
+                buffer.copy_(constants[name])
+    return copies
+
+
+def _in_float64(module: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
+    if module in known:
+        return known[module]
+    inner = module._modules.get("_orig_mod") if hasattr(module, "_orig_mod") else None  # of torch.compile
+    if inner is not None:
+        new: Any = _in_float64(inner, known)
+    elif isinstance(module, torch.jit.ScriptModule):
+        new = copy.deepcopy(module).to("cpu", torch.float64)
+    else:
+        new = object.__new__(type(module))
+        held = vars(new)
+        held.update(vars(module))
+        held.update((name, type(value)()) for name, value in vars(module).items() if name.endswith("_hooks"))
+        held["_parameters"] = {n: None if p is None else nn.Parameter(_wide(p)) for n, p in module._parameters.items()}
+        held["_buffers"] = {n: None if b is None else _wide(b) for n, b in module._buffers.items()}
+        held["_modules"] = {n: None if m is None else _in_float64(m, known) for n, m in module._modules.items()}
+        if isinstance(module, EquivariantModule):
+            held["backend"] = "torch"
+    known[module] = new
+    return new
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to("cpu", dtype, copy=True)

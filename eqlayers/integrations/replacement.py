@@ -7,6 +7,8 @@ weights are written once, for both hold the same Parameters.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn, no_grad
@@ -42,6 +44,10 @@ class Replacement(nn.Module):
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Inputs of so many rows on which both must agree; the first probe makes the same call as models do."""
         raise NotImplementedError
+
+    def exact_constants(self, original: Any) -> dict[str, Tensor]:
+        """The original's buffers in float64, by name, if it keeps them with the rounding of a shorter dtype."""
+        return {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Layers get numbers, also in place of lazy rows."""
@@ -105,6 +111,32 @@ class FusedReplacement(Replacement):
             f"{type(self).__name__}. Call deaccelerate, then accelerate with targets=('product', 'linear', "
             f"'harmonics'); or use torch.export."
         )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of module.
+
+    Attributes:
+        target: What users call this kind, see :func:`eqlayers.accelerate`.
+        parts: Names of the submodules that are replaced if a module is of this kind, '' for itself; none if not.
+        refuse: Why this one cannot be replaced, a phrase that follows the name of the module; None if it can.
+        build: Makes the replacement, with a backend.
+        inner: Name of the product inside of the replaced module; empty if it is that.
+        anywhere: Whether the replacement does what the original does in other places, too.
+    """
+
+    target: str
+    parts: Callable[[nn.Module], Sequence[str]]
+    refuse: Callable[[nn.Module], str | None]
+    build: Callable[[nn.Module, str | None], Replacement]
+    inner: str = ""
+    anywhere: bool = False
+
+
+def part_if(test: Callable[[nn.Module], bool], part: str = "") -> Callable[[nn.Module], Sequence[str]]:
+    """The parts of a rule with one part: that part of modules that pass a test."""
+    return lambda module: (part,) if test(module) else ()
 
 
 def _like(module: nn.Module) -> Tensor | None:

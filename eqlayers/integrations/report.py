@@ -91,8 +91,8 @@ class Row:
         replacement: Class that stands in for it; empty if it was left.
         backend: Backends that run it, joined by '+': 'cpu+torch' of a gate is a kernel, and functions in torch.
         paths: Number of paths; of degrees for harmonics.
-        error: Largest difference from the original as a fraction of the bound of the rounding errors of both; None if
-            nothing was compared.
+        error: Largest difference from the original as a fraction of its tolerance, see :func:`eqlayers.accelerate`;
+            None if nothing was compared.
         saved_bytes: Bytes per row (sample or edge) that the original keeps for its backward pass and the replacement
             does not; None if nothing was compared. See :class:`Report`.
         reason: Why it was left; empty if it was replaced.
@@ -118,7 +118,7 @@ _FASTER = (
     "For simulations, eqlayers.compress(potential) puts its radial networks into tables. eqlayers.explain(model) names "
     "the backend of each layer; the argument backend of a layer or network picks another one"
 )
-_HEADER = ("module", "was", "is", "backend", "paths", "error/bound", "saved/row")
+_HEADER = ("module", "was", "is", "backend", "paths", "error/tolerance", "saved/row")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Report:
 
     @property
     def worst(self) -> float | None:
-        """The largest error as a fraction of its bound; None if nothing was compared."""
+        """The largest error as a fraction of its tolerance; None if nothing was compared."""
         return max((row.error for row in self.rows if row.error is not None), default=None)
 
     @property
@@ -190,7 +190,7 @@ class Report:
             return f"nothing to replace{left}: the model already runs {self.ours} layer{plural} of eqlayers. {_FASTER}"
         parts = [f"{count} module{'' if count == 1 else 's'} replaced, {len(self.skipped)} left"]
         if self.worst is not None:
-            parts.append(f"largest error {self.worst:.2g} of its rounding bound")
+            parts.append(f"largest error {self.worst:.2g} of its tolerance")
         if self.saved_bytes:
             parts.append(f"with a row in each they keep {_bytes(self.saved_bytes)} less for backward")
         return "; ".join(parts)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..layers.base.module import EquivariantModule
 from ..nn import Norm, SphericalHarmonics
-
-if TYPE_CHECKING:
-    from .replacement import Replacement
 
 #: Layers of this package.
 OURS = (EquivariantModule, Norm, SphericalHarmonics)
@@ -142,32 +139,6 @@ def adds_up(module: nn.Module) -> bool:
 def is_plain(module: nn.Module) -> bool:
     """Whether it is a module in Python."""
     return not isinstance(module, torch.jit.ScriptModule)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One kind of module.
-
-    Attributes:
-        target: What users call this kind, see :func:`eqlayers.accelerate`.
-        parts: Names of the submodules that are replaced if a module is of this kind, '' for itself; none if not.
-        refuse: Why this one cannot be replaced, a phrase that follows the name of the module; None if it can.
-        build: Makes the replacement, with a backend.
-        inner: Name of the product inside of the replaced module; empty if it is that.
-        anywhere: Whether the replacement does what the original does in other places, too.
-    """
-
-    target: str
-    parts: Callable[[nn.Module], Sequence[str]]
-    refuse: Callable[[nn.Module], str | None]
-    build: Callable[[nn.Module, str | None], Replacement]
-    inner: str = ""
-    anywhere: bool = False
-
-
-def part_if(test: Callable[[nn.Module], bool], part: str = "") -> Callable[[nn.Module], Sequence[str]]:
-    """The parts of a rule with one part: that part of modules that pass a test."""
-    return lambda module: (part,) if test(module) else ()
 
 
 # ---- places ---------------------------------------------------------------------------------------------------------

@@ -1,12 +1,10 @@
-"""Tools to test any layers and potentials: derivatives, equivariance, laws of potentials, rounding bounds."""
+"""Tools to test any layers and potentials: derivatives, equivariance, laws of potentials."""
 
 from ..hints.names import answer_names
 from .derivatives import DerivativeReport, check_derivatives
 from .equivariance import EquivarianceReport, check_equivariance, equivariance_residual, random_orthogonal
-from .magnitude import excess, linear_magnitude, product_magnitude
 from .networks import ToyNetwork
 from .potentials import PotentialReport, PotentialRow, check_potential
-from .rounding import rounding_bound
 from .samples import random_infos, random_product
 
 __all__ = [
@@ -19,13 +17,9 @@ __all__ = [
     "check_equivariance",
     "check_potential",
     "equivariance_residual",
-    "excess",
-    "linear_magnitude",
-    "product_magnitude",
     "random_infos",
     "random_orthogonal",
     "random_product",
-    "rounding_bound",
 ]
 
 answer_names(__name__)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from e3nn import nn as e3nn_nn
 from e3nn import o3
 from torch import nn
 
+import eqlayers.layers.gate.activation
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate
 from eqlayers.integrations.check import compare
@@ -64,7 +66,7 @@ def test_a_wrong_product_leaves_the_model_untouched(spoil: Any, change: Any) -> 
     spoil(AcceleratedTensorProduct, change)
     with pytest.raises(
         MismatchError,
-        match=r"replacement of second \(TensorProduct\) must agree.*got an error .* times the bound in .*not changed",
+        match=r"replacement of second \(TensorProduct\) must agree.*got a difference of .* in .*not changed",
     ):
         accelerate(model)
     assert all(a is b for a, b in zip(model.modules(), inside, strict=True))
@@ -86,6 +88,58 @@ def test_edges_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch, network: Any
     with pytest.raises(MismatchError, match=r"replacement of blocks\.0\.conv_tp"):
         accelerate(network)
     assert not hasattr(network.blocks[0], "conv_fusion")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_kernel_that_is_wrong_in_one_dtype(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    """A float32 model is found wrong in float32 as it is, and by its copy in float64; its constants are float32's."""
+    right, size = AcceleratedTensorProduct.forward, {torch.float32: 1e-3, torch.float64: 1e-9}[dtype]
+
+    def wrong(self: Any, x: torch.Tensor, *args: Any) -> torch.Tensor:
+        return right(self, x, *args) * (1 + size * (x.dtype == dtype))
+
+    model = nn.Sequential(product())
+    assert accelerate(model, inplace=False).worst < 1
+    monkeypatch.setattr(AcceleratedTensorProduct, "forward", wrong)
+    with pytest.raises(MismatchError, match=rf"agree with it in {dtype} to .* a difference of {size:.2g} in"):
+        accelerate(model)
+
+
+def test_other_coefficients_than_the_exact_ones() -> None:
+    """A layer whose coefficients were rounded to bfloat16 is off by 1e-3, however exact its replacement is."""
+    irreps = "2x0e + 2x1o", "1o + 2e", "2x1o + 2x2e + 2x1e"
+    model = nn.Sequential(o3.FullyConnectedTensorProduct(*irreps).bfloat16().float())
+    with pytest.raises(MismatchError, match=r"in torch\.float32 to"):
+        accelerate(model)
+    report = accelerate(nn.Sequential(o3.FullyConnectedTensorProduct(*irreps).double()))
+    assert report.worst < 1
+    assert "rounding of float32: in torch.float64 results differ by" in report.rows[0].note
+
+
+class _Float32(nn.Module):
+    """A function with a number that stays in float32."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            raise TypeError("float32 alone")
+        return x.sin()
+
+
+def test_an_original_without_a_copy_in_float64(float32_gate: Any) -> None:
+    (row,) = accelerate(nn.Sequential(float32_gate)).replaced
+    assert "compared in torch.float32 alone, as a copy in float64 raises TypeError: float32 alone" in row.note
+    assert 0 < row.error < 1
+
+
+@pytest.fixture
+def float32_gate(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """Whose second moment e3nn takes in float64, before the function refuses it."""
+    gate = e3nn_nn.Gate("2x0e", [torch.sin], "2x0e", [torch.sin], "2x1o")
+    for part in (gate.act_scalars, gate.act_gates):
+        part.acts[0].f = _Float32()
+    constant = eqlayers.layers.gate.activation._constant
+    monkeypatch.setattr(eqlayers.layers.gate.activation, "_constant", lambda f: constant(torch.sin))
+    return gate
 
 
 class _Wrong(torch.autograd.Function):
@@ -242,4 +296,4 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("layer", "AcceleratedLinear", "torch", "left: left._orig_mod", report.summary()):
         assert text in drawn
         assert text in plain
-    assert plain.splitlines()[0].split() == ["module", "was", "is", "backend", "paths", "error/bound", "saved/row"]
+    assert plain.splitlines()[0].split() == ["module", "was", "is", "backend", "paths", "error/tolerance", "saved/row"]

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from eqlayers.integrations.probes import Probe, call, call_with, draw, dtype_and_device
+from eqlayers.integrations.probes import Probe, call, call_with, draw, dtype_and_device, in_float64
+from eqlayers.nn import Linear, TensorSquare
 
 
 def test_numbers_depend_on_name_and_shape_alone() -> None:
@@ -20,7 +21,7 @@ def test_numbers_depend_on_name_and_shape_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(7)
     assert torch.equal(draw("x", 200, 50), numbers)
-    assert torch.equal(Probe({}, call, lambda operands, count: numbers).draw("x", (200, 50)), numbers)
+    assert torch.equal(Probe({}, call).draw("x", (200, 50)), numbers)
     assert not torch.equal(draw("y", 200, 50), numbers)
     assert (numbers.dtype, numbers.device.type) == (torch.float64, "cpu")
     assert abs(float(numbers.mean())) < 5 / 100  # five errors of the mean of 10,000 normal numbers
@@ -51,3 +52,45 @@ def test_calls_go_past_hooks_and_may_take_other_numbers() -> None:
     assert torch.autograd.grad(z.sum(), other)[0].tolist() == [[1.0, 1.0]]
     assert call_with(module, {"weight": other}, 3, function=lambda m, n: n * m.weight).tolist() == [[6.0, 15.0]]
     assert torch.equal(module.weight, before)
+
+
+class Twice(nn.Module):
+    """A module that is held twice, an attribute that cannot be copied, a constant in float32, a hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(2, 2)
+        self.held = (number for number in range(3))
+        self.register_buffer("third", torch.tensor(1 / 3))
+        self.register_buffer("count", torch.tensor(3))
+        self.scripted = torch.jit.script(nn.Linear(2, 2))
+        self.compiled = torch.compile(nn.Linear(2, 2))
+        self.ours, self.product = Linear("2x0e", "2x0e"), TensorSquare("1o", backend="reference")
+        self.register_forward_hook(lambda *args: pytest.fail("a hook of the user is called"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.ours(self.compiled(self.scripted(self.second(self.first(x))))) * self.third * self.count
+
+
+def test_copies_in_float64() -> None:
+    """They compute in float64 with the given constants, without hooks, and their original stays as it is."""
+    module = Twice()
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    x = torch.randn(3, 2, dtype=torch.float64)
+    new, same = in_float64([module, module.first], {"third": torch.tensor(1 / 3, dtype=torch.float64)})
+    assert new.first is new.second is same
+    assert new.held is module.held
+    assert (new.product.backend, module.product.backend) == ("torch", "reference")
+    y = new(x)
+    expected = x
+    for name in ("first", "first", "scripted"):
+        layer = module.get_submodule(name)
+        expected = torch.nn.functional.linear(expected, layer.weight.double(), layer.bias.double())
+    layer = module.compiled._orig_mod
+    expected = torch.nn.functional.linear(expected, layer.weight.double(), layer.bias.double())
+    expected = expected @ module.ours.weight.double().view(2, 2) * 2**-0.5
+    torch.testing.assert_close(y, expected, rtol=1e-14, atol=1e-14)
+    y.sum().backward()
+    assert all(p.grad is None for p in module.parameters())
+    assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+    assert {p.dtype for p in module.parameters()} == {torch.float32}

@@ -14,9 +14,9 @@ from eqlayers.sparse import SparseProductInfo, channels_of, reference, sparse_pr
 from eqlayers.sparse import plans as backend
 from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.table import NAMED
-from eqlayers.testing import rounding_bound
 from tests.covering import covering
 from tests.fresh import fresh
+from tests.sparse.rounding import rounding_bound
 
 #: By plan, how many operations of a contraction take as long as one element of a term.
 PLANS = {"dense": math.inf, "by terms": 0.0}

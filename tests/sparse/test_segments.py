@@ -12,9 +12,9 @@ from eqlayers.sparse import segments as backend
 from eqlayers.sparse.call import ProductCall, ScaleCall
 from eqlayers.sparse.channels import parse
 from eqlayers.sparse.table import NAMED
-from eqlayers.testing import rounding_bound
 from tests.covering import covering
 from tests.fresh import fresh
+from tests.sparse.rounding import rounding_bound
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 WIDTHS = {"u": 5, "v": 3}  # neither a power of two

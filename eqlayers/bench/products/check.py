@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ...irreps.instructions import normalise, read_instructions
-from ...testing.magnitude import excess, product_magnitude
 from ..cases import Verdict, short
 from .implementation import Implementation, e3nn_layer, gathered
+from .magnitude import excess, product_magnitude
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
 from .problems import Problem
 

@@ -17,9 +17,8 @@ from ...layers.base.module import EquivariantModule
 from ...layers.tensor_product.plan import ProductPlan
 from ...layers.tensor_product.run import run_product
 from ..probes import NODES, Operands, Probe, call_with, draw
-from ..replacement import FusedReplacement
-from ..structure import Rule, base_of, code_of, is_theirs, part_if, refuse_changed
-from .contraction import NOTICED
+from ..replacement import FusedReplacement, Rule, part_if
+from ..structure import base_of, code_of, is_theirs, refuse_changed
 
 _ATTRIBUTES = ("irreps_in1", "irreps_in2", "irreps_out", "mul", "instructions", "w3j", "weights", "irrep_normalization")
 #: Largest error of coefficients, relative to the largest one: more than float32 rounds.
@@ -45,8 +44,8 @@ def _paths_of(irreps: tuple[Irreps, Irreps, Irreps], instructions: Any) -> list[
 
 def _coefficients(
     w3j: Tensor, irreps: tuple[Irreps, Irreps, Irreps], paths: list[tuple[int, int, int]], normalization: str | None
-) -> tuple[list[float], float]:
-    """The factor of every path's Wigner 3j symbols, and the largest relative error of the stored coefficients.
+) -> tuple[list[float], Tensor]:
+    """The factor of every path's Wigner 3j symbols, and the exact coefficients, of the shape of the stored ones.
 
     Allegro's buffer is ``[P, i, j, k]``; without P if there is one path, without j if all have i = j.
     """
@@ -55,7 +54,7 @@ def _coefficients(
     shape = list(stored.shape)
     if len(paths) == 1:
         stored = stored.unsqueeze(0)
-    if stored.ndim == 3:
+    if is_diagonal := stored.ndim == 3:
         stored = torch.diag_embed(stored.transpose(1, 2)).permute(0, 2, 3, 1)
     if list(stored.shape) != [len(paths), *dims]:
         raise ConfigError(
@@ -63,24 +62,24 @@ def _coefficients(
             f"module anew."
         )
     slices = [part.slices() for part in irreps]
-    factors, worst = [], 0.0
+    factors, exact = [], torch.zeros_like(stored)
     for place, path in enumerate(paths):
         ls = [part[index].ir.l for part, index in zip(irreps, path, strict=True)]
         symbols = torch.tensor(wigner_3j(*ls))
         where = tuple(part[index] for part, index in zip(slices, path, strict=True))
         size = math.sqrt(2 * ls[2] + 1) if normalization == "component" else 1.0
         factor = math.copysign(size, float((stored[place][where] * symbols).sum()))
-        exact = torch.zeros_like(stored[place])
-        exact[where] = factor * symbols
-        error = float((stored[place] - exact).abs().max() / exact.abs().max())
+        exact[place][where] = factor * symbols
+        error = float((stored[place] - exact[place]).abs().max() / exact[place].abs().max())
         if not error <= _TOLERANCE:
             raise ConfigError(
                 f"w3j must hold Wigner 3j symbols times {size:.6g}, got others for path {place}, {path}. Build the "
                 f"module anew."
             )
         factors.append(factor)
-        worst = max(worst, error)
-    return factors, worst
+    if is_diagonal:
+        exact = exact.diagonal(dim1=1, dim2=2).transpose(1, 2)
+    return factors, exact.reshape(shape)
 
 
 class AcceleratedContracter(FusedReplacement, EquivariantModule):
@@ -115,7 +114,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
 
     def _read(self, w3j: Tensor) -> None:
         """The plan, with the signs that the coefficients have."""
-        factors, self.coefficient_error = _coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
+        factors, _ = _coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
         self.instructions = [
             Instruction(*path, "uuu", True, factor, (self.mul,))
             for path, factor in zip(self._paths, factors, strict=True)
@@ -163,24 +162,21 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         return f"{ins} | {self.mul} channels | {self.num_paths} paths | backend {self.backend or 'auto'}"
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Rows are edges of four atoms; the sizes of terms come from Allegro's own sums."""
+        """Rows are edges of four atoms."""
         irreps = (self.irreps_in1, self.irreps_in2)
         lead = {"x": rows, "y": NODES}
         operands = {name: draw(name, lead[name], self.mul, part.dim) for name, part in zip("xy", irreps, strict=True)}
         operands["weights"] = draw("weights", *original.weights.shape)
         atoms = torch.arange(rows, device="cpu") % NODES
 
-        def run(module: nn.Module, o: Operands, w3j: Tensor | None = None) -> Tensor:
-            state = {"weights": o["weights"]} | ({} if w3j is None else {"w3j": w3j})
-            return call_with(module, state, o["x"], o["y"], atoms.to(o["x"].device))
+        def run(module: nn.Module, o: Operands) -> Tensor:
+            return call_with(module, {"weights": o["weights"]}, o["x"], o["y"], atoms.to(o["x"].device))
 
-        def size(o: Operands, count: bool) -> Tensor:
-            w3j = original.w3j.detach().double().cpu()
-            return run(original, o, (w3j != 0).to(w3j.dtype) if count else w3j.abs())
+        return [Probe(operands, run)]
 
-        eps = torch.finfo(original.w3j.dtype).eps
-        rounded = self.coefficient_error if self.coefficient_error > NOTICED * eps else 0.0
-        return [Probe(operands, run, size, rounded)]
+    def exact_constants(self, original: Any) -> Operands:
+        """See :class:`Replacement`."""
+        return {"w3j": _coefficients(original.w3j, self._irreps, self._paths, self.irrep_normalization)[1]}
 
 
 RULE = Rule(

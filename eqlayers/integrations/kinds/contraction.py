@@ -9,19 +9,17 @@ from torch import Tensor, nn
 
 from ...core.errors import ConfigError
 from ...layers.base.module import EquivariantModule
-from ...layers.contraction.basis import from_dense
+from ...layers.contraction.basis import dense, from_dense
 from ...layers.contraction.lower import MOST, Mixing, polynomials_of, read_polynomials
 from ...nn import SymmetricContraction
 from ..probes import Operands, Probe, call_with, draw
-from ..replacement import FusedReplacement
-from ..structure import Rule, base_of, child_of, hooks_inside, is_theirs, part_if, refuse_changed
+from ..replacement import FusedReplacement, Rule, part_if
+from ..structure import base_of, child_of, hooks_inside, is_theirs, refuse_changed
 
 #: Submodules of one irrep of MACE's contraction beside its weights: code, without numbers of its own.
 _CODE = {"contractions_weighting", "contractions_features", "graph_opt_main"}
-#: Relative errors of coupling tensors above so many roundings of their dtype belong to another one.
-NOTICED = 1000
-#: Entries that may be off by as much as the largest one, beside each that counts.
-_SPREAD = 8
+#: Relative errors of coupling tensors above it are the rounding of a shorter dtype than float64.
+EXACT = 1e-12
 
 
 def is_contraction(module: Any) -> bool:
@@ -182,6 +180,21 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
         """Inputs for the comparison with the original."""
         return [_probe(original, self, rows, mixed) for mixed in (False, True)]
 
+    def exact_constants(self, original: Any) -> Operands:
+        """The coupling tensors of the mixings."""
+        constants = {}
+        for k, (part, (_, ir)) in enumerate(zip(self.parts, self.irreps_out, strict=True)):
+            for degree, mixed in enumerate(part.mixings, 1):
+                stored = part.U_tensors(degree)
+                polynomials = polynomials_of(part.text, (ir.l, ir.p), degree, mixed)
+                shape = (2 * ir.l + 1, *[self.dim] * degree, mixed.shape[1])
+                held = stored.detach().double().cpu().reshape(shape).numpy()
+                rest = abs(from_dense(held, self.dim, degree) - polynomials).max(initial=0.0)
+                if rest > EXACT * abs(polynomials).max(initial=0.0):
+                    exact = torch.from_numpy(dense(polynomials, self.dim, degree))
+                    constants[f"contractions.{k}.U_matrix_{degree}"] = exact.reshape(stored.shape)
+        return constants
+
 
 RULES = (
     Rule("contraction", part_if(is_contraction), _refuse, AcceleratedSymmetricContraction.of),
@@ -202,31 +215,8 @@ def _probe(original: Any, replacement: AcceleratedSymmetricContraction, rows: in
     operands |= {operand: draw(operand, *original.get_parameter(name).shape) for name, operand in weights.items()}
     species = torch.nn.functional.one_hot(torch.arange(rows, device="cpu") % count, count)
 
-    def run(module: nn.Module, o: Operands, couplings: dict[str, Tensor] | None = None) -> Tensor:
-        state = (couplings or {}) | {name: o[operand] for name, operand in weights.items()}
+    def run(module: nn.Module, o: Operands) -> Tensor:
+        state = {name: o[operand] for name, operand in weights.items()}
         return call_with(module, state, o["x"], o.get("y", species.to(o["x"])))
 
-    def size(o: Operands, count: bool) -> Tensor:
-        """The sums that MACE makes, of absolute values, or of ones."""
-        exact = {name: tensor.double().cpu() for name, tensor in _couplings(original).items()}
-        return run(original, o, {name: (t != 0).to(t.dtype) if count else t.abs() for name, t in exact.items()})
-
-    return Probe(operands, run, size, _coefficient_error(original, replacement))
-
-
-def _couplings(original: Any) -> dict[str, Tensor]:
-    return {name: t.detach() for name, t in original.named_buffers() if "U_matrix" in name}
-
-
-def _coefficient_error(original: Any, replacement: AcceleratedSymmetricContraction) -> float:
-    """Relative error of the coupling tensors that they brought from a smaller dtype than float64; 0 if none."""
-    worst = 0.0
-    for part, one, (_, ir) in zip(original.contractions, replacement.parts, replacement.irreps_out, strict=True):
-        for degree, mixed in enumerate(one.mixings, 1):
-            shape = (2 * ir.l + 1, *[replacement.dim] * degree, mixed.shape[1])
-            tensor = part.get_buffer(f"U_matrix_{degree}").detach().double().cpu().reshape(shape).numpy()
-            stored = from_dense(tensor, replacement.dim, degree)
-            rest = abs(stored - polynomials_of(one.text, (ir.l, ir.p), degree, mixed)).max(initial=0.0)
-            worst = max(worst, float(rest / max(abs(stored).max(initial=0.0), 1e-30)))
-    eps = torch.finfo(next(iter(_couplings(original).values())).dtype).eps
-    return _SPREAD * worst if worst > NOTICED * eps else 0.0
+    return Probe(operands, run)

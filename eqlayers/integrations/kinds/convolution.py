@@ -10,21 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn, stack
 
+from ...e3nn_compat.state_dict import exact_symbols
 from ...functional import TabledWeights, as_graph, tensor_product_conv
 from ...layers.tensor_product.run import run_convolution
 from ...nn import TensorProduct, TensorProductConv
 from ..lazy import LazyMessages, LazyRows, all_computed, make_eager, make_lazy
 from ..probes import NODES, Operands, Probe, call
-from ..replacement import FusedReplacement, Replacement
-from ..structure import Rule, adds_up, base_of, child_of, code_of, has_hooks, part_if, refuse_object
-from .product import (
-    AcceleratedTensorProduct,
-    draw_operands,
-    is_product,
-    magnitude_of,
-    refuse_product,
-    rounded_to_float32,
-)
+from ..replacement import FusedReplacement, Replacement, Rule, part_if
+from ..structure import adds_up, base_of, child_of, code_of, has_hooks, refuse_object
+from .product import AcceleratedTensorProduct, ProductReplacement, draw_operands, is_product, refuse_product
 
 
 def is_scatter(module: Any) -> bool:
@@ -125,8 +119,12 @@ class AcceleratedScatter(FusedReplacement):
         """Inputs for the comparison with the original."""
         return [_probe(original.tp, rows, lambda module, x, y, w, src, dst: call(module, x, y, w, dst, src))]
 
+    def exact_constants(self, original: Any) -> Operands:
+        """See :class:`Replacement`."""
+        return {f"tp.{name}": value for name, value in exact_symbols(original.tp).items()}
 
-class AcceleratedConvolution(FusedReplacement, TensorProductConv):
+
+class AcceleratedConvolution(FusedReplacement, ProductReplacement, TensorProductConv):
     """Replacement of the ``conv_tp`` of a MACE interaction block, which passes it the edges once it is marked so."""
 
     def mark(self, parent: nn.Module) -> None:
@@ -142,12 +140,14 @@ class AcceleratedConvolution(FusedReplacement, TensorProductConv):
 
         def run(module: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
             y, w, *ends = rest
-            return call(self, x, y, w, stack(ends)) if module is self else _sums(partial(call, original), x, *rest)
+            if isinstance(module, AcceleratedConvolution):
+                return call(module, x, y, w, stack(ends))
+            return _sums(partial(call, module), x, *rest)
 
         return [_probe(original, rows, run)]
 
 
-class AcceleratedMessages(FusedReplacement, TensorProduct):
+class AcceleratedMessages(FusedReplacement, ProductReplacement, TensorProduct):
     """Replacement of a product between a gather and a sum: of lazy rows it is a convolution, see `lazy`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -195,10 +195,10 @@ class AcceleratedMessages(FusedReplacement, TensorProduct):
         """Inputs for the comparison with the original."""
 
         def run(module: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
-            if module is not self:
-                return _sums(partial(call, original), x, *rest)
+            if not isinstance(module, AcceleratedMessages):
+                return _sums(partial(call, module), x, *rest)
             y, w, src, dst = rest
-            return self.sums(x, y, w, src, dst, len(x))
+            return module.sums(x, y, w, src, dst, len(x))
 
         return [_probe(original, rows, run)]
 
@@ -221,10 +221,7 @@ def _probe(product: Any, rows: int, run: Callable[..., Tensor]) -> Probe:
     def on_edges(module: nn.Module, o: Operands) -> Tensor:
         return run(module, o["x"], o["y"], o["weight"], *(end.to(o["x"].device) for end in (src, dst)))
 
-    def size(o: Operands, count: bool) -> Tensor:
-        return _sums(magnitude_of(product, count), o["x"], o["y"], o["weight"], src, dst)
-
-    return Probe(draw_operands(product, rows, NODES), on_edges, size, rounded_to_float32(product))
+    return Probe(draw_operands(product, rows, NODES), on_edges)
 
 
 def _sums(product: Callable[..., Tensor], x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...core.errors import ConfigError
+from ...e3nn_compat.state_dict import exact_symbols
 from ...irreps.algebra import as_irreps
 from ...layers.gate.activation import known
 from ...nn import Gate
-from ..probes import Operands, Probe, call, draw, dtype_and_device
-from ..replacement import FusedReplacement
-from ..structure import Rule, base_of, child_of, has_hooks, is_plain, is_theirs, part_if, refuse_changed
-from .product import AcceleratedTensorProduct, is_product, refuse_product, rounded_to_float32
+from ..probes import Operands, Probe, call, draw
+from ..replacement import FusedReplacement, Rule, part_if
+from ..structure import base_of, child_of, has_hooks, is_plain, is_theirs, refuse_changed
+from .product import AcceleratedTensorProduct, is_product, refuse_product
 
 _ACTIVATIONS = ("act_scalars", "act_gates")
 _PARTS = ("sc", *_ACTIVATIONS, "mul")
@@ -30,8 +30,6 @@ _HELD = {
     "FromS2Grid": {"alphas", "betas", "sha", "shb"},
     "SO3Grid": {"D", "qw", "alpha", "beta", "gamma"},
 }
-#: Roundings of a function of one number, beside the roundings of any term.
-PER_FUNCTION = 4.0
 #: Whether a module is e3nn's, or of a class derived from that.
 is_gate = partial(is_theirs, name="Gate", attributes=(*_PARTS, "irreps_in", "irreps_out"), uses=(*_PARTS, "cat"))
 
@@ -124,59 +122,12 @@ class AcceleratedGate(FusedReplacement, Gate):
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Inputs for the comparison with the original."""
-        gated = as_irreps(original.irreps_gated)
-        dims = torch.tensor([ir.dim for mul, ir in gated for _ in range(mul)], dtype=torch.long, device="cpu")
-
-        def size(o: Operands, count: bool) -> Tensor:
-            scalars, gates, features = call(original.sc, o["x"])
-            scalars, gates = (
-                _bounds(layer, value, count)
-                for layer, value in ((original.act_scalars, scalars), (original.act_gates, gates))
-            )
-            return torch.cat([scalars, features * gates.repeat_interleave(dims, -1)], -1)
-
         operands = {"x": draw("x", rows, as_irreps(original.irreps_in).dim)}
-        return [Probe(operands, lambda module, o: call(module, o["x"]), size, rounded_to_float32(original.mul))]
+        return [Probe(operands, lambda module, o: call(module, o["x"]))]
+
+    def exact_constants(self, original: Any) -> Operands:
+        """See :class:`Replacement`."""
+        return {f"mul.{name}": value for name, value in exact_symbols(original.mul).items()}
 
 
 RULE = Rule("gate", part_if(is_gate), _refuse, AcceleratedGate.of, inner="mul")
-
-
-# ---- sizes of functions ---------------------------------------------------------------------------------------------
-
-
-def _bounds(activation: Any, x: Tensor, count: bool) -> Tensor:
-    """Sizes of activated scalars at the absolute values x, or the number of their roundings."""
-    parts = x.split([mul for mul, _ in as_irreps(activation.irreps_in)], -1)
-    pairs = zip(activation.acts, parts, strict=True)
-    bounds = [part if act is None else _bound(act, part, count) for act, part in pairs]
-    return torch.cat([x.narrow(-1, 0, 0), *bounds], -1)
-
-
-def _bound(act: Any, x: Tensor, count: bool) -> Tensor:
-    """A function whose value and first two derivatives at x have the sizes of the activation's, at x or -x.
-
-    Functions such as x sigmoid(x) are made of terms up to 1 + |x|, whatever they are in sum.
-    """
-    step = x - x.detach()
-    if count:
-        return PER_FUNCTION * step.exp()
-    factor = abs(float(act.cst))
-    both = [derivatives(act.f, sign * x.detach(), 2) for sign in (1.0, -1.0)]
-    value, first, second = (factor * (a + b + 1 + x.detach()) for a, b in zip(*both, strict=True))
-    return value + first * step + second * step.square() / 2
-
-
-def derivatives(f: Any, x: Tensor, order: int) -> list[Tensor]:
-    """Absolute value and derivatives up to that order, 0 where it has none: float64 on the CPU."""
-    default = (torch.float64, torch.device("cpu"))
-    dtype, device = dtype_and_device(f, default) if isinstance(f, nn.Module) else default
-    leaf = x.to(device, dtype, copy=True).requires_grad_()
-    value, sizes = f(leaf), []
-    for _ in range(order + 1):
-        sizes.append(value.detach().double().cpu().abs())
-        try:
-            (value,) = torch.autograd.grad(value.sum(), leaf, create_graph=True, materialize_grads=True)
-        except RuntimeError:  # no further derivative
-            value = torch.zeros_like(leaf)
-    return sizes

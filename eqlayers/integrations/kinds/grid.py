@@ -12,11 +12,12 @@ from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ...layers.base.module import EquivariantModule
 from ...layers.gate.activation import NormalizedFunction
+from ...layers.gate.grid_activation import sphere_constants
 from ...nn import S2Activation, SO3Activation
 from ..probes import Operands, Probe, call, draw
-from ..replacement import FusedReplacement
-from ..structure import Rule, base_of, is_theirs, part_if, refuse_changed
-from .gate import PER_FUNCTION, derivatives, factor_of, refuse_parts
+from ..replacement import FusedReplacement, Rule, part_if
+from ..structure import base_of, is_theirs, refuse_changed
+from .gate import factor_of, refuse_parts
 
 #: Parts of activations on grids, and what these are.
 _PARTS = {
@@ -54,23 +55,8 @@ class _GridReplacement(FusedReplacement):
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Inputs for the comparison with the original."""
-        irreps = as_irreps(self.irreps_in), as_irreps(self.irreps_out)
-        there, back = _grid_matrices(original)
-        turned = bool(getattr(original, "random_rot", False))
-        spread = [torch.block_diag(*(torch.ones(ir.dim, ir.dim).to(there) for _, ir in one)) for one in irreps]
-
-        def size(o: Operands, count: bool) -> Tensor:
-            # a rotation spreads what there is over the components
-            at, out = (one != 0 if count else one for one in (there, back))
-            signal = (o["x"] @ spread[0] if turned else o["x"]) @ at.to(there)
-            values = _bound_within(original.act, signal, count) @ out.to(back)
-            return values @ spread[1] if turned else values
-
-        # rotations are rounded to the default dtype, with the grid or without
-        wide = next(original.buffers()).dtype == torch.float64
-        rounded = _in_float32(*original.buffers()) or (turned and wide and torch.get_default_dtype() == torch.float32)
-        error = PER_FUNCTION * torch.finfo(torch.float32).eps if rounded else 0.0
-        return [Probe({"x": draw("x", rows, irreps[0].dim)}, lambda module, o: _replayed(module, o["x"]), size, error)]
+        operands = {"x": draw("x", rows, as_irreps(self.irreps_in).dim)}
+        return [Probe(operands, lambda module, o: _replayed(module, o["x"]))]
 
 
 class AcceleratedS2Activation(_GridReplacement, S2Activation):
@@ -86,6 +72,12 @@ class AcceleratedS2Activation(_GridReplacement, S2Activation):
         self.random_rot = theirs.random_rot
         self._flat = FlatLayout(self.irreps_in, "mul_ir")
         self._set_turns()
+
+    def exact_constants(self, original: Any) -> Operands:
+        """The functions of alpha: e3nn makes Fourier transforms in place of their products."""
+        shapes = {name: original.get_buffer(name).shape for name in ("to_s2.sha", "from_s2.sha")}
+        exact = {name: sphere_constants(n // 2, 2, points, "integral", None) for name, (points, n) in shapes.items()}
+        return {name: torch.from_numpy(constants["sha"]) for name, constants in exact.items()}
 
 
 class AcceleratedSO3Activation(_GridReplacement, SO3Activation):
@@ -103,49 +95,6 @@ RULES = (
     Rule("grid", part_if(is_s2_activation), _refuse, AcceleratedS2Activation.of),
     Rule("grid", part_if(is_so3_activation), _refuse, AcceleratedSO3Activation.of),
 )
-
-
-# ---- inputs ---------------------------------------------------------------------------------------------------------
-
-
-def _in_float32(*constants: Tensor) -> bool:
-    """Whether some in float64 were rounded to float32 before; e3nn's Fourier transforms, which use none, were not."""
-    wide = [t.detach() for t in constants if t.dtype == torch.float64]
-    return any(torch.equal(t, t.float().double()) and bool(t.frac().any()) for t in wide)
-
-
-def _grid_matrices(layer: Any) -> tuple[Tensor, Tensor]:
-    """Absolute factors of coefficients at points, and of points in coefficients: float64 on the CPU."""
-
-    def constants(grid: Any, *names: str) -> list[Tensor]:
-        return [grid.get_buffer(name).detach().double().cpu().abs() for name in names]
-
-    if hasattr(layer, "to_s2"):
-        there, back = (
-            torch.einsum("am,mbi->bai", *constants(grid, "sha", "shb")).flatten(0, 1)
-            for grid in (layer.to_s2, layer.from_s2)
-        )
-    else:
-        there, back, weights = *constants(layer.grid_in, "D"), *constants(layer.grid_out, "D", "qw")
-        there = (there / there.shape[-1] ** 0.5).flatten(0, 2)
-        back = (back * weights[:, None, None] * back.shape[-1] ** 0.5).flatten(0, 2)
-    return there.T, back
-
-
-#: Points where a function is evaluated, in parts of the largest argument.
-_WITHIN = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)
-
-
-def _bound_within(act: Any, x: Tensor, count: bool) -> Tensor:
-    """A function whose value and first two derivatives have the sizes of f(v)'s, v a sum of terms of size x."""
-    step, most = x - x.detach(), x.detach()
-    if count:  # of all points together the roundings of one argument and one function, for these are of each
-        return (1 + (PER_FUNCTION + most) / x.shape[-1]) * step.exp()
-    each = [derivatives(act.f, part * most, 3) for part in _WITHIN]
-    largest = [torch.stack(values).amax(0) for values in zip(*each, strict=True)]
-    factor = abs(float(act.cst))
-    value, first, second = (factor * (largest[k] + (k > 0) + largest[k + 1] * most) for k in range(3))
-    return value + first * step + second * step.square() / 2
 
 
 def _replayed(module: nn.Module, x: Tensor) -> Tensor:

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from ...e3nn_compat.state_dict import has_channel_axes
 from ...irreps.algebra import as_irreps
 from ...nn import Linear
-from ...testing.magnitude import linear_magnitude
 from ..probes import Operands, Probe, call, draw
-from ..replacement import Replacement
-from ..structure import Rule, is_theirs, part_if
+from ..replacement import Replacement, Rule, part_if
+from ..structure import is_theirs
 from .product import COMMON_ATTRIBUTES, refuse_generated
 
 _ATTRIBUTES = ("irreps_in", *COMMON_ATTRIBUTES, "_compiled_main")
@@ -33,9 +32,9 @@ class AcceleratedLinear(Replacement, Linear):
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Inputs for the comparison with the original."""
-        irreps = as_irreps(original.irreps_in), as_irreps(original.irreps_out)
+        dim = as_irreps(original.irreps_in).dim
         lead = () if original.shared_weights else (rows,)
-        operands = {"x": draw("x", rows, irreps[0].dim)}
+        operands = {"x": draw("x", rows, dim)}
         for name, numel in (("weight", original.weight_numel), ("bias", original.bias_numel)):
             if numel:
                 operands[name] = draw(name, *lead, numel)
@@ -43,13 +42,9 @@ class AcceleratedLinear(Replacement, Linear):
         def run(module: nn.Module, o: Operands) -> Tensor:
             return call(module, o["x"], o.get("weight"), o.get("bias"))
 
-        def size(o: Operands, count: bool) -> Tensor:
-            magnitude = linear_magnitude(irreps, [tuple(ins) for ins in original.instructions], count)
-            return magnitude(o["x"], o.get("weight"), o.get("bias"))
-
         # e3nn's products compare the widths, this does not
-        wider = operands | {"x": draw("x", rows, irreps[0].dim + 1)}
-        return [Probe(operands, run, size, misfit=wider)]
+        wider = operands | {"x": draw("x", rows, dim + 1)}
+        return [Probe(operands, run, misfit=wider)]
 
 
 RULE = Rule("linear", part_if(is_linear), refuse_linear, AcceleratedLinear.of)

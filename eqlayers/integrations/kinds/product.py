@@ -5,17 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from ...e3nn_compat.state_dict import coefficient_error
+from ...e3nn_compat.state_dict import exact_symbols
 from ...irreps.algebra import as_irreps
-from ...irreps.instructions import Instruction
 from ...nn import TensorProduct, TensorSquare
-from ...testing.magnitude import Product, product_magnitude
 from ..probes import Operands, Probe, call, draw
-from ..replacement import Replacement
-from ..structure import Rule, base_of, hooks_inside, is_theirs, part_if, refuse_changed
+from ..replacement import Replacement, Rule, part_if
+from ..structure import base_of, hooks_inside, is_theirs, refuse_changed
 
 COMMON_ATTRIBUTES = ("irreps_out", "instructions", "weight_numel", "shared_weights", "internal_weights", "output_mask")
 _ATTRIBUTES = ("irreps_in1", "irreps_in2", *COMMON_ATTRIBUTES, "_compiled_main_left_right")
@@ -47,20 +44,28 @@ def _refuse_dense(module: Any) -> str | None:
     return f"contracts {max(copies)} copies in its second input, which e3nn's matrix products do faster"
 
 
-class AcceleratedTensorProduct(Replacement, TensorProduct):
+class ProductReplacement(Replacement):
+    """Mixin: a product of the original's paths, whose Wigner 3j symbols are exact in every dtype."""
+
+    def exact_constants(self, original: Any) -> Operands:
+        """See :class:`Replacement`."""
+        return exact_symbols(original)
+
+
+class AcceleratedTensorProduct(ProductReplacement, TensorProduct):
     """Replacement of an ``e3nn.o3.TensorProduct`` or of a subclass with the same ``forward(x, y, weight)``."""
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Inputs for the comparison with the original."""
-        return [_probe(original, self, rows, ("x", "y"))]
+        return _probes(original, rows, ("x", "y"))
 
 
-class AcceleratedTensorSquare(Replacement, TensorSquare):
+class AcceleratedTensorSquare(ProductReplacement, TensorSquare):
     """Replacement of an ``e3nn.o3.TensorSquare``."""
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Inputs for the comparison with the original."""
-        return [_probe(original, self, rows, ("x",))]
+        return _probes(original, rows, ("x",))
 
 
 def _build(module: nn.Module, backend: str | None) -> Replacement:
@@ -83,38 +88,17 @@ def draw_operands(product: Any, rows: int, nodes: int, names: tuple[str, ...] = 
     return operands | ({"weight": draw("weight", *lead, product.weight_numel)} if weighted else {})
 
 
-def magnitude_of(product: Any, count: bool) -> Product:
-    """Sizes of the terms of a product, or their number."""
-    irreps = [as_irreps(getattr(product, name)) for name in ("irreps_in1", "irreps_in2", "irreps_out")]
-    return product_magnitude(irreps, [Instruction(*tuple(ins)) for ins in product.instructions], "cpu", count)
-
-
-def rounded_to_float32(product: Any) -> float:
-    """Relative error of coefficients that were rounded to float32; 0 if none was."""
-    return torch.finfo(torch.float32).eps if coefficient_error(product) else 0.0
-
-
-def _probe(original: Any, replacement: Any, rows: int, names: tuple[str, ...]) -> Probe:
+def _probes(original: Any, rows: int, names: tuple[str, ...]) -> list[Probe]:
     operands = draw_operands(original, rows, rows, names)
 
     def run(module: nn.Module, o: Operands) -> Tensor:
         return call(module, *(o[name] for name in names), o.get("weight"))
 
-    def size(o: Operands, count: bool) -> Tensor:
-        return magnitude_of(original, count)(o["x"], o[names[-1]], o.get("weight", o["x"].new_zeros(0)))
+    def right(module: Any, o: Operands) -> Tensor:
+        result: Tensor = type(module).right(module, o["y"], o.get("weight"))
+        return result
 
-    def right(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        width, empty = as_irreps(original.irreps_in1).dim, torch.zeros(0, dtype=torch.float64, device="cpu")
-        y, w = draw("y", rows, as_irreps(original.irreps_in2).dim), operands.get("weight", empty)
-        arguments = (y.to(device, dtype), w.to(device, dtype) if original.weight_numel else None)
-        eye = torch.eye(width, dtype=torch.float64, device="cpu").repeat(rows, 1)
-        repeated = [t if t.ndim < 2 else t.repeat_interleave(width, 0) for t in (y, w)]
-        sizes, terms = (
-            magnitude_of(original, count)(eye, *(change(t) for t in repeated)).unflatten(0, (rows, -1))
-            for count, change in ((False, torch.abs), (True, torch.ones_like))
-        )
-        mine, theirs = (type(m).right(m, *arguments).detach().double().cpu() for m in (replacement, original))
-        return mine, theirs, sizes, terms
-
-    compiled = getattr(original, "_did_compile_right", False)
-    return Probe(operands, run, size, rounded_to_float32(original), right if compiled else None)
+    probes = [Probe(operands, run)]
+    if getattr(original, "_did_compile_right", False):
+        probes.append(Probe({name: value for name, value in operands.items() if name != "x"}, right, "right(), "))
+    return probes

@@ -6,8 +6,9 @@ import torch
 from eqlayers.functional import sparse_product
 from eqlayers.sparse import SparseProductInfo
 from eqlayers.sparse.table import NAMED
-from eqlayers.testing import random_product, rounding_bound
+from eqlayers.testing import random_product
 from tests.each import each
+from tests.sparse.rounding import rounding_bound
 
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 
