@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import rich.table
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -21,7 +22,6 @@ from .drawing import as_svg
 class Text:
     """A paragraph; a warning has a bar beside it."""
 
-    kind: ClassVar[str] = "text"
     text: str
     warning: bool = False
 
@@ -30,7 +30,6 @@ class Text:
 class Facts:
     """Names with their values."""
 
-    kind: ClassVar[str] = "facts"
     rows: Mapping[str, str]
 
 
@@ -38,7 +37,6 @@ class Facts:
 class Table:
     """Rows of texts; columns after the first ``left`` ones are numbers, which end at the right."""
 
-    kind: ClassVar[str] = "table"
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
@@ -47,8 +45,8 @@ class Table:
     def rich(self, title: str) -> Any:
         """The table for a terminal, with another title."""
         table = rich.table.Table(title=title, title_justify="left")
-        for place, heading in enumerate(self.headings):
-            table.add_column(heading, justify="left" if place < self.left else "right")
+        for column, heading in enumerate(self.headings):
+            table.add_column(heading, justify="left" if column < self.left else "right")
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -58,7 +56,6 @@ class Table:
 class Picture:
     """A figure, and what it shows."""
 
-    kind: ClassVar[str] = "picture"
     figure: Figure
     caption: str
 
@@ -67,7 +64,6 @@ class Picture:
 class Code:
     """A text as it is in a file, folded under a line."""
 
-    kind: ClassVar[str] = "code"
     title: str
     text: str
 
@@ -101,9 +97,9 @@ class Section:
 
 @cache
 def _template() -> Template:
+    options: dict[str, Any] = {"autoescape": True, "undefined": StrictUndefined}
     loader = FileSystemLoader(Path(__file__).parent)
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return made.get_template("page.html")
+    return Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, **options).get_template("page.html")
 
 
 def write_page(path: str | Path, title: str, about: str, sections: Iterable[Section]) -> None:
@@ -123,11 +119,9 @@ def write_page(path: str | Path, title: str, about: str, sections: Iterable[Sect
         (True, False)
     """
     shown = [section for section in sections if section.blocks]
-    places = {
-        id(block): f"f{number}"
-        for number, block in enumerate(block for section in shown for block in section.blocks)
-        if isinstance(block, Picture)
-    }
-    html = _template().render(title=title, about=about, sections=shown, svg=lambda b: as_svg(b.figure, places[id(b)]))
+    numbers = count()
+    html = _template().render(
+        title=title, about=about, sections=shown, svg=lambda block: as_svg(block.figure, f"f{next(numbers)}")
+    )
     with atomic_write(Path(path)) as file:
         file.write(html.encode())

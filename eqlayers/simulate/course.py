@@ -116,11 +116,11 @@ def drift_of(course: Course) -> tuple[float, float]:
 def _panels(course: Course, settings: DynamicsSettings) -> list[Panel]:
     time, ensemble = course.time, ENSEMBLES[settings.ensemble]
 
-    def around(caption: str, label: str, values: Array, wanted: float | None = None) -> Panel:
+    def around(caption: str, label: str, values: Array, target: float | None = None) -> Panel:
         mean = float(np.nanmean(values))
         curves: list[Curve] = [(values, None, THIN), (mean, f"mean {number(mean)}", DASHED)]
-        if wanted is not None:
-            curves.append((wanted, f"wanted {number(wanted)}", DOTTED))
+        if target is not None:
+            curves.append((target, f"wanted {number(target)}", DOTTED))
         return Panel(caption, label, curves)
 
     potential = 1e3 * (course.potential - course.potential[0]) / course.atoms
@@ -134,13 +134,13 @@ def _panels(course: Course, settings: DynamicsSettings) -> list[Panel]:
         conserved: list[Curve] = [(course.total, None, THIN), (line, f"drift {slope:.3g} meV/atom/ns", DASHED)]
         caption = "Total energy, which nve keeps, on a scale of its own."
         panels.append(Panel(caption, "total energy (meV/atom)", conserved))
-    wanted = None if constant else settings.temperature
-    panels.append(around("Temperature.", "temperature (K)", course.temperature, wanted))
+    target = None if constant else settings.temperature
+    panels.append(around("Temperature.", "temperature (K)", course.temperature, target))
     if ensemble.periodic:
         panels.append(around("Volume of the cell.", "volume (A^3)", course.volume))
     if np.isfinite(course.pressure).any():
-        wanted = settings.pressure if ensemble.periodic else None
-        panels.append(around("Pressure, with the motion of the atoms.", "pressure (GPa)", course.pressure, wanted))
+        target = settings.pressure if ensemble.periodic else None
+        panels.append(around("Pressure, with the motion of the atoms.", "pressure (GPa)", course.pressure, target))
     return panels
 
 
@@ -184,11 +184,11 @@ def _mean(values: Array, unit: str) -> str:
 
 def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapping[str, str]) -> list[Path]:
     """Write the picture (PNG) and the page (HTML) of a trajectory beside it."""
-    place = Path(trajectory)
-    course = course_of(place)
+    path = Path(trajectory)
+    course = course_of(path)
     if len(course.time) < FEWEST:
         return []
-    panels = _panels(course, settings) + _of_atoms(place, course, ENSEMBLES[settings.ensemble].periodic)
+    panels = _panels(course, settings) + _of_atoms(path, course, ENSEMBLES[settings.ensemble].periodic)
     measured = {"frames": f"{len(course.time):,}", "temperature": _mean(course.temperature, "K")}
     about: Any = f"{settings.ensemble} dynamics of {course.atoms} atoms for {number(course.time[-1])} ps."
     notes = []
@@ -208,7 +208,7 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
     run = {
         "ensemble": f"{settings.ensemble}: {ENSEMBLES[settings.ensemble].about}",
         "time step": f"{steps} fs, a frame every {settings.interval} steps",
-        "trajectory": str(place),
+        "trajectory": str(path),
     }
     pictures = [Picture(_drawn([panel], course.time, 4.6, 3.0), panel.caption) for panel in panels]
     sections = [
@@ -216,7 +216,7 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
         Section("What came out", [Facts(measured), *notes]),
         Section("Pictures", pictures),
     ]
-    picture, page = place.with_suffix(".png"), place.with_suffix(".html")
+    picture, page = path.with_suffix(".png"), path.with_suffix(".html")
     save_figure(_drawn(panels, course.time, 6.4, 2.3), picture)
-    write_page(page, f"Dynamics {place.stem}", about, sections)
+    write_page(page, f"Dynamics {path.stem}", about, sections)
     return [picture, page]

@@ -1,4 +1,4 @@
-"""Pictures of runs: parity plot, learning curve, curves of many runs. Drawn without matplotlib's global state."""
+"""Figures of runs: predictions against labels, learning curves, histograms; without matplotlib's global state."""
 
 from __future__ import annotations
 
