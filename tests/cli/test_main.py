@@ -226,6 +226,7 @@ def test_every_line_of_a_configuration_is_explained(path: Path) -> None:
 )
 def test_every_configuration_runs(path: Path, tmp_path: Path) -> None:
     options = ["--runs", str(tmp_path), "--trainer.fast_dev_run=true", "--data.cache_dir", str(tmp_path), "--threads=1"]
+    options += ["--data.batch_size=4", "--data.eval_batch_size=4"]
     if path.stem == "qm9":
         fixture = tmp_path / "qm9"
         shutil.copytree(ROOT / "tests" / "fixtures" / "qm9", fixture)

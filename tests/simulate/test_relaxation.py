@@ -30,15 +30,15 @@ def test_forces_vanish(potential: Potential, water: Atoms, optimizer: str) -> No
 
 
 def test_a_cell_relaxes_to_a_pressure(potential: Potential, crystal: Atoms) -> None:
-    alone = relax(crystal, Calculator(potential), fmax=5e-3)
+    alone = relax(crystal, Calculator(potential), fmax=2e-2)
     np.testing.assert_array_equal(alone.atoms.cell.array, crystal.cell.array)
     assert np.abs(alone.atoms.get_stress()).max() > 1e-3
     volumes = []
     for pressure in (0.0, 10.0):
-        found = relax(crystal, Calculator(potential), cell=True, fmax=5e-3, pressure=pressure)
+        found = relax(alone.atoms, Calculator(potential), cell=True, fmax=2e-2, pressure=pressure, optimizer="bfgs")
         assert found.converged
         expected = [-pressure * units.GPa] * 3 + [0.0] * 3
-        np.testing.assert_allclose(found.atoms.get_stress(), expected, atol=5e-3 * 4 / found.atoms.get_volume())
+        np.testing.assert_allclose(found.atoms.get_stress(), expected, atol=2e-2 * 4 / found.atoms.get_volume())
         volumes.append(found.atoms.get_volume())
     assert volumes[1] < volumes[0]
 
