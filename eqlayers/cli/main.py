@@ -79,13 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     from ..core.errors import EqlayersError
     from ..core.memory import keep_memory
-    from .training_help import asks_for_general_help, general_help
 
     keep_memory()  # a setting of the whole process
     try:
-        if asks_for_general_help(args):
-            print(general_help(args[0]), end="")
-            return 0
         if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "convert", "mace"}):
             return compute(args)
         parsed = parser().parse_args(args)

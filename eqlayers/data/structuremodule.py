@@ -53,12 +53,14 @@ class StructureDataModule(SplitDataModule):
     Args:
         path: A file that ASE reads, an npz archive as of rMD17, or an embedded set of GFN2-xTB frames: "ethanol_md",
             "ethanol_nm" or "aspirin_nm".
-        val_path, test_path: Files of the validation and test part, used whole; None draws the parts from ``path``.
-            ``test_path`` may be a list: errors are reported for each file, under its name.
+        val_path: File of the validation part, used whole; None draws the part from ``path``.
+        test_path: File of the test part, or a list of files: errors are reported for each, under its name.
         split: "random", "time", "config_type" or "rows"; see `split_structures`.
-        train, val, test: Number of structures, fraction, names of groups, or a file of row numbers; see
-            `split_structures`. With a ``val_path`` and no ``test_path`` there is no test part unless ``test`` or
-            ``train`` asks for one.
+        train: Structures for training: number, fraction, names of groups, or a file of row numbers; see
+            `split_structures`.
+        val: Structures for validation, as ``train``.
+        test: Structures for the test, as ``train``. With a ``val_path`` and no ``test_path`` there is no test part
+            unless ``test`` or ``train`` asks for one.
         published: "rmd17" or "3bpa": every file must be one of this set, whole, and with its molecule; else None.
         limit_train: Train on this many structures of the training part, or on this fraction of them (a float up to
             1.0), drawn once and nested for growing numbers; all if None. ``train`` with the split "time" takes the

@@ -57,25 +57,25 @@ TASKS = {
 }
 
 
-#: Options of runs, and of potentials: type, default, and words where the first page of the help has none.
+#: Options of runs, and of potentials: type, default, and help.
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
-    "name": (str, "default", ""),
+    "name": (str, "default", "Name of the run: its folder below --runs."),
     "runs": (str, "runs", "Folder of all runs."),
-    "threads": (int, 1, ""),
-    "ckpt_path": (str | None, None, ""),
-    "test_after_fit": (bool, True, ""),
+    "threads": (int, 1, "CPU threads of torch; 0 for torch's choice."),
+    "ckpt_path": (str | None, None, "Checkpoint in place of the run's best.ckpt; a fit begins with it."),
+    "test_after_fit": (bool, True, "Test the best weights after the fit."),
     "report": (bool, True, "Write report.html into the folder after a test."),
     "checkpoint.monitor": (
         str | None,
         None,
-        "Logged value whose lowest is in best.ckpt; null for val/loss of potentials and val/mae of properties.",
+        "Value whose lowest is in best.ckpt; null for val/loss of potentials and val/mae of properties.",
     ),
 }
 OF_POTENTIALS: dict[str, tuple[Any, Any, str]] = {
-    "start_from": (str | None, None, ""),
+    "start_from": (str | None, None, "Fine-tune: a potential whose weights a fit begins with."),
     "classes": (str | list[str] | None, None, "Classes of your own that start_from may name: my_network.Network."),
     "refit_shifts": (bool, True, "With start_from: fit shifts of known species to the new energies, too."),
-    "committee": (int | None, None, ""),
+    "committee": (int | None, None, "Number of potentials to train, of different seeds."),
     "committee_share": (float | None, None, "Fraction of the training part for each member; null for all."),
 }
 
@@ -145,7 +145,7 @@ class TrainingCLI(LightningCLI):
         parser.add_lightning_class_args(Stopping, "early_stopping")
         parser.link_arguments("data.cutoff", "model.model.init_args.cutoff")
         network = self.command.network(self.task.network)
-        parser.shorten(self.command.name, self.task_name, network)  # type: ignore[attr-defined]
+        parser.prepare_help(self.command, self.task_name, network)  # type: ignore[attr-defined]
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn an error of the parser into one with a fix."""

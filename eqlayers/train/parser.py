@@ -1,184 +1,149 @@
-"""The parser of the training commands: a help that fits a screen or two, and one page for each section of others."""
+"""The parser of the training commands, whose help lists the options that most runs need, or every option."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import shutil
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
-from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..cli.training_help import GROUPS, option_lines
-from .checkpoints import Stopping
-from .configuration import FLAGS
+from .configuration import Command
 
-#: Options of other packages' classes that the help shows; the others have a page of their own.
-MOST_USED = {
-    "trainer": (
-        *("accelerator", "devices", "precision", "max_epochs", "max_time", "gradient_clip_val", "deterministic"),
-        *("log_every_n_steps", "fast_dev_run"),
-    ),
-    "early_stopping": ("monitor", "patience", "min_delta"),
-}
-PAGES = {"trainer": Trainer, "early_stopping": Stopping}
-#: Words for options that are not on the first page and whose own words are long.
+#: Usage and description of each command.
 ABOUT = {
-    "print_config": "Print the configuration with all options and end.",
-    "model.model": "Network with forward(z, pos, edge_index, batch, num_graphs) -> [G] and set_statistics(shifts, "
-    "scale, mean_neighbors), by its import path, e.g. eqlayers.models.MoleculeNetwork.",
-    "model.model.help": "Show all options of a network, e.g. eqlayers.models.MoleculeNetwork, and exit.",
-    "trainer.precision": "32-true, 64-true, 16-mixed, bf16-mixed and others.",
-    "trainer.deterministic": "Refuse operations whose sums depend on the order of threads; warn to be warned only.",
-    "trainer.log_every_n_steps": "Optimizer steps between two rows of the logs.",
-    "trainer.fast_dev_run": "Only this many batches of each part, and no file is written.",
+    "fit": (
+        "eqlayers fit CONFIGURATION|STRUCTURES [--resume] [--verbose] [--key value]...",
+        "Train a network, then test the best weights. --resume goes on from the last checkpoint of the run, or begins; "
+        "--verbose prints the table of all layers.",
+    ),
+    "validate": (
+        "eqlayers validate CONFIGURATION|STRUCTURES [--key value]...",
+        "Compute errors of the best weights of a run on its validation part.",
+    ),
+    "test": (
+        "eqlayers test CONFIGURATION|STRUCTURES [--key value]...",
+        "Compute errors of the best weights of a run on its test part: table, metrics.json and pictures.",
+    ),
+    "predict": (
+        "eqlayers predict CONFIGURATION [--key value]...\n       eqlayers predict STRUCTURES -m MODEL -o FILE",
+        "Write predictions of the test part, or energies and forces of structures by a potential; `eqlayers predict -m "
+        "FILE --help` shows the options of the latter.",
+    ),
 }
-ABOUT |= {
-    name: words
-    for group in GROUPS
-    for name, (_, words) in group.options.items()
-    if not name.startswith(("data", "model"))
+#: Options that the short help of every command lists, and further ones for a fit.
+SHOWN = {
+    "": ("help", "help-all", "config", "print_config", "seed_everything", "task", "name", "threads", "ckpt_path"),
+    "model": ("model", "model.help"),
+    "data": (
+        *("path", "test_path", "split", "val", "test", "keys", "units", "e0s", "max_edges"),
+        *("dataset", "target", "root", "limit_train", "cutoff", "batch_size"),
+    ),
+    "trainer": ("accelerator", "devices"),
 }
+SHOWN_FOR_FIT = {
+    "": ("test_after_fit", "start_from", "committee", "checkpoint.monitor"),
+    "model": (
+        *("learning_rate", "warmup_steps", "loss", "energy_weight", "forces_weight", "stress_weight", "second_stage"),
+    ),
+    "trainer": ("max_epochs", "max_time", "gradient_clip_val", "check_val_every_n_epoch"),
+    "ema": ("decay",),
+    "early_stopping": ("patience",),
+}
+#: Options that stand for whole sections, or have no use as checkpoints are read without running code.
+HIDDEN = ("trainer", "model", "data", "ema", "early_stopping")
+NETWORK = "model.model.init_args"
 METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
-FILE_WIDTH = 120  # of output that is not a terminal
-#: Said elsewhere, or of no use where checkpoints are always read without running code.
-HIDDEN = ("weights_only", "trainer", "model", "data", "ema", "early_stopping")
-USAGE = "eqlayers {command} CONFIGURATION [--key value]..."
-#: Arguments of a network on the first page: at most so many, without some; and the dots in their keys.
-ARGUMENTS, RARE, DEPTH = 7, ("cutoff_p", "mean_neighbors", "knots", "backend"), 3
-TASKS_IN_WORDS = {"potential": "potentials: energies, forces and stress", "property": "properties of molecules"}
-#: Options that lead to the rest of the help.
-MORE = {
-    "help-all": ("", "every option, with all that is known of it"),
-    "model.model.help": ("CLASS", "options of another network, e.g. eqlayers.models.MACE"),
-    "trainer.help": ("", "all options of the trainer; so --early_stopping.help"),
-    "print_config": ("", "print the configuration with all options"),
-}
+WIDTH = 100  # of output that is not a terminal
 
 
 class Formatter(DefaultHelpFormatter):
-    """Help and default of an option, without its Python type and the names of all classes that would fit."""
+    """Formatter of options with help and default, without Python types and the names of all classes that would fit."""
+
+    position = 26
 
     def __init__(self, prog: str, **options: Any) -> None:
-        narrow = shutil.get_terminal_size((FILE_WIDTH, 0)).columns
-        super().__init__(prog, max_help_position=26, width=narrow - 2, **options)
+        self.columns = shutil.get_terminal_size((WIDTH, 0)).columns
+        super().__init__(prog, max_help_position=self.position, width=self.columns)
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        text = re.sub(r":\w+:(?=`)|`", "", " ".join((action.help or "").split()))
-        has_default = action.default not in (None, argparse.SUPPRESS) and "%(default)" not in text
-        return f"{text} (default: %(default)s)" if has_default else text
+        text = re.sub(r":\w+:(?=`)|`", "", " ".join((action.help or "").split())).replace("(default: %(default)s)", "")
+        return self.about(text.strip(), action.default)
+
+    def about(self, text: str, default: Any) -> str:
+        """The help of an option with its default."""
+        return text if default in (None, argparse.SUPPRESS) else f"{text} (default: %(default)s)"
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        kind = re.sub(r"Optional\[(\w+)\]|(\w+) \| None", r"\1\2", self._get_type_str(action) or "")
-        return METAVARS.get(kind, "VALUE")
+        type_ = re.sub(r"Optional\[(\w+)\]|(\w+) \| None", r"\1\2", self._get_type_str(action) or "")
+        return METAVARS.get(type_, "VALUE")
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         return re.sub(r", --\S+\+ .*", "", super()._format_action_invocation(action))
 
 
-class Page(argparse.Action):
-    """An option that prints a text and ends: ``text`` is called with the parser."""
+class ShortFormatter(Formatter):
+    """Formatter of one line for each option: the first sentence of its help, cut to the width, and its default."""
 
-    def __init__(self, option_strings: list[str], dest: str, text: Callable[[Parser], str], help: str) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
-        self.text = text
+    position = 44
 
-    def __call__(self, parser: Any, *_: Any) -> None:
-        """Print the text and end."""
-        print(self.text(parser), end="")
-        parser.exit()
-
-
-def page_of(cls: type, prefix: str, _: Any, **options: Any) -> str:
-    """The options of a class as help, each beginning with a prefix."""
-    parser = Sections(usage=argparse.SUPPRESS, description="", add_help=False, formatter_class=Formatter)
-    parser.add_class_arguments(cls, prefix, fail_untyped=False, **options)
-    for action in parser._actions:
-        if action.dest == prefix or action.dest.endswith(".help"):
-            action.help = argparse.SUPPRESS
-    return parser.format_help().lstrip()
+    def about(self, text: str, default: Any) -> str:
+        """The beginning of the help."""
+        sentence = re.split(r"(?<!e\.g)[.;](?: |$)", text)[0]
+        shown = "" if default in (None, False, argparse.SUPPRESS) else f" ({default})"
+        room = self.columns - self.position - len(shown)
+        return (sentence if len(sentence) <= room else f"{sentence[: room - 3]}...") + shown.replace("%", "%%")
 
 
-class Sections(LightningArgumentParser):
-    """Options of classes; a file may stand for a whole section, but never for a single value."""
+class Parser(LightningArgumentParser):
+    """The parser of one training command. Files may stand for sections, but never for single values."""
 
-    def add_class_arguments(self, *args: Any, **options: Any) -> Any:
-        """Add class arguments as jsonargparse does, without files for single values: errors would repeat their text."""
-        return super().add_class_arguments(*args, **options | {"sub_configs": False})
-
-
-class Parser(Sections):
-    """The parser of one training command, or of all of them."""
+    network: type | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options | {"formatter_class": Formatter})
-        self.network: type | None = None
-        self.command = self.task = ""
 
-    def shorten(self, command: str, task: str, network: type) -> None:
-        """Leave the options that are used, name the pages of the others, and show the options of a network."""
-        self.network, self.command, self.task = network, command, task
-        self.usage = USAGE.format(command=command)
-        self.add_argument("--help-all", action=Page, text=Parser.format_all, help="Show every option and exit.")
-        for section, cls in PAGES.items():
-            about = f"Show all options of `{section}` and exit."
-            self.add_argument(f"--{section}.help", action=Page, text=partial(page_of, cls, section), help=about)
-        shown = {f"{section}.{name}" for section, names in MOST_USED.items() for name in names}
-        for action in self._actions:
-            section, _, name = action.dest.partition(".")
-            rare = section in MOST_USED and name and action.dest not in shown
-            if rare or action.dest in HIDDEN:
-                action.help = argparse.SUPPRESS
-            else:
-                action.help = ABOUT.get(action.dest, action.help)
+    def add_class_arguments(self, *args: Any, **options: Any) -> Any:
+        """Add arguments as jsonargparse does, without files for single values: errors would repeat their text."""
+        return super().add_class_arguments(*args, **options | {"sub_configs": False})
 
     def option_keys(self) -> list[str]:
         """The keys of a configuration."""
         return [action.dest for action in self._actions if action.default is not argparse.SUPPRESS]
 
-    def format_all(self) -> str:
-        """All options, and the options of the network that configurations use."""
-        text: str = super().format_help()
-        assert self.network is not None
-        return f"{text}\n{page_of(self.network, 'model.model.init_args', self, skip={'cutoff'})}"
+    def prepare_help(self, command: Command, task: str, network: type) -> None:
+        """Choose what the help shows: the most used options and the network, or with --help-all every option.
+
+        A command without help needs none of it, and jsonargparse leaves options without help out of configurations.
+        """
+        self.usage, about = ABOUT[command.name]
+        if not {"-h", "--help", "--help-all"} & set(command.words):
+            return
+        self.add_argument("--help-all", action="help", help="show every option with all that is known of it and exit")
+        self.description = f"{about} These are the options of --task {task}; the files of a command give its task."
+        self.network = network
+        for name, group in (self.groups or {}).items():
+            group.title = name
+        every = "--help-all" in command.words
+        self.formatter_class = Formatter if every else ShortFormatter
+        tables = [SHOWN, SHOWN_FOR_FIT] if command.name == "fit" else [SHOWN]
+        shown = {f"{section}.{name}".strip(".") for table in tables for section in table for name in table[section]}
+        for action in self._actions:
+            if action.dest in HIDDEN or not (every or shown & {action.dest, action.option_strings[0][2:]}):
+                action.help = argparse.SUPPRESS
 
     def format_help(self, *args: Any) -> str:
-        """The most used options of the task, in groups."""
+        """The options of the command, and of the network."""
+        text = str(super().format_help(*args))
         if self.network is None:
-            return str(super().format_help(*args))
-        lines = [f"usage: {self.usage}", f"Options for {TASKS_IN_WORDS[self.task]}; defaults are in brackets.", ""]
-        defaults = {action.dest: shown_default(action.default) for action in self._actions}
-        for group in (one for one in GROUPS if self.command in one.commands and self.task in one.tasks):
-            known = {name: words for name, words in group.options.items() if name in (*defaults, *FLAGS)}
-            lines += option_lines(group.heading, known, defaults)
-            if group.heading == "data":
-                lines += option_lines(f"network, here {self.network.__name__}", *arguments_of(self.network))
-        return "\n".join([*lines, *option_lines("more", MORE)]) + "\n"
-
-
-def shown_default(value: Any) -> str:
-    """A default for the first page; nothing where there is none."""
-    if value in (None, argparse.SUPPRESS, "") or value is False:
-        return ""
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(list(value)) if isinstance(value, (list, tuple)) else "true" if value is True else str(value)
-
-
-def arguments_of(network: type) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
-    """The first arguments of a network as options, with the first words of its docstring, and their defaults."""
-    parser = Sections(usage=argparse.SUPPRESS, description="", add_help=False)
-    parser.add_class_arguments(network, "model.model.init_args", fail_untyped=False, skip={"cutoff"})
-    options: dict[str, tuple[str, str]] = {}
-    defaults: dict[str, str] = {}
-    for action in parser._actions:
-        name = action.dest.rpartition(".")[2]
-        if len(options) < ARGUMENTS and action.dest.count(".") == DEPTH and name not in ("help", *RARE):
-            about = re.split(r"[.;,:(]", " ".join((action.help or "").replace("`", "").split()))[0]
-            options[action.dest] = ("VALUE", about[:1].lower() + about[1:])
-            defaults[action.dest] = shown_default(action.default)
-    return options, defaults
+            return text
+        parser = Parser(usage=argparse.SUPPRESS, description="", add_help=False)
+        parser.formatter_class = self.formatter_class
+        parser.add_class_arguments(self.network, NETWORK, fail_untyped=False, skip={"cutoff"})
+        for action in parser._actions:
+            if action.dest == NETWORK or action.dest.endswith(".help"):
+                action.help = argparse.SUPPRESS
+        _, _, lines = parser.format_help().lstrip().partition("\n")
+        return f"{text}\nnetwork, here {self.network.__name__}:\n{lines}"

@@ -40,9 +40,16 @@ class PotentialModule(FineTuned):
     Args:
         model: Network as :class:`eqlayers.models.Potential` takes it, e.g. ``eqlayers.models.NequIP``, with an
             attribute ``species``.
-        learning_rate, weight_decay, betas, warmup_steps, final_factor, checkpointing: See :class:`TrainedModule`.
+        learning_rate: Highest learning rate of AdamW.
+        weight_decay: Decoupled weight decay, of matrices only.
+        betas: Decay rates of AdamW's two moments.
+        warmup_steps: Optimizer steps of the linear rise of the learning rate.
+        final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
+        checkpointing: Whether training computes parts of the network twice, for less memory.
         loss: ``"l1"`` (of forces: the length of the error), ``"huber"`` (quadratic within one scale) or ``"mse"``.
-        energy_weight, forces_weight, stress_weight: :math:`w_E, w_F, w_S`.
+        energy_weight: Weight of energies in the loss, :math:`w_E`.
+        forces_weight: Weight of forces, :math:`w_F`.
+        stress_weight: Weight of stress, :math:`w_S`.
         dipole_weight, polarizability_weight: :math:`w_\mu, w_\alpha`.
         species_weights: :math:`c_Z` by symbol or atomic number; 1 for those left out.
         config_type_weights: Factor of each structure in the loss by its ``config_type``, ``{Default: 1.0, bulk: 2.0}``;

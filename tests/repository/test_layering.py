@@ -20,7 +20,6 @@ KERNELS = "eqlayers_kernels"
 # what each part may import directly; everything below those is allowed as well
 BELOW = {
     KERNELS: (),
-    "cli.training_help": (),  # pages of help that need no import
     "cli.notices": (KERNELS,),  # what commands show: warnings, and kernels that are compiled
     "core": (KERNELS,),  # descriptions, the operator, backends, graphs, checks and errors
     "hints": ("core",),  # answers to names and arguments that there are not
@@ -76,7 +75,7 @@ BELOW = {
     "data": ("atoms", "hints", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "pages": ("core",),  # HTML files about results
-    "train": ("testing", "data", "pages", "__version__", "cli.arguments", "cli.training_help"),
+    "train": ("testing", "data", "pages", "__version__", "cli.arguments"),
     "integrations": ("models", "testing", "cli.arguments"),
     "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
     "bench": ("models", "testing", "integrations", "pages", "cli.arguments"),
