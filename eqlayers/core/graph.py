@@ -198,19 +198,19 @@ class Graph:
             with torch.inference_mode(False):
                 return make(self._edge_index.clone())
 
-    def place_tables(self, place: Tensor, places: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sorted edges and behind them the edges sorted by knot interval, made by ``sort(place)``.
+    def interval_tables(self, interval: Tensor, count: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sorted edges and behind them the edges sorted by their interval between knots, ``sort(interval)``.
 
-        ``place`` are the ``[E]`` intervals in which edges lie, and ``places`` is the number of intervals. The tables of
-        the latest ``place`` are kept, because all layers of a network share it.
+        ``interval`` is ``[E]``, of so many intervals. The tables of the latest one are cached, because all layers of a
+        network share it.
         """
-        if wrapped_by_func(place) or wrapped_by_func(self._edge_index) or self._outlives():
-            return sort(place)
+        if wrapped_by_func(interval) or wrapped_by_func(self._edge_index) or self._outlives():
+            return sort(interval)
         compiling = torch.compiler.is_compiling()
-        changes = 0 if compiling or place.is_inference() else place._version  # in place, since they were sorted
-        kept = current_trace(), not compiling and torch.is_inference_mode_enabled(), places, changes
-        if self._intervals is None or self._intervals[0] is not place or self._intervals[1] != kept:
-            self._intervals = place, kept, sort(place)
+        changes = 0 if compiling or interval.is_inference() else interval._version  # in place, since they were sorted
+        kept = current_trace(), not compiling and torch.is_inference_mode_enabled(), count, changes
+        if self._intervals is None or self._intervals[0] is not interval or self._intervals[1] != kept:
+            self._intervals = interval, kept, sort(interval)
         return self._intervals[2]
 
     def _outlives(self) -> bool:

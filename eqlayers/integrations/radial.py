@@ -23,7 +23,7 @@ from ..layers.radial.tabled_basis import KnotBasis
 from ..layers.radial_table.errors import TableError, fewest_knots, largest
 from ..layers.radial_table.module import RadialTable, in_float64
 from ..layers.tensor_product.tabled_weights import TabledWeights
-from .radial_families import FAMILIES, Ends, Family, refuse_calls, refuse_holder
+from .radial_families import FAMILIES, Family, PairSpecies, refuse_calls, refuse_holder
 from .replacement import Replacement
 from .structure import Place
 
@@ -56,18 +56,18 @@ class _Composite(nn.Module):
         self.register_buffer("species", species, persistent=False)
         self.pairs = None if species is None else _some_pairs(species, bool(self.joined))
 
-    def forward(self, handed: Tensor) -> Tensor:
-        like = next(self.network.parameters(), handed)
-        lengths = handed if handed.ndim == 1 else handed[:, 0]
+    def forward(self, columns: Tensor) -> Tensor:
+        like = next(self.network.parameters(), columns)
+        lengths = columns if columns.ndim == 1 else columns[:, 0]
         lengths = torch.where(lengths.abs() < NEAREST, NEAREST, lengths)
         if self.species is None or self.pairs is None:
             functions = self.functions(self.embedding, lengths)
         else:
-            pairs = torch.full_like(lengths, self.pairs[0]) if handed.ndim == 1 else handed[:, 1].detach()
-            ends = Ends(pairs.long() // len(self.species), pairs.long() % len(self.species), self.species)
-            functions = self.functions(self.embedding, lengths, ends)
-            maps = [one(ends.one_hot(like)) for one in self.joined]
-            functions = torch.cat([functions.to(like.dtype), *(m[e] for m, e in zip(maps, ends, strict=False))], 1)
+            pairs = torch.full_like(lengths, self.pairs[0]) if columns.ndim == 1 else columns[:, 1].detach()
+            species = PairSpecies(pairs.long() // len(self.species), pairs.long() % len(self.species), self.species)
+            functions = self.functions(self.embedding, lengths, species)
+            maps = [module(species.one_hot(like))[index] for module, index in zip(self.joined, species, strict=False)]
+            functions = torch.cat([functions.to(like.dtype), *maps], 1)
         weights: Tensor = self.network(self.factor * functions.to(like.dtype))
         return weights
 
@@ -95,26 +95,26 @@ class _Shared:
     def __init__(self) -> None:
         self.last: tuple[Any, ...] = (None, None, None, torch.empty(0, dtype=torch.int64))
 
-    def of(self, knots: Knots, handed: Tensor) -> KnotBasis:
+    def of(self, knots: Knots, columns: Tensor) -> KnotBasis:
         """Intervals and coefficients of edges in the tables of all pairs of species that have occurred.
 
         What is read and set is one tuple, so that threads may share a model.
 
         Args:
             knots: Of any of the networks.
-            handed: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
+            columns: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
         """
         *references, pairs = self.last
         known, interval, coefficients = (None if one is None else one() for one in references)
-        by_pairs = handed.shape[1] > 1
-        if known is not handed or interval is None or coefficients is None:
-            if knots.at.device != handed.device:
-                knots.to(handed.device)
-            interval, coefficients = knots(handed[:, 0])
+        by_pairs = columns.shape[1] > 1
+        if known is not columns or interval is None or coefficients is None:
+            if knots.at.device != columns.device:
+                knots.to(columns.device)
+            interval, coefficients = knots(columns[:, 0])
             if by_pairs:
-                index, pairs = _among(pairs.to(handed.device), handed[:, 1].detach().long())
+                index, pairs = _among(pairs.to(columns.device), columns[:, 1].detach().long())
                 interval = interval + index * knots.count
-            self.last = (*map(weakref.ref, (handed, interval, coefficients)), pairs)
+            self.last = (*map(weakref.ref, (columns, interval, coefficients)), pairs)
         functions, count = knots.at, len(pairs) if by_pairs else 1
         if by_pairs:
             functions = torch.stack([functions.repeat(count), pairs.double().repeat_interleave(knots.count)], 1)
@@ -142,13 +142,12 @@ class TabledEmbedding(Replacement):
     def __init__(self, family: Family, original: nn.Module, factor: float, pairs: str | None) -> None:
         super().__init__()
         mirror(self, original)
-        self.hand_on, self.behind = family.hand_on, factor
-        self.also = {"pairs": pairs} if pairs else {}
+        self.lengths, self.factor, self.options = family.lengths, factor, {"pairs": pairs} if pairs else {}
         self.stand_in_for(original)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """``[E, 1]`` in place of ``[E, B]``; ``[E, 2]`` with pairs of species."""
-        return self.hand_on(self.original, self.behind, *arguments, **named, **vars(self).get("also", {}))
+        """``[E, 1]`` lengths in place of ``[E, B]`` functions; ``[E, 2]`` with pairs of species."""
+        return self.lengths(self.original, self.factor, *arguments, **named, **self.options)
 
 
 class TabledRadial(Replacement):
@@ -179,28 +178,22 @@ class TabledRadial(Replacement):
         """
         table: RadialTable = vars(self)["_table"]
         tensors = table.tensors
-        handed = lengths[:, :2] if lengths.shape[1] > 2 else lengths
-        by_pairs = handed.shape[1] > 1
-        if by_pairs and not (may_be_kept(tensors, self.training) and is_plain([handed], observed=True)):
-            weights: Tensor = table.network(handed)
+        columns = lengths[:, :2] if lengths.shape[1] > 2 else lengths
+        by_pairs = columns.shape[1] > 1
+        if by_pairs and not (may_be_kept(tensors, self.training) and is_plain([columns], observed=True)):
+            weights: Tensor = table.network(columns)
             return weights
-        at = vars(self)["_shared"].of(table.knots, handed)
+        at = vars(self)["_shared"].of(table.knots, columns)
         if by_pairs and rows_of(at.pairs * at.knots) * table.width * table.dtype.itemsize > MOST_BYTES:
-            return table.network(handed)
+            return table.network(columns)
         made = vars(self)["_splines"](at, table.rows, tensors, self.training, table.dtype)
         return made.weights() if vars(self)["_stored"] else made
 
     def extra_repr(self) -> str:
-        """Knots, and when the table is made."""
+        """Knots, and what has a table of its own."""
         table = vars(self)["_table"]
-        live = self.training and any(weight.requires_grad for weight in table.parameters())
-        when = {
-            (False, False): "kept while its weights stay",
-            (False, True): "live",
-            (True, False): "for each pair of species that comes, kept while its weights stay",
-            (True, True): "for pairs of species; the network runs at every edge while its weights are trained",
-        }
-        return f"{table.knots.extra_repr()}, {when[table.network.pairs is not None, live]}"
+        pairs = "" if table.network.pairs is None else ", for each pair of species that occurs, outside of training"
+        return f"{table.knots.extra_repr()}{pairs}"
 
 
 def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
@@ -270,7 +263,7 @@ def _of_embedding(
     if len({block._modules[radial] for block in blocks}) < len(blocks) or not blocks:
         reason = reason or "belongs to radial networks that are shared, or to none"
     made: list[tuple[nn.Module, RadialTable, bool]] = []
-    shared, later = _Shared(), not reason and family.later(embedding)
+    shared, envelope_after = _Shared(), not reason and family.envelope_after(embedding)
     species = None if reason else family.species(embedding, blocks, list(places))
     try:
         factor = factor if reason else family.factor(embedding, list(places))
@@ -283,7 +276,7 @@ def _of_embedding(
             reason = reason or refuse_calls(embedding, network) or _refuse_modes(whole, cutoff)
             if reason:
                 break
-            made.append((network, RadialTable(whole, cutoff, open_end=later), name != radial))
+            made.append((network, RadialTable(whole, cutoff, open_end=envelope_after), name != radial))
         errors = _set_knots([table for _, table, _ in made], tolerance) if made else []
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"gives no table: {error}"

@@ -23,15 +23,15 @@ class Family(NamedTuple):
         convolution: What stands in for the latter after `accelerate`.
         cutoff: Of the argument of the functions, from the module.
         functions: Functions ``[N, B]`` of arguments ``[N]``, from the module; of the species at both ends as well,
-            `Ends`, if there are any.
+            `PairSpecies`, if there are any.
         refuse: Why an embedding, or the model around it, must stay, or None.
-        hand_on: Lengths, in float64 and over a factor, in place of the functions: from the module and its arguments.
-            If there are species, in a second column the pairs of them.
+        lengths: In place of the functions, in float64 and over a factor: from the module and its arguments. Pairs of
+            species, if there are any, are a second column.
         factor: By which the model multiplies the functions before any network reads them.
         readers: Attributes of a block that hold other networks of the same functions, with few results.
         joined: Attributes of a block that hold maps of the species at either end, which its networks read as well.
         species: Atomic numbers that may occur, from the module and the blocks, if functions or networks depend on them.
-        later: Whether the block multiplies the weights by the envelope, from the module.
+        envelope_after: Whether the block multiplies the weights by the envelope, from the module.
     """
 
     embedding: str
@@ -40,19 +40,19 @@ class Family(NamedTuple):
     cutoff: Callable[[Any], float]
     functions: Callable[..., Tensor]
     refuse: Callable[[Any, list[nn.Module]], str | None]
-    hand_on: Callable[..., Any]
+    lengths: Callable[..., Any]
     factor: Callable[[Any, list[nn.Module]], float] = lambda embedding, modules: 1.0
     readers: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
     species: Callable[[Any, list[nn.Module], list[nn.Module]], Tensor | None] = lambda embedding, blocks, modules: None
-    later: Callable[[Any], bool] = lambda embedding: False
+    envelope_after: Callable[[Any], bool] = lambda embedding: False
 
 
-class Ends(NamedTuple):
+class PairSpecies(NamedTuple):
     """The species at both ends of edges.
 
     Attributes:
-        first, second: ``[N]`` places of the senders' and the receivers' species among all.
+        first, second: ``[N]`` indices of the senders' and the receivers' species.
         species: ``[S]`` atomic numbers.
     """
 
@@ -65,10 +65,10 @@ class Ends(NamedTuple):
         return torch.eye(len(self.species), dtype=like.dtype, device=like.device)
 
 
-def _mace_functions(embedding: Any, lengths: Tensor, ends: Ends | None = None) -> Tensor:
+def _mace_functions(embedding: Any, lengths: Tensor, pairs: PairSpecies | None = None) -> Tensor:
     others: Any = (None, None, None)
-    if ends is not None:  # as of a graph whose nodes are one of each species
-        others = (ends.one_hot(lengths), torch.stack(ends[:2]), ends.species)
+    if pairs is not None:  # as of a graph whose nodes are one of each species
+        others = (pairs.one_hot(lengths), torch.stack(pairs[:2]), pairs.species)
     functions: Tensor = embedding(lengths.unsqueeze(1), *others)[0]
     return functions
 
@@ -82,17 +82,17 @@ def _mace_lengths(
     atomic_numbers: Tensor,
     pairs: str | None = None,
 ) -> Any:
-    handed = edge_lengths.double()
+    columns = edge_lengths.double()
     if pairs:  # not in float64: blocks join more columns
         first, second = node_attrs.argmax(1)[edge_index]
         if pairs == "either order":
             first, second = torch.minimum(first, second), torch.maximum(first, second)
         codes = (first * node_attrs.shape[1] + second).unsqueeze(1)
-        handed = torch.cat([edge_lengths.to(torch.promote_types(edge_lengths.dtype, torch.float32)), codes], 1)
-    return handed, embedding.cutoff_fn(edge_lengths) if _mace_later(embedding) else None
+        columns = torch.cat([edge_lengths.to(torch.promote_types(edge_lengths.dtype, torch.float32)), codes], 1)
+    return columns, embedding.cutoff_fn(edge_lengths) if _mace_envelope_after(embedding) else None
 
 
-def _mace_later(embedding: Any) -> bool:
+def _mace_envelope_after(embedding: Any) -> bool:
     return not getattr(embedding, "apply_cutoff", True)
 
 
@@ -171,7 +171,7 @@ FAMILIES = (
         readers=("density_fn",),
         joined=("source_embedding", "target_embedding"),
         species=_mace_species,
-        later=_mace_later,
+        envelope_after=_mace_envelope_after,
     ),
     Family(
         "BesselEdgeLengthEncoding",

@@ -110,13 +110,13 @@ def compress(
             f"{type(model).__name__} without. Give a network's RadialTable to its convolutions by hand."
         )
     with gradients():
-        made = [_freeze(name, owner, tolerance, count, species) for name, owner in owners]
-    for owner, basis, tables, rows in made:  # all of them, or none
+        frozen = [_freeze(name, owner, tolerance, count, species) for name, owner in owners]
+    for owner, basis, tables, rows in frozen:  # all of them, or none
         owner.basis = basis
         _note(owner, rows[0].knots)
         for network, table in tables:
             network.table = table
-    return CompressionReport(tuple(row for one in made for row in one.rows))
+    return CompressionReport(tuple(row for parts in frozen for row in parts.rows))
 
 
 def decompress(model: torch.nn.Module) -> None:
@@ -210,7 +210,7 @@ def _freeze(
     if not known and transform is None:  # a network of the user's, with one table for all pairs
         species = known = (1,)
     codes = _codes(known, species, transform is not None).to(device)
-    pairs = [()] if transform is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
+    pairs = [()] if transform is None else list(zip(*(index.tolist() for index in pair_ends(codes)), strict=True))
     exact = [
         _of_lengths(in_float64(network), basis, transform, pair) for network in networks.values() for pair in pairs
     ]
@@ -219,29 +219,29 @@ def _freeze(
         knots, errors = fewest_knots(knots, exact, dtype, tolerance)
     else:
         errors = [table_error(knots, function, dtype, SAMPLES).error for function in exact]
-    made = _Frozen(owner, TabledBasis(_basis(owner), knots.count).to(device), [], [])
-    at = made.basis(knots.at[:0])._replace(kink=knots.kink)
+    frozen = _Frozen(owner, TabledBasis(_basis(owner), knots.count).to(device), [], [])
+    at = frozen.basis(knots.at[:0])._replace(kink=knots.kink)
     if transform is not None:
-        made.basis.pairs, at = codes, at._replace(functions=made.basis.at_pairs(transform, codes))
+        frozen.basis.pairs, at = codes, at._replace(functions=frozen.basis.at_pairs(transform, codes))
     if isinstance(owner.basis, TabledBasis):
         live = torch.tensor(owner.basis.knots.count, device=device)
-        made.basis.live = owner.basis.live if _is_frozen(owner) else live
+        frozen.basis.live = owner.basis.live if _is_frozen(owner) else live
     for n, (name, network) in enumerate(networks.items()):
         with torch.no_grad():
             table = tabulate(at, network.rows, list(network.weights), dtype)
         path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
-        made.tables.append((network, table))
+        frozen.tables.append((network, table))
         error = largest(errors[n * len(pairs) : (n + 1) * len(pairs)])
-        made.rows.append(CompressionRow(path, knots.count, table.shape[1], error, size))
-    return made
+        frozen.rows.append(CompressionRow(path, knots.count, table.shape[1], error, size))
+    return frozen
 
 
 def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
     """A radial network as a function of lengths alone, between two species if it depends on them."""
 
     def run(lengths: Tensor) -> Any:
-        ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in pair)
-        functions = basis(lengths, transform.between(lengths, *ends)) if pair else basis(lengths)
+        species = (torch.full_like(lengths, index, dtype=torch.int64) for index in pair)
+        functions = basis(lengths, transform.between(lengths, *species)) if pair else basis(lengths)
         return ScalarNetwork.forward(network, functions)  # of functions; the network of a step takes lengths
 
     return run
@@ -255,13 +255,13 @@ def _codes(known: Sequence[int], species: Sequence[int | str] | None, limited: b
         raise ConfigError(
             f"species must be some of {symbols_of(known)}, got {symbols_of(strange) or 'none'}. Leave out the others."
         )
-    places = torch.tensor(sorted({list(known).index(z) for z in listed}))
-    if limited and len(places) > MOST_SPECIES:
+    indices = torch.tensor(sorted({list(known).index(z) for z in listed}))
+    if limited and len(indices) > MOST_SPECIES:
         raise ConfigError(
-            f"tables for pairs must be of at most {MOST_SPECIES} species, got {len(places)}. Pass species=, those that "
-            "will occur."
+            f"tables for pairs must be of at most {MOST_SPECIES} species, got {len(indices)}. Pass species=, those "
+            "that will occur."
         )
-    return torch.unique(pair_codes(*torch.cartesian_prod(places, places).T))
+    return torch.unique(pair_codes(*torch.cartesian_prod(indices, indices).T))
 
 
 def _note(owner: torch.nn.Module, knots: int | None) -> None:

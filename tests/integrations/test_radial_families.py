@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eqlayers.integrations.radial_families import FAMILIES, Ends, refuse_calls, refuse_holder
+from eqlayers.integrations.radial_families import FAMILIES, PairSpecies, refuse_calls, refuse_holder
 from tests.each import each
 
 MACE, NEQUIP, SEVENNET = FAMILIES
@@ -28,15 +28,15 @@ def test_mace_hands_on_lengths_and_pairs_of_species() -> None:
     embedding = SimpleNamespace(apply_cutoff=False, cutoff_fn=lambda lengths: lengths / 10)
     species, edges = torch.eye(3)[[0, 2, 1]], torch.tensor([[0, 1, 2], [1, 0, 2]])  # of three atoms
     arguments = (embedding, 1.0, LENGTHS[:, None], species, edges, torch.tensor([1, 6, 8]))
-    lengths, envelope = MACE.hand_on(*arguments)
+    lengths, envelope = MACE.lengths(*arguments)
     assert (lengths.dtype, lengths.flatten().tolist()) == (torch.float64, LENGTHS.tolist())
     assert torch.equal(envelope, LENGTHS[:, None] / 10)
-    ordered, _ = MACE.hand_on(*arguments, pairs="ordered")
+    ordered, _ = MACE.lengths(*arguments, pairs="ordered")
     assert ordered[:, 1].tolist() == [0 * 3 + 2, 2 * 3 + 0, 1 * 3 + 1]
-    either, _ = MACE.hand_on(*arguments, pairs="either order")
+    either, _ = MACE.lengths(*arguments, pairs="either order")
     assert either[:, 1].tolist() == [0 * 3 + 2, 0 * 3 + 2, 1 * 3 + 1]
     del embedding.apply_cutoff  # of older releases, which multiply by the envelope before the network
-    assert MACE.hand_on(*arguments)[1] is None
+    assert MACE.lengths(*arguments)[1] is None
 
 
 def test_functions_are_those_that_the_packages_compute() -> None:
@@ -45,12 +45,12 @@ def test_functions_are_those_that_the_packages_compute() -> None:
 
     plain = MACE.functions(lambda lengths, *others: (of_lengths(lengths), None), LENGTHS)
     assert torch.equal(plain, of_lengths(LENGTHS[:, None]))
-    ends = Ends(torch.tensor([0, 1, 1]), torch.tensor([1, 1, 0]), torch.tensor([1, 8]))
+    pairs = PairSpecies(torch.tensor([0, 1, 1]), torch.tensor([1, 1, 0]), torch.tensor([1, 8]))
 
     def with_species(lengths: Tensor, attrs: Tensor, edges: Tensor, numbers: Tensor) -> tuple[Tensor, None]:
         return lengths * numbers[attrs[edges[0]].argmax(1)][:, None] + numbers[attrs[edges[1]].argmax(1)][:, None], None
 
-    assert MACE.functions(with_species, LENGTHS, ends).flatten().tolist() == [1 + 8, 2.5 * 8 + 8, 1.5 * 8 + 1]
+    assert MACE.functions(with_species, LENGTHS, pairs).flatten().tolist() == [1 + 8, 2.5 * 8 + 8, 1.5 * 8 + 1]
     fields = SimpleNamespace(norm_length_field="length", edge_invariant_field="functions")
 
     class Encoding(SimpleNamespace):
@@ -59,7 +59,7 @@ def test_functions_are_those_that_the_packages_compute() -> None:
 
     encoding = Encoding(**vars(fields))
     assert torch.equal(NEQUIP.functions(encoding, LENGTHS), of_lengths(LENGTHS[:, None]))
-    handed = NEQUIP.hand_on(encoding, 4.0, {"length": LENGTHS[:, None]})
+    handed = NEQUIP.lengths(encoding, 4.0, {"length": LENGTHS[:, None]})
     assert handed["functions"].flatten().tolist() == (LENGTHS / 4).tolist()
     parts = SimpleNamespace(
         basis_function=lambda r: of_lengths(r[:, None]), cutoff_function=SimpleNamespace(cutoff_length=None, r_cut=4.5)

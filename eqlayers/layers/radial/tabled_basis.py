@@ -149,19 +149,19 @@ class TabledBasis(HoldsTables, KeepsFloat64):
         codes = pair_codes(first, second)
         basis = self.functions.new_empty(0, 0)
         if self.pairs is None:
-            some = codes if codes.shape[0] else codes.new_zeros(1)  # no table has no rows
-            known, pair = torch.unique(some, return_inverse=True)
+            occurring = codes if codes.shape[0] else codes.new_zeros(1)  # no table has no rows
+            known, pair = torch.unique(occurring, return_inverse=True)
             pair = pair[: codes.shape[0]]
             basis = self.at_pairs(transform, known)
         else:
             known = self.pairs
             pair = torch.searchsorted(known, codes).clamp(max=known.shape[0] - 1)
-            looked = codes.device.type == "cpu" and not torch.compiler.is_compiling()
-            if looked and bool((known[pair] != codes).any()):
-                strange = pair_ends(codes[known[pair] != codes][:1])
+            readable = codes.device.type == "cpu" and not torch.compiler.is_compiling()
+            if readable and bool((known[pair] != codes).any()):
+                species = pair_ends(codes[known[pair] != codes][:1])
                 raise IndexRangeError(
-                    f"pairs of species must be among those that the tables were made for, got places "
-                    f"{[int(one) for one in strange]} of the species. Compress the model for these species, too."
+                    f"pairs of species must be among those that the tables were made for, got the "
+                    f"species of index {[int(index) for index in species]}. Compress the model for these species, too."
                 )
         interval, coefficients = self.knots(lengths)
         knots = self.knots.count
@@ -169,9 +169,9 @@ class TabledBasis(HoldsTables, KeepsFloat64):
 
     def at_pairs(self, transform: Transform, codes: Tensor) -> Tensor:
         """``[pairs * K, num_basis]`` functions at the knots of each pair, in float64."""
-        ends = [one.repeat_interleave(self.knots.count) for one in pair_ends(codes)]
+        species = [index.repeat_interleave(self.knots.count) for index in pair_ends(codes)]
         at = self.knots.at.repeat(codes.shape[0])
-        return self.basis(at, transform.between(at, *ends))
+        return self.basis(at, transform.between(at, *species))
 
 
 def pair_codes(first: Tensor, second: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def _read_from_table(
         return sorted_intervals(graph.tables(sorted_edges), graph.edge_index, interval, *ends, intervals)
 
     operands = x, y, w.table, w.coefficients
-    tables = graph.place_tables(w.interval, intervals, sort)
+    tables = graph.interval_tables(w.interval, intervals, sort)
     if is_plain(operands):
         results = at_once(plan.form.tabled(*w.reading), operands, graph, backend, deterministic, tables)
         if results is not None:

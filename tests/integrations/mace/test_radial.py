@@ -85,7 +85,7 @@ def test_only_pairs_that_come_have_tables() -> None:
     model = accelerate(subject.make(torch.float64), radial="table", tolerance=1e-4).model.requires_grad_(False)
     first = radials(model)[0]
     shared, table = vars(first)["_shared"], vars(first)["_table"]
-    assert "for each pair of species that comes" in repr(first)
+    assert "for each pair of species that occurs" in repr(first)
     assert not len(shared.last[-1])
     wanted = subject.evaluate(model, False)[1]
     came = shared.last[-1].clone()

@@ -203,11 +203,11 @@ def test_layers_share_the_sorted_intervals() -> None:
     edges = graph()
     made = TabledWeights(table, interval, c)
     conv()(x, y, made, edges)
-    kept = edges.place_tables(interval, 9, lambda place: pytest.fail("sorted again"))
+    kept = edges.interval_tables(interval, 9, lambda place: pytest.fail("sorted again"))
     conv()(x, y, made._replace(table=table * 2), edges)
-    assert edges.place_tables(interval, 9, lambda place: pytest.fail("sorted again")) is kept
+    assert edges.interval_tables(interval, 9, lambda place: pytest.fail("sorted again")) is kept
     others = interval.clone()
-    assert edges.place_tables(others, 9, lambda place: place) is others
+    assert edges.interval_tables(others, 9, lambda place: place) is others
 
 
 def test_other_tables_and_intervals_changed_in_place_are_sorted_anew() -> None:
