@@ -205,7 +205,7 @@ class TrainedModule(LightningModule):
 
     def keep(self, batch: Any, **values: Tensor) -> None:
         """Keep values of a tested batch for the report, with the species, sizes, groups and rows of its structures."""
-        values |= {"z": batch.z, "idx": batch.idx, "group": getattr(batch, "group", torch.zeros_like(batch.idx))}
+        values |= {"z": batch.z, "idx": batch.idx, "group": batch.group}
         values["atoms"] = torch.bincount(batch.batch, minlength=batch.num_graphs)
         for name, value in values.items():
             self.test_values[name].update(value)  # type: ignore[operator]

@@ -131,28 +131,24 @@ def data(module: Any, labels: Mapping[str, Label]) -> Section:
         (
             name,
             shares(part.z),
-            ", ".join(names.get(label, label) for label in getattr(part, "labels", names)),
+            ", ".join(names.get(label, label) for label in part.labels),
             f"{len(part):,}",
             f"{len(part.z):,}",
             " to ".join(map(str, sorted({part.n_atoms.min(), part.n_atoms.max()}))),
-            f"{int(part.pbc.any(1).sum()):,}" if hasattr(part, "pbc") else "0",
+            f"{int(part.pbc.any(1).sum()):,}",
         )
         for name, part in taken.items()
     ]
     headings = ("part", "elements", "labels", "structures", "atoms", "atoms each", "periodic")
     blocks: list[Block] = [Table(headings, rows, left=3)]
-    config_types = {name: getattr(part, "config_type", np.array([""])) for name, part in taken.items()}
-    groups = np.unique(np.concatenate(list(config_types.values()))).tolist()
+    groups = np.unique(np.concatenate([part.config_type for part in taken.values()])).tolist()
     if 1 < len(groups) <= MOST_GROUPS:
-        each = [(g or "none", *(str(int((names == g).sum())) for names in config_types.values())) for g in groups]
+        each = [(g or "none", *(str(int((part.config_type == g).sum())) for part in taken.values())) for g in groups]
         blocks.append(Table(("config_type", *taken), each, "Structures by config_type."))
-    findings = getattr(module, "findings", None)
-    blocks += [Text(sentence, warning=True) for sentence in findings or ()]
-    if findings == []:
+    blocks += [Text(sentence, warning=True) for sentence in module.findings]
+    if not module.findings:
         blocks.append(Text("The checks of units, signs, copies and neighbours found nothing."))
-    if report := getattr(module, "report", None):
-        blocks.append(Text("\n".join(report)))
-    return Section("Data", [*blocks, *_distributions(module, taken, labels)])
+    return Section("Data", [*blocks, Text("\n".join(module.report)), *_distributions(module, taken, labels)])
 
 
 def shares(z: Array) -> str:
@@ -180,7 +176,7 @@ def _distributions(module: Any, taken: Mapping[str, Any], labels: Mapping[str, L
         about += " Where no training structure is, a network extrapolates."
         pictures.append(Picture(histogram(series, f"{name} ({unit})", "structures"), about))
     train = taken["training"]
-    sizes = np.linalg.norm(getattr(train, "forces", np.full((len(train.z), 3), np.nan)), axis=1)
+    sizes = np.linalg.norm(train.forces, axis=1)
     forces = {SYMBOLS[z]: sizes[(train.z == z) & np.isfinite(sizes)] for z in train.species}
     if any(map(len, forces.values())):
         figure = histogram(forces, "length of the force (eV/A)", "atoms")

@@ -67,7 +67,7 @@ class TestReport(Callback):
         values = {n: np.atleast_1d(kept[n].compute().cpu().numpy()) for n in names if kept[n].update_called}
         if not trainer.is_global_zero:
             return
-        tested = Predictions(labels, values, getattr(data.test_set, "groups", ("",)), data)
+        tested = Predictions(labels, values, data.test_set.groups, data)
         rows, of_groups = tested.rows()
         if "energy" in labels and len(data.lone_set):
             rows.append(lone_row(module.potential, data))
