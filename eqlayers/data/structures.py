@@ -24,6 +24,7 @@ class Label(NamedTuple):
     """A label of structures: its axis and shape, units of values and of errors, factor from values to errors.
 
     Attributes:
+        name: Name in reports and metrics.
         axis: "N" of structures, "A" of atoms.
         shape: Of the label of one structure or atom.
         values: Unit of values.
@@ -32,6 +33,7 @@ class Label(NamedTuple):
         factor: Multiplies values to give errors.
     """
 
+    name: str
     axis: str
     shape: tuple[int, ...]
     values: str
@@ -42,12 +44,15 @@ class Label(NamedTuple):
 
 #: Labels that structures can have. ``y`` is one property of the user or of QM9, whose unit its ``Target`` has.
 LABELS = {
-    "energy": Label("N", (), "eV", "meV", "meV"),
-    "forces": Label("A", (3,), "eV/A", "meV/A", "meV_A"),
-    "stress": Label("N", (3, 3), "eV/A^3", "meV/A^3", "meV_A3"),
-    "dipole": Label("N", (3,), "e A", "me A", "me_A"),
-    "polarizability": Label("N", (3, 3), "A^3", "A^3", "A3", 1.0),
-    "y": Label("N", (), "", "", "", 1.0),
+    label.name: label
+    for label in (
+        Label("energy", "N", (), "eV", "meV", "meV"),
+        Label("forces", "A", (3,), "eV/A", "meV/A", "meV_A"),
+        Label("stress", "N", (3, 3), "eV/A^3", "meV/A^3", "meV_A3"),
+        Label("dipole", "N", (3,), "e A", "me A", "me_A"),
+        Label("polarizability", "N", (3, 3), "A^3", "A^3", "A3", 1.0),
+        Label("y", "N", (), "", "", "", 1.0),
+    )
 }
 _VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period, beyond any structure
 _DTYPES = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}

@@ -15,19 +15,17 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
-from torchmetrics.utilities import dim_zero_cat
 
-from ..core.checks import check_flag, check_items, check_module, check_number, check_type, got
+from ..core.checks import check_choice, check_flag, check_items, check_module, check_number, check_type, got
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
 from ..models.classes import build_part
 from .agreement import check_checkpoint, check_unseen, data_facts, differences, identities
 from .checkpoints import FIX, Stopping, check_training, check_weights, follow_folder, read_checkpoint
-from .labels import LABELS, OF_LABELS, TESTED, Label
+from .labels import LOSSES
 from .schedule import Plan, plan_of, warmup_cosine
+from .steps import LabelledModule
 
-STAGES = ("train", "val", "test")
 PRECISIONS = ("32-true", "64-true")
 
 
@@ -80,43 +78,11 @@ def is_dry_run(trainer: Trainer) -> bool:
     return bool(getattr(trainer, "fast_dev_run", False))
 
 
-class Values(Metric):
-    """All values of a stage in float64, gathered from every process; torchmetrics' own CatMetric keeps float32."""
-
-    full_state_update = False
-    values: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("values", default=[], dist_reduce_fx="cat")
-
-    def update(self, values: Tensor) -> None:
-        """Append values `[G]`."""
-        self.values.append(values.double())
-
-    def compute(self) -> Tensor:
-        """All values `[N]`."""
-        return dim_zero_cat(self.values)
-
-
-def error_metrics() -> MetricCollection:
-    """Mean absolute and root mean squared error, added up in float64: total energies are 1e5 times the errors."""
-    return MetricCollection(
-        {
-            "mae": MeanAbsoluteError().set_dtype(torch.float64),
-            "rmse": MeanSquaredError(squared=False).set_dtype(torch.float64),
-        },
-        compute_groups=False,
-    )
-
-
-class TrainedModule(LightningModule):
+class TrainedModule(LabelledModule):
     """Base of trained modules: a network in ``model``, AdamW, and a schedule that rises and falls."""
 
     #: The logged value whose lowest is in `best.ckpt`, unless ``checkpoint.monitor`` names another.
     best_by = "val/mae"
-    #: Number of the last optimizer step of the training.
-    step = 0
 
     def __init__(
         self,
@@ -126,6 +92,7 @@ class TrainedModule(LightningModule):
         betas: tuple[float, float],
         warmup_steps: int,
         final_factor: float,
+        loss: str,
         checkpointing: bool,
     ) -> None:
         super().__init__()
@@ -134,9 +101,8 @@ class TrainedModule(LightningModule):
         self._trained = self.of_start = torch.empty(0, dtype=torch.int64)  # hashes: before this start, of start_from
         self.trained_share: dict[str, float] = {}  # by part: the fraction of its structures that were trained on
         self._done = (0, 0)  # steps in whole epochs, and these epochs, before this start
-        names = [*TESTED, *(f"{label}_{what}" for label in (*LABELS, "y") for what in OF_LABELS)]
-        self.test_values = nn.ModuleDict({name: Values() for name in names})
         check_module("model", model)
+        check_choice("model.loss", loss, LOSSES)
         check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
         check_flag("model.checkpointing", checkpointing)
         check_number("model.weight_decay", weight_decay, at_least=0, fix="Use a value such as 0.")
@@ -149,41 +115,10 @@ class TrainedModule(LightningModule):
         """Take the precision before a checkpoint is restored, whose numbers would be rounded otherwise."""
         to_precision(self.trainer, self)
 
-    def main_error(self) -> tuple[str, str]:
-        """Name of the error that is shown for every epoch, without its stage, and its unit."""
-        raise NotImplementedError
-
-    def labels_of_test(self) -> dict[str, Label]:
-        """Labels whose errors a test reports, by their name in the data."""
-        raise NotImplementedError
-
-    def logged_names(self, data: Any) -> list[str]:
-        """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
-        raise NotImplementedError
-
-    def loss_weights(self) -> dict[str, float]:
-        """Weights of the labels in the loss; `best.ckpt` begins anew where they change."""
-        return {}
-
     def recomputing(self) -> AbstractContextManager[None]:
         """The context in which the network is called."""
         again = self.hparams["checkpointing"] and self.training
         return recomputed(check_module("model", self.model)) if again else nullcontext()
-
-    def log_loss(self, name: str, loss: Tensor, batch: Any) -> None:
-        """Log the loss of a batch, of all processes together: in training after every step as well."""
-        often = name.startswith("train")
-        size = {"batch_size": batch.num_graphs, "sync_dist": True}
-        self.log(name, loss.detach(), on_step=often, on_epoch=True, prog_bar=often, **size)
-
-    def share_of_step(self, batch: Any, label: str, count: int) -> float:
-        """The factor on the mean over ``count`` rows of a label in a batch, so that a step has the mean over its rows.
-
-        Lightning takes the mean over the batches whose gradients it adds up, and over processes, as if each had as
-        many rows. With this factor, several small batches have the gradient of one large batch.
-        """
-        rows = getattr(batch, "step_rows", None) if self.training else None
-        return 1.0 if rows is None else count / max(rows[label], 1e-300)
 
     def data_of(self, stage: str, fix: str) -> Any:
         """The data module of the trainer, with its statistics."""
@@ -193,27 +128,6 @@ class TrainedModule(LightningModule):
                 f"a datamodule with `statistics` was expected in trainer.{stage}, got none. Pass datamodule={fix}."
             )
         return data
-
-    def not_finite(self, what: str, batch_idx: int, fix: str) -> DataError:
-        """The error for a loss that is not finite."""
-        where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
-        return DataError(f"the loss at {where} must be finite, got {what}. {fix}")
-
-    def log_error(self, name: str, metric: Metric, batch: Any, **more: Any) -> None:
-        """Log a metric, whose value the trainer asks for at the end of an epoch."""
-        self.log(name, metric, on_step=False, on_epoch=True, batch_size=batch.num_graphs, **more)
-
-    def keep(self, batch: Any, **values: Tensor) -> None:
-        """Keep values of a tested batch for the report, with the species, sizes, groups and rows of its structures."""
-        values |= {"z": batch.z, "idx": batch.idx, "group": batch.group}
-        values["atoms"] = torch.bincount(batch.batch, minlength=batch.num_graphs)
-        for name, value in values.items():
-            self.test_values[name].update(value)  # type: ignore[operator]
-
-    def on_test_epoch_start(self) -> None:
-        """Forget the values of an earlier test."""
-        for metric in self.test_values.values():
-            metric.reset()  # type: ignore[operator]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW, and a schedule that moves at every step."""
@@ -273,10 +187,6 @@ class TrainedModule(LightningModule):
             checkpoint["eqlayers_data"], parts = data_facts(data), identities(data)
             trained = torch.cat([parts.get("train", self._trained), self._trained])  # before this start as well
             checkpoint["eqlayers_structures"] = parts | {"train": trained.unique(), "start": self.of_start}
-
-    def _data(self) -> Any:
-        """The data module of the trainer, or None."""
-        return None if self._trainer is None else getattr(self.trainer, "datamodule", None)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare what was saved with what is configured, before tensors of other shapes are met one by one."""

@@ -1,41 +1,28 @@
-"""Labels that potentials are trained on: units of their errors, what is logged, and losses."""
+"""Labels of a training: names of their errors, quantities that are logged, and losses."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-
-class Label(NamedTuple):
-    """Name of a label; units of values, and of errors in tables and in names of metrics, with the factor to it."""
-
-    name: str
-    values: str
-    errors: str
-    unit: str
-    factor: float
-
+from ..data import structures as data
+from ..data.structures import Label
+from ..data.targets import Target
 
 #: What a test keeps of each structure, and of each label, of a committee deviations as well.
 TESTED = ("z", "atoms", "group", "idx", "energies")
 OF_LABELS = ("true", "error", "deviation")
-LABELS = {
-    label.name: label
-    for label in (
-        Label("energy", "eV", "meV", "meV", 1e3),
-        Label("forces", "eV/A", "meV/A", "meV_A", 1e3),
-        Label("stress", "eV/A^3", "meV/A^3", "meV_A3", 1e3),
-        Label("dipole", "e A", "me A", "me_A", 1e3),
-        Label("polarizability", "A^3", "A^3", "A3", 1.0),
-    )
-}
+#: Labels of potentials.
+LABELS = {name: label for name, label in data.LABELS.items() if name != "y"}
 #: Unit in names of metrics -> as people have it.
 SHOWN = {label.unit: label.errors for label in LABELS.values()}
-#: Quantities whose errors are logged; the first that the data have is the main one.
-ERRORS = ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
+#: Quantities whose errors are logged, with their labels; the first that the data have is the main one.
+ERRORS = {
+    name: LABELS[name.removesuffix("_per_atom")]
+    for name in ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
+}
 
 
 def _absolute(error: Tensor) -> Tensor:
@@ -60,6 +47,17 @@ def plain(text: str) -> str:
     return re.sub("[^A-Za-z0-9]+", "_", text).strip("_")
 
 
-def unit_of(name: str) -> str:
-    """The unit of an error, as names of metrics have it."""
-    return LABELS["energy" if name.startswith("energy") else name].unit
+def metric(label: Label, kind: str, part: str = "") -> str:
+    """Name of an error in logs and files: label, kind and unit.
+
+    Example:
+        >>> metric(LABELS["energy"], "mae", "_per_atom")
+        'energy_per_atom_mae_meV'
+    """
+    return f"{plain(label.name)}{part}_{kind}_{label.unit}"
+
+
+def label_of(target: Target) -> Label:
+    """The label ``y`` with name and units of a property."""
+    unit, factor = target.report_unit, target.report_factor
+    return data.LABELS["y"]._replace(name=target.name, values=target.unit, errors=unit, unit=plain(unit), factor=factor)

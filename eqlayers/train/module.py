@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torch.nn import functional
-from torchmetrics import Metric, MetricCollection
 
 from ..core.checks import check_choice
-from ..core.errors import ConfigError, DataError, ShapeError
+from ..core.errors import ConfigError, ShapeError
 from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
 from ..models.classes import describe_part
 from .agreement import check_network
-from .base import STAGES, TrainedModule, error_metrics
-from .labels import Label, plain
-
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "l1": functional.l1_loss,
-    "huber": functional.huber_loss,
-    "mse": functional.mse_loss,
-}
+from .base import TrainedModule
+from .labels import Label, label_of, metric
+from .steps import STAGES, error_metrics
 
 
 def metric_name(target: Target, kind: str = "mae") -> str:
@@ -37,18 +29,7 @@ def metric_name(target: Target, kind: str = "mae") -> str:
     """
     check_target(target)
     check_choice("kind", kind, ("mae", "rmse"))
-    return f"{plain(target.name)}_{kind}_{plain(target.report_unit)}"
-
-
-def target_of(module: LightningModule) -> Target:
-    """The property that a module was set up for."""
-    target = getattr(module, "target", None)
-    if not isinstance(target, Target):
-        raise ConfigError(
-            f"a PropertyModule that a trainer has set up was expected, got {type(module).__name__} without. "
-            "Use the run's callbacks with eqlayers.train.PropertyModule and a datamodule."
-        )
-    return target
+    return metric(label_of(target), kind)
 
 
 def atom_shifts(model: nn.Module, statistics: Statistics, target: Target) -> dict[int, float]:
@@ -93,6 +74,8 @@ class PropertyModule(TrainedModule):
         0.002
     """
 
+    predicted = "y"
+
     def __init__(
         self,
         model: nn.Module,
@@ -104,30 +87,28 @@ class PropertyModule(TrainedModule):
         loss: Literal["l1", "huber", "mse"] = "l1",
         checkpointing: bool = False,
     ) -> None:
-        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, checkpointing)
-        check_choice("model.loss", loss, LOSSES)
+        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, loss, checkpointing)
         self.save_hyperparameters(ignore=["model"])
         self.model = model
         self.target: Target | None = None
         self.loss_scale: Tensor
         self.register_buffer("loss_scale", torch.ones((), dtype=torch.float64))
-        self.errors = nn.ModuleDict({f"{stage}_errors": error_metrics() for stage in STAGES})
+        self.errors = nn.ModuleDict({f"{stage}_y": error_metrics() for stage in STAGES})
+        self.labels = self.judged = self.watched = ("y",)
 
-    def main_error(self) -> tuple[str, str]:
-        """The target's mean absolute error and its unit."""
-        target = target_of(self)
-        return metric_name(target), target.report_unit
-
-    def labels_of_test(self) -> dict[str, Label]:
+    def errors_of(self, data: Any) -> dict[str, Label]:
         """The target."""
-        target = target_of(self)
-        unit = plain(target.report_unit)
-        return {"y": Label(target.name, target.unit, target.report_unit, unit, target.report_factor)}
+        target = self.target or getattr(data, "target", None)
+        if not isinstance(target, Target):
+            raise ConfigError(
+                "a PropertyModule must have a property, got none before its set-up. Use the run's callbacks with a "
+                "datamodule that has a target."
+            )
+        return {"y": label_of(target)}
 
-    def logged_names(self, data: Any) -> list[str]:
-        """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
-        errors = [f"{stage}/{metric_name(data.target, kind)}" for stage in ("val", "train") for kind in ("mae", "rmse")]
-        return ["val/mae", *errors, "train/loss", "train/loss_epoch"]
+    def main_quantity(self) -> str:
+        """The target."""
+        return "y"
 
     # ---- set-up -----------------------------------------------------------------------------------------------------
 
@@ -167,49 +148,10 @@ class PropertyModule(TrainedModule):
             )
         return prediction.double()
 
-    def _step(self, batch: Any, stage: str) -> tuple[Tensor, Tensor]:
-        target = target_of(self)
-        prediction, y = self(batch), batch.y.double()
-        factor = target.report_factor
-        errors: MetricCollection = self.errors[f"{stage}_errors"]  # type: ignore[assignment]
-        errors.update(prediction.detach() * factor, y * factor)
-        for kind, metric in errors.items(keep_base=True):
-            self.log_error(f"{stage}/{metric_name(target, str(kind))}", metric, batch)
-        return prediction, y
+    def outputs(self, batch: Any, more: bool = False) -> Mapping[str, Tensor]:
+        """Predictions of a batch by label."""
+        return {"y": self(batch)}
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
-        prediction, y = self._step(batch, "train")
-        loss: Tensor = LOSSES[self.hparams["loss"]](prediction / self.loss_scale, y / self.loss_scale)
-        if not torch.isfinite(loss):
-            raise self._not_finite(batch, prediction, y, batch_idx)
-        self.log_loss("train/loss", loss, batch)
-        return loss * self.share_of_step(batch, "y", batch.num_graphs)
-
-    def _not_finite(self, batch: Any, prediction: Tensor, y: Tensor, batch_idx: int) -> DataError:
-        if not torch.isfinite(y).all():
-            what, fix = "targets", "Remove these molecules from the data."
-            bad = ~torch.isfinite(y)
-        else:
-            what, bad = "predictions", ~torch.isfinite(prediction)
-            fix = "Lower model.learning_rate, lengthen model.warmup_steps or lower trainer.gradient_clip_val."
-        molecules = batch.idx[bad.cpu().to(batch.idx.device)][:8].tolist()
-        return self.not_finite(f"{what} that are not, of molecules {molecules}", batch_idx, fix)
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Errors on the validation part."""
-        self._step(batch, "val")
-        mae: Metric = self.errors["val_errors"]["mae"]  # type: ignore[index]
-        self.log_error("val/mae", mae, batch, prog_bar=True, logger=False)
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Errors on the test part; the values are kept for the report."""
-        prediction, y = self._step(batch, "test")
-        self.keep(batch, y_true=y, y_error=prediction - y)
-
-    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """Predictions of a batch with the names of its molecules, for the table of predictions."""
-        fields = {"idx": batch.idx, "predicted": self(batch)}
-        if getattr(batch, "y", None) is not None:
-            fields["true"] = batch.y.double()
-        return {name: values.tolist() for name, values in fields.items()}
+    def rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+        """Predictions and labels of molecules, over the deviation of the training part."""
+        yield "y", predictions["y"][:, None], batch.y[:, None].double(), 1 / self.loss_scale

@@ -8,18 +8,17 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import MetricCollection
 
 from ..atoms.elements import by_element, symbols_of
-from ..core.checks import check_choice, check_items, check_number, check_type
+from ..core.checks import check_items, check_number, check_type
 from ..core.errors import ConfigError
 from ..core.files.read_write import few
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.properties import OUTPUTS
 from .agreement import check_network
-from .base import STAGES, error_metrics
 from .fine_tuning import FineTuned
-from .labels import ERRORS, LABELS, LOSSES, SHOWN, Label, unit_of
+from .labels import ERRORS, LABELS, Label
+from .steps import STAGES, error_metrics
 
 
 class PotentialModule(FineTuned):
@@ -93,8 +92,7 @@ class PotentialModule(FineTuned):
         repulsion: nn.Module | None = None,
         checkpointing: bool = False,
     ) -> None:
-        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, checkpointing)
-        check_choice("model.loss", loss, LOSSES)
+        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, loss, checkpointing)
         if second_stage is not None:
             check_number("model.second_stage", second_stage, at_least=0, at_most=1, fix="0.75 is usual.")
             if second_energy_weight is None and second_forces_weight is None:
@@ -121,12 +119,7 @@ class PotentialModule(FineTuned):
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.use(Potential(model, list(species), repulsion=repulsion))
         self.errors = nn.ModuleDict({f"{stage}_{name}": error_metrics() for stage in STAGES for name in ERRORS})
-        self._val_sums: dict[str, Tensor] = {}  # by label: the sum of losses on the validation part, and their number
         self._group_weights: dict[str, Tensor] = {}  # by stage: the weight of each group of its part
-        self._logged: set[tuple[str, str]] = set()  # metrics that the trainer has in this epoch, by stage and name
-        self.labels: tuple[str, ...] = ()
-        self.judged: tuple[str, ...] = ()  # without those that replayed structures alone have
-        self.watched: tuple[str, ...] = ()  # without those that the validation part lacks
 
     @property
     def model(self) -> nn.Module:
@@ -137,21 +130,14 @@ class PotentialModule(FineTuned):
         """Test a committee in place of the potential, with its deviations; its members are not trained."""
         self.potential = committee  # type: ignore[assignment]
 
-    def main_error(self) -> tuple[str, str]:
-        """The error of the forces, or of the next label that the validation part has, and its unit."""
+    def errors_of(self, data: Any) -> dict[str, Label]:
+        """All quantities, whatever the data have."""
+        return ERRORS
+
+    def main_quantity(self) -> str:
+        """The forces, or the next quantity that the validation part has."""
         labels = self.watched or self.judged or self.labels
-        name = next((one for one in ERRORS if one.removesuffix("_per_atom") in labels), "forces")
-        return (f"{name}_mae_{unit_of(name)}", SHOWN[unit_of(name)])
-
-    def labels_of_test(self) -> dict[str, Label]:
-        """The labels that the data have, without those that replayed structures alone have."""
-        return {name: LABELS[name] for name in self.judged}
-
-    def logged_names(self, data: Any) -> list[str]:
-        """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
-        names = [f"{name}_{kind}_{unit_of(name)}" for name in ERRORS for kind in ("mae", "rmse")]
-        names = [f"{stage}/{name}" for stage in ("val", "train") for name in names]
-        return ["val/mae", "val/loss", "train/loss", "train/loss_epoch", *names]
+        return next((name for name in ERRORS if name.removesuffix("_per_atom") in labels), "forces")
 
     # ---- set-up -----------------------------------------------------------------------------------------------------
 
@@ -243,7 +229,14 @@ class PotentialModule(FineTuned):
             predictions: dict[str, Tensor] = self.potential(Structures.of(batch), (*self.labels, *more) or None)
         return predictions
 
-    def _rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    def outputs(self, batch: Any, more: bool = False) -> Mapping[str, Tensor]:
+        """Predictions of a batch by label; with ``more``, energies of atoms."""
+        predictions: Mapping[str, Tensor] = self(
+            batch, ("energies",) * (more and "energy" in self.potential.properties)
+        )
+        return predictions
+
+    def rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
         """Name, prediction, label and factor to the unit of the loss of each label, ``[rows, columns]``."""
         atoms = torch.bincount(batch.batch, minlength=batch.num_graphs).double()
         for name in self.labels:
@@ -260,34 +253,15 @@ class PotentialModule(FineTuned):
                 rows = (volume / (atoms * self.scale))[:, None].to(value.dtype)
                 yield name, value.flatten(1), label.flatten(1).to(value.dtype), rows
 
-    def _step(self, batch: Any, stage: str, batch_idx: int) -> Tensor:
-        predictions, weights = self(batch), self.loss_weights()
-        total = self.scale.new_zeros(())
-        size = LOSSES[self.hparams["loss"]]
-        for name, value, label, factor in self._rows(batch, predictions):
-            there = torch.isfinite(label).all(-1)
-            self._log_errors(stage, name, value.detach()[there], label[there], batch)
-            rows = size(((value - label) * factor)[there])
-            if name == "forces" and self.hparams["species_weights"]:
-                rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
-            if self._group_weights:
-                of_structures = self._group_weights[stage].to(rows.device)[batch.group]
-                each = of_structures[batch.batch] if name == "forces" else of_structures
-                rows = rows * each[there].to(rows.dtype)
-            mean = rows.mean() if len(rows) else rows.sum()  # 0, of which every parameter has a gradient
-            if stage == "val":
-                self._val_sums[name] += torch.stack([rows.detach().sum().double(), rows.new_tensor(len(rows)).double()])
-            total = total + weights[name] * mean * self.share_of_step(batch, name, len(rows))
-        if "energy" in predictions and "energy" not in self.labels:  # processes wait for a gradient of all parameters
-            total = total + 0.0 * predictions["energy"].sum()
-        if not torch.isfinite(total):
-            raise self.not_finite(
-                f"{float(total.detach())} for the structures {batch.idx[:8].tolist()}",
-                batch_idx,
-                "Lower model.learning_rate, lengthen model.warmup_steps or lower trainer.gradient_clip_val; look for "
-                "atoms too near to each other.",
-            )
-        return total
+    def weigh(self, name: str, losses: Tensor, labelled: Tensor, batch: Any, stage: str) -> Tensor:
+        """Losses of the labelled rows, times weights of species and groups."""
+        if name == "forces" and self.hparams["species_weights"]:
+            losses = losses * self.species_factors[self.potential.kind_of(batch.z)][labelled].to(losses.dtype)
+        if self._group_weights:
+            of_structures = self._group_weights[stage].to(losses.device)[batch.group]
+            each = of_structures[batch.batch] if name == "forces" else of_structures
+            losses = losses * each[labelled].to(losses.dtype)
+        return losses
 
     def loss_weights(self) -> dict[str, float]:
         """Weights of the labels in the loss of the last step of the training."""
@@ -297,70 +271,6 @@ class PotentialModule(FineTuned):
             second = {name: h[f"second_{name}_weight"] for name in ("energy", "forces")}
             weights |= {name: weight for name, weight in second.items() if weight is not None}
         return weights
-
-    def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, batch: Any) -> None:
-        unit, factor = LABELS[name].unit, LABELS[name].factor
-        kinds = {name: (value, label)}
-        if name == "energy":
-            there = torch.isfinite(batch.energy)
-            atoms = torch.bincount(batch.batch, minlength=batch.num_graphs)[there, None]
-            kinds["energy_per_atom"] = (value / atoms, label / atoms)
-        for kind, (predicted, true) in kinds.items():
-            errors: MetricCollection = self.errors[f"{stage}_{kind}"]  # type: ignore[assignment]
-            errors.update(predicted.double().flatten() * factor, true.double().flatten() * factor)
-            if (stage, kind) in self._logged:
-                continue  # the trainer asks a metric for its value at the end of the epoch; a call takes it 0.3 ms
-            self._logged.add((stage, kind))
-            for which, metric in errors.items(keep_base=True):
-                self.log_error(f"{stage}/{kind}_{which}_{unit}", metric, batch)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
-        self.step = self.global_step
-        loss = self._step(batch, "train", batch_idx)
-        self.log_loss("train/loss", loss, batch)
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Errors on the validation part."""
-        self._step(batch, "val", batch_idx)
-        main, _ = self.main_error()
-        errors: MetricCollection = self.errors[f"val_{main.split('_mae')[0]}"]  # type: ignore[assignment]
-        self.log_error("val/mae", errors["mae"], batch, prog_bar=True, logger=False)
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Errors on the test part; the values are kept for the report."""
-        predictions, kept = self(batch, ("energies",) if "energy" in self.potential.properties else ()), {}
-        for name, value, label, _ in self._rows(batch, predictions):
-            there = torch.isfinite(label).all(-1)
-            self._log_errors("test", name, value.detach()[there], label[there], batch)
-            rows = [label, value.detach().double() - label.double()]
-            kept[f"{name}_true"], kept[f"{name}_error"] = (r[:, 0] if name == "energy" else r for r in rows)
-        for name in self.test_values.keys() & predictions.keys():  # energies of atoms, and deviations
-            kept[name] = predictions[name].detach()
-        self.keep(batch, **kept)
-
-    def on_train_epoch_start(self) -> None:
-        """Hand the metrics to the trainer anew."""
-        self._logged.clear()
-
-    def on_validation_epoch_start(self) -> None:
-        """Begin the sums of the loss."""
-        self._logged.clear()
-        self._val_sums = {name: self.scale.new_zeros(2) for name in self.labels}
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the loss of all structures, whatever the batches were and which of them have a label."""
-        weights, loss = self.loss_weights(), self.scale.new_zeros(())
-        for name, sums in self._val_sums.items():
-            total, count = self.trainer.strategy.reduce(sums, reduce_op="sum")
-            loss += weights[name] * total / count.clamp(min=1)
-        self.log("val/loss", loss, sync_dist=True)
-
-    def on_test_epoch_start(self) -> None:
-        """Forget the values of an earlier test."""
-        self._logged.clear()
-        super().on_test_epoch_start()
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Energies of a batch with the names of its structures, for the table of predictions.
@@ -373,7 +283,4 @@ class PotentialModule(FineTuned):
                 f"predictions must be of energies here, got a network of {', '.join(self.potential.properties)}. Use "
                 "`eqlayers predict structures.xyz -m potential.pt`."
             )
-        fields = {"idx": batch.idx, "predicted": self(batch)["energy"], "true": batch.energy}
-        groups = self.trainer.datamodule.test_set.groups  # type: ignore[attr-defined]
-        named = {"group": [groups[place] for place in batch.group.tolist()]} if len(groups) > 1 else {}
-        return {name: values.tolist() for name, values in fields.items()} | named
+        return super().predict_step(batch, batch_idx)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eqlayers.train.labels import ERRORS, LABELS, LOSSES, SHOWN, unit_of
+from eqlayers.data import TARGETS
+from eqlayers.train.labels import ERRORS, LABELS, LOSSES, SHOWN, label_of, metric
 
 ROWS = torch.tensor([[0.3, 0.4, 0.0], [3.0, 0.0, 4.0]]).double()  # of lengths 0.5 and 5
 
@@ -23,7 +24,7 @@ def test_losses_are_of_the_length_of_a_row() -> None:
 
 
 def test_every_error_has_a_unit_that_people_read() -> None:
-    assert {name: SHOWN[unit_of(name)] for name in ERRORS} == {
+    assert {name: SHOWN[label.unit] for name, label in ERRORS.items()} == {
         "forces": "meV/A",
         "energy_per_atom": "meV",
         "dipole": "me A",
@@ -31,5 +32,6 @@ def test_every_error_has_a_unit_that_people_read() -> None:
         "energy": "meV",
         "stress": "meV/A^3",
     }
-    assert all(unit_of(name).isidentifier() for name in ERRORS), "names of metrics become columns"
+    names = [metric(label, "mae") for label in (*ERRORS.values(), *map(label_of, TARGETS.values()))]
+    assert all(name.isidentifier() for name in names), "names of metrics become columns"
     assert all((label.errors == f"m{label.values}") is (label.factor == 1000) for label in LABELS.values())

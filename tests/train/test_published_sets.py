@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_download_is_said_by_the_command(small: Path, capsy
     assert "Fetch rmd17.tar.bz2 of doi:10.6084/m9.figshare.12672038 on a machine with a connection" in message
     write_md17(small / "data" / "rmd17" / "npz_data" / "rmd17_ethanol.npz", 40)
     assert command("fit", "rmd17.yaml") == 2
-    assert "of MD17, whose labels are noisy" in " ".join(capsys.readouterr().err.split())
+    assert "units of energy and forces must be given" in " ".join(capsys.readouterr().err.split())
     assert not (small / "runs" / "rmd17_ethanol" / "checkpoints").exists()
 
 

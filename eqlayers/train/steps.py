@@ -1,0 +1,249 @@
+"""Steps of every training: losses and errors of labels, row by row, and what a test keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
+from torchmetrics.utilities import dim_zero_cat
+
+from ..core.errors import DataError
+from .labels import LABELS, LOSSES, OF_LABELS, TESTED, Label, metric
+
+STAGES = ("train", "val", "test")
+
+
+class Values(Metric):
+    """All values of a stage in float64, gathered from every process; torchmetrics' own CatMetric keeps float32."""
+
+    full_state_update = False
+    values: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("values", default=[], dist_reduce_fx="cat")
+
+    def update(self, values: Tensor) -> None:
+        """Append values `[G]`."""
+        self.values.append(values.double())
+
+    def compute(self) -> Tensor:
+        """All values `[N]`."""
+        return dim_zero_cat(self.values)
+
+
+def error_metrics() -> MetricCollection:
+    """Mean absolute and root mean squared error, added up in float64: total energies are 1e5 times the errors."""
+    return MetricCollection(
+        {
+            "mae": MeanAbsoluteError().set_dtype(torch.float64),
+            "rmse": MeanSquaredError(squared=False).set_dtype(torch.float64),
+        },
+        compute_groups=False,
+    )
+
+
+class LabelledModule(LightningModule):
+    """Losses and errors of labels, which are rows of a table.
+
+    A module derives from it and says which labels it learns, what its network predicts, and in which unit an error is
+    in the loss: `errors_of`, `main_quantity`, `outputs` and `rows`.
+    """
+
+    #: Labels that are learned; without those that replayed structures alone have; without those that only training has.
+    labels: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()
+    watched: tuple[str, ...] = ()
+    #: The label that `predict` writes into a table.
+    predicted = "energy"
+    #: Number of the last optimizer step of the training.
+    step = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = [*TESTED, *(f"{label}_{what}" for label in (*LABELS, "y") for what in OF_LABELS)]
+        self.test_values = nn.ModuleDict({name: Values() for name in names})
+        self._val_sums: dict[str, Tensor] = {}  # by label: the sum of losses on the validation part, and their number
+        self._logged: set[tuple[str, str]] = set()  # metrics that the trainer has in this epoch, by stage and name
+
+    # ---- what a module says -----------------------------------------------------------------------------------------
+
+    def errors_of(self, data: Any) -> dict[str, Label]:
+        """Quantities whose errors are logged on these data, such as "energy_per_atom", with their labels."""
+        raise NotImplementedError
+
+    def main_quantity(self) -> str:
+        """The quantity whose error is shown for every epoch and is `val/mae`."""
+        raise NotImplementedError
+
+    def outputs(self, batch: Any, more: bool = False) -> Mapping[str, Tensor]:
+        """Predictions of a batch by label; with ``more``, also what a test keeps besides."""
+        raise NotImplementedError
+
+    def rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+        """Name, prediction, label and factor to the unit of the loss of each label, ``[rows, columns]``."""
+        raise NotImplementedError
+
+    def weigh(self, name: str, losses: Tensor, labelled: Tensor, batch: Any, stage: str) -> Tensor:
+        """Losses of the labelled rows, times weights of atoms and structures."""
+        return losses
+
+    def loss_weights(self) -> dict[str, float]:
+        """Weights of the labels in the loss of the last step; `best.ckpt` begins anew where they change."""
+        return dict.fromkeys(self.labels, 1.0)
+
+    def _data(self) -> Any:
+        """The data module of the trainer, or None."""
+        return None if self._trainer is None else getattr(self.trainer, "datamodule", None)
+
+    # ---- names ------------------------------------------------------------------------------------------------------
+
+    def label(self, quantity: str) -> Label:
+        """The label of a quantity, in the units of the data."""
+        return self.errors_of(self._data())[quantity]
+
+    def metric(self, quantity: str, kind: str = "mae", data: Any = None) -> str:
+        """Name of an error of a quantity, without its stage."""
+        labels = self.errors_of(self._data() if data is None else data)
+        return metric(labels[quantity], kind, "_per_atom" * quantity.endswith("_per_atom"))
+
+    def main_error(self) -> tuple[str, str]:
+        """Name of the error that is shown for every epoch, without its stage, and its unit."""
+        quantity = self.main_quantity()
+        return self.metric(quantity), self.label(quantity).errors
+
+    def labels_of_test(self) -> dict[str, Label]:
+        """Labels whose errors a test reports, by their name in the data."""
+        return {name: self.label(name) for name in self.judged}
+
+    def logged_names(self, data: Any) -> list[str]:
+        """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
+        names = [self.metric(name, kind, data) for name in self.errors_of(data) for kind in ("mae", "rmse")]
+        names = [f"{stage}/{name}" for stage in ("val", "train") for name in names]
+        return ["val/mae", "val/loss", "train/loss", "train/loss_epoch", *names]
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def _step(self, batch: Any, stage: str, batch_idx: int) -> Tensor:
+        predictions, weights = self.outputs(batch), self.loss_weights()
+        total, size = torch.zeros((), dtype=torch.float64, device=self.device), LOSSES[self.hparams["loss"]]
+        parts: list[tuple[str, Tensor, Tensor]] = []
+        for name, value, label, factor in self.rows(batch, predictions):
+            labelled = torch.isfinite(label).all(-1)
+            self._log_errors(stage, name, value.detach()[labelled], label[labelled], batch)
+            losses = self.weigh(name, size(((value - label) * factor)[labelled]), labelled, batch, stage)
+            parts.append((name, labelled, losses))
+            mean = losses.mean() if len(losses) else losses.sum()  # 0, of which every parameter has a gradient
+            if stage == "val":
+                sums = [losses.detach().sum().double(), losses.new_tensor(len(losses)).double()]
+                self._val_sums[name] += torch.stack(sums)
+            total = total + weights[name] * mean * self.share_of_step(batch, name, len(losses))
+        if "energy" in predictions and "energy" not in self.labels:  # processes wait for a gradient of all parameters
+            total = total + 0.0 * predictions["energy"].sum()
+        if not torch.isfinite(total):
+            axes = {"N": torch.arange(batch.num_graphs, device=batch.batch.device), "A": batch.batch}
+            bad = [axes[self.label(name).axis][labelled][~torch.isfinite(losses)] for name, labelled, losses in parts]
+            where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
+            raise DataError(
+                f"the loss at {where} must be finite, got {float(total.detach())} for the structures "
+                f"{batch.idx[torch.cat(bad).unique()][:8].tolist()}. Lower model.learning_rate, lengthen "
+                "model.warmup_steps or lower trainer.gradient_clip_val; look for atoms too near to each other."
+            )
+        return total
+
+    def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, batch: Any) -> None:
+        factor, pairs = self.label(name).factor, {name: (value, label)}
+        if name == "energy":
+            atoms = torch.bincount(batch.batch, minlength=batch.num_graphs)[torch.isfinite(batch.energy), None]
+            pairs["energy_per_atom"] = (value / atoms, label / atoms)
+        for quantity, (predicted, true) in pairs.items():
+            errors: MetricCollection = self.errors[f"{stage}_{quantity}"]  # type: ignore[assignment]
+            errors.update(predicted.double().flatten() * factor, true.double().flatten() * factor)
+            if (stage, quantity) in self._logged:
+                continue  # the trainer asks a metric for its value at the end of the epoch; a call takes it 0.3 ms
+            self._logged.add((stage, quantity))
+            for kind, error in errors.items(keep_base=True):
+                self.log_error(f"{stage}/{self.metric(quantity, str(kind))}", error, batch)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        self.step = self.global_step
+        loss = self._step(batch, "train", batch_idx)
+        size = {"batch_size": batch.num_graphs, "sync_dist": True}  # of all processes together
+        self.log("train/loss", loss.detach(), on_step=True, on_epoch=True, prog_bar=True, **size)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Errors on the validation part."""
+        self._step(batch, "val", batch_idx)
+        errors: MetricCollection = self.errors[f"val_{self.main_quantity()}"]  # type: ignore[assignment]
+        self.log_error("val/mae", errors["mae"], batch, prog_bar=True, logger=False)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Errors on the test part; the values are kept for the report."""
+        predictions, kept = self.outputs(batch, more=True), {}
+        for name, value, label, _ in self.rows(batch, predictions):
+            labelled = torch.isfinite(label).all(-1)
+            self._log_errors("test", name, value.detach()[labelled], label[labelled], batch)
+            rows = [label, value.detach().double() - label.double()]
+            single = self.label(name).shape == ()
+            kept[f"{name}_true"], kept[f"{name}_error"] = (r[:, 0] if single else r for r in rows)
+        for name in self.test_values.keys() & predictions.keys():  # energies of atoms, and deviations
+            kept[name] = predictions[name].detach()
+        self.keep(batch, **kept)
+
+    def on_train_epoch_start(self) -> None:
+        """Hand the metrics to the trainer anew."""
+        self._logged.clear()
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin the sums of the loss."""
+        self._logged.clear()
+        self._val_sums = {name: torch.zeros(2, dtype=torch.float64, device=self.device) for name in self.labels}
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the loss of all structures, whatever the batches were and which of them have a label."""
+        weights, loss = self.loss_weights(), torch.zeros((), dtype=torch.float64, device=self.device)
+        for name, sums in self._val_sums.items():
+            total, count = self.trainer.strategy.reduce(sums, reduce_op="sum")
+            loss += weights[name] * total / count.clamp(min=1)
+        self.log("val/loss", loss, sync_dist=True)
+
+    def share_of_step(self, batch: Any, label: str, count: int) -> float:
+        """The factor on the mean over ``count`` rows of a label in a batch, so that a step has the mean over its rows.
+
+        Lightning takes the mean over the batches whose gradients it adds up, and over processes, as if each had as
+        many rows. With this factor, several small batches have the gradient of one large batch.
+        """
+        rows = getattr(batch, "step_rows", None) if self.training else None
+        return 1.0 if rows is None else count / max(rows[label], 1e-300)
+
+    def log_error(self, name: str, metric: Metric, batch: Any, **more: Any) -> None:
+        """Log a metric, whose value the trainer asks for at the end of an epoch."""
+        self.log(name, metric, on_step=False, on_epoch=True, batch_size=batch.num_graphs, **more)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """Predictions of a batch with the rows of its structures, for the table of predictions."""
+        name, groups = self.predicted, getattr(getattr(self._data(), "test_set", None), "groups", ())
+        fields = {"idx": batch.idx, "predicted": self.outputs(batch)[name]}
+        if name in batch:
+            fields["true"] = batch[name].double()
+        named = {"group": [groups[index] for index in batch.group.tolist()]} if len(groups) > 1 else {}
+        return {key: values.tolist() for key, values in fields.items()} | named
+
+    def keep(self, batch: Any, **values: Tensor) -> None:
+        """Keep values of a tested batch for the report, with the species, sizes, groups and rows of its structures."""
+        values |= {"z": batch.z, "idx": batch.idx, "group": batch.group}
+        values["atoms"] = torch.bincount(batch.batch, minlength=batch.num_graphs)
+        for name, value in values.items():
+            self.test_values[name].update(value)  # type: ignore[operator]
+
+    def on_test_epoch_start(self) -> None:
+        """Forget the values of an earlier test."""
+        self._logged.clear()
+        for values in self.test_values.values():
+            values.reset()  # type: ignore[operator]
