@@ -117,7 +117,7 @@ def test_weights_by_config_type() -> None:
         logged(made)
         made._val_sums = {label: torch.zeros(2, dtype=torch.float64) for label in made.labels}
         made._group_weights = made._read_group_weights(SimpleNamespace(**parts))
-        rows = {key: (value - label) * factor for key, value, label, factor in made._rows(data, made(data))}
+        rows = {key: (value - label) * factor for key, value, label, factor in made.rows(data, made(data))}
         errors = rows[name].detach().norm(dim=-1)
         for stage, weights in (("train", [0.5, 3.0]), ("val", [3.0, 0.5])):
             weight = torch.tensor(weights, dtype=torch.float64)
@@ -476,7 +476,7 @@ def test_the_loss_of_a_validation_does_not_depend_on_its_batches(sizes: Path, tm
     rows: dict[str, Any] = {"energy": [], "forces": []}
     (data := structures(sizes, val=5)).setup()
     for one in data.val_dataloader():  # type: ignore[union-attr]
-        for name, value, label, factor in made._rows(one, made(one)):
+        for name, value, label, factor in made.rows(one, made(one)):
             error = ((value - label) * factor).norm(dim=1)
             rows[name] += error[torch.isfinite(label).all(1)].tolist()
     assert losses[0] == pytest.approx(float(np.mean(rows["energy"]) + np.mean(rows["forces"])), rel=1e-12)
