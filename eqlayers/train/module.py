@@ -48,8 +48,9 @@ class PropertyModule(TrainedModule):
     """Trains a network on one property of molecules.
 
     The loss is taken on ``(prediction - y) / scale`` with the residual's standard deviation of the training part, in
-    float64. Logged are ``{train,val,test}/<target>_mae_<unit>`` (and ``rmse``) in the target's report unit, and
-    ``val/mae``, the same number under a name that does not depend on the target, for checkpoints and early stopping.
+    float64. Logged are ``{train,val,test}/<target>_mae_<unit>`` (and ``rmse``) in the target's report unit;
+    ``val/loss``; and ``val/mae``, the mean absolute error under a name that does not depend on the target, for
+    checkpoints and early stopping.
 
     Args:
         model: Network with ``forward(z, pos, edge_index, batch, num_graphs) -> [G]`` and
