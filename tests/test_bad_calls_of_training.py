@@ -70,14 +70,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "EpochSampler, num_samples": (lambda v: data.EpochSampler(v, 0), (None, "3", 1.5, -1, True, [3])),
     "EpochSampler, seed": (lambda v: data.EpochSampler(3, v), (None, "3", 1.5, -1)),
     "EpochSampler.set_epoch": (data.EpochSampler(3, 0).set_epoch, (None, "3", 1.5, -1)),
-    "compute_baselines": (
-        lambda v: data.compute_baselines(GOOD, v, np.array([0]), U0),
-        (None, np.array([], int), np.array([5])),
-    ),
-    "compute_baselines, rows": (
-        lambda v: data.compute_baselines(GOOD, np.array([0]), v, U0),
-        (None, np.array([], int), np.array([5])),
-    ),
     "atomic_write": (lambda v: atomic_write(v).__enter__(), (None, 3, "", ["x"])),
     "MoleculeDataModule, dataset": (lambda v: MoleculeDataModule(v), (None, 3, [], "qm7")),
     "MoleculeDataModule, target": (lambda v: MoleculeDataModule(target=v), (None, 3, ["U0"], "u0")),
@@ -101,7 +93,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "PropertyDataModule, target": (lambda v: data.PropertyDataModule("x", v), (None, 3, "", ["gap", "mu"])),
     "PropertyDataModule, unit": (lambda v: data.PropertyDataModule("x", "gap", unit=v), (None, 3, ["eV"])),
     "PropertyDataModule, extensive": (lambda v: data.PropertyDataModule("x", "gap", extensive=v), (None, "no", 2)),
-    "baselines before setup": (lambda v: MoleculeDataModule().baselines(v), ("test", None, [])),
     # ---- models
     "MoleculeNetwork, species": (
         lambda v: MoleculeNetwork(species=v, layers=0),

@@ -24,7 +24,7 @@ from eqlayers.data.propertymodule import PropertyDataModule
 from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
 from eqlayers.data.readers import read_structures
 from eqlayers.data.splits import SPLITS, STRUCTURE_SPLITS, make_split, split_structures
-from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
+from eqlayers.data.statistics import Statistics, compute_statistics
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structuremodule import StructureDataModule
 from eqlayers.data.structures import LABELS, StructureArrays
@@ -45,7 +45,6 @@ __all__ = [
     "StructureDataModule",
     "StructureDataset",
     "Target",
-    "compute_baselines",
     "compute_statistics",
     "default_mini_root",
     "get_target",

@@ -21,7 +21,7 @@ from eqlayers.data.neighbors import Edges, check_cutoff, structure_edges
 from eqlayers.data.plausible import check_parts, check_reach, check_shifts
 from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
 from eqlayers.data.splits import check_split, limited, make_split
-from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
+from eqlayers.data.statistics import Statistics, compute_statistics
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import Target, get_target
@@ -141,25 +141,6 @@ class SplitDataModule(LightningDataModule):
         lacks = {name: {*self.labels} - {*structures.take(part).labels} for name, part in rows.items() if len(part)}
         fix = "no error of it is reported. Name it in keys, or draw the part from structures that have it"
         return [f"the {name} part has no {' and no '.join(sorted(no))}: {fix}" for name, no in lacks.items() if no]
-
-    def baselines(self, stage: Literal["train", "val", "test"] = "test") -> dict[str, float]:
-        """Mean absolute errors, in the target's unit, of two predictors of a property that see no geometry.
-
-        Args:
-            stage: The part to evaluate on.
-
-        Returns:
-            `"mean"`: the mean of the training labels; `"composition"`: a linear regression on the number of atoms of
-            each species, with an intercept for an intensive target.
-
-        Raises:
-            ConfigError: For another stage, before `setup`, or of data without a target.
-        """
-        self.part("train")
-        check_choice("stage", stage, PARTS)
-        if self.target is None:
-            raise ConfigError("baselines must be of one property, got data of energies. Use a module with a target.")
-        return compute_baselines(self.train_set.structures, self._rows["train"], self._rows[stage], self.target)
 
     def train_dataloader(self) -> DataLoader:
         """Training batches that depend on `seed` and the epoch alone."""

@@ -1,4 +1,4 @@
-"""Statistics of the training part: shifts by species, scale, mean number of neighbours; and the two baselines."""
+"""Statistics of the training part: shifts by species, scale, mean number of neighbours."""
 
 from __future__ import annotations
 
@@ -72,31 +72,6 @@ def regression(counts: IntArray, y: FloatArray, intercept: bool) -> FloatArray:
 def _columns(counts: IntArray, intercept: bool) -> FloatArray:
     columns = counts.astype(np.float64)
     return np.concatenate([columns, np.ones((len(columns), 1))], axis=1) if intercept else columns
-
-
-def compute_baselines(structures: StructureArrays, train: IntArray, rows: IntArray, target: Target) -> dict[str, float]:
-    """Errors of two predictors that see no geometry.
-
-    Args:
-        structures: The whole data set.
-        train: Rows that the predictors are fitted to.
-        rows: Rows that they are evaluated on.
-        target: What the labels are.
-
-    Returns:
-        `"mean"`: mean absolute error of the training mean; `"composition"`: the error of a linear regression on the
-        numbers of atoms of each species, with an intercept for an intensive target; `"mean_rmse"` and
-        `"composition_rmse"`: their root mean squared errors. All in the target's unit.
-    """
-    num = len(check_structures(structures))
-    train, rows = check_rows("train", train, num), check_rows("rows", rows, num)
-    check_target(target)
-    counts = structures.counts(structures.species)
-    y, intercept = structures.y, not target.extensive
-    fit = regression(counts[train], y[train], intercept)
-    errors = {"mean": y[rows] - y[train].mean(), "composition": y[rows] - _columns(counts[rows], intercept) @ fit}
-    mae = {name: float(np.abs(error).mean()) for name, error in errors.items()}
-    return mae | {f"{name}_rmse": float(np.sqrt(np.square(error).mean())) for name, error in errors.items()}
 
 
 def read_e0s(e0s: Any) -> str | dict[int, float]:

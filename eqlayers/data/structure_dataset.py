@@ -58,8 +58,7 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         check_edges(edges, check_structures(structures))
-        self.structures = self.data = structures
-        self.dtype = check_dtype("dtype", dtype)
+        self.structures, self.dtype = structures, check_dtype("dtype", dtype)
         self.labels: tuple[str, ...] = ()
         if rows is not None and np.shape(rows) == (0,):  # a part that is not used, such as a test part
             chosen = np.empty(0, np.int64)
@@ -91,6 +90,11 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
         return tensor if array.dtype.kind != "f" or name in ("energy", "y") else tensor.to(self.dtype)
+
+    @property
+    def taken(self) -> StructureArrays:
+        """The structures of these rows alone, at least one."""
+        return self.structures.take(np.array(self.rows, np.int64))
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor
 
-from ..data import structures as data
+from ..data import LABELS as ALL
 from ..data.structures import Label
 from ..data.targets import Target
 
@@ -15,7 +15,7 @@ from ..data.targets import Target
 TESTED = ("z", "atoms", "group", "idx", "energies")
 OF_LABELS = ("true", "error", "deviation")
 #: Labels of potentials.
-LABELS = {name: label for name, label in data.LABELS.items() if name != "y"}
+LABELS = {name: label for name, label in ALL.items() if name != "y"}
 #: Unit in names of metrics -> as people have it.
 SHOWN = {label.unit: label.errors for label in LABELS.values()}
 #: Quantities whose errors are logged, with their labels; the first that the data have is the main one.
@@ -60,4 +60,4 @@ def metric(label: Label, kind: str, part: str = "") -> str:
 def label_of(target: Target) -> Label:
     """The label ``y`` with name and units of a property."""
     unit, factor = target.report_unit, target.report_factor
-    return data.LABELS["y"]._replace(name=target.name, values=target.unit, errors=unit, unit=plain(unit), factor=factor)
+    return ALL["y"]._replace(name=target.name, values=target.unit, errors=unit, unit=plain(unit), factor=factor)

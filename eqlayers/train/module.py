@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from ..core.checks import check_choice
 from ..core.errors import ConfigError, ShapeError
 from ..data.statistics import Statistics
+from ..data.structures import Label
 from ..data.targets import Target, check_target
 from ..models.classes import describe_part
 from .agreement import check_network
 from .base import TrainedModule
-from .labels import Label, label_of, metric
+from .labels import label_of, metric
 from .steps import STAGES, error_metrics
 
 

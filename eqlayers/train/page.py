@@ -18,11 +18,12 @@ from torch import nn
 
 from ..core.errors import EqlayersError
 from ..core.files.read_write import read_json
+from ..data.structures import Label
 from ..models import Potential
 from ..pages import Block, Code, Facts, Picture, Section, Table, Text, number
 from ..testing import check_potential
 from .history import starts_in
-from .labels import SHOWN, Label
+from .labels import SHOWN
 from .plots import histogram, learning_curve, parity_plot
 from .predictions import Predictions, Row
 from .summary import HEADINGS, count_parameters, layer_cells, layer_rows, layers_in_words
@@ -125,7 +126,7 @@ def distances(dataset: Any, cutoff: float) -> Picture | None:
 def data(module: Any, labels: Mapping[str, Label]) -> Section:
     """The parts and groups of a data module, findings of the checks, and distributions."""
     parts = {"training": module.train_set, "validation": module.val_set, "test": module.test_set}
-    taken = {name: part.data.take(np.asarray(part.rows)) for name, part in parts.items() if len(part)}
+    taken = {name: part.taken for name, part in parts.items() if len(part)}
     names = {name: label.name for name, label in labels.items()}
     rows = [
         (
@@ -278,7 +279,7 @@ def checks(potential: Potential, module: Any) -> Section:
 
     The checks run on the CPU, as a GPU would first compile kernels in float64 for a minute.
     """
-    title, part = "eqlayers check", module.test_set.data.take(np.asarray(module.test_set.rows))
+    title, part = "eqlayers check", module.test_set.taken
     order = np.argsort(part.n_atoms, kind="stable").tolist()
     small = [row for row in order if 1 < part.n_atoms[row] <= MOST_ATOMS]
     rows = [(row, part.atoms(row)) for row in {bool(part.pbc[row].any()): row for row in reversed(small)}.values()]

@@ -13,11 +13,12 @@ from ..atoms.elements import by_element, symbols_of
 from ..core.checks import check_items, check_number, check_type
 from ..core.errors import ConfigError
 from ..core.files.read_write import few
+from ..data.structures import Label
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.properties import OUTPUTS
 from .agreement import check_network
 from .fine_tuning import FineTuned
-from .labels import ERRORS, LABELS, Label
+from .labels import ERRORS, LABELS
 from .steps import STAGES, error_metrics
 
 

@@ -14,10 +14,11 @@ from torch.utils.data import Dataset
 from torch_geometric.loader import DataLoader
 
 from ..data.statistics import regression
+from ..data.structures import Label
 from ..models import Committee, Potential, Structures
 from ..models.committee import calibration
 from ..pages import Table, number
-from .labels import LABELS, Label, plain
+from .labels import LABELS, plain
 
 Array = NDArray[Any]
 
@@ -85,7 +86,7 @@ class Composition(NamedTuple):
     @classmethod
     def of(cls, part: Any, label: str, constant: bool) -> Composition:
         """The least-squares fit to a dataset."""
-        structures = part.data.take(np.asarray(part.rows))
+        structures = part.taken
         values = getattr(structures, label)
         counts, known = structures.counts(structures.species), ~np.isnan(values)
         fit = regression(counts[known], values[known], intercept=constant)
@@ -137,7 +138,7 @@ class Predictions:
         rest = true - fit(self.z, self.atoms)
         if label == "energy":
             return [(label, "no geometry", rest)]
-        mean = true - part.data.y[np.asarray(part.rows)].mean()
+        mean = true - part.taken.y.mean()
         return [("mean", "mean of the training part", mean), ("composition", "composition regression", rest)]
 
     def rows(self) -> tuple[list[Row], list[Row]]:
@@ -205,7 +206,7 @@ def energies_of(potential: Potential | Committee, part: Dataset[Any], size: int)
 
 def lone_row(potential: Potential | Committee, data: Any) -> Row:
     """Errors of the energies of free atoms, which are in no part."""
-    part = data.lone_set.data.take(np.asarray(data.lone_set.rows))
+    part = data.lone_set.taken
     error = energies_of(potential, data.lone_set, data.eval_size(data.lone_set)) - part.energy
     rest = Composition.of(data.train_set, "energy", False)(part.z, part.n_atoms) - part.energy
     label = LABELS["energy"]

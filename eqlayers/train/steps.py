@@ -12,7 +12,8 @@ from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricColl
 from torchmetrics.utilities import dim_zero_cat
 
 from ..core.errors import DataError
-from .labels import LABELS, LOSSES, OF_LABELS, TESTED, Label, metric
+from ..data.structures import Label
+from .labels import LABELS, LOSSES, OF_LABELS, TESTED, metric
 
 STAGES = ("train", "val", "test")
 
@@ -60,6 +61,8 @@ class LabelledModule(LightningModule):
     watched: tuple[str, ...] = ()
     #: The label that `predict` writes into a table.
     predicted = "energy"
+    #: Errors of each stage and quantity.
+    errors: nn.ModuleDict
     #: Number of the last optimizer step of the training.
     step = 0
 
@@ -230,8 +233,8 @@ class LabelledModule(LightningModule):
         """Predictions of a batch with the rows of its structures, for the table of predictions."""
         name, groups = self.predicted, getattr(getattr(self._data(), "test_set", None), "groups", ())
         fields = {"idx": batch.idx, "predicted": self.outputs(batch)[name]}
-        if name in batch:
-            fields["true"] = batch[name].double()
+        if (label := getattr(batch, name, None)) is not None:
+            fields["true"] = label.double()
         named = {"group": [groups[index] for index in batch.group.tolist()]} if len(groups) > 1 else {}
         return {key: values.tolist() for key, values in fields.items()} | named
 

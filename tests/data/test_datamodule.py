@@ -1,4 +1,4 @@
-"""The data module: both data sets, baselines, reproducible order, resume, and bad options."""
+"""The data module: both data sets, reproducible order, resume, and bad options."""
 
 from __future__ import annotations
 
@@ -69,18 +69,6 @@ def test_embedded_set(make):
     assert (data.target.unit, data.target.report_unit) == ("eV", "meV")
 
 
-@pytest.mark.parametrize(("target", "mean", "composition"), [("U0", 58.5455, 0.53554), ("mu", 0.94302, 0.79531)])
-def test_baselines_of_the_embedded_set(make, target, mean, composition):
-    data = make("mini", target)
-    baselines = data.baselines("test")
-    assert {name: baselines[name] for name in ("mean", "composition")} == pytest.approx(
-        {"mean": mean, "composition": composition}, rel=1e-4
-    )
-    train, test = (torch.cat([part[i].y for i in range(len(part))]) for part in (data.train_set, data.test_set))
-    assert baselines["mean_rmse"] == pytest.approx((test - train.mean()).square().mean().sqrt().item(), rel=1e-9)
-    assert baselines["composition"] < baselines["composition_rmse"] < baselines["mean_rmse"]
-
-
 def test_size_split(make):
     data = make("mini", "U0", split="size")
     assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [1652, 183, 950]
@@ -98,7 +86,6 @@ def test_qm9(make_qm9, gdb9_root, split, target):
     batch = next(iter(data.train_dataloader()))
     assert batch.num_graphs == 4
     assert batch.y.dtype == torch.float64
-    assert set(data.baselines("test")) == {"mean", "composition", "mean_rmse", "composition_rmse"}
     assert list((gdb9_root / "cache").glob("edges-5A-*.npz"))
 
 
@@ -252,13 +239,11 @@ def test_bad_options(options, message):
         MoleculeDataModule(**options)
 
 
-def test_bad_limit_and_stage(make):
+def test_bad_limit_and_no_setup(make):
     with pytest.raises(ConfigError, match=r"must be at most the 2228 of the training part, got 2229"):
         make("mini", "U0", limit_train=2229)
-    with pytest.raises(ConfigError, match=r"stage must be one of train, val, test, got 'fit'"):
-        make("mini", "U0").baselines("fit")
     with pytest.raises(ConfigError, match=r"the data must be set up before they are used, got no call of setup\(\)"):
-        MoleculeDataModule().baselines()
+        MoleculeDataModule().part("train")
 
 
 def test_missing_folder(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eqlayers.data.neighbors import structure_edges
-from eqlayers.data.statistics import compute_baselines, compute_statistics
+from eqlayers.data.statistics import compute_statistics
 from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import TARGETS
 from eqlayers.errors import DataError
@@ -93,15 +93,3 @@ def test_given_energies_of_atoms_replace_the_fit(small_set):
     fitted = statistics(molecules, e0s=TRUE | {7: 1.0})
     assert fitted.shifts == TRUE
     assert fitted.fitted == ()
-
-
-def test_baselines(small_set):
-    molecules = with_labels(small_set, noise=0.3)
-    train, rows = np.arange(40), np.arange(40, 60)
-    counts = molecules.counts((1, 6, 8)).astype(float)
-    for target, columns in ((ENERGY, counts), (DIPOLE, np.c_[counts, np.ones(60)])):
-        baselines = compute_baselines(molecules, train, rows, target)
-        fit = np.linalg.solve(columns[train].T @ columns[train], columns[train].T @ molecules.y[train])
-        errors = np.abs(molecules.y - columns @ fit)[rows]
-        assert baselines["composition"] == pytest.approx(errors.mean(), rel=1e-6)
-        assert baselines["mean"] == pytest.approx(np.abs(molecules.y[rows] - molecules.y[train].mean()).mean())
