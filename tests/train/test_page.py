@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from eqlayers.data.structures import Label
 from eqlayers.train import page
-from eqlayers.train.labels import LABELS, Label
+from eqlayers.train.labels import LABELS
 from eqlayers.train.predictions import Errors, Predictions, Row
 
 pytestmark = pytest.mark.pictures
@@ -66,7 +67,7 @@ def structures(errors: dict[str, np.ndarray], groups: tuple[str, ...] = ("",)) -
     """One carbon atom in row 7 and O-H in row 5 of their files."""
     values = {"z": np.array([6, 1, 8]), "atoms": np.array([1, 2]), "group": np.array([0, len(groups) - 1])}
     labels = {name: LABELS[name] for name in LABELS if f"{name}_error" in errors}
-    labels |= {"y": Label("gap", "eV", "meV", "meV", 1e3)} if "y_error" in errors else {}
+    labels |= {"y": Label("gap", "N", (), "eV", "meV", "meV")} if "y_error" in errors else {}
     return Predictions(labels, {**values, "idx": np.array([7, 5]), **errors}, groups)
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from eqlayers.data import StructureArrays, StructureDataset, structure_edges
+from eqlayers.data.structures import Label
 from eqlayers.models import Potential
 from eqlayers.testing import ToyNetwork
-from eqlayers.train.labels import LABELS, Label
+from eqlayers.train.labels import LABELS
 from eqlayers.train.predictions import Baseline, Composition, Errors, Predictions, Row, lone_row, table
 from tests.each import each
 
-LABEL = Label("gap in air", "eV", "meV", "meV", 1e3)
+LABEL = Label("gap in air", "N", (), "eV", "meV", "meV")
 
 
 def part_of(**labels: Any) -> StructureDataset:

@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from eqlayers.data.structures import Label
 from eqlayers.train import PredictionTable
 from eqlayers.train.base import TrainedModule
-from eqlayers.train.labels import Label
 
 
 class Module(TrainedModule):
@@ -18,7 +18,7 @@ class Module(TrainedModule):
         pass
 
     def labels_of_test(self) -> dict[str, Label]:
-        return {"y": Label("gap", "eV", "meV", "meV", 1e3)}
+        return {"y": Label("gap", "N", (), "eV", "meV", "meV")}
 
 
 def written(folder: Path, batches: list[dict[str, Any]], rank: int = 0, processes: int = 1) -> str:
