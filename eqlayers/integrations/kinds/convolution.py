@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn, stack
 
-from ...e3nn_compat.state_dict import exact_symbols
 from ...functional import TabledWeights, as_graph, tensor_product_conv
 from ...layers.tensor_product.run import run_convolution
 from ...nn import TensorProduct, TensorProductConv
@@ -92,8 +90,24 @@ def _refuse_fusion(module: nn.Module, name: str) -> str | None:
     return None if reason is None else f"holds {name}, which {reason}"
 
 
-class AcceleratedScatter(FusedReplacement):
-    """Replacement of NequIP's ``TensorProductScatter``: gather, product and sum over edges in one call."""
+class _Convolution(FusedReplacement, ProductReplacement):
+    """Mixin: gather, product and sum over edges in one call."""
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """Rows are edges of a small graph, of which one node has none."""
+        edges = torch.arange(rows, device="cpu")
+        src, dst = edges % (NODES - 1), (edges * 2 + 1) % (NODES - 1)
+
+        def run(module: nn.Module, o: Operands) -> Tensor:
+            return _run(module, o["x"], o["y"], o["weight"], *(end.to(o["x"].device) for end in (src, dst)))
+
+        return [Probe(draw_operands(original.get_submodule(self._product), rows, NODES), run)]
+
+
+class AcceleratedScatter(_Convolution):
+    """Replacement of NequIP's ``TensorProductScatter``."""
+
+    _product = "tp"
 
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         super().__init__()
@@ -110,21 +124,8 @@ class AcceleratedScatter(FusedReplacement):
             return run_convolution(plan, x, edge_attr, edge_weight, graph, None, False, self.tp.backend, True)
         return tensor_product_conv(self.tp.plan, x, edge_attr, edge_weight, edges, backend=self.tp.backend)
 
-    def restore(self) -> nn.Module:
-        """The original; its product too has the Parameters and the place of now."""
-        self.tp.restore()
-        return self._give_back()
 
-    def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs for the comparison with the original."""
-        return [_probe(original.tp, rows, lambda module, x, y, w, src, dst: call(module, x, y, w, dst, src))]
-
-    def exact_constants(self, original: Any) -> Operands:
-        """See :class:`Replacement`."""
-        return {f"tp.{name}": value for name, value in exact_symbols(original.tp).items()}
-
-
-class AcceleratedConvolution(FusedReplacement, ProductReplacement, TensorProductConv):
+class AcceleratedConvolution(_Convolution, TensorProductConv):
     """Replacement of the ``conv_tp`` of a MACE interaction block, which passes it the edges once it is marked so."""
 
     def mark(self, parent: nn.Module) -> None:
@@ -135,19 +136,8 @@ class AcceleratedConvolution(FusedReplacement, ProductReplacement, TensorProduct
         """See :class:`Replacement`."""
         vars(parent).pop("conv_fusion", None)
 
-    def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs for the comparison with the original."""
 
-        def run(module: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
-            y, w, *ends = rest
-            if isinstance(module, AcceleratedConvolution):
-                return call(module, x, y, w, stack(ends))
-            return _sums(partial(call, module), x, *rest)
-
-        return [_probe(original, rows, run)]
-
-
-class AcceleratedMessages(FusedReplacement, ProductReplacement, TensorProduct):
+class AcceleratedMessages(_Convolution, TensorProduct):
     """Replacement of a product between a gather and a sum: of lazy rows it is a convolution, see `lazy`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -191,17 +181,6 @@ class AcceleratedMessages(FusedReplacement, ProductReplacement, TensorProduct):
         """See :class:`Replacement`."""
         make_eager(parent)
 
-    def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs for the comparison with the original."""
-
-        def run(module: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
-            if not isinstance(module, AcceleratedMessages):
-                return _sums(partial(call, module), x, *rest)
-            y, w, src, dst = rest
-            return module.sums(x, y, w, src, dst, len(x))
-
-        return [_probe(original, rows, run)]
-
 
 RULES = (
     Rule("convolution", part_if(is_scatter), refuse_scatter, AcceleratedScatter.of, inner="tp"),
@@ -213,18 +192,13 @@ RULES = (
 # ---- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _probe(product: Any, rows: int, run: Callable[..., Tensor]) -> Probe:
-    """Rows are edges of a small graph, of which one node has none; ``run`` takes a module, x, y, weights, both ends."""
-    edges = torch.arange(rows, device="cpu")
-    src, dst = edges % (NODES - 1), (edges * 2 + 1) % (NODES - 1)
-
-    def on_edges(module: nn.Module, o: Operands) -> Tensor:
-        return run(module, o["x"], o["y"], o["weight"], *(end.to(o["x"].device) for end in (src, dst)))
-
-    return Probe(draw_operands(product, rows, NODES), on_edges)
-
-
-def _sums(product: Callable[..., Tensor], x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """Messages of a product, added up at their receivers."""
-    messages = product(x.index_select(0, src), y, w)
+def _run(module: Any, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """The sums at receivers of a convolution, ours or not, or of messages of a product."""
+    if isinstance(module, AcceleratedMessages):
+        return module.sums(x, y, w, src, dst, len(x))
+    if isinstance(module, AcceleratedConvolution):
+        return call(module, x, y, w, stack([src, dst]))
+    if is_scatter(module) or isinstance(module, AcceleratedScatter):
+        return call(module, x, y, w, dst, src)
+    messages = call(module, x.index_select(0, src), y, w)
     return messages.new_zeros(len(x), messages.shape[-1]).index_add(0, dst, messages)

@@ -9,14 +9,13 @@ from typing import Any
 from torch import nn
 
 from ...core.errors import ConfigError
-from ...e3nn_compat.state_dict import exact_symbols
 from ...irreps.algebra import as_irreps
 from ...layers.gate.activation import known
 from ...nn import Gate
-from ..probes import Operands, Probe, call, draw
+from ..probes import Probe, call, draw
 from ..replacement import FusedReplacement, Rule, part_if
 from ..structure import base_of, child_of, has_hooks, is_plain, is_theirs, refuse_changed
-from .product import AcceleratedTensorProduct, is_product, refuse_product
+from .product import AcceleratedTensorProduct, ProductReplacement, is_product, refuse_product
 
 _ACTIVATIONS = ("act_scalars", "act_gates")
 _PARTS = ("sc", *_ACTIVATIONS, "mul")
@@ -85,8 +84,10 @@ def factor_of(act: Any) -> float:
     return 1.0 if abs(factor - 1) < 1e-4 else factor
 
 
-class AcceleratedGate(FusedReplacement, Gate):
+class AcceleratedGate(FusedReplacement, ProductReplacement, Gate):
     """Replacement of an ``e3nn.nn.Gate``, with the same function objects and factors."""
+
+    _product = "mul"
 
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         theirs: Any = original
@@ -114,20 +115,10 @@ class AcceleratedGate(FusedReplacement, Gate):
             layer.known = known(acts)
         super()._make(scalars, gates, gated)
 
-    def restore(self) -> nn.Module:
-        """The original; its product too has the place of now."""
-        product: Any = self.mul
-        product.restore()
-        return self._give_back()
-
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Inputs for the comparison with the original."""
         operands = {"x": draw("x", rows, as_irreps(original.irreps_in).dim)}
         return [Probe(operands, lambda module, o: call(module, o["x"]))]
-
-    def exact_constants(self, original: Any) -> Operands:
-        """See :class:`Replacement`."""
-        return {f"mul.{name}": value for name, value in exact_symbols(original.mul).items()}
 
 
 RULE = Rule("gate", part_if(is_gate), _refuse, AcceleratedGate.of, inner="mul")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -45,11 +45,22 @@ def _refuse_dense(module: Any) -> str | None:
 
 
 class ProductReplacement(Replacement):
-    """Mixin: a product of the original's paths, whose Wigner 3j symbols are exact in every dtype."""
+    """Mixin: a product, or a layer that holds one under the name ``_product``; its Wigner 3j symbols are exact."""
+
+    _product: ClassVar[str] = ""
 
     def exact_constants(self, original: Any) -> Operands:
         """See :class:`Replacement`."""
-        return exact_symbols(original)
+        symbols = exact_symbols(original.get_submodule(self._product))
+        return {f"{self._product}.{name}".removeprefix("."): value for name, value in symbols.items()}
+
+    def restore(self) -> nn.Module:
+        """The original; a product inside of it too has the Parameters and the submodules of now."""
+        if not self._product:
+            return super().restore()
+        product: Any = self.get_submodule(self._product)
+        product.restore()
+        return self._give_back()
 
 
 class AcceleratedTensorProduct(ProductReplacement, TensorProduct):
