@@ -376,7 +376,16 @@ LEFT = {
 
 
 #: Methods that are asked by this package alone.
-METHODS = ("extra_repr", "whole_call", "make_room", "make_table", "at_pairs", "after_extension", "pooled_vector")
+METHODS = (
+    "extra_repr",
+    "whole_call",
+    "make_room",
+    "make_table",
+    "at_pairs",
+    "after_extension",
+    "pooled_vector",
+    "rows",
+)
 METHODS += ("made_of",)  # with parameters and buffers of the network, by the table itself
 METHODS += ("functions",)  # of a basis, to be overridden
 PARTS = (eq, functional, nn, models, testing, eq.integrations)

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from eqlayers import functional, sparse
-from eqlayers.errors import ConfigError, DeviceError, DTypeError, EqlayersError, IndexRangeError, ShapeError
+from eqlayers import functional
+from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_mul, sparse_product, sparse_scale
 from eqlayers.sparse import SparseProductInfo, sparse_product_infos, sparse_scale_infos
 from eqlayers.sparse.table import NAMED
+from tests.each import each
 
 INFOS = sparse_product_infos([0, 3, 1], [4, 0, 2], [1, 1, 0], [0.1, 0.7, 1.3], in1_size=4, in2_size=5, out_size=2)
 BACKENDS = [None, "reference", "torch"]
@@ -22,45 +23,44 @@ def y(*shape, **options):
 
 
 OPERANDS = {
-    "mixed dtypes": (x(), y().double(), DTypeError, r"input2 must have the dtype of input1, torch\.float32, got .*64"),
-    "mixed halves": (x().half(), y().bfloat16(), DTypeError, r"torch\.float16, got torch\.bfloat16.*Convert one"),
-    "integers": (x().long(), y(), DTypeError, r"input1 must be float64, float32, float16 or bfloat16, got .*int64"),
-    "integer second": (x(), y().int(), DTypeError, r"input2 must be float64, .*got torch\.int32.*\.to\("),
-    "complex": (x() * 1j, y() * 1j, DTypeError, r"input1 must be float64, .*got torch\.complex64"),
-    "bool": (x().bool(), y(), DTypeError, r"input1 must be float64, .*got torch\.bool"),
-    "float8": (x().to(torch.float8_e5m2), y(), DTypeError, r"input1 must be float64, .*got torch\.float8_e5m2"),
+    "mixed dtypes": (x(), y().double(), DTypeError, r"input2 .*dtype of input1, torch\.float32, got .*64"),
+    "mixed halves": (x().half(), y().bfloat16(), DTypeError, "float16, got torch.bfloat16.*Convert one"),
+    "integers": (x().long(), y(), DTypeError, "input1 must be float64, .*int64"),
+    "integer second": (x(), y().int(), DTypeError, r"input2 must be float64, .*int32.*\.to\("),
+    "float8": (x().to(torch.float8_e5m2), y(), DTypeError, "input1 must be float64, .*float8_e5m2"),
     "list": ([[1.0]], y(), DTypeError, r"input1 must be a tensor .*got \[\[1\.0\]\]\. Use torch"),
-    "None": (x(), None, DTypeError, r"input2 must be a tensor .*got None"),
-    "mixed devices": (
-        x(),
-        y(device="meta"),
-        DeviceError,
-        r"input2 must be on the device of input1, cpu, got meta",
-    ),
-    "no channel axis": (x(4), y(), ShapeError, r"input1 must be \[\.\.\., M, u\] .*got shape \[4\].*\.unsqueeze\(-1\)"),
-    "no axes": (x(), torch.ones(()), ShapeError, r"input2 must be \[\.\.\., M, u\] .*got shape \[\]"),
-    "channels": (x(), y(2, 5, 4), ShapeError, r"axis 'u' of 'u,u->u' must have one length, got 3 in input1 and 4 in"),
-    "swapped axes": (x(2, 3, 4), y(), ShapeError, r"axis 'u'.*order of the axes: the sparse axis M comes before"),
-    "one channel against three": (x(2, 4, 1), y(), ShapeError, r"got 1 in input1 and 3 in input2"),
-    "batch": (x(3, 4, 3), y(4, 5, 3), ShapeError, r"leading \(batch\) axes .*got \[3\] and \[4\].*shared by all rows"),
-    "two batch axes": (x(2, 3, 4, 3), y(2, 4, 5, 3), ShapeError, r"got \[2, 3\] and \[2, 4\]"),
-    "batch of none": (x(0, 4, 3), y(2, 5, 3), ShapeError, r"got \[0\] and \[2\]"),
-    "few rows 1": (x(2, 3, 3), y(), IndexRangeError, r"input1 must have at least 4 sparse rows, .*row 3; got 3.*Check"),
-    "few rows 2": (x(), y(2, 4, 3), IndexRangeError, r"input2 must have at least 5 sparse rows, .*row 4; got 4"),
-    "no rows": (x(2, 0, 3), y(), IndexRangeError, r"input1 must have at least 4 sparse rows, .*; got 0"),
+    "mixed devices": (x(), y(device="meta"), DeviceError, "input2 .*device of input1, cpu, got meta"),
+    "no channel axis": (x(4), y(), ShapeError, r"input1 .*M, u\] .*shape \[4\].*\.unsqueeze\(-1\)"),
+    "no axes": (x(), torch.ones(()), ShapeError, r"input2 .*M, u\] .*shape \[\]"),
+    "channels": (x(), y(2, 5, 4), ShapeError, "axis 'u' of 'u,u->u' .*3 in input1 and 4 in input2"),
+    "swapped axes": (x(2, 3, 4), y(), ShapeError, "axis 'u'.*order of the axes: the sparse axis M comes before"),
+    "one channel against three": (x(2, 4, 1), y(), ShapeError, "1 in input1 and 3 in input2"),
+    "batch": (x(3, 4, 3), y(4, 5, 3), ShapeError, r"\(batch\) axes .*\[3\] and \[4\].*shared by all rows"),
+    "two batch axes": (x(2, 3, 4, 3), y(2, 4, 5, 3), ShapeError, r"\[2, 3\] and \[2, 4\]"),
+    "batch of none": (x(0, 4, 3), y(2, 5, 3), ShapeError, r"\[0\] and \[2\]"),
+    "few rows 1": (x(2, 3, 3), y(), IndexRangeError, "input1 .*at least 4 sparse rows, .*row 3; got 3.*Check"),
+    "few rows 2": (x(), y(2, 4, 3), IndexRangeError, "input2 .*at least 5 sparse rows, .*row 4; got 4"),
+    "no rows": (x(2, 0, 3), y(), IndexRangeError, "input1 .*at least 4 sparse rows, .*; got 0"),
+}
+MISFITS = {
+    r"input1 .*3 sparse rows.*index1 is None": SparseProductInfo(index2=torch.tensor([0, 1, 2])),
+    r"input2 .*3 sparse rows.*index2 is None": SparseProductInfo(index1=torch.tensor([0, 1, 2])),
+    r"input2 .*4 sparse rows, one per term \(index2 is None\), got 5": SparseProductInfo(),
+    r"input2 .*4 sparse rows, one per term": SparseProductInfo(scale=torch.ones(4)),
 }
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_operands_that_do_not_fit(backend):
     for first, second, error, message in OPERANDS.values():
-        with pytest.raises(error, match=message) as caught:
+        with pytest.raises(error, match=message):
             sparse_product("mul", first, second, *INFOS, backend=backend)
-        assert isinstance(caught.value, EqlayersError)
-        assert isinstance(caught.value, TypeError if error is DTypeError else ValueError)
+    for message, info in MISFITS.items():
+        with pytest.raises(ShapeError, match=message):
+            sparse_mul(x(), y(), info, backend=backend)
 
 
-@pytest.mark.parametrize("product", NAMED)
+@each("product", NAMED)
 def test_every_product_checks_its_own_axes(product):
     channels = NAMED[product].replace("->", ",").split(",")
     good = [torch.ones(2, rows, *(3 for _ in letters)) for rows, letters in zip((4, 5), channels, strict=False)]
@@ -72,30 +72,6 @@ def test_every_product_checks_its_own_axes(product):
             bad[number] = torch.ones([3] * len(letters))
             with pytest.raises(ShapeError, match=rf"input{number + 1} must be \[\.\.\., M{axes}\] for channels"):
                 call(*bad, *INFOS)
-
-
-MISFITS = {
-    "index1 None": (
-        SparseProductInfo(index2=torch.tensor([0, 1, 2])),
-        r"input1 must have 3 sparse rows.*index1 is None",
-    ),
-    "index2 None": (
-        SparseProductInfo(index1=torch.tensor([0, 1, 2])),
-        r"input2 must have 3 sparse rows.*index2 is None",
-    ),
-    "both None": (
-        SparseProductInfo(),
-        r"input2 must have 4 sparse rows, one per term \(index2 is None\), got 5.*index2",
-    ),
-    "scale alone": (SparseProductInfo(scale=torch.ones(4)), r"input2 must have 4 sparse rows, one per term"),
-}
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_rows_are_terms_where_an_index_is_none(backend):
-    for info, message in MISFITS.values():
-        with pytest.raises(ShapeError, match=message):
-            sparse_mul(x(), y(), info, backend=backend)
 
 
 def test_more_rows_than_the_terms_name_are_fine():
@@ -114,29 +90,16 @@ def test_infos_on_another_device():
         sparse_mul(first.to("meta"), second.to("meta"), *INFOS)
 
 
-def test_infos_of_another_kind():
+def test_infos_and_names_that_do_not_exist():
     matrix, _ = sparse_scale_infos([0], [0], in_size=4, out_size=2)
-    for wrong in (None, matrix, (None,) * 7):
-        with pytest.raises(DTypeError, match=r"info_fwd must be a SparseProductInfo, got .*sparse_product_infos"):
-            sparse_mul(x(), y(), wrong)
-    with pytest.raises(DTypeError, match=r"info_bwd1 must be a SparseProductInfo, got bool"):
+    with pytest.raises(DTypeError, match=r"info_fwd must be a SparseProductInfo, got .*sparse_product_infos"):
+        sparse_mul(x(), y(), matrix)
+    with pytest.raises(DTypeError, match="info_bwd1 must be a SparseProductInfo, got bool"):
         sparse_mul(x(), y(), INFOS[0], True)
-
-
-def test_names_that_do_not_exist():
     with pytest.raises(ConfigError, match=r"product must be one of mul, outer.*got 'dot'.*register_product"):
         sparse_product("dot", x(), y(), *INFOS)
     with pytest.raises(ConfigError, match=r"channels must read like 'u,uv->v'.*got 'u->u'"):
         sparse_product("u->u", x(), y(), *INFOS)
-    for call in (lambda: sparse_mul(x(), y(), *INFOS, backend="cuda"), lambda: _class_call("cuda")):
-        with pytest.raises(
-            ConfigError, match=r"backend must be one of triton, cpu, torch, reference or None, got 'cuda'"
-        ):
-            call()
-
-
-def _class_call(backend):
-    return sparse.SparseMul.apply(x(), y(), *INFOS, False, backend)
 
 
 def test_errors_leave_no_trace():
@@ -148,7 +111,7 @@ def test_errors_leave_no_trace():
     assert torch.equal(sparse_mul(x(), y(), *fresh), sparse_mul(x(), y(), *INFOS))
 
 
-@pytest.mark.parametrize("default", [torch.float64, torch.float32])
+@each("default", [torch.float64, torch.float32])
 def test_messages_and_results_do_not_depend_on_torch_defaults(default):
     first, second = torch.randn(2, 4, 3, dtype=torch.float32), torch.randn(2, 5, 3, dtype=torch.float32)
     want = sparse_mul(first, second, *INFOS)

@@ -1,4 +1,4 @@
-"""Mistakes with SymmetricContraction get a message with what was expected, what came, and the fix."""
+"""Mistakes with SymmetricContraction that follow from several arguments, or whose message has a hint."""
 
 from __future__ import annotations
 
@@ -35,46 +35,33 @@ def call(x: Any = None, y: Any = SPECIES) -> Callable[[], Any]:
 
 
 MISTAKES: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
-    (IrrepsError, r"irreps_in must have one copy.*got 2x0e\+0x1o.*Leave", lambda: make("2x0e + 0x1o")),
-    (IrrepsError, r"irreps_in must have one copy.*got none", lambda: make("")),
-    (IrrepsError, r"irreps_out must have at most the copies of irreps_in, 2, got 3x0e", lambda: make(ABC, "3x0e")),
-    (IrrepsError, r"irreps_out must be irreps", lambda: make(ABC, "2x0q")),
-    (ConfigError, r"correlation must be an integer, at least 1, got 0\. Use 1 or more", lambda: make(correlation=0)),
-    (ConfigError, r"correlation must be an integer, at most 4, got 5\.", lambda: make(correlation=5)),
-    (ConfigError, r"correlation must be an integer.*got \{", lambda: make(correlation={"0e": 3})),
-    (ConfigError, r"num_elements must be a number of species, at least 1, got None", lambda: make(elements=None)),
-    (ConfigError, r"use_reduced_cg must be True or False, got 'no'", lambda: make(use_reduced_cg="no")),
-    (ConfigError, r"irrep_normalization must be 'component'.*got 'norm'", lambda: make(irrep_normalization="norm")),
-    (ConfigError, r"path_normalization must be 'element'.*got 'path'", lambda: make(path_normalization="path")),
-    (ConfigError, r"internal_weights must be True, got False", lambda: make(internal_weights=False)),
-    (ConfigError, r"shared_weights must be True, got False", lambda: make(shared_weights=False)),
-    (ConfigError, r"cueq_config must be None, got 5", lambda: make(cueq_config=5)),
-    (ConfigError, r"oeq_config must be None, got 5", lambda: make(oeq_config=5)),
-    (ConfigError, r"layout must be one of mul_ir, ir_mul, got 'mul'", lambda: make(layout="mul")),
+    (IrrepsError, r"irreps_in .*one copy.*2x0e\+0x1o", lambda: make("2x0e + 0x1o")),
+    (IrrepsError, "irreps_in .*one copy.*got none", lambda: make("")),
+    (IrrepsError, "irreps_out .*irreps_in, 2, got 3x0e", lambda: make(ABC, "3x0e")),
+    (ConfigError, "correlation .*at most 4, got 5", lambda: make(correlation=5)),
+    (ConfigError, "correlation", lambda: make(correlation={"0e": 3})),
+    (ConfigError, "irrep_normalization .*'norm'", lambda: make(irrep_normalization="norm")),
+    (ConfigError, "path_normalization .*'path'", lambda: make(path_normalization="path")),
+    (ConfigError, "internal_weights", lambda: make(internal_weights=False)),
+    (ConfigError, "shared_weights", lambda: make(shared_weights=False)),
+    (ConfigError, "cueq_config", lambda: make(cueq_config=5)),
+    (ConfigError, "oeq_config", lambda: make(oeq_config=5)),
     (ShapeError, r"x must be \[N, 2, 9\] or \[N, 18\], got \[4, 9\]", call(torch.zeros(4, 9))),
-    (ShapeError, r"x must be.*Channels come before components", call(torch.zeros(4, 9, 2))),
-    (DTypeError, r"x must be a tensor.*got None", lambda: make()(None, SPECIES)),
-    (DTypeError, r"weights 0 of SymmetricContraction must have the dtype of x", call(torch.zeros(4, 18).double())),
-    (DTypeError, r"x must be float64, float32.*got torch.int64", call(torch.zeros(4, 18).long())),
-    (
-        DeviceError,
-        r"weights 0 of SymmetricContraction must be on the device of x, meta",
-        call(torch.zeros(4, 18, device="meta"), SPECIES.to("meta")),
-    ),
-    (DeviceError, r"y must be on the device of x, cpu, got meta", call(y=SPECIES.to("meta"))),
-    (DTypeError, r"y must be a tensor \[N\] of integers or \[N, 2\], got \[1", call(y=[1, 0, 1, 1])),
-    (DTypeError, r"y must be.*got \[N\] of torch.float32\. Convert it with `.long\(\)`", call(y=torch.ones(4))),
-    (DTypeError, r"y must be.*got torch.complex64", call(y=torch.ones(4, 2, dtype=torch.complex64))),
-    (ShapeError, r"y must be.*N = 4, the rows of x, got \[3\]", call(y=SPECIES[:3])),
-    (ShapeError, r"y must be.*N = 4, the rows of x, got \[4, 3\].*of 2", call(y=torch.ones(4, 3))),
+    (ShapeError, "x .*Channels come before components", call(torch.zeros(4, 9, 2))),
+    (DTypeError, "weights 0 .*dtype of x", call(torch.zeros(4, 18).double())),
+    (DeviceError, "weights 0 .*device of x", call(torch.zeros(4, 18, device="meta"), SPECIES.to("meta"))),
+    (DeviceError, "y .*device of x, cpu, got meta", call(y=SPECIES.to("meta"))),
+    (DTypeError, r"y .*float32\. Convert it with `.long\(\)`", call(y=torch.ones(4))),
+    (DTypeError, "y .*complex64", call(y=torch.ones(4, 2, dtype=torch.complex64))),
+    (ShapeError, "y .*N = 4, the rows of x", call(y=SPECIES[:3])),
+    (ShapeError, r"y .*\[4, 3\].*of 2", call(y=torch.ones(4, 3))),
     (IndexRangeError, r"y must lie in \[0, 2\), the number of species.*from 0 to 2", call(y=SPECIES * 2)),
-    (IndexRangeError, r"y must lie in \[0, 2\)", call(y=SPECIES - 1)),
 ]
 
 
-@each("kind, message, mistake", MISTAKES)
-def test_mistakes(kind: type[EqlayersError], message: str, mistake: Callable[[], Any]) -> None:
-    with pytest.raises(kind, match=message):
+@each("error, message, mistake", MISTAKES)
+def test_mistakes(error: type[EqlayersError], message: str, mistake: Callable[[], Any]) -> None:
+    with pytest.raises(error, match=message):
         mistake()
 
 
