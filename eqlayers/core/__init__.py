@@ -1,1 +1,1 @@
-"""The base of every layer: descriptions, the operator, backends, graphs, checks and errors."""
+"""The base of all layers: forms under keys, the torch operator, backends, graphs, checks and errors."""

@@ -1,4 +1,4 @@
-"""A program on rows of operands, by a backend: with a kernel in one call, or as operations of torch."""
+"""Runs programs on rows of operands by a backend: with a kernel in one call, or as operations of torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .backends import BACKENDS
 from .backends.forms import chosen
-from .backends.rows import Ends, gathered, summed
+from .backends.rows import Endpoints, gathered, summed
 from .backends.whole import contract
 from .forms.description import Description
 from .forms.program import Form
@@ -45,10 +45,10 @@ def run_program(
         tables = None if graph is None else graph.tables(sorted_edges)
         sizes = Sizes(operands[1].shape[0]) if graph is None else graph.sizes
         return call_form(operands, tables, sizes, form.key, name, deterministic)[0]
-    ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
+    endpoints = None if graph is None else Endpoints(*graph.ends, graph.num_src, graph.num_dst)
     pairs = zip(operands, product.rows, strict=False)
-    wide = [t if rows == "one" else gathered(rows, t, ends) for t, rows in pairs]
-    return summed(product.rows[3], (whole or contract)(product.program.key, *wide), ends, deterministic)
+    wide = [t if rows == "one" else gathered(rows, t, endpoints) for t, rows in pairs]
+    return summed(product.rows[3], (whole or contract)(product.program.key, *wide), endpoints, deterministic)
 
 
 def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -62,9 +62,9 @@ def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
 def run_by_row(
     form: Form, x: Tensor, y: Tensor, lead: tuple[int, ...], backend: str | None, w: Tensor | None = None
 ) -> Tensor:
-    """A program on ``[..., width]`` of x, y and w, whose leading axes broadcast to ``lead``: ``[*lead, width]``.
+    """Run a program on x, y and w ``[..., width]``, whose leading axes broadcast to ``lead``: ``[*lead, width]``.
 
-    One row of w serves all if it has no other axis; None is for programs without weights.
+    A w without leading axes is shared by all rows; None is for programs without weights.
     """
     w = x.new_empty(0) if w is None else w
     shared = w.ndim == 1
@@ -74,7 +74,7 @@ def run_by_row(
 
 
 def broadcast_at_once(form: Description, operands: Sequence[Tensor], backend: str | None) -> Tensor | None:
-    """Run a program on plain operands ``[..., width]`` whose leading axes broadcast; None where `at_once` runs none."""
+    """Run a program on plain operands ``[..., width]`` with broadcast leading axes; None if `at_once` cannot."""
     if backend is not None and backend not in WITH_KERNELS:
         return None
     dtype, leads = operands[0].dtype, []

@@ -1,8 +1,7 @@
-"""The one way of checking arguments: what must be, what came, the fix, in one sentence and a half.
+"""Checks of arguments, whose errors say what is expected, what was given, and the fix.
 
-Each function returns the value that it accepts, in the type that the rest of the code works with. For any other value
-it raises ConfigError (DTypeError of tensors and dtypes, DeviceError of devices), or the ``error`` that a caller names.
-Shapes and irreps are checked where they are known: here are the kinds of values that any public callable takes.
+Each function returns the accepted value, converted to the type that the code works with. For any other value it raises
+ConfigError (DTypeError for tensors and dtypes, DeviceError for devices), or the ``error`` that a caller names.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 def got(value: Any) -> str:
-    """``value`` as messages name it: a number or a short text as it is, a tensor by its shape, others cut short.
+    """``value`` as text for messages: a number or a short text itself, a tensor by its shape, others shortened.
 
     Example:
         >>> got("5"), got(torch.zeros(2, 3)), got(None)
@@ -32,19 +31,19 @@ def got(value: Any) -> str:
     """
     try:
         if isinstance(value, (Tensor, np.ndarray)) and value.ndim:
-            kind = "a tensor" if isinstance(value, Tensor) else "an array"
+            description = "a tensor" if isinstance(value, Tensor) else "an array"
             graph = " that requires a gradient" if getattr(value, "requires_grad", False) else ""
-            return f"{kind} {list(value.shape)} of {value.dtype}{graph}"
+            return f"{description} {list(value.shape)} of {value.dtype}{graph}"
         if isinstance(value, torch.nn.Module):
             return f"a module of type {type(value).__name__}"
         text = " ".join(repr(value).split())
-    except Exception:  # whose repr or shape needs what is missing
+    except Exception:  # its repr or shape raises
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= 120 else f"{text[:100]}... of type {type(value).__name__}"
 
 
 def check_flag(name: str, value: Any, error: type[EqlayersError] = ConfigError) -> bool:
-    """True or False; numpy's and 0 and 1 as well. A text is refused: "no" would count as true."""
+    """A bool from True, False, 0, 1 or numpy's; other values are refused, also texts such as "no"."""
     if isinstance(value, (bool, np.bool_)) or (is_integer(value) and int(value) in (0, 1)):
         return bool(value)
     if isinstance(value, (Tensor, np.ndarray)) and not value.shape and value.dtype in (torch.bool, np.bool_):
@@ -53,7 +52,7 @@ def check_flag(name: str, value: Any, error: type[EqlayersError] = ConfigError) 
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """One of some texts."""
+    """A text that is one of ``choices``."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {got(value)}. Pick one of these.")
@@ -61,12 +60,12 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def check_optional(check: Callable[[str, Any], T], name: str, value: Any) -> T | None:
-    """None, or what a check takes."""
+    """None, or a value that ``check(name, value)`` accepts."""
     return None if value is None else check(name, value)
 
 
 def is_integer(value: Any) -> bool:
-    """Whether ``value`` counts: an integer of any kind, but no truth value.
+    """Whether ``value`` is an integer of any type, but no bool.
 
     Example:
         >>> is_integer(3), is_integer(np.int64(3)), is_integer(3.0), is_integer(True)
@@ -75,7 +74,7 @@ def is_integer(value: Any) -> bool:
     if isinstance(value, (bool, np.bool_)):
         return False
     if isinstance(value, (int, torch.SymInt)):
-        return True  # a size that is a symbol of a graph stays one, which operator.index would make a constant
+        return True  # operator.index would make a constant of a symbolic size
     if isinstance(value, Tensor) and (value.ndim or value.is_floating_point() or value.dtype == torch.bool):
         return False
     try:
@@ -106,7 +105,7 @@ def check_integer(
 
 
 def fixed(value: Any) -> Any:
-    """An integer that is a constant of a compiled graph, where others may become its symbols; or anything else."""
+    """An integer as a constant, which compilers do not replace by a symbol; other values unchanged."""
     return operator.index(value) if is_integer(value) else value
 
 
@@ -126,24 +125,24 @@ def check_number(
     fix: str = "Use a value such as 5.0.",
     error: type[EqlayersError] = ConfigError,
 ) -> float:
-    """A finite number of any kind, above or at least some limit; also a tensor of one element.
+    """A finite number within limits; also a tensor without axes.
 
     ``unit`` is such as " of Angstrom", ``fix`` the last sentence of the message.
     """
     number = _as_float(value)
     high_enough = (above is None or number > above) and (at_least is None or number >= at_least)
-    if -math.inf < number < math.inf and high_enough:  # compilers know no math.isfinite of a number that may change
+    if -math.inf < number < math.inf and high_enough:  # math.isfinite cannot be traced for symbolic numbers
         if number <= at_most:
             return number
         raise error(f"{name} must be at most {at_most:g}{unit}, got {got(value)}. {fix}")
     limit = "" if above is None else f" above {above:g}"
     limit = limit if at_least is None else f" of at least {at_least:g}"
-    kind = "a positive number" if above == 0 else f"a finite number{limit}"
-    raise error(f"{name} must be {kind}{unit}, got {got(value)}. {fix}")
+    description = "a positive number" if above == 0 else f"a finite number{limit}"
+    raise error(f"{name} must be {description}{unit}, got {got(value)}. {fix}")
 
 
 def _as_float(value: Any) -> float:
-    """The number that ``value`` is, NaN for anything else."""
+    """``value`` as a float; NaN if it is no number."""
     one = isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0 and "bool" not in str(value.dtype)
     one = one and not getattr(value, "requires_grad", False)  # a gradient would be lost
     if one or (isinstance(value, Real) and not isinstance(value, bool)):
@@ -162,12 +161,12 @@ def check_items(
     error: type[EqlayersError] = ConfigError,
     count: int | None = None,
 ) -> list[Any]:
-    """The items of a list or another iterable, but no text and no mapping; so many if ``count`` is a number."""
+    """The items of an iterable that is no text and no mapping; exactly ``count`` items if it is a number."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise error(f"{name} must be {what}, got {got(value)}. {fix}")
     try:
         items = list(value)
-    except Exception:  # a tensor without axes says that it is iterable
+    except Exception:  # a tensor without axes has __iter__
         raise error(f"{name} must be {what}, got {got(value)}. {fix}") from None
     if count is not None and len(items) != count:
         raise error(f"{name} must be {what}, {count} in all, got {len(items)}. {fix}")
@@ -177,19 +176,19 @@ def check_items(
 def check_type(
     name: str,
     value: Any,
-    kind: type[T] | tuple[type, ...],
+    cls: type[T] | tuple[type, ...],
     what: str,
     fix: str,
     error: type[EqlayersError] = ConfigError,
 ) -> T:
-    """A value of some class."""
-    if not isinstance(value, kind):
+    """A value that is an instance of ``cls``."""
+    if not isinstance(value, cls):
         raise error(f"{name} must be {what}, got {got(value)}. {fix}")
     return value  # type: ignore[return-value]
 
 
 def check_tensor(name: str, value: Any, shape: str) -> Tensor:
-    """A tensor; ``shape`` says which, as ``"[..., 5]"``, and is for the caller to check."""
+    """A dense tensor; ``shape``, such as ``"[..., 5]"``, is text for the message and not checked."""
     if not isinstance(value, Tensor):
         raise DTypeError(f"{name} must be a tensor {shape}, got {got(value)}. Use torch.as_tensor(...).")
     if value.layout is not torch.strided:
@@ -198,7 +197,7 @@ def check_tensor(name: str, value: Any, shape: str) -> Tensor:
 
 
 def check_floating(name: str, value: Any, shape: str) -> Tensor:
-    """A tensor of real numbers: not of integers, truth values or complex numbers; see :func:`check_tensor`."""
+    """A dense floating-point tensor, not of integers, bools or complex numbers; see :func:`check_tensor`."""
     if isinstance(value, Tensor) and value.layout is torch.strided and value.is_floating_point():
         return value
     if not check_tensor(name, value, shape).is_floating_point():
@@ -209,27 +208,27 @@ def check_floating(name: str, value: Any, shape: str) -> Tensor:
 
 
 def check_module(name: str, value: Any, what: str = "a torch.nn.Module", fix: str | None = None) -> torch.nn.Module:
-    """A module."""
+    """A torch.nn.Module."""
     fix = fix or "Pass a layer or a model, not its class or its output."
     return check_type(name, value, torch.nn.Module, what, fix)
 
 
 def check_function(name: str, value: Any, what: str = "a function") -> Callable[..., Any]:
-    """Something that can be called."""
+    """A callable."""
     if not callable(value):
         raise ConfigError(f"{name} must be {what}, got {got(value)}. Pass it without calling it.")
     return value
 
 
 def check_dtype(name: str, value: Any) -> torch.dtype:
-    """A dtype of real numbers."""
+    """A floating-point torch.dtype."""
     if not isinstance(value, torch.dtype) or not value.is_floating_point:
         raise DTypeError(f"{name} must be a floating-point torch.dtype, got {got(value)}. Use torch.float32.")
     return value
 
 
 def check_device(name: str, value: Any) -> torch.device:
-    """A device that torch can use here."""
+    """A torch.device that torch can use on this machine."""
     try:
         device = torch.device(value)
     except (RuntimeError, TypeError, ValueError):
@@ -245,7 +244,7 @@ def check_device(name: str, value: Any) -> torch.device:
 
 
 def check_path(name: str, value: Any, what: str = "a path") -> str:
-    """A path, as text: neither empty nor with a zero byte; ``~`` is the user's folder."""
+    """A path as text, not empty and without a zero byte; ``~`` is expanded."""
     if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
         raise ConfigError(f"{name} must be {what}, got {got(value)}. Pass a text or a pathlib.Path.")
     return os.path.expanduser(os.fspath(value))

@@ -1,6 +1,6 @@
-"""Einsums prepared once: two operands at a time, as one multiplication or one matrix product.
+"""Einsums that are planned once and run as multiplications and matrix products of two operands at a time.
 
-On small operands that takes half the time of ``torch.einsum``, which reads its text in every call.
+On small operands this takes half the time of ``torch.einsum``, which parses its equation in every call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import opt_einsum
 import torch
 from torch import Tensor
 
-#: Length of the axis of rows, 'n', that orders are chosen for.
+#: Length of the axis 'n' (rows) for which the order of contractions is chosen.
 ROWS = 1024
 Pair = Callable[[Tensor, Tensor], Tensor]
 
@@ -38,16 +38,16 @@ class Contraction:
         order, about = opt_einsum.contract_path(whole, *shapes, shapes=True, optimize="optimal")
         self.operations = float(about.opt_cost)
         self.equations: list[str] = []
-        #: Indices of two operands, the last first, and what makes one of them, which comes behind the others.
+        #: Indices of two operands in decreasing order, and the function that contracts them; its result is appended.
         self.steps: list[tuple[tuple[int, ...], Pair]] = []
         for step in order:
             indices = tuple(sorted(step, reverse=True))
             pair = [specs.pop(index) for index in indices]
             needed = set(result).union(*specs)
-            kept = "".join(c for c in sizes if c in needed and any(c in spec for spec in pair)) if specs else result
-            self.equations.append(f"{','.join(pair)}->{kept}")
+            left = "".join(c for c in sizes if c in needed and any(c in spec for spec in pair)) if specs else result
+            self.equations.append(f"{','.join(pair)}->{left}")
             self.steps.append((indices, contraction(self.equations[-1], sizes)))
-            specs.append(kept)
+            specs.append(left)
 
     def __call__(self, *tensors: Tensor) -> Tensor:
         """The contraction of tensors."""
@@ -71,8 +71,8 @@ def contraction(spec: str, sizes: Mapping[str, int]) -> Pair:
     """
     operands, out = spec.split("->")
     first, second = operands.split(",")
-    own = [c for c in out if (c in first) != (c in second)]
-    behind = bool(own) and own[0] in second  # the matrix product would come out turned
+    unshared = [c for c in out if (c in first) != (c in second)]
+    behind = bool(unshared) and unshared[0] in second  # the matrix product would be transposed
     if ("n" in second and "n" not in first) or (behind and ("n" in second or "n" not in first)):
         swapped = contraction(f"{second},{first}->{out}", sizes)
         return lambda x, y: swapped(y, x)
@@ -85,13 +85,13 @@ def contraction(spec: str, sizes: Mapping[str, int]) -> Pair:
     right = "".join(c for c in second if c not in first)
     if batch and "n" in left + right:  # a matrix for all rows in each of a batch of channels
         return lambda x, y: torch.einsum(spec, x, y)
-    turn_x, turn_y = _turn(first, batch + left + summed), _turn(second, batch + summed + right)
-    turn_z = _turn(batch + left + right, out)
+    permute_x, permute_y = _permute(first, batch + left + summed), _permute(second, batch + summed + right)
+    permute_z = _permute(batch + left + right, out)
     start, rows, inner = len(batch), len(left), len(summed)
     left_sizes, right_sizes = [sizes[c] for c in left], [sizes[c] for c in right]
 
     def run(x: Tensor, y: Tensor) -> Tensor:
-        x, y = turn_x(x), turn_y(y)
+        x, y = permute_x(x), permute_y(y)
         if inner > 1:
             x, y = x.flatten(-inner), y.flatten(start, start + inner - 1)
         y = y.flatten(start + 1) if len(right) > 1 else y if right else y.unsqueeze(-1)
@@ -102,33 +102,33 @@ def contraction(spec: str, sizes: Mapping[str, int]) -> Pair:
             z = z.unflatten(-1, right_sizes) if right else z.squeeze(-1)
         if start and rows != 1:
             z = z.unflatten(start, left_sizes) if rows else z.squeeze(start)
-        return turn_z(z)
+        return permute_z(z)
 
     return run
 
 
-def _turn(letters: str, wanted: str) -> Callable[[Tensor], Tensor]:
-    """Bring axes into another order."""
-    order = [letters.index(c) for c in wanted]
+def _permute(letters: str, target: str) -> Callable[[Tensor], Tensor]:
+    """A function that permutes the axes ``letters`` of a tensor to the order ``target``."""
+    order = [letters.index(c) for c in target]
     if order == list(range(len(order))):
         return lambda t: t
     return lambda t: t.permute(order)
 
 
 def _product(first: str, second: str, out: str) -> Pair:
-    """Multiply where nothing is summed: each operand in the order of the result, with axes of length 1 for the rest."""
+    """A function that multiplies two tensors elementwise, broadcast to the axes ``out`` of the result."""
 
     def spread(letters: str) -> Callable[[Tensor], Tensor]:
-        turn = _turn(letters, "".join(c for c in out if c in letters))
-        missing = [place for place, c in enumerate(out) if c not in letters]
-        # axes in front come by themselves
-        leading = next((place for place, c in enumerate(out) if c in letters), len(out))
-        added = [place - leading for place in missing if place > leading]
+        permute = _permute(letters, "".join(c for c in out if c in letters))
+        missing = [axis for axis, c in enumerate(out) if c not in letters]
+        # broadcasting adds leading axes
+        leading = next((axis for axis, c in enumerate(out) if c in letters), len(out))
+        added = [axis - leading for axis in missing if axis > leading]
 
         def run(t: Tensor) -> Tensor:
-            t = turn(t)
-            for place in added:
-                t = t.unsqueeze(place)
+            t = permute(t)
+            for axis in added:
+                t = t.unsqueeze(axis)
             return t
 
         return run

@@ -23,36 +23,36 @@ ACCUMULATE = {
 
 
 def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, under autocast in their widest dtype: other operations hand over a mixture. Else, as they are.
+    """The tensors, converted to their widest dtype under autocast, else unchanged.
 
-    Tensors of width 0, weights that a layer does not have, say nothing.
+    Tensors of width 0 (weights of layers that have none) do not count.
     """
     if not under_autocast(tensors[0].device.type):
         return tensors
-    said = (t.dtype for t in tensors if not t.ndim or t.shape[-1])
-    widest = functools.reduce(torch.promote_types, said, tensors[0].dtype)
+    dtypes = (t.dtype for t in tensors if not t.ndim or t.shape[-1])
+    widest = functools.reduce(torch.promote_types, dtypes, tensors[0].dtype)
     return tuple(t.to(widest) for t in tensors)
 
 
-def of_one_kind(**tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, in their widest dtype under autocast; errors as of `check_same_kind`."""
-    found = tuple(tensors.values())
-    first = found[0]
+def of_one_dtype(**tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, in their widest dtype under autocast; errors as of `check_same_dtype`."""
+    checked = tuple(tensors.values())
+    first = checked[0]
     if first.is_cpu and not torch.is_autocast_enabled("cpu") and (dtype := first.dtype) in ACCUMULATE:
-        for t in found:
+        for t in checked:
             if not (t.dtype is dtype and t.is_cpu):
                 break
         else:
-            return found
-    found = widest_under_autocast(*found)
-    check_same_kind(**dict(zip(tensors, found, strict=True)))
-    return found
+            return checked
+    checked = widest_under_autocast(*checked)
+    check_same_dtype(**dict(zip(tensors, checked, strict=True)))
+    return checked
 
 
-def check_same_kind(**tensors: Tensor) -> None:
+def check_same_dtype(**tensors: Tensor) -> None:
     """Raise DTypeError or DeviceError unless all tensors share one supported floating dtype and one device.
 
-    Tensors of width 0 behind the first, weights that a layer does not have, may have any.
+    Tensors of width 0 (weights of layers that have none) may have any, but for the first tensor.
     """
     (first_name, first), *rest = tensors.items()
     rest = [(name, t) for name, t in rest if not isinstance(t, Tensor) or t.shape[-1:] != (0,)]
@@ -88,10 +88,10 @@ def broadcast_shapes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
         >>> broadcast_shapes([(2, 1), (3,)])
         (2, 3)
     """
-    kept = [tuple(shape) for shape in shapes if len(shape)]  # compared, not put into a set: sizes may be symbols
-    if all(shape == kept[0] for shape in kept[1:]):
-        return kept[0] if kept else ()
-    return tuple(torch.broadcast_shapes(*kept))
+    nonempty = [tuple(shape) for shape in shapes if len(shape)]  # compared, not put into a set: sizes may be symbols
+    if all(shape == nonempty[0] for shape in nonempty[1:]):
+        return nonempty[0] if nonempty else ()
+    return tuple(torch.broadcast_shapes(*nonempty))
 
 
 def broadcast_lead(**shapes: tuple[int, ...]) -> tuple[int, ...]:

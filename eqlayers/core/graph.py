@@ -1,4 +1,4 @@
-"""Edges of a graph, sorted once for all the convolutions over it."""
+"""Graphs: edges that are sorted once for all convolutions over them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _MOST = 2**48
 def check_edge_index(edge_index: Any) -> Tensor:
     """The edges, if they are ``[2, E]`` integers; ShapeError or DTypeError if they are not."""
     if not isinstance(edge_index, Tensor) or edge_index.dtype not in (torch.int64, torch.int32):
-        came = edge_index.dtype if isinstance(edge_index, Tensor) else got(edge_index)
+        value_text = edge_index.dtype if isinstance(edge_index, Tensor) else got(edge_index)
         raise DTypeError(
-            f"edge_index must be an int64 or int32 tensor [2, E] or a Graph, got {came}. Convert it with "
+            f"edge_index must be an int64 or int32 tensor [2, E] or a Graph, got {value_text}. Convert it with "
             f"`{'.long()' if isinstance(edge_index, Tensor) else 'torch.as_tensor(...)'}`."
         )
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
@@ -43,24 +43,24 @@ def check_edge_index(edge_index: Any) -> Tensor:
 
 
 def refuse_edges(name: str, value: Any, order: str) -> None:
-    """Raise DTypeError where numbers are expected and edges come (a graph, integers); ``order`` names the arguments."""
+    """Raise DTypeError for edges (a graph or integers) in place of numbers; ``order`` names the arguments."""
     if isinstance(value, Graph) or (isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)):
         edges = isinstance(value, Graph) or (value.ndim == 2 and value.shape[0] == 2)
-        came = (repr if isinstance(value, Graph) else got)(value) + (", which looks like edge_index" if edges else "")
+        text = (repr if isinstance(value, Graph) else got)(value) + (", which looks like edge_index" if edges else "")
         raise DTypeError(
-            f"{name} must be a floating-point tensor, got {came}. The order of arguments is {order}: check it, or pass "
+            f"{name} must be a floating-point tensor, got {text}. The order of arguments is {order}: check it, or pass "
             f"arguments by their names."
         )
 
 
 def check_range(name: str, index: Tensor, size: int, what: str) -> None:
-    """Raise IndexRangeError unless all of ``index`` lies in ``[0, size)``; looks on the CPU only.
+    """Raise IndexRangeError unless all of ``index`` lies in ``[0, size)``; only for CPU tensors.
 
-    Elsewhere a look at the values would stall the stream. In a traced graph the check is a node, and a RuntimeError.
+    On a GPU reading values would wait for the stream. In a traced graph the check is a node that raises RuntimeError.
     """
     if index.device.type != "cpu":
         return
-    if not is_plain((index,)):  # which costs less to ask
+    if not is_plain((index,)):  # the cheaper question first
         if being_traced():
             whole = (index >= 0) & (index < size)
             assert_later(whole.all(), f"{name} must lie in range, within the number of {what}. Count {what} from 0.")
@@ -75,7 +75,7 @@ def check_range(name: str, index: Tensor, size: int, what: str) -> None:
 
 
 def check_index(name: str, index: Any, rows: int, size: int, what: str) -> Tensor:
-    """An index ``[rows]`` int64 into ``size`` of something; DTypeError, ShapeError or IndexRangeError for another."""
+    """An index ``[rows]`` int64 in ``[0, size)``; DTypeError, ShapeError or IndexRangeError for other values."""
     if check_tensor(name, index, f"[{rows}]").dtype != torch.int64:
         raise DTypeError(f"{name} must be int64 [{rows}], got {index.dtype}. Convert it with `.long()`.")
     if index.ndim != 1 or index.shape[0] != rows:
@@ -85,7 +85,7 @@ def check_index(name: str, index: Any, rows: int, size: int, what: str) -> Tenso
 
 
 def check_graph(graph: Any) -> Graph:
-    """A graph, which knows how many nodes there are, or ConfigError."""
+    """The value if it is a `Graph`, or ConfigError."""
     return check_type("graph", graph, Graph, "an eqlayers.Graph", "Make one: eqlayers.Graph(edge_index, num_src).")
 
 
@@ -126,8 +126,8 @@ class Graph:
         simple = type(num_src) is int and 0 <= num_src <= _MOST
         self._num_src = num_src if simple else _check_number("num_src", num_src)
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
-        self._compiled = torch.compiler.is_compiling()  # made by the code that is compiled, and gone with its call
-        self._in_range = False  # known to be
+        self._compiled = torch.compiler.is_compiling()  # whether the graph is made inside compiled code
+        self._in_range = False  # whether all indices were checked
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
         self._intervals: tuple[Tensor, tuple[object, ...], Tensor] | None = None
@@ -171,7 +171,7 @@ class Graph:
         return src, dst
 
     def tables(self, sort: Callable[[Tensor, int, int], Tensor], plain: bool = False) -> Tensor:
-        """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for.
+        """The sorted edges, from ``sort(edge_index, num_src, num_dst)`` at the first call, then cached.
 
         ``plain``: whether the caller knows that nothing is traced or compiled.
         """
@@ -185,46 +185,46 @@ class Graph:
             return sort(self._edge_index, self._num_src, self._num_dst) if known is None else known
         if self._tables is None or self._trace is not trace:
             if wrapped_by_func(self._edge_index):
-                return sort(self._edge_index, self._num_src, self._num_dst)  # differ from sample to sample: not kept
+                return sort(self._edge_index, self._num_src, self._num_dst)  # differ from sample to sample: not cached
             self._trace = trace
-            self._tables = self._made(lambda edge_index: sort(edge_index, self._num_src, self._num_dst))
+            self._tables = self._outside(lambda edge_index: sort(edge_index, self._num_src, self._num_dst))
         return self._tables
 
-    def _made(self, make: Callable[[Tensor], T]) -> T:
-        """Tensors that are kept: plain, and none of inference mode, because the graph may be trained with later."""
+    def _outside(self, make: Callable[[Tensor], T]) -> T:
+        """The result of ``make(edge_index)``, computed outside of torch.func and inference mode, to be cached."""
         with outside_of_func():
             if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
                 return make(self._edge_index)
             with torch.inference_mode(False):
                 return make(self._edge_index.clone())
 
-    def interval_tables(self, interval: Tensor, count: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sorted edges and behind them the edges sorted by their interval between knots, ``sort(interval)``.
+    def interval_tables(self, interval: Tensor, intervals: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sorted edges with appended edges sorted by knot interval, from ``sort(interval)``.
 
-        ``interval`` is ``[E]``, of so many intervals. The tables of the latest one are cached, because all layers of a
-        network share it.
+        ``interval`` ``[E]`` has the knot interval of each edge; ``intervals`` is their number. The tables of the latest
+        ``interval`` are cached, because all layers of a network share it.
         """
         if wrapped_by_func(interval) or wrapped_by_func(self._edge_index) or self._outlives():
             return sort(interval)
         compiling = torch.compiler.is_compiling()
         changes = 0 if compiling or interval.is_inference() else interval._version  # in place, since they were sorted
-        kept = current_trace(), not compiling and torch.is_inference_mode_enabled(), count, changes
-        if self._intervals is None or self._intervals[0] is not interval or self._intervals[1] != kept:
-            self._intervals = interval, kept, sort(interval)
+        state = current_trace(), not compiling and torch.is_inference_mode_enabled(), intervals, changes
+        if self._intervals is None or self._intervals[0] is not interval or self._intervals[1] != state:
+            self._intervals = interval, state, sort(interval)
         return self._intervals[2]
 
     def _outlives(self) -> bool:
-        """Whether the graph outlives a call that is being compiled.
+        """Whether the graph outlives a call that is being compiled, so that it may cache nothing of the call.
 
-        It keeps nothing of such a call then: compiled results may lie in memory that the next call writes to.
+        Compiled results may be in memory that the next call overwrites.
         """
         return torch.compiler.is_compiling() and not self._compiled
 
     def halves(self) -> tuple[Graph, Graph]:
         """Two graphs with the same edges: from senders to the edges themselves, and from these to the receivers.
 
-        Kernels of convolutions then gather and sum what has a row for each edge on the other side. They are kept, so
-        that layers over one graph share their sorting.
+        With these, kernels of convolutions gather operands or sum results with a row for each edge. Both graphs are
+        cached, so that layers over one graph share their sorting.
 
         Example:
             >>> Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]), 4).halves()
@@ -233,8 +233,8 @@ class Graph:
         trace = current_trace()
         if self._halves is None or self._halves[0] is not trace:
             if wrapped_by_func(self._edge_index) or self._outlives():
-                return self._cut(self._edge_index)  # differ from sample to sample: not kept
-            self._halves = trace, *self._made(self._cut)
+                return self._cut(self._edge_index)  # differ from sample to sample: not cached
+            self._halves = trace, *self._outside(self._cut)
         return self._halves[1:]
 
     def _cut(self, edge_index: Tensor) -> tuple[Graph, Graph]:
@@ -259,7 +259,7 @@ class Graph:
     def joined(cls, graphs: Sequence[Graph]) -> Graph:
         """Several graphs as one batch, the nodes of each behind the nodes of the one before; ShapeError for none.
 
-        Loaders of torch-geometric put graphs that are attributes of samples into a list, as all that is no tensor.
+        Loaders of torch-geometric collect graphs that are attributes of samples in a list.
 
         Example:
             >>> pair = Graph(torch.tensor([[0, 1], [1, 0]]), 2)
@@ -312,9 +312,9 @@ def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph
         return Graph(edge_index, num_src, num_dst, copy=False)
     # no `in`: torch's tracer takes a size that is known and one that is traced for different ones there
     if edge_index.num_src != num_src or (num_dst is not None and edge_index.num_dst != num_dst):
-        wanted = f"{num_src} senders" + ("" if num_dst is None else f" and {num_dst} receivers")
+        expected = f"{num_src} senders" + ("" if num_dst is None else f" and {num_dst} receivers")
         raise ShapeError(
-            f"the graph must have {wanted}, got {edge_index!r}. Build it with "
+            f"the graph must have {expected}, got {edge_index!r}. Build it with "
             f"Graph(edge_index, num_src={num_src}, num_dst=...)."
         )
     return edge_index

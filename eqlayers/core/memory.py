@@ -1,4 +1,4 @@
-"""Memory that stays with the process: freed memory is used again, and not asked of the system anew in every call."""
+"""Settings of the memory allocator: freed memory stays with the process and is used again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 # of malloc.h: what `mallopt` sets
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
-#: Never trim, never map, and one arena: the arenas of other threads hold 64 MiB, and what is larger is mapped after
+#: Never trim, never map, and one arena: the arenas of other threads hold 64 MiB, and larger blocks are mapped after
 #: all.
 _SETTINGS = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1))
-#: Settings of the user that speak of the same.
+#: Environment variables with which users configure the allocator.
 _CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
 _TUNABLES = tuple(f"glibc.malloc.{name}" for name in ("trim_threshold", "mmap_max", "mmap_threshold", "arena_max"))
-#: A name that tells an allocator in place of the system's, what it is, and what keeps its memory, if anything must.
+#: A symbol by which another allocator is recognised, its name, and the environment setting that keeps its memory.
 _OTHERS = (
     ("MallocExtension_ReleaseFreeMemory", "tcmalloc", None),
     ("mallctl", "jemalloc", ("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1")),
@@ -95,7 +95,7 @@ def release_memory() -> bool:
 
 
 def _library() -> Any:
-    """The names that this process has; none on systems without."""
+    """The C library of the process, or None on systems without one."""
     try:
         return ctypes.CDLL(None)
     except (OSError, TypeError):

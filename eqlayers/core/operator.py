@@ -32,7 +32,6 @@ from .forms.request import Runner, Sizes
 from .graph import Graph
 from .torch_internals import (
     SingleLevelFunction,
-    asked_for,
     batched_by_grad,
     below_autograd,
     in_forward_mode,
@@ -41,6 +40,7 @@ from .torch_internals import (
     seen_by_outer_levels,
     single_level,
     traced_for_others,
+    used_gradients,
 )
 from .vmap import form_rule, intervals_rule, tables_rule
 
@@ -61,7 +61,7 @@ WITH_KERNELS = ("cpu", "triton")
 
 
 class OperatorCall(NamedTuple):
-    """One call of a form, beside its operands and tables; the calls of its derivatives differ in the form alone."""
+    """The arguments of one call of a form but operands and tables; its derivatives differ in the form alone."""
 
     description: Description
     sizes: Sizes
@@ -69,7 +69,7 @@ class OperatorCall(NamedTuple):
     deterministic: bool = True  # whether sums must have a fixed order
 
     def of(self, description: Description) -> OperatorCall:
-        """Call another form the same way."""
+        """Copy the call with another form."""
         return OperatorCall(description, self.sizes, self.backend, self.deterministic)
 
 
@@ -96,14 +96,14 @@ def _fake_intervals(
 
 
 class _Form(SingleLevelFunction):
-    """Stands at the key Autograd of the operator; see SingleLevelFunction. Tensors come last: there is any number."""
+    """The autograd.Function of the operator (key Autograd); tensors are last because their number varies."""
 
     @staticmethod
     def forward(ctx: Any, runner: Runner | None, call: OperatorCall, graph: Tensor | None, *operands: Tensor) -> Any:
         ctx.save_for_backward(graph, *operands)
         ctx.call = call
         ctx.set_materialize_grads(False)
-        if runner is not None:  # what the operator comes to is called at once
+        if runner is not None:  # the kernel directly, without the operator
             return tuple(runner(operands, graph, call.sizes))
         if in_forward_mode():
             ctx.save_for_forward(graph, *operands)
@@ -114,16 +114,16 @@ class _Form(SingleLevelFunction):
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
         call: OperatorCall = ctx.call
-        has, wanted = tuple(map(is_not, grads, repeat(None))), ctx.needs_input_grad[3:]
-        if True not in has or True not in wanted:
+        has, requested = tuple(map(is_not, grads, repeat(None))), ctx.needs_input_grad[3:]
+        if True not in has or True not in requested:
             return (None,) * (3 + len(operands))
-        wanted = asked_for(ctx, wanted)
+        requested = used_gradients(ctx, requested)
         cotangents = grads if all(has) else [g for g in grads if g is not None]
-        results = _derivative(call.of(call.description.vjp(has, wanted)), [*operands, *cotangents], graph)
-        if all(wanted):
+        results = _derivative(call.of(call.description.vjp(has, requested)), [*operands, *cotangents], graph)
+        if all(requested):
             return (None, None, None, *results)
         rest = iter(results)
-        return (None, None, None, *[next(rest) if want else None for want in wanted])
+        return (None, None, None, *[next(rest) if want else None for want in requested])
 
     @staticmethod
     @seen_by_outer_levels
@@ -135,7 +135,7 @@ class _Form(SingleLevelFunction):
 
 
 def _operator(call: OperatorCall, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
-    """The torch operator, which tracers and transforms see."""
+    """Call the torch operator, which tracers and transforms record."""
     (description, sizes, backend, deterministic) = call
     results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], description.key, backend, deterministic)
     return results
@@ -149,11 +149,10 @@ def at_once(
     deterministic: bool = True,
     tables: Tensor | None = None,
 ) -> Sequence[Tensor] | None:
-    """Run a form of operands that a kernel reads as they are; None where they need another look, or have no kernel.
+    """Fast path: call the kernel of a form directly; None if operands need conversion or there is no kernel.
 
-    They are looked at here, once: tensors of the right shapes, of one dtype, on one device, and plain, which a caller
-    asks `is_plain` before compilers would follow this. Kernels that are loaded run on, whatever becomes of the
-    compiler. ``tables`` are of the graph with the knot intervals of its edges, for weights that are read from a table.
+    Operands must be plain (the caller checks `is_plain`), of the right shapes and of one dtype and device, which is
+    checked here. ``tables`` are the tables of the graph with knot intervals, for weights that are interpolated.
     """
     if backend is not None and backend not in WITH_KERNELS:
         return None
@@ -183,7 +182,7 @@ def at_once(
 
 
 def _derivative(call: OperatorCall, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
-    """A form along the tables of the call that it is a derivative of."""
+    """Run the derivative of a call, with the same tables: by the fast path if operands allow it."""
     description, sizes, backend, deterministic = call
     if is_plain(operands) and fits(description, operands, sizes):
         first = operands[0]
@@ -204,7 +203,7 @@ def call_form(
     backend: str = "",
     deterministic: bool = True,
 ) -> Sequence[Tensor]:
-    """Run a form by the torch operator, which refuses operands that do not fit; exported graphs get its text."""
+    """Run a form by the torch operator, which checks operands; exported graphs get the text of the form."""
     backend = "" if backend == BY_DEVICE.get(operands[0].device.type) else backend
     key = text_of(key) if traced_for_others() else key
     results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], key, backend, deterministic)

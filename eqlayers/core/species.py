@@ -1,7 +1,7 @@
-"""Species of atoms, sorted once for all layers of a network that get equal ones.
+"""Species of atoms, sorted once for all layers of a network that are called with equal species.
 
-The latest species on the host are kept, because a network gives each layer the same numbers in tensors that may differ.
-On a device, where a comparison would wait, they are kept for as long as their tensor lives.
+The latest species on the host are cached by value, because a network may pass equal numbers in different tensors. On a
+device, where a comparison would wait for the stream, they are cached for as long as their tensor lives.
 """
 
 from __future__ import annotations
@@ -18,70 +18,70 @@ from .torch_internals import being_traced, is_plain, outside_of_func, wrapped_by
 
 
 class Species(NamedTuple):
-    """The species of atoms, sorted."""
+    """The atoms sorted by species."""
 
     graph: Graph  # from species to atoms
-    there: Tensor | None  # numbers of the species that occur, if the graph has these alone
+    present: Tensor | None  # the species that occur, if the graph has no others; else None
 
 
 class KnownSpecies(NamedTuple):
-    """Species that a layer was given, a copy of them; layers of a network are given equal ones, step by step."""
+    """The cached species of the latest call of a layer."""
 
     y: Tensor  # the copy, on the host
-    asked: tuple[object, ...]  # what the layer asked for
-    species: Species | None  # None where the layer needs them otherwise
+    options: tuple[object, ...]  # dtype, requires_grad and the layer's options
+    species: Species | None  # None if the layer mixes species linearly
 
 
 #: The latest species on the host.
 _LATEST: dict[str, KnownSpecies] = {}
-#: Species on a device, whose values nothing waits for: kept while the tensor lives and its version stays.
+#: Species on a device, by tensor; valid while the version of the tensor is unchanged.
 _ON_DEVICE: MutableMapping[Tensor, tuple[tuple[object, ...], Species]] = WeakTensorKeyDictionary()
 
 
-def known_species(y: Any, x: Tensor, *asked: object) -> KnownSpecies | None:
-    """The latest species, if these are equal ones for the rows of x on the host; they were checked when they came."""
+def known_species(y: Any, x: Tensor, *options: object) -> KnownSpecies | None:
+    """The cached species if ``y`` equals them, for rows of x on the host and equal options; else None."""
     latest = _LATEST.get("y")
     if latest is None or not is_plain((y, x)) or not (y.is_cpu and x.is_cpu) or y.layout is not torch.strided:
         return None
-    same = y.shape[:1] == x.shape[:1] and latest.asked == (y.dtype, y.requires_grad, *asked)
+    same = y.shape[:1] == x.shape[:1] and latest.options == (y.dtype, y.requires_grad, *options)
     return latest if same and torch.equal(latest.y, y) else None
 
 
-def keep_species(y: Tensor, count: int, sort: bool, *asked: object) -> Species | None:
-    """Keep species on the host, sorted or as they are, for the next layer that asks for the same of equal ones."""
+def cache_species(y: Tensor, count: int, sort: bool, *options: object) -> Species | None:
+    """Cache a copy of species on the host, sorted if ``sort``, for the next layer with equal species and options."""
     with outside_of_func(), torch.inference_mode(False):
         copy = y.detach().clone()
         species = sort_species(copy, count) if sort else None
-    _LATEST["y"] = KnownSpecies(copy, (y.dtype, y.requires_grad, *asked), species)
+    _LATEST["y"] = KnownSpecies(copy, (y.dtype, y.requires_grad, *options), species)
     return species
 
 
 def species_on_device(y: Tensor, count: int) -> Species:
-    """Species sorted once for all layers that get the tensor, on a device.
+    """Species on a device, sorted once for all layers that are called with the same tensor.
 
-    Nothing is kept where the call is traced or captured: a graph sorts the species that come later.
+    Nothing is cached while the call is traced or captured: the graph must sort later species.
     """
     traced = being_traced() or wrapped_by_func(y) or y.is_inference()
     if traced or (y.is_cuda and torch.cuda.is_current_stream_capturing()):  # torch.compile cannot trace the question
         return sort_species(y, count)
     stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else None
-    asked = y._version, y.data_ptr(), count, stream, torch.is_inference_mode_enabled()
-    kept = _ON_DEVICE.get(y)
-    if kept is None or kept[0] != asked:
-        kept = _ON_DEVICE[y] = asked, sort_species(y, count)
-    return kept[1]
+    options = y._version, y.data_ptr(), count, stream, torch.is_inference_mode_enabled()
+    cached = _ON_DEVICE.get(y)
+    if cached is None or cached[0] != options:
+        cached = _ON_DEVICE[y] = options, sort_species(y, count)
+    return cached[1]
 
 
 def sort_species(y: Tensor, count: int) -> Species:
-    """Atoms ``[N]``, or one-hot ``[N, count]``, by species; by those that occur where folding their weights is less."""
-    species, there = y.long() if y.ndim == 1 else y.float().argmax(1), None
-    if not is_hidden(species) and species.shape[0] < count:  # in this order: a size that is asked for is fixed
-        there, species = torch.unique(species, return_inverse=True)
-        count = there.shape[0]
-    ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
-    return Species(Graph(ends, count, species.shape[0], copy=False), there)
+    """Sort atoms by species ``[N]`` or one-hot ``[N, count]``; only by species that occur if atoms are few."""
+    species, present = y.long() if y.ndim == 1 else y.float().argmax(1), None
+    if not is_hidden(species) and species.shape[0] < count:  # in this order: comparing a symbolic size fixes it
+        present, species = torch.unique(species, return_inverse=True)
+        count = present.shape[0]
+    endpoints = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
+    return Species(Graph(endpoints, count, species.shape[0], copy=False), present)
 
 
 def is_hidden(t: Tensor) -> bool:
-    """Whether a look at values would wait for a device, or cannot be."""
+    """True if reading values needs a device sync or is impossible (tracing)."""
     return t.device.type != "cpu" or being_traced() or wrapped_by_func(t)

@@ -1,6 +1,6 @@
-"""All that this package uses of torch beyond its public interface, in one place; nothing else names a private part.
+"""All uses of torch beyond its public interface: no other module uses a private name of torch.
 
-Each use says why it is there, and what to do when a torch comes without it (``pyproject.toml`` bounds torch to the
+Each docstring says why a name is used, and what to do in a torch without it (``pyproject.toml`` bounds torch to the
 releases that `nox -s oldest newest` runs the tests with, so a newer one is tried before users get it).
 """
 
@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import Parameter
 
 try:
-    # Names by themselves, where every call of a layer asks: attributes of attributes cost it microseconds.
+    # Imported as names, because every call of a layer uses them: attributes of attributes cost microseconds.
     from torch._C import (
         _are_functorch_transforms_active,
         _dispatch_tls_is_dispatch_key_included,
@@ -56,7 +56,7 @@ SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leav
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-#: What torch 2.7 brought: a mark for functions that are traced by running them, in which is_compiling() is true.
+#: Torch 2.7 added a mark for functions that are traced by running them, in which is_compiling() is true.
 _IS_2_6 = not hasattr(torch._dynamo, "nonstrict_trace")
 # torch 2.6 cannot tell export from compile: there every traced graph counts as saved
 _exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
@@ -73,13 +73,13 @@ def traced_for_others() -> bool:
 
 
 def being_traced() -> bool:
-    """Whether values cannot be looked at, because a graph is being traced. The guard is for torch 2.6 alone."""
+    """Whether a graph is being traced, so that values cannot be read. The guard is for torch 2.6 alone."""
     return is_compiling() or traced_for_others() or (_IS_2_6 and TracingContext.try_get() is not None)
 
 
 @contextmanager
 def outside_of_traces() -> Iterator[None]:
-    """A context whose results are constants for the running trace: tables that follow from an info alone.
+    """A context whose results are constants for the running trace, such as tables that depend on a layer alone.
 
     Without it: make the tables when a layer is built, for every dtype and device.
     """
@@ -88,7 +88,7 @@ def outside_of_traces() -> Iterator[None]:
 
 
 def traced_by_running(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Lets torch.compile put a call of ``function`` into its graph as it is, and trace it by running it.
+    """Let torch.compile put a call of ``function`` into its graph unchanged, and trace it by running it.
 
     Its arguments must be tensors, modules, numbers and strings. Without it: an operator that is made of others.
     """
@@ -96,7 +96,7 @@ def traced_by_running(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return mark(function)
 
 
-@torch.compiler.assume_constant_result  # torch.compile of torch 2.6 cannot trace what it asks
+@torch.compiler.assume_constant_result  # torch.compile of torch 2.6 cannot trace the call
 def _has_autocast(device: str) -> bool:
     return torch.amp.is_autocast_available(device)
 
@@ -112,7 +112,7 @@ def outside_of_autocast(device: str) -> AbstractContextManager[object]:
 
 
 def as_constant(t: Tensor) -> Tensor:
-    """A table that is kept, for use with operands: a constant of the graph that is being traced, or of fake tensors.
+    """A cached tensor for use with operands: lifted to a constant if a graph is traced or tensors are fake.
 
     Without the number of modes: lift always, which costs every call an operation.
     """
@@ -120,14 +120,14 @@ def as_constant(t: Tensor) -> Tensor:
 
 
 def wrapped_by_func(t: Tensor) -> bool:
-    """Whether a transform of torch.func has put something around the tensor. Without it: sort edges in every call."""
+    """Whether a transform of torch.func wraps the tensor. Without it: sort edges in every call."""
     return not torch.compiler.is_dynamo_compiling() and is_functorch_wrapped_tensor(t)
 
 
 def outside_of_func() -> AbstractContextManager[object]:
     """A context without torch.func: results from plain tensors are plain, and survive the running transform.
 
-    Without it: keep nothing that is made while one runs.
+    Without it: cache nothing that is computed while one runs.
     """
     if torch.compiler.is_dynamo_compiling() or not _are_functorch_transforms_active():
         return nullcontext()
@@ -135,14 +135,14 @@ def outside_of_func() -> AbstractContextManager[object]:
 
 
 def unwrapped(t: Tensor) -> Tensor:
-    """The tensor without the wrappers of torch.func: with the axes that vmap hides. Without it: no look at indices."""
+    """The tensor without the wrappers of torch.func, with the axes that vmap hides. Without it: check no indices."""
     while is_functorch_wrapped_tensor(t):
         t = torch._C._functorch.get_unwrapped(t)
     return t
 
 
 class _Primal:
-    """The context of a jvp whose saved tensors have lost the tangents of this level, and only those."""
+    """The context of a jvp, whose saved tensors have no tangents of the innermost level."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
@@ -153,9 +153,9 @@ class _Primal:
 
 
 def seen_by_outer_levels(jvp: Callable[..., _R]) -> Callable[..., _R]:
-    """Lets the outer levels of torch.func follow a ``jvp(ctx, *tangents)``.
+    """Make a rule ``jvp(ctx, *tangents)`` differentiable by outer torch.func levels.
 
-    Torch switches forward mode off while it runs, for all levels: sums in it would be constants for the others.
+    Torch switches forward mode off while the rule runs, for all levels, so its sums would be constants for the others.
     Without it: forward mode in forward mode is wrong, and must be refused.
     """
 
@@ -170,15 +170,15 @@ def seen_by_outer_levels(jvp: Callable[..., _R]) -> Callable[..., _R]:
 
 
 def current_trace() -> object | None:
-    """An object for the running trace, so that nothing made in one trace is used in another; None without a trace.
+    """An object that identifies the running trace, so that caches are not shared between traces; None without one.
 
-    Under torch.compile None: its tracer follows attributes by itself.
+    None under torch.compile, whose tracer handles attributes.
     """
     return None if torch.compiler.is_dynamo_compiling() else get_proxy_mode()
 
 
 def below_autograd() -> AbstractContextManager[object]:
-    """A context below the key Autograd for operators: their kernel, or the next level of torch.func, with its tapes on.
+    """A context in which operators run below autograd: their kernel, or the next level of torch.func.
 
     C++ has the guard as ``at::AutoDispatchBelowADInplaceOrView``; Python has no public name for it. Without it: call
     the kernel of each device by hand, and lose the levels of torch.func.
@@ -194,12 +194,12 @@ def _below_and_followed(plain: AbstractContextManager[object]) -> Iterator[None]
 
 
 def in_forward_mode() -> bool:
-    """Whether derivatives in forward mode may be asked for. Without the number of its level: always."""
+    """Whether forward-mode derivatives may be computed. Without the number of its level: always."""
     return forward_ad._current_level >= 0 or _are_functorch_transforms_active()
 
 
 def on_tape(tensors: Sequence[Tensor]) -> bool:
-    """Whether the tape of autograd follows a call on these tensors: a Function costs a third of its host time."""
+    """Whether autograd records a call on these tensors; if not, a Function and its host time are avoided."""
     if torch.is_grad_enabled():
         for t in tensors:
             if t.requires_grad:
@@ -207,30 +207,28 @@ def on_tape(tensors: Sequence[Tensor]) -> bool:
     return False
 
 
-def asked_for(ctx: Any, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Whether each of the last inputs of a node gets a gradient that this very run of autograd uses.
+def used_gradients(ctx: Any, requested: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Flags of the last inputs of a node: whether the current run of autograd uses the gradient of each.
 
-    ``ctx.needs_input_grad`` says which could use one in some run; of forces, by ``autograd.grad`` with the positions,
-    the gradients of all weights would be computed and dropped. Torch's functions in C++ alone are told by a public
-    name.
+    ``ctx.needs_input_grad`` says which inputs require gradients. For forces, by ``autograd.grad`` with the positions
+    alone, the gradients of all weights would be computed and dropped.
     """
     if is_compiling():
-        return wanted
-    found = []
-    for want, (node, _) in zip(wanted, ctx.next_functions[-len(wanted) :], strict=True):
+        return requested
+    used = []
+    for is_requested, (node, _) in zip(requested, ctx.next_functions[-len(requested) :], strict=True):
         try:
-            found.append(want and bool(torch._C._will_engine_execute_node(node)))
-        except RuntimeError:  # its way to say that autograd.grad was asked for the gradient of this leaf
-            found.append(True)
-    return tuple(found)
+            used.append(is_requested and bool(torch._C._will_engine_execute_node(node)))
+        except RuntimeError:  # raised for leaves whose gradient autograd.grad computes
+            used.append(True)
+    return tuple(used)
 
 
 def is_plain(tensors: Sequence[Tensor], observed: bool = False) -> bool:
-    """Whether nothing but the tape of autograd would see an operator on these tensors, and they lie as they are.
+    """True in plain eager mode: no tracing, torch.func, forward mode, modes or subclasses, and no lazy negation.
 
-    Then what the dispatcher would come to can be called at once, without its two ways through Python. ``observed``
-    allows a profiler and modes of ``torch.overrides``, which see calls and change no numbers. Without one of the names:
-    always the operator.
+    Then a kernel can be called directly, without the dispatcher. ``observed`` allows a profiler and modes of
+    ``torch.overrides``, which see calls and change no numbers. Without one of the names: always the operator.
     """
     if is_compiling() or _get_tracing_state() is not None:
         return False
@@ -243,7 +241,7 @@ def is_plain(tensors: Sequence[Tensor], observed: bool = False) -> bool:
     for t in tensors:
         if type(t) is not Tensor and type(t) is not Parameter:
             return False
-        if t.is_neg() or t._is_zerotensor():  # written out first
+        if t.is_neg() or t._is_zerotensor():  # must be materialised first
             return False
         if is_functorch_wrapped_tensor(t) or is_legacy_batchedtensor(t):  # inside a transform
             return False
@@ -251,7 +249,7 @@ def is_plain(tensors: Sequence[Tensor], observed: bool = False) -> bool:
 
 
 def single_level() -> AbstractContextManager[object]:
-    """A context in which a `SingleLevelFunction` may be applied: torch.func forbids functions that it cannot know.
+    """A context in which a `SingleLevelFunction` may be applied under torch.func, which forbids it otherwise.
 
     Without it: autograd.Function with setup_context.
     """
@@ -259,9 +257,9 @@ def single_level() -> AbstractContextManager[object]:
 
 
 def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
-    """A kernel of ``op`` for the older vmap, of ``is_grads_batched`` and ``vectorize``, from its rule for torch.func's.
+    """A kernel of ``op`` for the older vmap (``is_grads_batched``, ``vectorize``), from its rule for torch.vmap.
 
-    Torch falls back to one call per sample there, but not for operators that take lists. Without the names below: the
+    Torch's own fallback, one call per sample, excludes operators that take lists. Without the names below: the
     fallback of torch.func alone.
     """
 
@@ -272,17 +270,19 @@ def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[.
             return op(*args)
         level = torch._C._vmapmode_increment_nesting() - 1
         torch._C._vmapmode_decrement_nesting()
-        plain = [torch._remove_batch_dim(t, level, 1, 0) if own else t for t, own in zip(leaves, mapped, strict=True)]
+        plain = [
+            torch._remove_batch_dim(t, level, 1, 0) if batched else t for t, batched in zip(leaves, mapped, strict=True)
+        ]
         if any(isinstance(t, Tensor) and is_legacy_batchedtensor(t) for t in plain):
             raise NotImplementedError(
                 f"{op} must be batched once by is_grads_batched or vectorize, got it twice. Use torch.func.vmap."
             )
-        size = next(t.shape[0] for t, own in zip(plain, mapped, strict=True) if own)
-        dims = tree_unflatten([0 if own else None for own in mapped], spec)
-        found, _ = rule(_Batch(size), dims, *tree_unflatten(plain, spec))
-        if isinstance(found, Tensor):
-            return torch._add_batch_dim(found, 0, level)
-        return [torch._add_batch_dim(t, 0, level) for t in found]
+        size = next(t.shape[0] for t, batched in zip(plain, mapped, strict=True) if batched)
+        dims = tree_unflatten([0 if batched else None for batched in mapped], spec)
+        used, _ = rule(_Batch(size), dims, *tree_unflatten(plain, spec))
+        if isinstance(used, Tensor):
+            return torch._add_batch_dim(used, 0, level)
+        return [torch._add_batch_dim(t, 0, level) for t in used]
 
     return run
 
@@ -299,18 +299,18 @@ def assert_later(condition: Tensor, message: str) -> None:
 
 
 def is_traced_size(value: object) -> bool:
-    """Whether it is a size that torch.jit.trace follows, a tensor without axes. Without it: none is."""
+    """Whether ``value`` is a size traced by torch.jit.trace, a tensor without axes. Without it: False."""
     return isinstance(value, Tensor) and value.ndim == 0 and _get_tracing_state() is not None
 
 
 def parsed_device(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
-    """The device among the arguments of a call of ``.to``. Without it: the device of an empty tensor so moved."""
-    found: torch.device | None = torch._C._nn._parse_to(*args, **kwargs)[0]
-    return found
+    """The device in the arguments of a call of ``.to``. Without it: the device of an empty tensor moved by them."""
+    used: torch.device | None = torch._C._nn._parse_to(*args, **kwargs)[0]
+    return used
 
 
 def tensor_without_numbers(cls: Any, shape: Sequence[int], like: Tensor) -> Any:
-    """A tensor of a class derived from torch's, with dtype and device of another, that holds no memory.
+    """A tensor of a subclass ``cls`` without memory, with the dtype and device of ``like``.
 
     Without it: an object that is no tensor, which ``isinstance`` tells.
     """
@@ -318,5 +318,5 @@ def tensor_without_numbers(cls: Any, shape: Sequence[int], like: Tensor) -> Any:
 
 
 def as_base_tensors() -> AbstractContextManager[object]:
-    """Functions of torch take tensors of derived classes for torch's own. Without it: ``Tensor.__torch_function__``."""
+    """A context in which torch functions ignore tensor subclasses. Without it: ``Tensor.__torch_function__``."""
     return torch._C.DisableTorchFunctionSubclass()

@@ -1,8 +1,8 @@
-"""How the operators of forms run under ``torch.vmap``: the mapped axis becomes rows, and one call serves all.
+"""Rules of the form operators for ``torch.vmap``: the mapped axis becomes rows of one call.
 
-An operand that the rows of a sample share must be expanded if the samples differ in it, or if its
-gradient is wanted sample by sample; then every row gets its own. That is done where it does not outgrow the other
-operands; else, and for graphs, there is one call per sample.
+An operand that the rows of a sample share is expanded to every row if samples differ in it, or if its gradient is
+needed per sample, unless it would become larger than the other operands. Else, and for graphs, there is one call per
+sample.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from eqlayers_kernels.forms.formula import Operand
 
 from .forms.description import with_rows
-from .forms.keys import describe, take_apart
+from .forms.keys import describe, split_key
 from .torch_internals import tree_flatten, tree_unflatten
 
 
@@ -38,7 +38,7 @@ def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *re
         return t.expand(size, rows, t.shape[-1]).reshape(size * rows, t.shape[-1])
 
     operands = [flat(*each) for each in zip(operands, dims, shared, strict=True)]
-    root, _, steps = take_apart(key)
+    root, _, steps = split_key(key)
     if spread:
         base = describe(root).form
         key = with_rows(root, *["each"] * (len(base.operands) + len(base.results))) + steps

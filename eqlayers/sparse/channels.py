@@ -48,11 +48,7 @@ def _canonical(channels: Channels) -> Channels:
 
 @cache
 def parse(spec: str) -> Channels:
-    """Read a channel spec such as ``"u,v->uv"``.
-
-    Raises:
-        ConfigError: The text is not of that form, a letter repeats within one operand (a diagonal), or a letter
-            stands in one place only (a free sum or a broadcast, which has no gradient in the family).
+    """Read a channel spec such as ``"u,v->uv"``; ConfigError for repeated letters and letters of one operand only.
 
     Example:
         >>> parse("u,uv->v").rotate_to_first()

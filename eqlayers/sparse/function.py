@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import check_flag
-from ..core.dtypes import check_same_kind
+from ..core.dtypes import check_same_dtype
 from ..core.torch_internals import seen_by_outer_levels
 from .call import ProductCall, check_channels, check_infos, flatten_batch, needed
 from .channels import Channels
@@ -142,7 +142,7 @@ def sparse_product(
         tensor([[10.]])
     """
     channels = channels_of(product)
-    check_same_kind(input1=input1, input2=input2)
+    check_same_dtype(input1=input1, input2=input2)
     check_channels(channels, input1, input2)
     infos = info_fwd, info_bwd1, info_bwd2
     check_infos(SparseProductInfo, input1, info_fwd=info_fwd, info_bwd1=info_bwd1, info_bwd2=info_bwd2)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.dtypes import check_same_kind
+from ..core.dtypes import check_same_dtype
 from ..core.errors import ShapeError
 from .call import ScaleCall, check_infos, needed
 from .info import SparseScaleInfo
@@ -59,7 +59,7 @@ class SparseScale:
         backend: str | None = None,
     ) -> Tensor:
         """``[..., M, C]`` to ``[..., out_size, C]``; see ``eqlayers.functional.sparse_scale``."""
-        check_same_kind(input=input)
+        check_same_dtype(input=input)
         if input.ndim < 2:
             raise ShapeError(
                 f"input must be [..., M, C], got shape {list(input.shape)}. Add a channel axis with `.unsqueeze(-1)`."

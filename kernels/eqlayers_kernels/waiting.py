@@ -1,6 +1,6 @@
-"""Says that kernels are being compiled, once a process has waited two seconds for its compiler.
+"""Reports that kernels are being compiled, once a process has waited two seconds for its compiler.
 
-Without a listener that is one line through `logging`. A command sets a listener, which shows a bar.
+Without a listener the report is one line of `logging`. A command sets a listener, which shows a progress bar.
 """
 
 from __future__ import annotations
@@ -17,65 +17,65 @@ from .c.run.threads import PerProcess
 PATIENCE = 2.0  # seconds of compiling before anything is printed
 _log = logging.getLogger("eqlayers")
 
-#: Says where the compiled kernels are kept: a few words, looked up only when they are printed.
-Place = Callable[[], str]
-#: Takes the numbers of kernels that are compiled and that were handed to a compiler so far, and where they are kept.
-Listener = Callable[[int, int, Place], None]
+#: Returns where compiled kernels are stored, as a phrase; called only when a message is printed.
+Location = Callable[[], str]
+#: Called with the numbers of compiled kernels and of kernels given to a compiler so far, and with the location.
+Listener = Callable[[int, int, Location], None]
 
 
-def sentence(place: Place, number: int | None = None) -> str:
-    """The message: the number of kernels if it is known, and the folder that keeps them."""
-    return f"compiling {'' if number is None else f'{number} '}kernels, once; {place()}"
+def sentence(location: Location, number: int | None = None) -> str:
+    """The message: the number of kernels if it is known, and the folder in which they are stored."""
+    return f"compiling {'' if number is None else f'{number} '}kernels, once; {location()}"
 
 
-def _log_once(done: int, wanted: int, place: Place) -> None:
-    if done < wanted and not _logged.get():
+def _log_once(done: int, started: int, location: Location) -> None:
+    if done < started and not _logged.get():
         _logged.get().append(True)
-        _log.warning(sentence(place, wanted if wanted > done + 1 else None))
+        _log.warning(sentence(location, started if started > done + 1 else None))
 
 
 class _Count:
-    """Kernels and seconds of one listener."""
+    """Counts kernels and seconds of compiling for one listener."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.done = self.wanted = 0
+        self.done = self.started = 0
         self.seconds, self.since = 0.0, 0.0
-        self.place: Place = str
-        self.told = False
+        self.location: Location = str
+        self.reported = False
         self.timer: threading.Timer | None = None
         self.lock = threading.RLock()
 
-    def begin(self, place: Place) -> None:
-        """A kernel goes to the compiler."""
+    def begin(self, location: Location) -> None:
+        """Count a kernel that is given to the compiler."""
         with self.lock:
-            self.place = place
-            if self.done == self.wanted:
+            self.location = location
+            if self.done == self.started:
                 self.since = time.monotonic()
-                if not self.told:
-                    self.timer = threading.Timer(max(0.0, PATIENCE - self.seconds), self._tell)
+                if not self.reported:
+                    self.timer = threading.Timer(max(0.0, PATIENCE - self.seconds), self._report)
                     self.timer.daemon = True
                     self.timer.start()
-            self.wanted += 1
-            if self.told:
-                self.listener(self.done, self.wanted, self.place)
+            self.started += 1
+            if self.reported:
+                self.listener(self.done, self.started, self.location)
 
     def end(self) -> None:
-        """A kernel came back."""
+        """Count a kernel that is compiled."""
         with self.lock:
             self.done += 1
-            if self.done == self.wanted:
+            if self.done == self.started:
                 self.seconds += time.monotonic() - self.since
                 if self.timer is not None:
                     self.timer.cancel()
-            if self.told:
-                self.listener(self.done, self.wanted, self.place)
+            if self.reported:
+                self.listener(self.done, self.started, self.location)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         with self.lock:
-            if self.done < self.wanted and not self.told:
-                self.told = True
-                self.listener(self.done, self.wanted, self.place)
+            if self.done < self.started and not self.reported:
+                self.reported = True
+                self.listener(self.done, self.started, self.location)
 
 
 _logged: PerProcess[list[bool]] = PerProcess(list)
@@ -90,7 +90,7 @@ def cores() -> int:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[_Count]:
-    """A block that tells the listener, one call at a time, from its own two seconds on; yields the count."""
+    """A block that calls ``listener`` once compiling in it took two seconds, then for each kernel; yields the count."""
     counts = _counts.get()
     counts.append(_Count(listener))
     try:
@@ -100,10 +100,10 @@ def listening(listener: Listener) -> Iterator[_Count]:
 
 
 @contextmanager
-def compilation(place: Place) -> Iterator[None]:
-    """A block around the compilation of one kernel, which is kept in ``place``."""
+def compilation(location: Location) -> Iterator[None]:
+    """A block around the compilation of one kernel; ``location()`` names the folder in which it is stored."""
     count = _counts.get()[-1]
-    count.begin(place)
+    count.begin(location)
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""Runs the machine code of printed GPU kernels without a GPU: numbers, races and what memory it asks for.
+"""Runs the PTX of printed GPU kernels without a GPU: results, races, and counts of memory accesses.
 
-`emulated` lets layers run on the PTX that Triton makes for them; `bounds` says from the counts what a processor needs
-at least. Not modelled: the order of blocks in time, caches, clocks under load, gaps between launches, and the second
+`emulated` lets layers run on the PTX that Triton compiles for them; `bounds` computes lower bounds of times from the
+counts. Not modelled: the order of blocks in time, caches, clocks under load, gaps between launches, and the second
 rounding of a fused multiply-add in rare cases. Nothing here is a measurement.
 """

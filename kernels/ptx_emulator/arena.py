@@ -1,4 +1,4 @@
-"""Memory of an emulated GPU, and what a launch did to it."""
+"""Memory of an emulated GPU, and counters of launches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 UNMAPPED, EMPTY, FILLED, INPUT = 0, 1, 2, 3
-#: A writer or a reader is the number of a launch and a block, with a mark for sums and for several blocks.
+#: Writers and readers are numbers of a launch and a block, with flags for atomic sums and for several blocks.
 LAUNCH, ADDS, MANY = 1 << 40, 1 << 39, 1 << 38
-BASE = 0x7F0000000000  # where the arena begins: 64 bits of address are needed to say it
+BASE = 0x7F0000000000  # first address of the arena; it needs 64 bits
 GUARD = 1024  # bytes between buffers
 
 
 class Arena:
-    """Global memory: buffers with guards between them; what each byte holds, and which block wrote it."""
+    """Global memory: buffers with guards between them; state, last writer and last reader of each byte."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -44,7 +44,7 @@ class Arena:
         return BASE + start
 
     def name_of(self, offset: int) -> str:
-        """Buffer that an offset lies in, or behind."""
+        """Name of the buffer that contains an offset, or that comes before it."""
         return self.names[max(0, int(np.searchsorted(self.starts, offset, side="right")) - 1)] if self.names else ""
 
 

@@ -1,4 +1,4 @@
-"""Lower bounds of the time of a request, from what its kernels do on two small graphs and from their machine code.
+"""Lower bounds of the time of a task, from counts of its kernels on two small graphs and from their machine code.
 
 A count that grows from one graph to the other belongs to an edge, the rest to a node.
 Limits are taken one by one, kernel by kernel, and overlap perfectly; measured times are expected above them, by a fifth
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.program import OPERANDS, Program
 from eqlayers_kernels.triton.print import tuning
-from eqlayers_kernels.triton.print.groups import ProductPiece
+from eqlayers_kernels.triton.print.groups import ProductKernel
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
@@ -65,17 +65,17 @@ class Graph:
 
     @property
     def segments(self) -> int:
-        """Programs of a walk: nodes, and what their edges may be cut into."""
+        """Programs of a traversal: nodes, and further parts of split nodes."""
         return self.nodes + self.edges // max(8, -(-self.edges // 1024))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound of one launch.
+    """Lower bounds of the time of one launch.
 
     Attributes:
-        kernel: Its name.
-        seconds: By limit.
+        kernel: Name of the kernel.
+        seconds: Lower bound by name of the limit.
     """
 
     kernel: str
@@ -94,14 +94,14 @@ class Bound:
 
 def bounds_of(
     program: Program,
-    kind: Kind,
+    task: Task,
     *,
     atomic: bool = False,
     stored: bool | None = None,
     graph: Graph = Graph(),
     card: Card = H200,
 ) -> tuple[list[Bound], Emulator]:
-    """Bounds of all launches of a request in float32, by sm_90's machine code.
+    """Bounds of all launches of a task in float32, by sm_90's machine code.
 
     Args:
         program, kind, atomic, stored: As of ``FormRunner``.
@@ -111,21 +111,21 @@ def bounds_of(
     Returns:
         One for each launch, and the emulator, whose findings say whether it ran well.
     """
-    runs = [_run(program, kind, atomic, stored, per) for per in PER]
+    runs = [_run(program, task, atomic, stored, per) for per in PER]
     (runner, few), (_, more) = runs
-    found = []
-    pieces = iter(runner.plan.pieces)
+    bounds = []
+    kernels = iter(runner.plan.kernels)
     for one, other in zip(few.launches, more.launches, strict=True):
-        if one.name in ("sum_rows", "add_pieces", "turn_rows"):
-            found.append(_plain(one, other, runner, graph, card))
+        if one.name in ("sum_rows", "add_parts", "permute_columns"):
+            bounds.append(_plain(one, other, runner, graph, card))
         else:
-            found.append(_form(one, other, next(pieces), graph, card))
-    found += _around(runner, graph, card)
-    return found, more
+            bounds.append(_form(one, other, next(kernels), graph, card))
+    bounds += _around(runner, graph, card)
+    return bounds, more
 
 
 def _around(runner: FormRunner, graph: Graph, card: Card) -> Iterator[Bound]:
-    """The work of torch before and after the kernels: zeros, and sums of parts."""
+    """Bounds of torch's operations around the kernels: zeros, and sums of parts."""
     for operand, parts in runner.plan.parts.items():
         stored = operand == "x" and runner.plan.stored
         one = 4 * (graph.nodes if operand in "xz" and not stored else graph.edges) * runner.widths[operand]
@@ -135,35 +135,35 @@ def _around(runner: FormRunner, graph: Graph, card: Card) -> Iterator[Bound]:
             yield Bound(f"parts of {operand}", {"HBM": moved / card.memory, "L2": moved / card.last_cache})
 
 
-def floor(program: Program, kind: Kind, graph: Graph = Graph(), card: Card = H200) -> float:
-    """Seconds to read every operand of a request from main memory once, and to write every result once, in float32."""
+def floor(program: Program, task: Task, graph: Graph = Graph(), card: Card = H200) -> float:
+    """Seconds to read every operand of a task from main memory once, and to write every result once, in float32."""
     rows = {"x": graph.nodes, "y": graph.edges, "w": graph.edges, "z": graph.nodes}
     widths = dict(zip(OPERANDS, program.widths, strict=True))
-    return sum(4 * rows[operand] * widths[operand] for _, operand in kind.pointers) / card.memory
+    return sum(4 * rows[operand] * widths[operand] for _, operand in task.pointers) / card.memory
 
 
-def _run(program: Program, kind: Kind, atomic: bool, stored: bool | None, per: int) -> tuple[FormRunner, Emulator]:
-    made = torch.Generator().manual_seed(0)
-    src = torch.cat([torch.randperm(NODES, generator=made) for _ in range(per)])
+def _run(program: Program, task: Task, atomic: bool, stored: bool | None, per: int) -> tuple[FormRunner, Emulator]:
+    generator = torch.Generator().manual_seed(0)
+    src = torch.cat([torch.randperm(NODES, generator=generator) for _ in range(per)])
     dst = torch.arange(NODES).repeat_interleave(per)
     edges = len(src)
     tables = unpack(pack(torch.stack([src, dst]), NODES, NODES), edges, NODES, NODES)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     with emulated() as gpu:
-        runner = FormRunner(program, kind, torch.float32, True, False, tuning.PROCESSORS["cuda"], atomic, stored=stored)
+        runner = FormRunner(program, task, torch.float32, True, False, tuning.PROCESSORS["cuda"], atomic, stored=stored)
         tensors = {
-            name: torch.randn(NODES if operand in "xz" else edges, widths[operand], generator=made)
-            for name, operand in runner.given
+            name: torch.randn(NODES if operand in "xz" else edges, widths[operand], generator=generator)
+            for name, operand in runner.inputs
         }
-        found = runner(tensors, tables)
-    for name, rows in found.items():
+        results = runner(tensors, tables)
+    for name, rows in results.items():
         if wrong := int((~torch.isfinite(rows)).sum()):  # a sum of values that no kernel has written is NaN
             gpu.launches[-1].counters.findings[f"numbers of {name} that are none"] += wrong
     return runner, gpu
 
 
-def _rates(one: Counters, more: Counters, turns: bool = False) -> tuple[dict[str, float], dict[str, float]]:
-    """Counts of an edge and of a node."""
+def _rates(one: Counters, more: Counters, permutes: bool = False) -> tuple[dict[str, float], dict[str, float]]:
+    """Counts per edge and per node, from the counters of two graphs."""
     edges, difference = NODES * PER[0], NODES * (PER[1] - PER[0])
     edge: dict[str, float] = {}
     segment: dict[str, float] = {}
@@ -175,16 +175,16 @@ def _rates(one: Counters, more: Counters, turns: bool = False) -> tuple[dict[str
     both("shuffles", one.groups["shuffle"], more.groups["shuffle"])
     both("shared cycles", float(one.shared[1]), float(more.shared[1]))
     totals: dict[tuple[str, str], list[list[float]]] = defaultdict(lambda: [[0.0] * 4, [0.0] * 4])
-    for place, counters in enumerate((one, more)):
+    for run, counters in enumerate((one, more)):
         for (group, buffer), row in counters.access.items():
             key = (group, re.sub(r"result \((\d+), .*, (\d+)\)", r"result \2", buffer))  # sizes differ
             requests, sectors, lines, useful = (float(number) for number in row)
-            if buffer in ("y", "dy") or turns:  # repeated reads of one row come from the first cache
+            if buffer in ("y", "dy") or permutes:  # repeated reads of one row come from the first cache
                 sectors = float(counters.distinct.get((group, buffer), 0))
             elif buffer == "nodes":  # tables of edges, read one after the other
                 sectors = useful / SECTOR / (1 if group == "load async" else 32)  # all lanes ask for the same
-            found = (sectors, max(requests, useful / 128), lines, useful)
-            totals[key][place] = [a + b for a, b in zip(totals[key][place], found, strict=True)]
+            counts = (sectors, max(requests, useful / 128), lines, useful)
+            totals[key][run] = [a + b for a, b in zip(totals[key][run], counts, strict=True)]
     for (group, name), (a, b) in totals.items():
         for column, label in enumerate(("sectors", "requests", "lines", "useful")):
             both(f"{label} {group} {name}", a[column], b[column])
@@ -192,7 +192,7 @@ def _rates(one: Counters, more: Counters, turns: bool = False) -> tuple[dict[str
 
 
 def _traffic(rates: Mapping[str, float], gathered: Callable[[str, str], bool]) -> dict[str, float]:
-    """Sectors, bytes of main memory, gathered bytes, and cycles of the path to memory, of an edge or a segment."""
+    """Sectors, bytes of main memory, gathered bytes, and memory-unit cycles, per edge or per node."""
     out = {"sectors": 0.0, "hbm": 0.0, "gathered": 0.0, "lsu": rates["shared cycles"] + rates["shuffles"]}
     for key, value in rates.items():
         if key.startswith("sectors "):
@@ -206,23 +206,23 @@ def _traffic(rates: Mapping[str, float], gathered: Callable[[str, str], bool]) -
     return out
 
 
-def _form(one: Launched, other: Launched, piece: ProductPiece, graph: Graph, card: Card) -> Bound:
+def _form(one: Launched, other: Launched, kernel: ProductKernel, graph: Graph, card: Card) -> Bound:
     edge, segment = _rates(one.counters, other.counters)
-    operand, *names = ("x", "dx") if piece.text.walk == "by_dst" else ("z", "g")
-    width = dict(zip(OPERANDS, piece.text.program.widths, strict=True))[operand]
-    nodes = (operand, *names, f"result ({NODES}, {width})")  # or turned before
+    operand, *names = ("x", "dx") if kernel.text.traversal == "by_dst" else ("z", "g")
+    width = dict(zip(OPERANDS, kernel.text.program.widths, strict=True))[operand]
+    nodes = (operand, *names, f"result ({NODES}, {width})")  # or permuted before
     per_edge = _traffic(edge, lambda group, name: name in nodes or group == "atomic")
     per_segment = _traffic(segment, lambda group, name: False)
     code = read(disassemble(one.compiled.asm["cubin"]))
     return Bound(
-        f"{one.name}, {len(piece.text.paths)} paths", _limits(code, one, piece, per_edge, per_segment, graph, card)
+        f"{one.name}, {len(kernel.text.paths)} paths", _limits(code, one, kernel, per_edge, per_segment, graph, card)
     )
 
 
 def _limits(
     code: Code,
     one: Launched,
-    piece: ProductPiece,
+    kernel: ProductKernel,
     edge: Mapping[str, float],
     segment: Mapping[str, float],
     graph: Graph,
@@ -231,8 +231,8 @@ def _limits(
     registers = -(-aot.resources(one.compiled).registers // 8) * 8 * 32
     shared = one.compiled.metadata.shared + 1024
     warps = min(MOST_WARPS, card.registers // registers, card.shared // shared)
-    turns, ends = graph.edges * piece.blocks, graph.segments * piece.blocks
-    issued = turns * sum(code.loop.values()) + ends * sum(code.outside.values())
+    steps, programs = graph.edges * kernel.blocks, graph.segments * kernel.blocks
+    issued = steps * sum(code.loop.values()) + programs * sum(code.outside.values())
     units = card.multiprocessors * card.schedulers * card.clock
 
     def total(name: str) -> float:
@@ -243,15 +243,15 @@ def _limits(
         "HBM": (graph.edges * edge["hbm"] + once) / card.memory,
         "L2": SECTOR * total("sectors") / card.last_cache,
         "issue": issued / units,
-        "FP32": turns * code.loop["float"] / units,
+        "FP32": steps * code.loop["float"] / units,
         "LSU": total("lsu") / (card.multiprocessors * card.clock),
-        "latency": turns * card.latency / (card.multiprocessors * warps),
+        "latency": steps * card.latency / (card.multiprocessors * warps),
     }
 
 
 def _plain(one: Launched, other: Launched, runner: FormRunner, graph: Graph, card: Card) -> Bound:
-    """The bound of kernels that add up: the bytes that they move."""
-    edge, segment = _rates(one.counters, other.counters, one.name == "turn_rows")
+    """The bound of a kernel that sums or permutes: the bytes that it moves."""
+    edge, segment = _rates(one.counters, other.counters, one.name == "permute_columns")
     moved = {
         key: SECTOR * (graph.edges * edge[key] + graph.nodes * max(0.0, segment[key]))
         for key in edge

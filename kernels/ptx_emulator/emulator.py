@@ -1,4 +1,4 @@
-"""Triton's launches as runs of an emulated GPU: what would be launched is compiled and run on numpy."""
+"""Runs Triton's launches on an emulated GPU: kernels are compiled to PTX and run on numpy."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .machine import Machine
 from .parse import parse
 
 #: Kernel and argument of the memory that is written.
-_WRITTEN = re.compile(r"\S+ (z|g[xywtc]|\w+_room|out\d+|room\d+|result)|sum_rows room|add_pieces rows")
+_WRITTEN = re.compile(r"\S+ (z|g[xywtc]|\w+_room|out\d+|room\d+|result)|sum_rows workspace|add_parts rows")
 
 
 @dataclass
 class Launched:
-    """One launch and what it did.
+    """One launch and its counters.
 
     Attributes:
         name: Of the kernel.
@@ -48,7 +48,7 @@ class Launched:
 
 @dataclass
 class Emulator:
-    """Memory of a GPU that is not there, and its launches.
+    """The memory of an emulated GPU, and its launches.
 
     Attributes:
         arena: The memory.
@@ -63,31 +63,31 @@ class Emulator:
 
     @property
     def findings(self) -> Counter[str]:
-        """The findings and their numbers: races, accesses out of bounds, reads of memory never written."""
-        return sum((one.counters.findings for one in self.launches), Counter[str]())
+        """Reported problems and their numbers: races, accesses out of bounds, reads of memory never written."""
+        return sum((launched.counters.findings for launched in self.launches), Counter[str]())
 
     def hold(self, name: str, tensor: Tensor, state: int) -> None:
-        """Put the storage of a tensor into the memory, once."""
+        """Add the storage of a tensor to the memory, once."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._known and storage.nbytes():
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
             self._known[storage.data_ptr()] = (self.arena.add(name, whole.numpy(), state), whole)
 
     def launch(self, kernel: Any, compiled: Any, grid: int, args: tuple[Any, ...]) -> None:
-        """Run what was compiled for these arguments."""
-        kinds = [compiled.src.signature[name] for name in kernel.arg_names[: len(args)]]
+        """Run a compiled kernel with arguments, and copy results back to tensors."""
+        types = [compiled.src.signature[name] for name in kernel.arg_names[: len(args)]]
         for name, arg in zip(kernel.arg_names, args, strict=False):
             if isinstance(arg, Tensor) and arg.numel():
                 written = _WRITTEN.fullmatch(f"{kernel.fn.__name__} {name}")
                 self.hold(name, arg, FILLED if written else INPUT)
                 self._copy_in(arg)
-        values = [self._value(arg) for arg, kind in zip(args, kinds, strict=True) if kind != "constexpr"]
+        values = [self._value(arg) for arg, type_name in zip(args, types, strict=True) if type_name != "constexpr"]
         text = self.edit(compiled.asm["ptx"])
         parsed = parse(text)
         values += [0] * (len(parsed.params) - len(values))  # Triton's own scratch, not used
         machine = Machine(parsed, self.arena, grid, values, compiled.metadata.shared, len(self.launches))
-        found = machine.run()
-        self.launches.append(Launched(kernel.fn.__name__, kernel.src, grid, text, compiled, found))
+        counters = machine.run()
+        self.launches.append(Launched(kernel.fn.__name__, kernel.src, grid, text, compiled, counters))
         for arg in args:
             if isinstance(arg, Tensor) and arg.numel():
                 self._copy_out(arg)
@@ -105,16 +105,16 @@ class Emulator:
         return slice(start - BASE, start - BASE + whole.numel()), whole.numpy()
 
     def _copy_in(self, tensor: Tensor) -> None:
-        """Copy in the changes that torch made since the last launch; the memory has numbers then."""
-        place, whole = self._bytes(tensor)
-        changed = self.arena.bytes[place] != whole
-        self.arena.bytes[place] = whole
-        state = self.arena.state[place]
+        """Copy changes that torch made since the last launch into the memory."""
+        region, whole = self._bytes(tensor)
+        changed = self.arena.bytes[region] != whole
+        self.arena.bytes[region] = whole
+        state = self.arena.state[region]
         state[changed & (state == EMPTY)] = FILLED
 
     def _copy_out(self, tensor: Tensor) -> None:
-        place, whole = self._bytes(tensor)
-        whole[:] = self.arena.bytes[place]
+        region, whole = self._bytes(tensor)
+        whole[:] = self.arena.bytes[region]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Runs PTX on numpy: all threads of all blocks of one launch are lanes of arrays, and every access is checked.
 
-Lanes that are at the same basic block go on together, the earliest block first. Findings are kept, not raised.
+Lanes at the same basic block run together, the earliest block first. Problems are recorded, not raised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .values import UNSIGNED, Registers, Value, dtype_of
 
 
 class Machine(Accesses, Arithmetic):
-    """One launch.
+    """Runs one launch.
 
     Args:
         kernel: Parsed.
@@ -46,7 +46,7 @@ class Machine(Accesses, Arithmetic):
         self.regs = Registers(self.lanes)
         self.params = {name: (value, size) for (name, size), value in zip(kernel.params, args, strict=True)}
         self.count = Counters()
-        self.seen: dict[tuple[str, str], list[Value]] = defaultdict(list)
+        self.sectors_seen: dict[tuple[str, str], list[Value]] = defaultdict(list)
         self.mask = np.ones(self.lanes, bool)
         self.full = True
         self.code = [[self._compile(i) for i in block] for block in kernel.blocks]
@@ -59,7 +59,7 @@ class Machine(Accesses, Arithmetic):
         pc, waiting = np.zeros(self.lanes, np.int32), np.zeros(self.lanes, bool)
         visits = np.zeros(done, np.int64)
         self.jump: tuple[Value, int] | None = None
-        self.left: Value | None = None
+        self.exited: Value | None = None
         with np.errstate(all="ignore"):
             while True:
                 ready = (pc < done) & ~waiting
@@ -77,14 +77,14 @@ class Machine(Accesses, Arithmetic):
                 self.count.divergent += int((active != warps.all(1)).sum())
                 self.active = active
                 visits[at] += int(active.sum())
-                self.jump, self.left, self.barrier = None, None, False
+                self.jump, self.exited, self.barrier = None, None, False
                 for step in self.code[at]:
                     step()
                 pc[self.mask] = at + 1
                 if self.jump is not None:
                     pc[self.jump[0]] = self.jump[1]
-                if self.left is not None:
-                    pc[self.left] = done
+                if self.exited is not None:
+                    pc[self.exited] = done
                 if self.barrier:
                     waiting |= self.mask
                     held = (waiting | (pc >= done)).reshape(self.grid, -1).all(1) & waiting.reshape(self.grid, -1).any(
@@ -93,10 +93,10 @@ class Machine(Accesses, Arithmetic):
                     self.epoch[held] += 1
                     waiting &= ~np.repeat(held, self.kernel.threads)
         for block, visited in zip(blocks, visits, strict=True):
-            for one in block:
-                self.count.groups[one.group] += int(visited)
-        for key, found in self.seen.items():
-            self.count.distinct[key] = int(np.unique(np.concatenate(found)).size)
+            for instruction in block:
+                self.count.groups[instruction.group] += int(visited)
+        for key, sectors in self.sectors_seen.items():
+            self.count.distinct[key] = int(np.unique(np.concatenate(sectors)).size)
         return self.count
 
     def _finding(self, text: str, number: int = 1) -> None:
@@ -104,16 +104,16 @@ class Machine(Accesses, Arithmetic):
 
     # -- instructions -------------------------------------------------------------------------------------------------
 
-    def _compile(self, one: Instruction) -> Callable[[], None]:
+    def _compile(self, instruction: Instruction) -> Callable[[], None]:
         guard: Callable[[], Value] | None = None
-        if one.guard:
-            held = self._get(one.guard, "pred")
-            guard = (lambda: ~held()) if one.negated else held
-        step = self._step(one, guard)
-        if guard is None or one.op in ("bra", "ld", "st", "cp", "atom", "red"):
+        if instruction.guard:
+            held = self._get(instruction.guard, "pred")
+            guard = (lambda: ~held()) if instruction.negated else held
+        step = self._step(instruction, guard)
+        if guard is None or instruction.op in ("bra", "ld", "st", "cp", "atom", "red"):
             return step
-        if one.op in ("bar", "shfl", "ldmatrix", "stmatrix", "ret", "exit"):
-            raise NotImplementedError(one.text)
+        if instruction.op in ("bar", "shfl", "ldmatrix", "stmatrix", "ret", "exit"):
+            raise NotImplementedError(instruction.text)
 
         def guarded() -> None:  # a guarded move or the like
             mask, full = self.mask, self.full
@@ -123,9 +123,9 @@ class Machine(Accesses, Arithmetic):
 
         return guarded
 
-    def _step(self, one: Instruction, guard: Callable[[], Value] | None) -> Callable[[], None]:
-        op, kinds, o = one.op, one.kinds, one.operands
-        kind = kinds[-1] if kinds else ""
+    def _step(self, instruction: Instruction, guard: Callable[[], Value] | None) -> Callable[[], None]:
+        op, modifiers, o = instruction.op, instruction.modifiers, instruction.operands
+        ptx_type = modifiers[-1] if modifiers else ""
 
         def where() -> Value:
             return self.mask & guard() if guard is not None else self.mask
@@ -140,11 +140,11 @@ class Machine(Accesses, Arithmetic):
         if op in ("ret", "exit"):
 
             def leave() -> None:
-                self.left = self.mask
+                self.exited = self.mask
 
             return leave
         if op == "bar" or op == "barrier":
-            warp_only = "warp" in kinds
+            warp_only = "warp" in modifiers
 
             def barrier() -> None:
                 if warp_only and self.kernel.threads > 32:
@@ -152,27 +152,27 @@ class Machine(Accesses, Arithmetic):
                 self.barrier = True
 
             return barrier
-        if op == "ld" and "param" in kinds:
+        if op == "ld" and "param" in modifiers:
             assert isinstance(o[1], Address)
             value, size = self.params[o[1].base]
             number = np.asarray(
                 np.frombuffer(int(value).to_bytes(8, "little", signed=value < 0)[:size], UNSIGNED[size])[0]
             )
-            dtype, put = dtype_of(kind), self._set(o[0])
+            dtype, put = dtype_of(ptx_type), self._set(o[0])
             return lambda: put(number.view(dtype) if dtype.itemsize == size else number.astype(dtype))
         if op in ("ld", "st"):
-            return self._memory(one, where)
+            return self._memory(instruction, where)
         if op in ("atom", "red"):
-            return self._atomic(one, where)
+            return self._atomic(instruction, where)
         if op == "cp":
-            return self._async(one, where)
+            return self._async(instruction, where)
         if op in ("ldmatrix", "stmatrix"):
-            return self._matrix(one)
+            return self._matrix(instruction)
         if op == "shfl":
-            assert kinds[:2] == ("sync", "bfly") or kinds[:2] == ("sync", "idx"), one.text
+            assert modifiers[:2] == ("sync", "bfly") or modifiers[:2] == ("sync", "idx"), instruction.text
             put, a, b = self._set(o[0]), self._get(o[1], "b32"), self._get(o[2], "b32")
             lane: Value = np.arange(self.lanes)
-            flip = kinds[1] == "bfly"
+            flip = modifiers[1] == "bfly"
 
             def shuffle() -> None:
                 if not np.asarray(self.mask.reshape(-1, 32).all(1))[self.active].all():
@@ -182,5 +182,5 @@ class Machine(Accesses, Arithmetic):
 
             return shuffle
         if op == "mov":
-            return self._move(one)
-        return self._arithmetic(one)
+            return self._move(instruction)
+        return self._arithmetic(instruction)

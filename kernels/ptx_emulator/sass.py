@@ -1,4 +1,4 @@
-"""Reads machine code with the disassembler that Triton brings along: what one turn of a kernel's loop issues."""
+"""Counts the instructions of one step of a kernel's loop, with Triton's disassembler."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _CLASS = {op: name for name, ops in _CLASSES for op in ops.split()}
 
 @dataclass(frozen=True)
 class Code:
-    """One kernel.
+    """Instruction counts of one kernel.
 
     Attributes:
-        loop: Instructions of the innermost long loop by class; what is no class is 'integer'.
+        loop: Instructions of the innermost long loop by class; instructions of no class are 'integer'.
         outside: The same of the rest.
-        early: Loads of the loop whose registers are used in the same turn, with the instructions between.
-        groups: Groups of asynchronous copies that a turn of the loop closes.
+        early: For loads whose registers are used in the same step, the number of instructions between.
+        groups: Groups of asynchronous copies per step.
         opcodes: Instructions of the loop by operation.
     """
 
@@ -51,26 +51,26 @@ class Code:
 
 
 def disassemble(cubin: bytes) -> str:
-    """Text of a cubin."""
+    """Disassemble a cubin to text."""
     import triton.backends.nvidia
 
     tool = Path(triton.backends.nvidia.__file__).parent / "bin" / "nvdisasm"
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder, "kernel.cubin")
-        place.write_bytes(cubin)
-        return subprocess.run([tool, "-c", place], check=True, capture_output=True, text=True).stdout
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(cubin)
+        return subprocess.run([tool, "-c", path], check=True, capture_output=True, text=True).stdout
 
 
 def read(text: str) -> Code:
-    """Count."""
+    """Count the instructions of a disassembled kernel."""
     lines: list[tuple[str, str]] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
         label = re.match(r"^(\.L_x_\d+):", line)
         if label:
             labels[label[1]] = len(lines)
-        elif found := _LINE.match(line):
-            lines.append((found[2], found[3]))
+        elif match := _LINE.match(line):
+            lines.append((match[2], match[3]))
     loops = []
     for number, (op, rest) in enumerate(lines):
         target = re.search(r"(\.L_x_\d+)", rest)

@@ -54,14 +54,14 @@ INTEGER: dict[str, Callable[..., Value]] = {
 }  # fmt: skip
 
 
-def dtype_of(kind: str) -> np.dtype[Any]:
+def dtype_of(ptx_type: str) -> np.dtype[Any]:
     """The dtype of a type of PTX, such as ``b32``."""
-    letter, bits = kind.rstrip("0123456789"), int(kind.lstrip("abcdefghijklmnopqrstuvwxyz").split("x")[0])
+    letter, bits = ptx_type.rstrip("0123456789"), int(ptx_type.lstrip("abcdefghijklmnopqrstuvwxyz").split("x")[0])
     return np.dtype({"b": "u", "u": "u", "s": "i", "f": "f", "bf": "u"}[letter] + str(bits // 8))
 
 
 def number(text: str, dtype: np.dtype[Any]) -> object:
-    """A literal."""
+    """The value of a PTX literal."""
     if text.startswith("0f"):
         return np.frombuffer(struct.pack("<I", int(text[2:], 16)), np.uint32)[0].view(np.float32).view(dtype)
     if text.startswith("0d"):
@@ -73,8 +73,8 @@ def number(text: str, dtype: np.dtype[Any]) -> object:
     return np.asarray(value, UNSIGNED[dtype.itemsize]).view(dtype)
 
 
-def convert(value: Value, source: str, to: str, kinds: tuple[str, ...]) -> Value:
-    """``cvt``; floating-point types of two bytes are held as their bits."""
+def convert(value: Value, source: str, to: str, modifiers: tuple[str, ...]) -> Value:
+    """The PTX instruction ``cvt``; floating-point types of two bytes are held as their bits."""
     if source == "bf16":
         value = (value.astype(np.uint32) << np.uint32(16)).view(np.float32)
     elif source == "f16":
@@ -87,7 +87,7 @@ def convert(value: Value, source: str, to: str, kinds: tuple[str, ...]) -> Value
         return np.asarray(value.astype(np.float16)).view(np.uint16)
     dtype = dtype_of(to)
     if dtype.kind in "iu" and value.dtype.kind == "f":
-        value = np.rint(value) if "rni" in kinds else np.trunc(value)
+        value = np.rint(value) if "rni" in modifiers else np.trunc(value)
     if dtype.kind in "iu" and value.dtype.kind in "iu":  # extends by the source's sign
         return value.astype(np.dtype(f"{value.dtype.kind}{dtype.itemsize}")).view(dtype)
     return value.astype(dtype)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eqlayers.core.dtypes import broadcast_lead, check_same_kind
+from eqlayers.core.dtypes import broadcast_lead, check_same_dtype
 from eqlayers.errors import DeviceError, DTypeError, ShapeError
 
 
@@ -16,13 +16,13 @@ def test_leading_axes_broadcast():
 
 def test_kinds_must_agree():
     x = torch.zeros(2)
-    check_same_kind(a=x, b=x, c=x)
-    check_same_kind(a=x, b=x[:0].long(), c=x[:0].to("meta"))  # nothing of these is read
+    check_same_dtype(a=x, b=x, c=x)
+    check_same_dtype(a=x, b=x[:0].long(), c=x[:0].to("meta"))  # nothing of these is read
     with pytest.raises(DTypeError, match=r"c must have the dtype of a, torch\.float32, got torch\.float64.*Convert"):
-        check_same_kind(a=x, b=x, c=x.double())
+        check_same_dtype(a=x, b=x, c=x.double())
     with pytest.raises(DeviceError, match=r"b must be on the device of a, cpu, got meta.*\.to\('cpu'\)"):
-        check_same_kind(a=x, b=x.to("meta"))
+        check_same_dtype(a=x, b=x.to("meta"))
     with pytest.raises(DTypeError, match=r"a must be float64, float32, float16 or bfloat16, got torch\.int64"):
-        check_same_kind(a=x.long())
+        check_same_dtype(a=x.long())
     with pytest.raises(DTypeError, match=r"b must be a tensor .*got \[1\.0\]\. Use torch\.as_tensor"):
-        check_same_kind(a=x, b=[1.0])
+        check_same_dtype(a=x, b=[1.0])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.arithmetic.writer import RESULTS, Kind
+from eqlayers_kernels.arithmetic.writer import RESULTS, Task
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch
@@ -121,20 +121,20 @@ def _absolute(program: Program, coefficient: Any) -> Program:
     return Program(paths, program.widths, program.layout)
 
 
-def expected(program: Program, kind: Kind, arrays: Arrays, edges: Edges | None = None) -> dict[str, list[np.ndarray]]:
+def expected(program: Program, task: Task, arrays: Arrays, edges: Edges | None = None) -> dict[str, list[np.ndarray]]:
     """Per result: its value by the interpreter, the sum of the magnitudes of its terms, and their number."""
     programs = (program, _absolute(program, abs), _absolute(program, lambda s: 1.0))
     changes = (lambda a: a, np.abs, np.ones_like)
     shared = arrays["w"].shape[0] == 1 != arrays["y"].shape[0]
     out = {}
-    for result in kind.results:
+    for result in task.results:
         found = []
         for form, change in zip(programs, changes, strict=True):
             operands = {name: change(a) for name, a in arrays.items()}
             if edges:
                 operands |= {name: operands[name][edges.src] for name in ("x", "dx")}
                 operands["g"] = operands["g"][edges.dst]
-            total = _rows(form, kind, result, operands)
+            total = _rows(form, task, result, operands)
             if edges and result in "xz":
                 into = np.zeros((edges.rows(result), total.shape[1]))
                 np.add.at(into, edges.src if result == "x" else edges.dst, total)
@@ -146,17 +146,17 @@ def expected(program: Program, kind: Kind, arrays: Arrays, edges: Edges | None =
     return out
 
 
-def _rows(program: Program, kind: Kind, result: str, operands: Arrays) -> np.ndarray:
+def _rows(program: Program, task: Task, result: str, operands: Arrays) -> np.ndarray:
     """One result row by row; of order 2 the sum over the tangents of what is linear in each."""
     rows = operands["y"].shape[0]
     for name in ("w", "dw"):  # one row that is shared would count as a row of the result
         operands[name] = np.broadcast_to(operands[name], (rows, operands[name].shape[1]))
     primal = {"x": operands["x"], "y": operands["y"], "w": operands["w"], "z": operands["g"]}
     primal.pop(result)
-    if kind.order < 2:
+    if task.order < 2:
         return contract(program, result, **primal)
     total = np.zeros((rows, dict(zip(OPERANDS, program.widths, strict=True))[result]))
-    for tangent in kind.tangents:
+    for tangent in task.tangents:
         if tangent != result:
             weighted = tuple(p for p in program.paths if tangent != "w" or p.weight is not None)
             form = Program(weighted, program.widths, program.layout)
@@ -201,31 +201,31 @@ def run(
 
     Chunks and workers are those of the fixture `kernels`, unless a test is about them.
     """
-    program, kind = kernel.program, kernel.kind
+    program, task = kernel.program, kernel.task
     workers = WORKERS[-1] if workers is None else workers
     chunks = (1 if workers == 1 else workers + 1) if chunks is None else chunks  # fewer than rows
     rows = arrays["y"].shape[0]
-    given = {name: padded(arrays[name]) for name, _ in kind.pointers if name in arrays}
-    for operand in kernel.wants_ir_mul:
+    inputs = {name: padded(arrays[name]) for name, _ in task.pointers if name in arrays}
+    for operand in kernel.transposed:
         turn = launch.load_import(program, operand, kernel.dtype)
-        for name in [n for n, o in kind.pointers if o == operand and n in given]:
+        for name in [n for n, o in task.pointers if o == operand and n in inputs]:
             turned = padded(np.full_like(arrays[name], np.nan))
-            turn(turned.shape[0], [*rows_of(given[name]), *rows_of(turned)], chunks, workers)
+            turn(turned.shape[0], [*rows_of(inputs[name]), *rows_of(turned)], chunks, workers)
             assert_margins_untouched(turned)
-            given[name] = turned
+            inputs[name] = turned
     results, packed = {}, []
-    for name, operand in kind.pointers:
+    for name, operand in task.pointers:
         if name in RESULTS.values():
             count = chunks if name == "gw" and kernel.shared else edges.rows(operand) if edges else rows
             width = dict(zip(OPERANDS, program.widths, strict=True))[operand]
             results[operand] = padded(np.full((count, width), np.nan, dtype=kernel.dtype))
             packed += rows_of(results[operand])
         else:
-            address, step = rows_of(given[name])
+            address, step = rows_of(inputs[name])
             packed += (address, 0 if operand == "w" and kernel.shared else step)
-    tables = [np.ascontiguousarray(t) for t in edges.tables(kernel.walk)] if edges else []
+    tables = [np.ascontiguousarray(t) for t in edges.tables(kernel.traversal)] if edges else []
     segments = tables[0].size - 2 if edges else rows
-    sizes = [rows, edges.others(kernel.walk)] if edges else []
+    sizes = [rows, edges.others(kernel.traversal)] if edges else []
     launch.load(kernel)(segments, [*packed, *(t.ctypes.data for t in tables), *sizes], chunks, workers, past)
     for array in results.values():
         assert_margins_untouched(array)
@@ -237,15 +237,15 @@ def run(
 def check(kernel: Kernel, arrays: Arrays, edges: Edges | None = None, **how: Any) -> Arrays:
     """Run, and compare with the interpreter within the rounding bound of every element; returns the results."""
     got = run(kernel, arrays, edges, **how)
-    compare(kernel.program, kernel.kind, kernel.dtype, got, arrays, edges)
+    compare(kernel.program, kernel.task, kernel.dtype, got, arrays, edges)
     return got
 
 
 def compare(
-    program: Program, kind: Kind, dtype: str, got: Arrays, arrays: Arrays, edges: Edges | None = None, eps: float = 0
+    program: Program, task: Task, dtype: str, got: Arrays, arrays: Arrays, edges: Edges | None = None, eps: float = 0
 ) -> None:
     """Hold results against the interpreter; ``eps`` is one more rounding of each, relative to its size."""
-    for name, (value, size, count) in expected(program, kind, arrays, edges).items():
+    for name, (value, size, count) in expected(program, task, arrays, edges).items():
         # Higham 2002, section 3.1: the terms of a sum, and four factors and a rounded coefficient in each
         bound = ((count + 5) * np.finfo(dtype).eps + eps) * size
         error = np.abs(got[name] - value)

@@ -47,9 +47,9 @@ def derivatives(layer: torch.nn.Module, operands: list[Tensor], *others: Tensor)
 
 def outcome(make, operands: list[Tensor], *others: Tensor, edit=str) -> dict:
     """Errors relative to the largest element, and findings."""
-    given = [t.clone().requires_grad_() for t in operands]
+    inputs = [t.clone().requires_grad_() for t in operands]
     with emulated(edit=edit) as gpu:
-        found = derivatives(make("triton"), given, *others)
+        found = derivatives(make("triton"), inputs, *others)
     exact = [t.double().requires_grad_() for t in operands]
     wanted = derivatives(make("reference").double(), exact, *others)
     errors = [
@@ -81,7 +81,7 @@ def convolution(name: str = "") -> dict:
 def same_without_pass() -> dict:
     """PTX of a convolution's kernels with and without the pass that is left out."""
     layer = TensorProductConv(*IRREPS, PATHS, shared_weights=False, internal_weights=False)
-    program, kind = layer.plan.form.program, groups.Kind(1, ("x", "y", "w"))
+    program, task = layer.plan.form.program, groups.Task(1, ("x", "y", "w"))
     texts, ran = [], []
     passes._install()
     asking = ttgpuir.add_coalesce_async_copy
@@ -96,13 +96,13 @@ def same_without_pass() -> dict:
         ran.append(0)
         passes._here.out = out
         with aot.target("sm_90"):
-            runner = aot.forms.FormRunner(program, kind, torch.float32, True, False, aot._processor())
+            runner = aot.forms.FormRunner(program, task, torch.float32, True, False, aot._processor())
             index = torch.tensor(HUBS)
             tables = aot.edges.unpack(aot.edges.pack(index, NODES, NODES), index.shape[1], NODES, NODES)
             shapes = {"x": NODES, "z": NODES}
             tensors = {
                 pointer: torch.empty(shapes.get(operand, index.shape[1]), runner.widths[operand])
-                for pointer, operand in runner.given
+                for pointer, operand in runner.inputs
             }
             calls = runner.prepare(tensors, tables)[2]
             texts.append([one.kernel.warmup(*one.args, grid=one.grid, **one.meta).asm["ptx"] for one in calls])

@@ -19,7 +19,7 @@ class Kind(NamedTuple):
     """A layer, the shapes or the values of what it is called with, and the kernels that value and derivatives take."""
 
     make: Callable[[], torch.nn.Module]
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     kernels: str
 
     def layer(self, backend: str, dtype: torch.dtype) -> torch.nn.Module:
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
         made = torch.Generator().manual_seed(1)
         wide = {
             name: value if isinstance(value, Tensor) else torch.randn(value, generator=made, dtype=torch.float64)
-            for name, value in self.given.items()
+            for name, value in self.inputs.items()
         }
         return {name: value.to(dtype) if value.is_floating_point() else value for name, value in wide.items()}
 
@@ -46,9 +46,9 @@ def rows(count: int = 3, **irreps: str | int) -> dict[str, tuple[int, int]]:
     return {name: (count, one if isinstance(one, int) else as_irreps(one).dim) for name, one in irreps.items()}
 
 
-def orders(layer: torch.nn.Module, given: Mapping[str, Tensor]) -> list[Tensor]:
+def orders(layer: torch.nn.Module, inputs: Mapping[str, Tensor]) -> list[Tensor]:
     """Values, gradients by arguments and parameters, and the gradients of a sum of the squares of these."""
-    live = {name: t.detach().clone().requires_grad_(t.is_floating_point()) for name, t in given.items()}
+    live = {name: t.detach().clone().requires_grad_(t.is_floating_point()) for name, t in inputs.items()}
     by = [t for t in (*live.values(), *layer.parameters()) if t.requires_grad]
     found = list(results(layer(**live)))
     how: dict[str, Any] = {"allow_unused": True, "materialize_grads": True}

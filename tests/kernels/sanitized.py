@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print import driver, layout
 from eqlayers_kernels.c.print.printer import TYPES, Kernel, _head
@@ -58,17 +58,17 @@ FAULTS = {
     "race": "for (volatile int i = 0; i < 300000; i++); ((int64_t *)arg[3])[0] += begin; return 0;",
 }
 
-VALUES, GRADIENTS = Kind(0, ("z",)), Kind(1, ("x", "y", "w"))
-SECOND = Kind(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+VALUES, GRADIENTS = Task(0, ("z",)), Task(1, ("x", "y", "w"))
+SECOND = Task(2, ("x", "y", "w", "z"), ("x", "y", "w"))
 #: Walks and kinds, by part.
 PARTS = {
     "rows-0": ("rows", VALUES),
     "rows-1": ("rows", GRADIENTS),
     "rows-2": ("rows", SECOND),
     "by_dst-0": ("by_dst", VALUES),
-    "by_dst-2": ("by_dst", Kind(2, ("z",), ("x", "y", "w"))),
+    "by_dst-2": ("by_dst", Task(2, ("z",), ("x", "y", "w"))),
     "by_src-1": ("by_src", GRADIENTS),
-    "by_src-2": ("by_src", Kind(2, ("x", "y", "w"), ("x", "y", "w"))),
+    "by_src-2": ("by_src", Task(2, ("x", "y", "w"), ("x", "y", "w"))),
 }
 #: Layout, dtype, and weights: a row for each row, one for all, or none (where a mode can do without).
 VARIANTS = (
@@ -121,10 +121,10 @@ def fitted(program: Program) -> Program:
     return Program(program.paths, (ends[0], ends[1], weights, ends[2]), program.layout)
 
 
-def walks(cases: Any, kernel: Kernel) -> int:
+def traversals(cases: Any, kernel: Kernel) -> int:
     """One kernel over rows or graphs, in one chunk and in many, in both ways to store; the number of runs."""
     count = 0
-    for edges_ in graphs(cases) if kernel.walk != "rows" else (None,):
+    for edges_ in graphs(cases) if kernel.traversal != "rows" else (None,):
         for rows, (chunks, workers, past) in product(
             (0, 1, 13) if edges_ is None else (0,), ((1, 1, False), (5, 3, True), (16, 2, False))
         ):
@@ -163,24 +163,24 @@ def forged(cases: Any, kernel: Kernel) -> int:
 def kernels_of(part: str, forge: bool) -> int:
     """All families of one walk and order; forged tables too, though with those two threads may write one row."""
     cases, count = _cases(), 0
-    walk, kind = PARTS[part]
+    traversal, task = PARTS[part]
     for layout_, dtype, weights in VARIANTS:
-        if weights != "none" or "w" not in kind.results:
+        if weights != "none" or "w" not in task.results:
             program = fitted(cases.random_program(layout_, weights != "none", gap=0))
         else:
             program = fitted(cases.random_program(layout_, True, cases.SPECS[:5], gap=0))
-        count += walks(cases, Kernel(program, kind, dtype, walk, weights == "shared"))
+        count += traversals(cases, Kernel(program, task, dtype, traversal, weights == "shared"))
     for layout_ in LAYOUTS:  # one factor for each copy, as layers that scale have; there is nothing in w at all
         program = fitted(cases.random_program(layout_, False, SCALES, gap=0))
-        drop = tuple(name for name in kind.results if name != "w"), tuple(name for name in kind.tangents if name != "w")
-        kernel = Kernel(program, Kind(kind.order, *drop), "float32", walk, True)
+        drop = tuple(name for name in task.results if name != "w"), tuple(name for name in task.tangents if name != "w")
+        kernel = Kernel(program, Task(task.order, *drop), "float32", traversal, True)
         assert program.widths[2] == 0
-        count += walks(cases, kernel)
-        if forge and walk != "rows":
+        count += traversals(cases, kernel)
+        if forge and traversal != "rows":
             count += forged(cases, kernel)
     driver.REGION_BYTES, driver.STREAMED_WEIGHTS = 256, range(5, 18)
     program = fitted(cases.random_program("mul_ir", True, cases.SPECS[:5], gap=3))
-    return count + walks(cases, Kernel(program, kind, "float32", walk))
+    return count + traversals(cases, Kernel(program, task, "float32", traversal))
 
 
 def moves() -> int:

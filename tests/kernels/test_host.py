@@ -10,10 +10,10 @@ from eqlayers_kernels.host import HostTensors
 
 def test_a_copy_on_a_device_is_not_kept() -> None:
     tensors: HostTensors[str] = HostTensors()
-    tensors.kept["a"] = table = torch.arange(3)
+    tensors.on_host["a"] = table = torch.arange(3)
     assert tensors.on_device("a", torch.device("cpu")) is table
     assert tensors.on_device("a", torch.device("meta")).device.type == "meta"
-    assert tensors.kept == {"a": table}
+    assert tensors.on_host == {"a": table}
     with pytest.raises(KeyError, match="b"):
         tensors.on_device("b", torch.device("cpu"))
 
@@ -32,8 +32,8 @@ def test_copies_to_a_gpu_come_from_locked_memory(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(torch.Tensor, "to", to)
     tensors: HostTensors[str] = HostTensors()
-    tensors.kept |= {"a": torch.arange(3), "b": torch.arange(2)}
+    tensors.on_host |= {"a": torch.arange(3), "b": torch.arange(2)}
     gpu = torch.device("cuda", 1)
     copies = [tensors.on_device(key, gpu) for key in "aba"]
     assert copies == [(locked[n].data_ptr(), gpu, True) for n in (0, 1, 0)]
-    assert tensors.kept["a"] is locked[0], "the memory that is not locked is free again"
+    assert tensors.on_host["a"] is locked[0], "the memory that is not locked is free again"

@@ -25,31 +25,31 @@ class Told:
     def __init__(self):
         self.calls, self.event = [], threading.Event()
 
-    def __call__(self, done, wanted, place):
-        self.calls.append((done, wanted))
+    def __call__(self, done, started, location):
+        self.calls.append((done, started))
         self.event.set()
 
 
 def test_a_listener_is_told_while_the_compiler_runs(at_once):
-    told = Told()
-    with waiting.listening(told), waiting.compilation(str):
-        assert told.event.wait(60)
+    reported = Told()
+    with waiting.listening(reported), waiting.compilation(str):
+        assert reported.event.wait(60)
         with waiting.compilation(str):
             pass
-    assert told.calls == [(0, 1), (0, 2), (1, 2), (2, 2)]
+    assert reported.calls == [(0, 1), (0, 2), (1, 2), (2, 2)]
 
 
 def test_short_compilations_are_not_told(monkeypatch):
     monkeypatch.setattr(waiting, "PATIENCE", 3600.0)
-    told = Told()
-    with waiting.listening(told), waiting.compilation(str):
+    reported = Told()
+    with waiting.listening(reported), waiting.compilation(str):
         pass
-    assert told.calls == []
+    assert reported.calls == []
 
 
 def test_seconds_add_up(monkeypatch):
     """Many short compilations are a long wait; a listener counts from its own beginning."""
-    count = waiting._Count(lambda done, wanted, place: None)
+    count = waiting._Count(lambda done, started, location: None)
     monkeypatch.setattr(waiting.time, "monotonic", iter([10.0, 11.5, 20.0, 21.0]).__next__)
     for _ in range(2):
         count.begin(str)
@@ -72,11 +72,11 @@ def test_a_library_call_logs_one_line(at_once, monkeypatch, caplog):
 
 def test_the_sentence_names_number_and_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path))
-    assert waiting.sentence(disk.kept, 34) == f"compiling 34 kernels, once; kept in {tmp_path / 'kernels'}"
+    assert waiting.sentence(disk.location, 34) == f"compiling 34 kernels, once; kept in {tmp_path / 'kernels'}"
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels").chmod(0o777)
     assert "not kept, as the folder says: expected a folder that only its owner can write" in waiting.sentence(
-        disk.kept
+        disk.location
     )
 
 
@@ -89,7 +89,7 @@ def test_a_kernel_is_a_compilation(tmp_path, monkeypatch):
         compiler._loaded.clear()
         with waiting.listening(Told()):
             assert compiler.load(source, "answer").answer_of_waiting() == 42
-            assert waiting._counts.get()[-1].wanted == waiting._counts.get()[-1].done == found
+            assert waiting._counts.get()[-1].started == waiting._counts.get()[-1].done == found
 
 
 def test_no_more_compilers_than_processors(monkeypatch):

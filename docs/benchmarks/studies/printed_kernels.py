@@ -38,7 +38,7 @@ from eqlayers.bench.results import Record, Say, goal, quiet
 from eqlayers.errors import BackendError, ConfigError
 from eqlayers.irreps.layout import LAYOUTS
 from eqlayers.nn import TensorProduct
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.program import Program
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
@@ -67,46 +67,46 @@ RESOURCES = ("registers", "spill_bytes", "shared_bytes")
 BOUNDED = {"target": "sm_90", "dtype": "float32"}
 
 
-def compile_all(task: dict[str, Any]) -> list[Record]:
+def compile_all(job: dict[str, Any]) -> list[Record]:
     """Compile all directions of one problem in this process: a row for each direction."""
     import triton
 
-    problem, dtype = Problem(**task["problem"]), getattr(torch, task["dtype"])
-    program = TensorProduct(**problem.arguments(), layout=task["layout"]).plan.form.program
+    problem, dtype = Problem(**job["problem"]), getattr(torch, job["dtype"])
+    program = TensorProduct(**problem.arguments(), layout=job["layout"]).plan.form.program
     rows = []
-    for direction, kind in DIRECTIONS.items():
+    for direction, task in DIRECTIONS.items():
         start = time.perf_counter()
-        with aot.target(task["target"]):
+        with aot.target(job["target"]):
             # one thread: the other cores have processes of their own
-            options: dict[str, Any] = {"shared": problem.shared, "jobs": 1, **OPERATIONS[task["operation"]]}
-            compiled = aot.compile_form(program, kind, dtype, **options)
-            used = [(piece, aot.resources(kernel)) for piece, kernel in compiled]
+            options: dict[str, Any] = {"shared": problem.shared, "jobs": 1, **OPERATIONS[job["operation"]]}
+            compiled = aot.compile_form(program, task, dtype, **options)
+            used = [(kernel, aot.resources(binary)) for kernel, binary in compiled]
         rows.append(
             {
                 "triton": triton.__version__,
                 "direction": direction,
                 "kernels": len(used),
-                "paths": [len(piece.text.paths) for piece, _ in used],
-                "block": [piece.block for piece, _ in used],
+                "paths": [len(kernel.text.paths) for kernel, _ in used],
+                "block": [kernel.block for kernel, _ in used],
                 **{name: [getattr(one, name) for _, one in used] for name in RESOURCES},
                 "seconds": time.perf_counter() - start,
-                **(_bounds(program, kind, options) if _has_bounds(task, problem) else {}),
+                **(_bounds(program, task, options) if _has_bounds(job, problem) else {}),
             }
         )
     return rows
 
 
-def _has_bounds(task: dict[str, Any], problem: Problem) -> bool:
-    per_edge = OPERATIONS[task["operation"]]["graph"] and not problem.shared
-    return per_edge and all(task[name] == value for name, value in BOUNDED.items())
+def _has_bounds(job: dict[str, Any], problem: Problem) -> bool:
+    per_edge = OPERATIONS[job["operation"]]["graph"] and not problem.shared
+    return per_edge and all(job[name] == value for name, value in BOUNDED.items())
 
 
-def _bounds(program: Program, kind: Kind, options: dict[str, Any]) -> Record:
+def _bounds(program: Program, task: Task, options: dict[str, Any]) -> Record:
     """Least seconds by limit of each launch, of the request, and of any kernel for it."""
     from ptx_emulator import bounds
 
-    launches, gpu = bounds.bounds_of(program, kind, atomic=options.get("atomic", False))
-    least, floor = sum(one.least for one in launches), bounds.floor(program, kind)
+    launches, gpu = bounds.bounds_of(program, task, atomic=options.get("atomic", False))
+    least, floor = sum(one.least for one in launches), bounds.floor(program, task)
     return {
         "launches": [{"kernel": one.kernel, "binds": one.binds, "seconds": dict(one.seconds)} for one in launches],
         "bound_ms": 1000 * least,
@@ -115,7 +115,7 @@ def _bounds(program: Program, kind: Kind, options: dict[str, Any]) -> Record:
     }
 
 
-def _in_process(task: dict[str, Any], folder: str | None) -> list[Record]:
+def _in_process(job: dict[str, Any], folder: str | None) -> list[Record]:
     with tempfile.TemporaryDirectory() as cache:
         environment = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache}
         if folder is not None:  # before the installed packages
@@ -123,9 +123,9 @@ def _in_process(task: dict[str, Any], folder: str | None) -> list[Record]:
             environment["PYTHONPATH"] = os.pathsep.join([folder, *([after] if after else [])])
         rows: list[Record] = run_fresh(
             __file__,
-            task,
+            job,
             environment,
-            f"the {task['dtype']} kernels of {task['problem']['name']} must compile for {task['target']}",
+            f"the {job['dtype']} kernels of {job['problem']['name']} must compile for {job['target']}",
             "Check that triton is installed (eqlayers[triton]), or take another release (--triton).",
         )
     return rows
@@ -142,7 +142,7 @@ def run_kernels(
     """Compile the kernels of a configuration and collect what they take."""
     folders: Sequence[str | None] = [_checked(folder) for folder in triton] or [None]
     tasks = list(product(folders, _tasks(config, only)))
-    if find_spec("ptx_emulator") is None and any(_has_bounds(task, Problem(**task["problem"])) for _, task in tasks):
+    if find_spec("ptx_emulator") is None and any(_has_bounds(job, Problem(**job["problem"])) for _, job in tasks):
         raise ConfigError(
             "the package ptx_emulator must be found, which bounds the kernels of sm_90, got a Python that does not "
             "look into the folder kernels/. Type pip install -e ., or set PYTHONPATH=.:kernels."
@@ -203,11 +203,11 @@ def _compiled(
     done: list[Record] = []
 
     def work(number: int) -> list[Record] | BackendError:
-        folder, task = tasks[number]
-        about = {key: value for key, value in task.items() if key != "goals"} | {"problem": task["problem"]["name"]}
+        folder, job = tasks[number]
+        about = {key: value for key, value in job.items() if key != "goals"} | {"problem": job["problem"]["name"]}
         outcome: list[Record] | BackendError
         try:
-            outcome = [{**about, **row, "goals": task["goals"]} for row in _in_process(task, folder)]
+            outcome = [{**about, **row, "goals": job["goals"]} for row in _in_process(job, folder)]
             state = f"compiled with triton {outcome[0]['triton']}"
         except BackendError as error:
             outcome, state = error, "failed"

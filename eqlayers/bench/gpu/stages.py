@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.forms.program import OPERANDS
 from eqlayers_kernels.triton import availability
@@ -38,9 +38,9 @@ from ..products.suite import Case
 from ..results import Record
 
 DIRECTIONS = {
-    "fwd": Kind(0, ("z",)),
-    "bwd": Kind(1, ("x", "y", "w")),
-    "double_bwd": Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
+    "fwd": Task(0, ("z",)),
+    "bwd": Task(1, ("x", "y", "w")),
+    "double_bwd": Task(2, ("x", "y", "w", "z"), ("x", "y", "w")),
 }
 Keep = Callable[[Record], None]
 #: Packages of the extras, whose versions are reported.
@@ -175,10 +175,10 @@ def time_requests(
         sys.exit(f"{failed} of {len(rows)} requests failed; the rows say why")
 
 
-def timed(program: Any, request: Any, on: tuning.Processor, dry: bool, **options: Any) -> Record:
-    """Times of a request and of each of its kernels, or registers and spills in a dry run."""
+def timed(program: Any, task: Any, on: tuning.Processor, dry: bool, **options: Any) -> Record:
+    """Times of a task and of each of its kernels, or registers and spills in a dry run."""
     fields = options.pop("fields", {})
-    runner = forms.FormRunner(program, request, torch.float32, True, False, on._replace(**fields), **options)
+    runner = forms.FormRunner(program, task, torch.float32, True, False, on._replace(**fields), **options)
     (nodes, count), device = (DRY, "cpu") if dry else (GRAPH, "cuda")
     generator = torch.Generator().manual_seed(0)
     index = torch.randint(nodes, (2, count), generator=generator)
@@ -187,9 +187,9 @@ def timed(program: Any, request: Any, on: tuning.Processor, dry: bool, **options
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     tensors = {
         name: torch.randn(nodes if operand in "xz" else count, widths[operand], generator=generator).to(device)
-        for name, operand in runner.given
+        for name, operand in runner.inputs
     }
-    blocks = {"block": [part.block for part in runner.plan.pieces]}
+    blocks = {"block": [kernel.block for kernel in runner.plan.kernels]}
     if dry:
         used = [aot.resources(kernel) for kernel in compiling.compile_calls(runner.prepare(tensors, tables)[2], jobs=1)]
         return {**blocks, "registers": [u.registers for u in used], "spill_bytes": [u.spill_bytes for u in used]}

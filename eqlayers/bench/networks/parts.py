@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...core.forms.keys import describe, take_apart
+from ...core.forms.keys import describe, split_key
 from ...core.torch_internals import TorchDispatchMode
 from ..measure import Call, synchronize
 
@@ -22,7 +22,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot")
 
 def purpose_of_form(key: str) -> str:
     """Purpose of a kernel by its key of :mod:`eqlayers.core.forms.keys`; one of ``KERNELS``."""
-    base = describe(take_apart(key)[0]).form
+    base = describe(split_key(key)[0]).form
     if base.family != "formula":
         return "convolutions"  # and products without a graph
     names = {tensor.name for tensor in (*base.operands, *base.results)}

@@ -1,4 +1,4 @@
-"""Backends: ways to run layers, and the one place where their order is decided."""
+"""Backends: ways to run layers, registered in order of preference."""
 
 from __future__ import annotations
 

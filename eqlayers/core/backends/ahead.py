@@ -1,7 +1,7 @@
-"""Compiles what a step will ask of a CPU or a GPU, before the step runs: on all processors at once, and counted.
+"""Compiles the kernels of a step before the step runs, on all processors at once.
 
-The step runs once with kernels that return ones. So it must work on copies of the tensors that it changes, and keep
-nothing. The kernels of a CPU are compiled without a call. Triton's are called, with the operands of the step.
+The step runs once with kernels that return ones, so it must change copies of tensors only, and store no results. C
+kernels are then compiled without a call; Triton kernels are called with the operands of the step.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from .recording import instead
 
 MOST_THREADS = 64  # that print kernels and wait for the compiler
 _log = logging.getLogger(__name__)
-_Wanted = dict[Request, Callable[[], object]]
+_Calls = dict[Request, Callable[[], object]]
 
 
 def compile_ahead(step: Callable[[], object]) -> int:
-    """Compile the kernels that a step on a CPU or a GPU needs: the number of kinds of calls that it came to.
+    """Compile the kernels that a step on a CPU or a GPU needs; returns the number of distinct requests.
 
-    It runs once, with ones for the results of layers. What it raises is not raised: kernels that it did not come to are
-    compiled at their first call.
+    The step runs once, with ones for the results of layers. Its errors are not raised: kernels of calls that it did not
+    reach are compiled at their first call.
     """
-    wanted: _Wanted = {}
-    with _returning_ones(wanted):
+    calls: _Calls = {}
+    with _returning_ones(calls):
         try:
             step()
         except Exception as error:  # of a check of numbers, which are wrong here
             _log.debug("the kernels of a step are not all known, as it ended with %r", error)
-    if wanted:
-        pool = ThreadPoolExecutor(min(len(wanted), MOST_THREADS))
+    if calls:
+        pool = ThreadPoolExecutor(min(len(calls), MOST_THREADS))
         try:
-            for made in [pool.submit(make) for make in wanted.values()]:
-                with suppress(BackendError):  # raised again by the first call, whose place it names
-                    made.result()
+            for future in [pool.submit(make) for make in calls.values()]:
+                with suppress(BackendError):  # the first call raises it again
+                    future.result()
         finally:
             pool.shutdown(cancel_futures=True)
-    return len(wanted)
+    return len(calls)
 
 
-def _returning_ones(wanted: _Wanted) -> AbstractContextManager[None]:
-    def ones(
+def _returning_ones(calls: _Calls) -> AbstractContextManager[None]:
+    def return_ones(
         request: Request,
         find: Callable[[], Runner],
         operands: Sequence[Tensor],
@@ -55,8 +55,8 @@ def _returning_ones(wanted: _Wanted) -> AbstractContextManager[None]:
         sizes: Sizes,
     ) -> list[Tensor]:
         detached = [tensor.detach() for tensor in operands]
-        # to find the kernels compiles them on a CPU, to call them where Triton compiles
-        wanted.setdefault(request, find if request.backend == "cpu" else lambda: find()(detached, tables, sizes))
+        # on a CPU, finding the kernels compiles them; Triton compiles at the call
+        calls.setdefault(request, find if request.backend == "cpu" else lambda: find()(detached, tables, sizes))
         return [operands[0].new_ones(shape_of(one, sizes)) for one in request.form.results]
 
-    return instead(ones)
+    return instead(return_ones)

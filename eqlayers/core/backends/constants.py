@@ -1,4 +1,4 @@
-"""Numbers that backends compute with, beside their operands."""
+"""Constant tensors of forms, cached per device."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..torch_internals import as_constant, is_plain, outside_of_func, outside_of
 
 
 class Constants:
-    """Tensors that follow from a form alone, kept on the host; see :class:`eqlayers_kernels.host.HostTensors`."""
+    """Tensors that depend on a form alone, cached on the host; see :class:`eqlayers_kernels.host.HostTensors`."""
 
     def __init__(self) -> None:
         self._tensors: HostTensors[Hashable] = HostTensors()
 
     def __call__(self, key: Hashable, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
-        """The tensor of that key on a device; ``make()`` makes it on the host when it is first asked for."""
-        found = self._tensors.kept.get(key)
-        if found is not None and device.type == "cpu":
-            return as_constant(found)
-        if found is not None and is_plain(()) and not torch.is_inference_mode_enabled():
+        """The tensor under ``key`` on a device; ``make()`` computes it on the host at the first call."""
+        tensor = self._tensors.on_host.get(key)
+        if tensor is not None and device.type == "cpu":
+            return as_constant(tensor)
+        if tensor is not None and is_plain(()) and not torch.is_inference_mode_enabled():
             return self._tensors.on_device(key, device)
         with outside_of_traces(), outside_of_func(), torch.inference_mode(False):
-            if found is None:
-                self._tensors.kept[key] = make()
-            found = self._tensors.on_device(key, device)
-        return as_constant(found)
+            if tensor is None:
+                self._tensors.on_host[key] = make()
+            tensor = self._tensors.on_device(key, device)
+        return as_constant(tensor)

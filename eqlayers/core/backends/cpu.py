@@ -22,22 +22,22 @@ from eqlayers_kernels.forms.product import ProductForm
 
 from ..dtypes import ACCUMULATE, DTYPES
 from ..errors import EqlayersWarning
-from ..forms.request import PLACES, Request, Runner, Sizes
+from ..forms.request import SIZE_INDEX, Request, Runner, Sizes
 from .registry import as_backend_error
 from .tables import not_of_this_graph, offsets_of
 
-#: Results larger than this are stored past the caches: a reader finds them in memory anyway.
+#: Results larger than this use non-temporal stores: they do not fit the caches.
 PAST_CACHES_BYTES = 4 << 20
 #: Results of fewer elements are never worth huge pages.
 FEW = memory.WORTH_BYTES // 8
 
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def refuse(request: Request) -> str | None:
-    """None if generated C can run the call, else why not."""
+    """None if generated C can run the call, else the reason, a phrase that follows the backend's name."""
     if request.device.type != "cpu":
         return f"needs CPU tensors, got {request.device.type}"
     if request.dtype not in DTYPES:
@@ -51,9 +51,9 @@ def _no_compiler() -> str | None:
 
 
 def warn_once(reason: str) -> None:
-    """Say, once in a process, that layers run on the torch backend and why."""
-    if reason not in _said:
-        _said.add(reason)
+    """Warn, once in a process, that layers run on the torch backend, with the reason."""
+    if reason not in _warned:
+        _warned.add(reason)
         warnings.warn(
             f"expected to run layers as generated C, but backend 'cpu' {reason}. They run on backend 'torch', "
             f"which is several times slower; pass backend='torch' to choose it without this message",
@@ -63,7 +63,7 @@ def warn_once(reason: str) -> None:
 
 
 def make_runner(request: Request) -> Runner:
-    """The kernels of a product or a formula, whose sums always have one order; BackendError if the compiler fails."""
+    """Compile the C kernels of a form, which sum in a fixed order; BackendError if the compiler fails."""
     form = request.form
     with as_backend_error():
         parts = [
@@ -84,42 +84,42 @@ def make_runner(request: Request) -> Runner:
 
 
 class _Pointer(NamedTuple):
-    """One operand of a kernel."""
+    """The operand of a form that one pointer of a kernel reads, and its row step."""
 
-    number: int  # of the operand of the form
-    rows: int  # to the next row that the kernel reads: several of a table's, 0 where one row serves all
+    number: int  # number of the operand
+    rows: int  # rows from one row that the kernel reads to the next: several in a table, 0 for one shared row
     width: int
-    turn: Compiled | None = None  # brings its rows to the layout of the kernel
+    transpose: Compiled | None = None  # transposes its rows to the layout of the kernel
 
 
 class _Printed(NamedTuple):
-    """A kernel, and what its calls must know."""
+    """A kernel to compile, with its operands and properties of its results."""
 
     kernel: Kernel | FormulaKernel
-    operands: list[_Pointer]  # in the order of its pointers; the results come behind
-    written: list[bool]  # for each result, whether the kernel writes all of it; else it adds, or leaves columns out
-    operations: int = 0  # for a row, beside what is read and written
+    operands: list[_Pointer]  # in the order of its pointers; results follow
+    written: list[bool]  # for each result, whether the kernel writes every element (else it must be zero before)
+    operations: int = 0  # per row, added to the elements read and written to estimate the work
 
 
 def _of_product(form: ProductForm, dtype: str, traversal: str) -> _Printed:
     reading = form.reading
-    kernel = Kernel(form.program, form.kind, dtype, traversal, form.shared, reading.reads if reading else 0)
-    written = {RESULTS[operand] for operand in form.kind.results}
-    turned = kernel.wants_ir_mul
+    kernel = Kernel(form.program, form.task, dtype, traversal, form.shared, reading.reads if reading else 0)
+    written = {RESULTS[operand] for operand in form.task.results}
+    transposed = kernel.transposed
     pointers = []
-    for name, operand in kernel.kind.pointers:
+    for name, operand in kernel.task.pointers:
         if name not in written:
             number = form.names.index(name)
-            one = form.operands[number]
-            rows = 0 if one.rows == "one" else reading.orders if reading and one.rows == "table" else 1
-            turn = launch.load_import(form.program, operand, dtype) if operand in turned else None
-            pointers.append(_Pointer(number, rows, one.width, turn))
+            source = form.operands[number]
+            rows = 0 if source.rows == "one" else reading.orders if reading and source.rows == "table" else 1
+            transpose = launch.load_import(form.program, operand, dtype) if operand in transposed else None
+            pointers.append(_Pointer(number, rows, source.width, transpose))
     return _Printed(kernel, pointers, [True] * len(form.results))
 
 
 def _of_formula(base: Formula, dtype: str, traversal: str) -> _Printed:
-    pointers = [_Pointer(number, int(one.rows != "one"), one.width) for number, one in enumerate(base.operands)]
-    written = [one.rows != "one" and base.covers(number) for number, one in enumerate(base.results)]
+    pointers = [_Pointer(number, int(o.rows != "one"), o.width) for number, o in enumerate(base.operands)]
+    written = [result.rows != "one" and base.covers(number) for number, result in enumerate(base.results)]
     return _Printed(FormulaKernel(base, dtype, traversal), pointers, written, base.operations)
 
 
@@ -127,7 +127,7 @@ _PRINT: dict[str, Callable[[Any, str, str], _Printed]] = {"product": _of_product
 
 
 class _Runner:
-    """A kernel that is loaded, and all that its calls have in common; half precision is computed in float32."""
+    """A loaded kernel of one form and traversal; half precision is computed in float32."""
 
     def __init__(self, form: Any, dtype: torch.dtype, traversal: str) -> None:
         self.dtype, self.compute, self.traversal, self.reading = dtype, ACCUMULATE[dtype], traversal, form.reading
@@ -135,23 +135,23 @@ class _Runner:
         self.compiled, self.operands = launch.load(printed.kernel), printed.operands
         #: Width of every result, the entry of the sizes for its rows, and whether the kernel writes all of it.
         self.results = [
-            (one.width, PLACES.get(one.rows), whole) for one, whole in zip(form.results, printed.written, strict=True)
+            (r.width, SIZE_INDEX.get(r.rows), whole) for r, whole in zip(form.results, printed.written, strict=True)
         ]
-        widths = [one.width for one in (*self.operands, *form.results)]
+        widths = [result.width for result in (*self.operands, *form.results)]
         self.elements = sum(widths) + printed.operations
-        self.sums = [number for number, one in enumerate(form.results) if one.rows == "one"]
-        self.folds = [number for number, one in enumerate(form.results) if one.rows == "table"]
+        self.sums = [number for number, result in enumerate(form.results) if result.rows == "one"]
+        self.folds = [number for number, result in enumerate(form.results) if result.rows == "table"]
         self.item = self.compute.itemsize
 
     def __call__(self, operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> list[Tensor]:
-        """Results, in the order of the form's."""
+        """Allocate the results, run the kernel, and return them in the order of the form."""
         workers, compute, reading = torch.get_num_threads(), self.compute, self.reading
         chunks = 1
         if workers > 1 or self.sums:
             chunks = launch.chunks_for(sizes[0] * self.elements, workers, bool(self.sums))
         packed: list[int] = []
-        keep = []
-        for number, rows, width, turn in self.operands:
+        alive = []
+        for number, rows, width, transpose in self.operands:
             tensor = operands[number]
             if tensor.dtype is not compute:
                 tensor = tensor.to(compute)
@@ -161,22 +161,22 @@ class _Runner:
                     tensor = tensor.contiguous()
                 else:
                     step = tensor.stride()[0]
-            if turn is not None:
-                tensor, step = _turned(tensor, turn, workers), width
-            keep.append(tensor)  # lives until the kernel has read it
+            if transpose is not None:
+                tensor, step = _transposed(tensor, transpose, workers), width
+            alive.append(tensor)  # lives until the kernel has read it
             packed += (tensor.data_ptr(), step * rows)
-        first, results, largest = keep[0], [], 0
+        first, results, largest = alive[0], [], 0
         intervals = 0 if reading is None else reading.intervals(sizes.table)
-        for width, place, written in self.results:
-            count = chunks if place is None else sizes[place]
-            if place == 3:  # the rows that each interval reads
+        for width, index, written in self.results:
+            count = chunks if index is None else sizes[index]
+            if index == 3:  # the rows that each interval reads
                 count, width = intervals, reading.reads * width
             elements = count * width
             if not written:
                 result = first.new_zeros(count, width)
             else:
                 result = first.new_empty(count, width) if elements < FEW else empty(first, count, width)
-            if place != 3 and elements > largest:
+            if index != 3 and elements > largest:
                 largest = elements
             results.append(result)
             packed += (result.data_ptr(), width)
@@ -195,17 +195,17 @@ class _Runner:
         return results if compute is self.dtype else [result.to(self.dtype) for result in results]
 
     def _pack_tables(self, packed: list[int], graph: Tensor, sizes: Sizes, intervals: int) -> int:
-        """Add the addresses of the tables that the kernel walks; its nodes. IndexRangeError for another graph."""
+        """Add the addresses of a graph's tables; returns the number of nodes. IndexRangeError for another graph."""
         edges, senders, receivers, _ = sizes
         first, of_graph = graph.data_ptr(), offsets_of(edges, senders, receivers)
         of_intervals = None if self.reading is None else interval_offsets(edges, intervals)
         if self.traversal == "by_place" and of_intervals is not None:
             segments, others = intervals, senders
-            ptr, numbers, ends = (of_graph.length + offset for offset in of_intervals[:3])
+            ptr, numbers, endpoints = (of_graph.length + offset for offset in of_intervals[:3])
         else:
             segments, others = (receivers, senders) if self.traversal == "by_dst" else (senders, receivers)
-            ptr, numbers, ends = getattr(of_graph, self.traversal)
-        packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, edges, others)
+            ptr, numbers, endpoints = getattr(of_graph, self.traversal)
+        packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * endpoints, edges, others)
         if of_intervals is not None:
             by_interval = self.traversal == "by_place"
             far, count = (of_intervals.receivers, receivers) if by_interval else (of_intervals.interval, intervals)
@@ -223,8 +223,8 @@ def empty(like: Tensor, rows: int, width: int) -> Tensor:
     return out
 
 
-def _turned(tensor: Tensor, turn: Compiled, workers: int) -> Tensor:
+def _transposed(tensor: Tensor, transpose: Compiled, workers: int) -> Tensor:
     out = empty(tensor, tensor.shape[0], tensor.shape[1])
     packed = [tensor.data_ptr(), tensor.stride(0), out.data_ptr(), out.stride(0)]
-    turn(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers, False), workers)
+    transpose(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers, False), workers)
     return out

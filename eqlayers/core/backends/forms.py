@@ -1,4 +1,4 @@
-"""Forms: the device of the tensors, or the caller, chooses the backend, whose kernels are kept."""
+"""Runs forms: chooses the backend by device or by name, and caches its kernels."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .operands import check_operands, shape_of, with_table
 from .recording import WATCHERS, watched
 from .registry import find, select
 from .rows import gathered, summed
-from .tables import ends_of
+from .tables import endpoints_of
 
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
-#: Rows of x, y, w and z that kernels of products have: row by row, and along the edges of a graph.
+#: Rows of x, y, w and z for which kernels of products exist: row by row, and along the edges of a graph.
 KERNELS = {(x, "each", w, z) for x, z in (("each", "each"), ("src", "dst")) for w in ("each", "one")} | {TABLED}
 
 
@@ -39,7 +39,7 @@ def run_form(
     backend: str = "",
     deterministic: bool = True,
 ) -> list[Tensor]:
-    """Look at the operands of a form, and run it: what the torch operator does, which any code may call.
+    """Check the operands of a form, and run it: the implementation of the torch operator ``eqlayers::form``.
 
     ``graph`` are the tables of :func:`.tables.edge_tables`, or None; for keys see :mod:`eqlayers.core.forms.keys`.
     Errors are as of `check_operands`; BackendError if the compiler failed; ConfigError for an unknown key.
@@ -49,7 +49,7 @@ def run_form(
     check_operands(description.form, operands, graph, sizes)
     first = operands[0]
     home = BY_DEVICE["cpu" if first.is_cpu else "cuda"]
-    if backend and backend != home:  # on another device than its own it would read addresses that are none
+    if backend and backend != home:  # a kernel for another device would read invalid addresses
         if find(backend).kernels is None:
             raise BackendError(f"backend must run whole forms here, got {backend!r}. Call it through a layer.")
         select(description.request(first.dtype, first.device), backend)
@@ -59,17 +59,17 @@ def run_form(
 
 
 def fits(description: Description, operands: Sequence[Tensor], sizes: Sizes) -> bool:
-    """Whether a kernel reads plain operands as they are: what `check_operands` asks, of tensors of one dtype."""
+    """Whether plain operands of equal dtype pass `check_operands`, so that a kernel can read them directly."""
     first, shapes = operands[0], description.shapes
     dtype, is_cpu = first.dtype, first.is_cpu
     if dtype not in ACCUMULATE or len(shapes) != len(operands) or not (is_cpu or first.is_cuda):
         return False
-    for (width, place), t in zip(shapes, operands, strict=True):
+    for (width, index), t in zip(shapes, operands, strict=True):
         shape = t.shape
-        if place is None:
+        if index is None:
             if shape != (width,):
                 return False
-        elif len(shape) != 2 or shape[1] != width or shape[0] != sizes[place]:
+        elif len(shape) != 2 or shape[1] != width or shape[0] != sizes[index]:
             return False
         if width and (t.dtype is not dtype or t.layout is not torch.strided):
             return False
@@ -78,30 +78,30 @@ def fits(description: Description, operands: Sequence[Tensor], sizes: Sizes) -> 
     return True
 
 
-#: Kernels of this process, by all that a call asks for, and by request.
+#: Kernels of this process, by the properties of a call, and by request.
 RUNNERS: dict[Any, Runner] = {}
 
 
 def find_runner(
     description: Description, name: str, like: Tensor, graph: bool, deterministic: bool, named: str | None = ""
 ) -> Runner | None:
-    """The kernels of a form on a backend, for operands of the dtype and on the device of ``like``; they are kept.
+    """The cached kernels of a form on a backend, for operands of the dtype and on the device of ``like``.
 
-    ``named`` is the backend that the caller named, or None: kernels that are not there yet are made if the choice then
-    falls on ``name``, else the result is None. It is empty where the choice was made before. BackendError if the
-    compiler fails or the named backend refuses.
+    ``named`` is the backend that the caller named, or None; or empty if the backend was chosen before. Kernels that
+    are not cached are compiled if ``name`` is the chosen backend, else the result is None. BackendError if the compiler
+    fails or the named backend refuses.
     """
     if not deterministic and torch.are_deterministic_algorithms_enabled():
         deterministic = True
-    asked = description.key, name, like.dtype, None if like.is_cpu else like.device, graph, deterministic
-    runner = RUNNERS.get(asked)
+    lookup = description.key, name, like.dtype, None if like.is_cpu else like.device, graph, deterministic
+    runner = RUNNERS.get(lookup)
     if runner is None or WATCHERS:
         request = Request(description.form, description.key, like.dtype, like.device, name, graph, deterministic)
         if named != "" and select(request, named).name != name:
             return None
         runner = _runner_of(request)
         if not WATCHERS:
-            RUNNERS[asked] = runner
+            RUNNERS[lookup] = runner
     return runner
 
 
@@ -111,19 +111,21 @@ def _runner_of(request: Request) -> Runner:
 
 def _of_product(request: Request) -> Runner:
     form = request.form
-    if not form.kind.results:
+    if not form.task.results:
         return _nothing
     if form.rows not in KERNELS:
         return _row_by_row(request)
-    ordered = request.deterministic or not (request.graph and "x" in form.kind.results)  # else there is one order
-    return _kept(replace(request, key=form.name, deterministic=ordered))
+    ordered = request.deterministic or not (
+        request.graph and "x" in form.task.results
+    )  # other sums always have a fixed order
+    return _cached(replace(request, key=form.name, deterministic=ordered))
 
 
 def _of_formula(request: Request) -> Runner:
-    return _kept(replace(request, key=short(request.key), deterministic=True))
+    return _cached(replace(request, key=short(request.key), deterministic=True))
 
 
-def _kept(request: Request) -> Runner:
+def _cached(request: Request) -> Runner:
     def kernels() -> Runner:
         runner = RUNNERS.get(request)
         if runner is None:
@@ -140,17 +142,17 @@ def _nothing(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> 
 
 
 def _row_by_row(request: Request) -> Runner:
-    """A product with rows that no kernel has of its own: gathered before, summed after."""
+    """Run a product for whose rows no kernel exists: gather operands, run row by row, sum results."""
     form, ordered = request.form, request.deterministic
     plain = _of_product(replace(request, form=replace(form, rows=("each",) * 4), graph=False))
 
     def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> list[Tensor]:
-        ends = None if graph is None else ends_of(graph, sizes)
+        endpoints = None if graph is None else endpoints_of(graph, sizes)
         wide = [
-            gathered(one.rows, t, ends).expand(sizes.rows, -1) for one, t in zip(form.operands, operands, strict=True)
+            gathered(o.rows, t, endpoints).expand(sizes.rows, -1) for o, t in zip(form.operands, operands, strict=True)
         ]
         results = plain(wide, None, sizes)
-        return [summed(one.rows, t, ends, ordered) for one, t in zip(form.results, results, strict=True)]
+        return [summed(one.rows, t, endpoints, ordered) for one, t in zip(form.results, results, strict=True)]
 
     return run
 
@@ -179,7 +181,7 @@ _MAKERS: dict[str, Callable[[Request], Runner]] = {"product": _of_product, "sum"
 
 @torch.compiler.assume_constant_result
 def chosen(device: str, dtype: torch.dtype, backend: str | None, key: str) -> str:
-    """Name of the backend that runs a form; says once if generated C would, and only a compiler is missing."""
+    """Name of the backend that runs a form; warns once if only a missing C compiler excludes backend cpu."""
     request = Request(describe(key).form if key else None, key, dtype, torch.device(device))
     name = select(request, backend).name
     if backend is None and name != "cpu" and device == "cpu" and (reason := cpu.refuse(request)) is not None:

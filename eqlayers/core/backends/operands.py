@@ -1,9 +1,9 @@
-"""Checks of the arguments of form operators: everything that a kernel indexes by, before it runs.
+"""Checks of the arguments of form operators: all sizes that a kernel computes addresses from.
 
-Any code may call ``torch.ops.eqlayers.*`` with any tensors, and kernels read addresses. The same function stands in the
-operators and in their fakes, so a graph that is traced refuses what the call would. What lies inside the tables of a
-graph only a kernel can look at cheaply: see ``eqlayers_kernels.c.run.edges.GraphOffsets``. On a GPU neither tables nor
-indices are checked, because the stream would wait: only the length of tables is.
+Any code may call ``torch.ops.eqlayers.*`` with any tensors, and kernels read addresses. Operators and their fakes use
+the same checks, so tracing refuses the same arguments. Indices inside the tables of a graph are checked by C kernels
+(see ``eqlayers_kernels.c.run.edges.GraphOffsets``); on a GPU only the length of tables is checked, because reading
+indices would wait for the stream.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from eqlayers_kernels.forms.product import AnyForm
 
 from ..dtypes import ACCUMULATE
 from ..errors import DeviceError, DTypeError, ShapeError
-from ..forms.request import PLACES, Sizes
+from ..forms.request import SIZE_INDEX, Sizes
 from .tables import check_graph_tables, length_of_intervals
 
 
-def shape_of(one: Operand, sizes: Sizes) -> tuple[int, ...]:
+def shape_of(operand: Operand, sizes: Sizes) -> tuple[int, ...]:
     """The shape of an operand or result in a call of these sizes."""
-    return (one.width,) if one.rows == "one" else (sizes[PLACES[one.rows]], one.width)
+    return (operand.width,) if operand.rows == "one" else (sizes[SIZE_INDEX[operand.rows]], operand.width)
 
 
 def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sizes) -> Sizes:
-    """The sizes with the rows of the table, if one is among the operands."""
+    """The sizes, completed by the number of rows of the table if weights are interpolated in one."""
     if form.reading is None:
         return sizes
-    tables = (t for one, t in zip(form.operands, operands, strict=False) if one.rows == "table" and t.ndim)
+    tables = (t for operand, t in zip(form.operands, operands, strict=False) if operand.rows == "table" and t.ndim)
     return sizes._replace(table=next((t.shape[0] for t in tables), 0))
 
 
 def check_operands(form: AnyForm, operands: Sequence[Tensor], graph: Tensor | bool | None, sizes: Sizes) -> None:
-    """Raise unless the tensors fit a form: kernels read addresses.
+    """Raise unless the tensors have the shapes, dtypes and device that a form needs.
 
-    ``graph`` are the tables, or None; or whether there is a graph. ShapeError, DTypeError or DeviceError: a tensor has
-    another shape, dtype or device than the others want.
+    ``graph`` are the tables of a graph or None; or only whether there is a graph. Raises ShapeError, DTypeError or
+    DeviceError.
     """
-    wanted = form.operands
-    if len(operands) != len(wanted):
-        names = ", ".join(one.name for one in wanted)
+    expected = form.operands
+    if len(operands) != len(expected):
+        names = ", ".join(operand.name for operand in expected)
         raise ShapeError(
-            f"operands must be {len(wanted)} tensors for this form, {names}, got {len(operands)}. Call it through a "
+            f"operands must be {len(expected)} tensors for this form, {names}, got {len(operands)}. Call it through a "
             f"layer."
         )
     rows, senders, receivers = sizes[:3]
@@ -57,7 +57,7 @@ def check_operands(form: AnyForm, operands: Sequence[Tensor], graph: Tensor | bo
     dtype = first.dtype
     sums = ACCUMULATE.get(dtype)  # constants come in the dtype of the sums
     if sums is None:
-        name = wanted[0].name
+        name = expected[0].name
         raise DTypeError(
             f"{name} must be float64, float32, float16 or bfloat16, got {dtype}. Convert it with `.to(...)`."
         )
@@ -71,21 +71,21 @@ def check_operands(form: AnyForm, operands: Sequence[Tensor], graph: Tensor | bo
         if form.reading is not None:
             behind = length_of_intervals(rows, form.reading.intervals(sizes.table), first.device)
         check_graph_tables(graph, sizes, first.device, behind)
-    for one, tensor in zip(wanted, operands, strict=True):
-        shape = shape_of(one, sizes)
+    for o, tensor in zip(expected, operands, strict=True):
+        shape = shape_of(o, sizes)
         if tensor.shape != shape:
             raise ShapeError(
-                f"{one.name} must be {list(shape)} for this form, got {list(tensor.shape)}. Call it through a layer."
+                f"{o.name} must be {list(shape)} for this form, got {list(tensor.shape)}. Call it through a layer."
             )
-        if shape[-1] == 0:  # nothing of it is read: weights that a layer does not have
+        if shape[-1] == 0:  # weights of a layer that has none: nothing is read
             continue
         if tensor.dtype is not dtype and tensor.dtype is not sums:
             raise DTypeError(
-                f"{one.name} must have the dtype of {wanted[0].name}, {dtype}, got {tensor.dtype}. Convert it with "
+                f"{o.name} must have the dtype of {expected[0].name}, {dtype}, got {tensor.dtype}. Convert it with "
                 f"`.to({dtype})`."
             )
         if tensor is not first and tensor.device != first.device:
             raise DeviceError(
-                f"{one.name} must be on the device of {wanted[0].name}, {first.device}, got {tensor.device}. Move it "
+                f"{o.name} must be on the device of {expected[0].name}, {first.device}, got {tensor.device}. Move it "
                 f"with `.to('{first.device}')`."
             )

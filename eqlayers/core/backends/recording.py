@@ -1,4 +1,4 @@
-"""A record of the forms that a run asks for, seen where backends run them; nothing is checked otherwise."""
+"""A context manager that replaces the kernel calls of a block."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ..forms.request import Request, Runner
 
-#: In the order of the form's results.
+#: The results of a form, in order.
 Results = Sequence[Tensor]
-#: Stands for the kernels of a request, which the second argument finds: called with what these are called with.
+#: Replaces kernels: called with the request, a function that returns its kernels, and the arguments of the kernels.
 Instead = Callable[..., Results]
-#: Innermost last.
+#: Active replacements, innermost last.
 WATCHERS: list[Instead] = []
 
 
@@ -29,9 +29,9 @@ def instead(of_kernels: Instead) -> Iterator[None]:
 
 
 def watched(request: Request, find: Callable[[], Runner]) -> Runner:
-    """The runner, whose calls watchers see."""
-    for one in WATCHERS:
-        find = partial(_same, partial(one, request, find))
+    """The runner of a request, wrapped by all active watchers."""
+    for watcher in WATCHERS:
+        find = partial(_same, partial(watcher, request, find))
     return find()
 
 

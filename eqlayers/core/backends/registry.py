@@ -1,4 +1,4 @@
-"""The registry of backends: which backend can run a call, in which order they are asked, and why others declined."""
+"""The registry of backends, and the choice of the backend that runs a call."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Backend:
     """One way to run layers.
 
     Attributes:
-        name: What users write as ``backend=``.
+        name: The value of the argument ``backend=``.
         refuse: None if the backend can run the call, else the reason, a phrase that follows the name.
         automatic: Whether it may be chosen by default; False for the reference, which runs only when named.
         only_named: Calls that the backend runs only when named (Triton's interpreter on CPU tensors).
-        kernels: Makes the kernels of a product or a formula, for the operators, which know the derivatives.
-        whole: Or runs them, from key and operands ``[N, width]``, as operations that torch differentiates.
+        kernels: Compiles the kernels of a form, for the operator, which differentiates forms.
+        whole: Or runs a product, from its key and x, y, w ``[N, width]``, as operations that torch differentiates.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Backend:
     whole: Callable[[str, Tensor, Tensor, Tensor], Tensor] | None = None
 
     def volunteers(self, call: Request) -> bool:
-        """Whether it may be chosen for the call by default, if it does not refuse."""
+        """Whether the backend may run the call without being named, if it does not refuse it."""
         return self.automatic and not self.only_named(call)
 
 
@@ -53,7 +53,7 @@ BACKENDS: dict[str, Backend] = {}  # in order of preference
 
 
 def register(backend: Backend) -> Backend:
-    """Add a backend behind those already there."""
+    """Add a backend, last in the order of preference."""
     if backend.name in BACKENDS:
         raise ConfigError(f"the name of a backend must be new, got {backend.name!r} again. Pick another name.")
     BACKENDS[backend.name] = backend
@@ -61,14 +61,14 @@ def register(backend: Backend) -> Backend:
 
 
 def find(name: str) -> Backend:
-    """The backend of that name; ConfigError if there is none."""
+    """The backend with this name; ConfigError if there is none."""
     if not isinstance(name, str) or name not in BACKENDS:
         raise ConfigError(f"backend must be one of {', '.join(BACKENDS)} or None, got {got(name)}. Pass one of these.")
     return BACKENDS[name]
 
 
 def check_backend(name: str | None) -> None:
-    """Raise ConfigError unless it is the name of a backend, or None."""
+    """Raise ConfigError unless ``name`` is the name of a backend or None."""
     if name is not None:
         find(name)
 

@@ -1,4 +1,4 @@
-"""Rows of operands as torch gathers them, and sums them up."""
+"""Gathers rows of operands by sender or receiver, and sums rows of results, in torch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 
-class Ends(NamedTuple):
-    """Senders and receivers of the batch's rows, and how many of each there are."""
+class Endpoints(NamedTuple):
+    """Sender and receiver of every row of the batch ``[E]``, and the numbers of senders and receivers."""
 
     src: Tensor
     dst: Tensor
@@ -16,20 +16,20 @@ class Ends(NamedTuple):
     num_dst: int
 
 
-def gathered(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
-    """A row for each row of the batch; one row for all as ``[1, width]``."""
+def gathered(rows: str, t: Tensor, endpoints: Endpoints | None) -> Tensor:
+    """The operand with one row for each row of the batch, by its ``rows``; a shared row as ``[1, width]``."""
     if rows in ("each", "one"):
         return t if rows == "each" else t.unsqueeze(0)
-    assert ends is not None
-    return taken(t, ends.dst if rows == "dst" else ends.src)
+    assert endpoints is not None
+    return taken(t, endpoints.dst if rows == "dst" else endpoints.src)
 
 
-def summed(rows: str, t: Tensor, ends: Ends | None, deterministic: bool = True) -> Tensor:
-    """The sums of the batch's rows that belong together; in a fixed order if asked for."""
+def summed(rows: str, t: Tensor, endpoints: Endpoints | None, deterministic: bool = True) -> Tensor:
+    """The sums of the rows of the batch by ``rows`` of a result; in a fixed order if ``deterministic``."""
     if rows in ("each", "one"):
         return t if rows == "each" else t.sum(0)
-    assert ends is not None
-    index, count = (ends.dst, ends.num_dst) if rows == "dst" else (ends.src, ends.num_src)
+    assert endpoints is not None
+    index, count = (endpoints.dst, endpoints.num_dst) if rows == "dst" else (endpoints.src, endpoints.num_src)
     return summed_rows(t, index, count, deterministic)
 
 

@@ -1,7 +1,7 @@
 """Tables of graphs: edges sorted by receivers and by senders, in one tensor, as the kernels of their device read them.
 
-Kernels of C have one layout, printed Triton kernels another, with edges cut into pieces (``eqlayers_kernels.*.run``).
-In Triton's interpreter CPU tensors have the former, and are packed anew.
+C kernels have one layout, Triton kernels another, in which edges of a node are divided into parts (``triton.run.edges``
+in the kernels). Tables of CPU tensors have the layout of C, and are converted for Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..forms.request import Sizes
 from ..graph import check_edge_index
 from .registry import as_backend_error
-from .rows import Ends
+from .rows import Endpoints
 
 #: The offsets of tables, for calls over one graph.
 offsets_of = lru_cache(maxsize=64)(c_edges.graph_offsets)
@@ -89,25 +89,25 @@ def _loaded(name: str) -> Callable[..., int]:
         return c_edges.load(name)
 
 
-# -- their lengths, and what fits -------------------------------------------------------------------------------------
+# -- lengths and checks ------------------------------------------------------------------------------------------------
 
 
 def length_of(edges: int, num_src: int, num_dst: int, device: torch.device) -> int:
-    """Elements of the tables of a graph."""
+    """Number of elements of the tables of a graph."""
     if device.type == "cpu":
         return c_edges.graph_offsets(edges, num_src, num_dst).length  # in fakes numbers may be symbols
     return triton_edges.length(edges, num_src, num_dst)
 
 
 def length_of_intervals(edges: int, intervals: int, device: torch.device) -> int:
-    """Elements of the interval tables that are appended to the tables of a graph."""
+    """Number of elements of the interval tables that are appended to the tables of a graph."""
     if device.type == "cpu":
         return c_edges.interval_offsets(edges, intervals).length
     return triton_edges.interval_length(edges, intervals)
 
 
 def check_graph_tables(graph: Tensor, sizes: Sizes, device: torch.device, behind: int = 0) -> None:
-    """Raise unless these are the tables of a graph of such sizes, by their length, with ``behind`` numbers more."""
+    """Raise unless ``graph`` has the length of tables of a graph of these sizes, plus ``behind`` elements."""
     if graph.dtype is not torch.int64:
         raise DTypeError(f"graph must be {_TABLES}, int64, got {graph.dtype}. Pass them as they are.")
     if graph.device != device:
@@ -139,32 +139,32 @@ def check_intervals(graph: Tensor, edge_index: Tensor, interval: Tensor, num_src
 
 
 def not_of_this_graph() -> IndexRangeError:
-    """The error of tables that fit by their length alone."""
+    """The error of tables that have the right length and belong to another graph."""
     return IndexRangeError(f"graph must hold {_TABLES} of these operands, got other numbers. {_REMAKE}")
 
 
 # -- reading them -----------------------------------------------------------------------------------------------------
 
 
-def ends_of(graph: Tensor, sizes: Sizes) -> Ends:
+def endpoints_of(graph: Tensor, sizes: Sizes) -> Endpoints:
     """The sender and the receiver of every row; IndexRangeError if the tables do not fit (found on CPU only)."""
     if graph.device.type != "cpu":
-        return ends_by_traversal(triton_edges.unpack(graph, *sizes[:3]))
+        return endpoints_by_traversal(triton_edges.unpack(graph, *sizes[:3]))
     src, dst = _sorted_edges(graph, *sizes[:3])
-    return Ends(src, dst, sizes.senders, sizes.receivers)
+    return Endpoints(src, dst, sizes.senders, sizes.receivers)
 
 
-def ends_by_traversal(tables: Mapping[str, TraversalTables]) -> Ends:
+def endpoints_by_traversal(tables: Mapping[str, TraversalTables]) -> Endpoints:
     """The sender and the receiver of every row, from tables of Triton's kernels."""
     by_dst, by_src = tables["by_dst"], tables["by_src"]
     src, dst = (torch.empty_like(t.edges).scatter_(0, t.edges, t.others) for t in (by_dst, by_src))
-    return Ends(src, dst, by_src.num_nodes, by_dst.num_nodes)
+    return Endpoints(src, dst, by_src.num_nodes, by_dst.num_nodes)
 
 
 def by_traversal(graph: Tensor, sizes: Sizes, reading: Reading | None) -> dict[str, TraversalTables]:
-    """The tables of a graph as Triton's kernels read them, with the tables of intervals if a table of weights is read.
+    """The tables of a graph as Triton kernels read them, with tables of intervals if weights are interpolated.
 
-    On the CPU they are packed anew; IndexRangeError if they are not what sorting gives.
+    On the CPU they are converted; IndexRangeError if they are not sorted edges.
     """
     edges, senders, receivers, rows = sizes
     intervals = None if reading is None else reading.intervals(rows)
@@ -188,13 +188,13 @@ def _packed_anew(graph: Tensor, edges: int, senders: int, receivers: int, interv
 
 
 def _sorted_edges(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
-    """``[2, E]``: the edges that tables of C are of; IndexRangeError if they are not what sorting gives."""
+    """The edges ``[2, E]`` from tables in the layout of C; IndexRangeError if they are not sorted edges."""
     start, numbers, others = offsets_of(edges, senders, receivers).by_dst
-    order, place = graph[numbers : numbers + edges], torch.arange(edges)
-    if torch.equal(order.sort().values, place):
+    order, position = graph[numbers : numbers + edges], torch.arange(edges)
+    if torch.equal(order.sort().values, position):
         index = graph.new_empty(2, edges)
         index[0, order] = graph[others : others + edges]
-        index[1, order] = torch.searchsorted(graph[start + 1 : start + receivers + 1], place, right=True)
+        index[1, order] = torch.searchsorted(graph[start + 1 : start + receivers + 1], position, right=True)
         with suppress(IndexRangeError):
             if torch.equal(edge_tables(index, senders, receivers), graph):
                 return index

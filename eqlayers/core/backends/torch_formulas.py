@@ -1,4 +1,4 @@
-"""Formulas in torch: node by node on columns, which torch differentiates to any order."""
+"""Runs formulas in torch, node by node on columns; torch differentiates them to any order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from eqlayers_kernels.forms.formula import Block, Formula, Operand, evaluate
 
 from ..dtypes import ACCUMULATE
 from .constants import Constants
-from .rows import Ends, gathered, summed, taken
+from .rows import Endpoints, gathered, summed, taken
 
 _constants = Constants()
 
 
 class Primitives:
-    """The functions of formulas beside sums and products."""
+    """The functions of formulas other than sums and products, in torch."""
 
     @staticmethod
     def inverse_length(*vector: Tensor) -> Tensor:
@@ -27,38 +27,38 @@ class Primitives:
         square = vector[0] * vector[0]
         for part in vector[1:]:
             square = square + part * part
-        none = square <= SMALLEST_SQUARE[str(square.dtype).removeprefix("torch.")]  # a NaN is no zero
+        none = square <= SMALLEST_SQUARE[str(square.dtype).removeprefix("torch.")]  # false for NaN
         return torch.where(none, 0.0, torch.where(none, 1.0, square).rsqrt())
 
     sigmoid, tanh = staticmethod(torch.sigmoid), staticmethod(torch.tanh)
 
 
 def run_in_torch(
-    base: Formula, operands: Sequence[Tensor], ends: Ends | None, term_by_term: bool = False
+    base: Formula, operands: Sequence[Tensor], endpoints: Endpoints | None, term_by_term: bool = False
 ) -> list[Tensor]:
-    """The results of a formula, ``[rows, width]`` each, and ``[width]`` of a sum over all rows.
+    """The results of a formula, ``[rows, width]`` each; ``[width]`` for a sum over all rows.
 
-    Operands are ``[rows, width]`` each, ``[width]`` for one row that serves all; ``ends`` are for rows of senders or
-    receivers. ``term_by_term`` is the definition: in float64.
+    Operands are ``[rows, width]`` each, ``[width]`` for a shared row; ``endpoints`` are needed for rows of senders or
+    receivers. ``term_by_term`` computes in float64, as the reference.
     """
     dtype = torch.float64 if term_by_term else ACCUMULATE[operands[0].dtype]
     if operands[0].dtype != dtype:
-        found = run_in_torch(base, [t.to(dtype) for t in operands], ends)
-        return [t.to(operands[0].dtype) for t in found]
+        results = run_in_torch(base, [t.to(dtype) for t in operands], endpoints)
+        return [t.to(operands[0].dtype) for t in results]
     columns = [
-        _components(one, gathered(one.rows, t, ends), base.channels)
+        _components(one, gathered(one.rows, t, endpoints), base.channels)
         for one, t in zip(base.operands, operands, strict=True)
     ]
-    rows = ends.src.shape[0] if ends is not None else _rows(base.operands, operands)
+    rows = endpoints.src.shape[0] if endpoints is not None else _rows(base.operands, operands)
     outputs = evaluate(base, lambda operand, component: columns[operand][component], Primitives)
     like = operands[0]
     shape = (rows, base.channels) if base.channels else (rows,)
-    found = []
+    results = []
     for one, parts in zip(base.results, outputs, strict=True):
         zeros = like.new_zeros(shape)
         whole = [zeros if p is None else zeros + p if not isinstance(p, Tensor) else p.expand(shape) for p in parts]
-        found.append(summed(one.rows, _placed(one, whole, like, rows, base.channels), ends))
-    return found
+        results.append(summed(one.rows, _assembled(one, whole, like, rows, base.channels), endpoints))
+    return results
 
 
 def _rows(operands: Sequence[Operand], tensors: Sequence[Tensor]) -> int:
@@ -66,7 +66,7 @@ def _rows(operands: Sequence[Operand], tensors: Sequence[Tensor]) -> int:
 
 
 def _components(one: Operand, t: Tensor, channels: int) -> list[Tensor]:
-    """``[rows, channels]`` or ``[rows]`` of every component."""
+    """Every component of an operand, ``[rows, channels]`` or ``[rows]`` each."""
     out: list[Tensor] = []
     for block in one.blocks:
         if not channels:
@@ -88,27 +88,27 @@ def _picked(block: Block, t: Tensor, channels: int) -> list[Tensor]:
     return [t[:, column : column + length : block.channel] for column in columns]
 
 
-def _placed(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, channels: int) -> Tensor:
-    """``[rows, width]`` from its components; columns of none are 0."""
+def _assembled(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, channels: int) -> Tensor:
+    """A result ``[rows, width]`` from its components; columns without a component are 0."""
     if not parts:
         return like.new_zeros(rows, one.width)
     flat = torch.stack(list(parts), 1)
     flat = flat.flatten(1) if channels else flat
     order = _order.__wrapped__ if torch.compiler.is_compiling() else _order  # Dynamo warns of a cached function
-    places = order(one, max(channels, 1))
-    if places == list(range(flat.shape[1])):
+    sources = order(one, max(channels, 1))
+    if sources == list(range(flat.shape[1])):
         return flat
-    index = _constants((one, channels), like.device, lambda: torch.tensor(places).clamp(min=0))
+    index = _constants((one, channels), like.device, lambda: torch.tensor(sources).clamp(min=0))
     out = taken(flat, index, 1)
-    if min(places) >= 0:
+    if min(sources) >= 0:
         return out
-    none = _constants((one, channels, "none"), like.device, lambda: torch.tensor(places) < 0)
+    none = _constants((one, channels, "none"), like.device, lambda: torch.tensor(sources) < 0)
     return out.masked_fill(none, 0.0)
 
 
 @cache
 def _order(one: Operand, channels: int) -> list[int]:
-    """The number of component and channel for every column, -1 for none."""
+    """The index ``component * channels + channel`` of every column, -1 for columns without a component."""
     out = [-1] * one.width
     for component, columns in enumerate(one.columns(channels)):
         for channel, column in enumerate(columns):

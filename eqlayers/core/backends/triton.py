@@ -23,12 +23,12 @@ from ..errors import BackendError
 from ..forms.request import Request, Runner, Sizes
 from .tables import by_traversal
 
-#: Bytes of which Triton has pointers be a multiple, in kernels with wide loads.
+#: Alignment in bytes of pointers in kernels with wide loads.
 ALIGNMENT = 16
 
 
 def refuse(request: Request) -> str | None:
-    """None if the kernels can run the call, else why not."""
+    """None if Triton kernels can run the call, else the reason, a phrase that follows the backend's name."""
     device, form = request.device.type, request.form
     if device != "cuda" and not (device == "cpu" and availability.interpreted()):
         return f"needs CUDA or HIP tensors, got {device}"
@@ -45,9 +45,9 @@ def only_named(request: Request) -> bool:
 
 
 def make_runner(request: Request) -> Runner:
-    """Printed kernels for a product or a formula; see :func:`eqlayers.core.backends.forms.run_form`.
+    """Print the Triton kernels of a form; see :func:`eqlayers.core.backends.forms.run_form`.
 
-    Their call raises BackendError if they do not compile for the device.
+    Calling the runner raises BackendError if they do not compile for the device.
     """
     reading, kernels = request.form.reading, _KERNELS[request.form.family](request)
 
@@ -72,14 +72,14 @@ Kernels = Callable[[Sequence[Tensor], TablesOf, Sizes], Sequence[Tensor]]
 
 def _of_product(request: Request) -> Kernels:
     form: ProductForm = request.form
-    kind, on = form.kind, availability.processor_of(request.device)
+    task, on = form.task, availability.processor_of(request.device)
     options = not request.deterministic, form.reading
-    runner = FormRunner(form.program, kind, request.dtype, request.graph, form.shared, on, *options)
-    read = [(pointer, kind.names.index(pointer)) for pointer, _ in runner.given]
+    runner = FormRunner(form.program, task, request.dtype, request.graph, form.shared, on, *options)
+    read = [(pointer, task.names.index(pointer)) for pointer, _ in runner.inputs]
 
     def run(operands: Sequence[Tensor], tables: TablesOf, sizes: Sizes) -> list[Tensor]:
         results = runner({pointer: operands[number] for pointer, number in read}, tables)
-        return [results[name] for name in kind.results]
+        return [results[name] for name in task.results]
 
     return run
 

@@ -1,8 +1,7 @@
-"""Whole forms in plain torch, path by path; torch differentiates them, on any device and to any order.
+"""Runs products in plain torch, on any device; torch differentiates them to any order.
 
-``torch`` contracts each path as dense einsums of two operands, in the order that takes the fewest operations: products
-with many scalars become matrix products, harmonics meet the coefficients first. ``sparse`` runs the infos of the layer,
-two sparse products for each group of paths, and ``reference`` runs them term by term in float64: it is the definition.
+Backend ``torch`` contracts each path as einsums of two operands, in the order with the fewest operations. ``sparse``
+runs the infos of the layer, two sparse products for each group of paths; ``reference`` runs them by terms in float64.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _CHANNELS = [letter for letter in ascii_letters if letter not in "ijknt"]
 
 
 class WholeForm:
-    """A program in torch."""
+    """A program as einsums, path by path."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.cuts = program, cuts_of(program)
         self.paths = [PathSum(path, program.layout) for path in program.paths]
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """``[N, width]`` from x and y ``[N, width]``, and w the same or ``[width]``."""
+        """Z ``[N, width]`` from x and y ``[N, width]``, and w ``[N, width]`` or shared ``[width]``."""
         blocks: dict[Slot, Tensor] = {}
         x_parts, y_parts, w_parts = (cut(t).parts for cut, t in zip(self.cuts, (x, y, w), strict=True))
         for one in self.paths:
@@ -48,7 +47,7 @@ class WholeForm:
 
 
 class PathSum:
-    """One path of a form in torch, on its blocks of x and y and its weights."""
+    """One path of a program as einsums, on its blocks of x and y and its weights."""
 
     def __init__(self, path: Path, layout: str) -> None:
         self.path, self.layout = path, layout
@@ -59,7 +58,7 @@ class PathSum:
         self._contractions: dict[bool, Contraction] = {}  # by whether weights are shared
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """``[N, components, channels]`` of z."""
+        """The block of z, ``[N, components, channels]``, from columns of x, y and w."""
         blocks = (self.block("x", x), self.block("y", y))
         operands = [block.squeeze(1) for block in blocks] + [self._table(x)]
         if self.path.weight is not None:
@@ -72,14 +71,14 @@ class PathSum:
         return z.flatten(2) if len(self.letters["z"]) > 1 else z if self.letters["z"] else z.unsqueeze(2)
 
     def _contraction(self, shared: bool) -> Contraction:
-        i, j, k = (letter if self.sizes[letter] > 1 else "" for letter in "ijk")  # none for scalars: axes cost time
+        i, j, k = (letter if self.sizes[letter] > 1 else "" for letter in "ijk")  # no axis of length 1: it costs time
         specs = [f"n{i}{self.letters['x']}", f"n{j}{self.letters['y']}", f"{i}{j}{k}"]
         if self.path.weight is not None:
             specs.append(("" if shared else "n") + self.letters["w"])
         return Contraction(specs, f"n{k}{self.letters['z']}", self.sizes)
 
     def block(self, operand: str, flat: Tensor) -> Tensor:
-        """``[N, components, *axes]`` of x or y."""
+        """The block of x or y as ``[N, components, *axes]`` from its columns."""
         slot: Slot = getattr(self.path, operand)
         if self.layout == "ir_mul":
             block = flat.unflatten(1, (slot.dim, slot.mul))
@@ -95,14 +94,14 @@ class PathSum:
         return block if len(axes) == 1 else block.unflatten(2, [axis.extent for axis in axes])
 
     def weights(self, w: Tensor) -> Tensor:
-        """``[N, *axes]`` or ``[*axes]`` of the weights of this path."""
+        """The weights of this path as ``[N, *axes]``, or ``[*axes]`` if shared."""
         letters = self.letters["w"]
         if len(letters) > 1:
             return w.unflatten(-1, [self.axes[letter].length for letter in letters])
         return w if letters else w.squeeze(-1)
 
     def _table(self, like: Tensor) -> Tensor:
-        """Coefficients ``[i, j, k]``."""
+        """The dense coefficients ``[i, j, k]`` of the path, without axes of length 1."""
         return self._constants(like.dtype, like.device, lambda: self._make_table(like.dtype))
 
     def _make_table(self, dtype: torch.dtype) -> Tensor:
@@ -125,7 +124,7 @@ def _whole(key: str) -> WholeForm:
 
 @traced_by_running
 def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """``[N, width]``: the form of that key as matrix products, in the dtype of the sums."""
+    """Z ``[N, width]`` of the product with this key, by einsums in the dtype of the sums."""
     dtype = ACCUMULATE[x.dtype]
     with outside_of_autocast(x.device.type):
         return _whole(key)(x.to(dtype), y.to(dtype), w.to(dtype)).to(x.dtype)
@@ -133,13 +132,13 @@ def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
 
 @traced_by_running
 def define(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """``[N, width]``: the form of that key by its infos, term by term in float64."""
+    """Z ``[N, width]`` of the product with this key, term by term in float64."""
     return infos_of(_program(key))(x, y, w, "reference")
 
 
 @traced_by_running
 def by_infos(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """``[N, width]``: the form of that key by its infos, in the dtype of the sums."""
+    """Z ``[N, width]`` of the product with this key, by sparse products in the dtype of the sums."""
     return infos_of(_program(key))(x, y, w)
 
 

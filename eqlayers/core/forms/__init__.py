@@ -1,4 +1,4 @@
-"""Forms under their keys, and as text."""
+"""Forms, their keys, and their texts."""
 
 from .program import Form
 

@@ -1,4 +1,4 @@
-"""Descriptions: what is computed, under its key, with the forms that follow from it."""
+"""Descriptions: forms with their keys, and the descriptions of their derivatives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from eqlayers_kernels.forms.formula import ROWS
 from eqlayers_kernels.forms.product import AnyForm
 
-from .request import PLACES, Request
+from .request import SIZE_INDEX, Request
 from .text import write_formula, write_program
 
 MOST_READS = 16  # rows of a table
@@ -42,46 +42,48 @@ def tabled(key: str, reads: int, orders: int) -> str:
 
 
 class Description:
-    """A form under its key, which calls carry in eager mode, and operators in graphs as its key.
+    """A form with its key. Calls in eager mode pass the object; operators in graphs pass the key.
 
-    ``shapes`` are of each operand its width, and the entry of `Sizes` for its rows (None for one row for all);
-    ``batch`` is the number of an operand with a row for each row of the batch, or None.
+    ``shapes`` has for each operand its width and the index in `Sizes` of its number of rows (None for a shared row);
+    ``batch`` is the number of the first operand with a row for each row of the batch, or None.
     """
 
     def __init__(self, form: AnyForm, key: str) -> None:
         self.form, self.key = form, key
-        self.shapes = [(one.width, PLACES.get(one.rows)) for one in form.operands]
-        self.batch = next((number for number, (_, place) in enumerate(self.shapes) if place == 0), None)
+        self.shapes = [(one.width, SIZE_INDEX.get(one.rows)) for one in form.operands]
+        self.batch = next((number for number, (_, index) in enumerate(self.shapes) if index == 0), None)
         self._derived: dict[Any, Description] = {}
 
-    def vjp(self, has: Flags, wanted: Flags) -> Description:
-        """The gradients of ``sum(result * cotangent)`` over the results that have one, by the wanted operands."""
-        return self._derived.get((has, wanted)) or self._keep((has, wanted), f"/g{_text(has)}:{_text(wanted)}")
+    def vjp(self, has: Flags, requested: Flags) -> Description:
+        """The gradients of ``sum(result * cotangent)`` over results that have one, by the requested operands."""
+        return self._derived.get((has, requested)) or self._derive(
+            (has, requested), f"/g{_text(has)}:{_text(requested)}"
+        )
 
     def jvp(self, has_tangent: Flags) -> Description:
         """The derivative of the results along tangents of operands."""
-        return self._derived.get(has_tangent) or self._keep(has_tangent, f"/a{_text(has_tangent)}")
+        return self._derived.get(has_tangent) or self._derive(has_tangent, f"/a{_text(has_tangent)}")
 
     def with_rows(self, *rows: str) -> Description:
-        """Give its operands and results other rows."""
-        return self._derived.get(rows) or self._keep(rows, with_rows("", *rows))
+        """The form with other rows of its operands and results."""
+        return self._derived.get(rows) or self._derive(rows, with_rows("", *rows))
 
     def tabled(self, reads: int, orders: int) -> Description:
         """The product along a graph with weights from a table."""
-        asked = "table", reads, orders
-        return self._derived.get(asked) or self._keep(asked, tabled("", reads, orders))
+        step = "table", reads, orders
+        return self._derived.get(step) or self._derive(step, tabled("", reads, orders))
 
     def step(self, text: str) -> Description:
-        """The form that one step of a key derives, such as '/g1:110'; known from then on.
+        """The form that one step of a key, such as '/g1:110', derives from this one; cached.
 
-        If it has no such derivative, it raises ValueError, KeyError, IndexError, TypeError or AttributeError.
+        Raises ValueError, KeyError, IndexError, TypeError or AttributeError if there is no such derivative.
         """
         key = self.key + text
         return KNOWN.get(key) or KNOWN.setdefault(key, Description(_STEPS[text[1]](self.form, text[2:]), key))
 
-    def _keep(self, asked: Any, text: str) -> Description:
-        self._derived[asked] = self.step(text)
-        return self._derived[asked]
+    def _derive(self, step: Any, text: str) -> Description:
+        self._derived[step] = self.step(text)
+        return self._derived[step]
 
     @cached_property
     def text(self) -> str:
@@ -90,7 +92,7 @@ class Description:
         return write_formula(base) if base.program is None else write_program(base.program)
 
     def request(self, dtype: torch.dtype, device: torch.device) -> Request:
-        """The request that backends are chosen by."""
+        """The request by which a backend is chosen."""
         return Request(self.form, self.key, dtype, device)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Description:
@@ -121,8 +123,8 @@ def _from_table(form: Any, text: str) -> Any:
 
 
 def _vjp(form: Any, text: str) -> Any:
-    has, wanted = map(_flags, text.split(":"))
-    return form.vjp(has, wanted)
+    has, requested = map(_flags, text.split(":"))
+    return form.vjp(has, requested)
 
 
 def _jvp(form: Any, text: str) -> Any:

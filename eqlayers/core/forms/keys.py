@@ -1,9 +1,8 @@
-"""Forms under their keys: operators take a key, a string, so that compilers see a constant.
+"""Keys of forms: operators take a key, a string, so that compilers see a constant.
 
-A key names a program or a formula, short or as text, and the steps that derive another form from it: ``/m`` sets the
-rows of the operands, ``/t`` reads the weights of a program from a table (rows for one, rows from place to place),
-``/g`` takes gradients, ``/a`` derivatives along tangents. The program or the formula therefore gives all its
-derivatives.
+A key names a program or a formula, by hash or as text, and the steps that derive another form from it: ``/m`` sets the
+rows of the operands, ``/t`` interpolates the weights of a program in a table (rows per interval, rows from interval to
+interval), ``/g`` takes gradients, ``/a`` derivatives along tangents.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ def register_formula(base: Formula) -> Formula:
     return base
 
 
-def take_apart(key: str) -> tuple[str, str, str]:
+def split_key(key: str) -> tuple[str, str, str]:
     """The key of a program or formula, the step that sets rows or '', and all other steps.
 
     Example:
-        >>> take_apart("0123456789abcdef/mseod/g1:110")
+        >>> split_key("0123456789abcdef/mseod/g1:110")
         ('0123456789abcdef', '/mseod', '/g1:110')
     """
     root, slash, steps = key.partition("/")
@@ -42,7 +41,7 @@ def take_apart(key: str) -> tuple[str, str, str]:
 
 
 def describe(key: str) -> Description:
-    """The form of that key, with its derivatives and kernels; a text is read when it is first seen.
+    """The description of the form with this key; a text is parsed at the first call.
 
     ConfigError if no layer of this process has the short key, the text is damaged or of another version, or the form
     has no such derivative.
@@ -72,13 +71,13 @@ def describe(key: str) -> Description:
 
 @torch.compiler.assume_constant_result
 def text_of(key: str) -> str:
-    """The key with the text of its program or formula in place of the short key; a constant for compilers."""
-    root, rows, steps = take_apart(key)
+    """The key with the text of its program or formula instead of the hash; a constant for compilers."""
+    root, rows, steps = split_key(key)
     return describe(root).text + rows + steps
 
 
 def short(key: str) -> str:
-    """The key of a formula with the short key in place of its text."""
-    root, rows, steps = take_apart(key)
+    """The key with the hash of its formula instead of the text."""
+    root, rows, steps = split_key(key)
     base: Any = describe(root).form
     return (root if base.program else base.key) + rows + steps

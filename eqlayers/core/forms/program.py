@@ -1,4 +1,4 @@
-"""Whole tensor products as one call: a program of paths under its key, the hash or the text of its content."""
+"""Tensor products as one form: a program with its key, the hash or the text of its content."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from eqlayers_kernels.forms.program import Program
 from .description import KNOWN, Description
 
 Rows = tuple[str, str, str, str]
-#: Rows of x, y, w and z: row by row or along a graph, with weights of every row or one row of them for all; and of
-#: results for every edge, with weights of its own, by the rows of x and y.
+#: Rows of x, y, w and z by (along a graph, shared weights); and for results of every edge with its own weights, by the
+#: rows of x and y.
 ROW_MAPS: dict[tuple[object, object], Rows] = {
     (False, False): ("each", "each", "each", "each"),
     (False, True): ("each", "each", "one", "each"),
@@ -21,10 +21,10 @@ ROW_MAPS: dict[tuple[object, object], Rows] = {
 
 
 class Form(Description):
-    """A program under its key, row by row. Operators take the key, a string, so that compilers see a constant.
+    """A program with its key, row by row.
 
-    The key is a short content hash, known to processes that have built the form, or the text of operators that have it.
-    ``calls`` are the forms with the rows of `ROW_MAPS`, which calls carry.
+    The key is a content hash, known to processes that have built the form, or the text of the program. ``calls`` has
+    the form with each of the rows in `ROW_MAPS`.
     """
 
     def __init__(self, program: Program, key: str | None = None) -> None:
@@ -34,7 +34,7 @@ class Form(Description):
         KNOWN.setdefault(self.key, self)
 
     def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
-        return Form, (self.program,)  # a process that loads it knows its key from then on
+        return Form, (self.program,)  # loading it registers its key in the process
 
     def __repr__(self) -> str:
         return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"

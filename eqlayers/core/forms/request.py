@@ -1,4 +1,4 @@
-"""Requests, which kernels are made for, and the sizes that these are called with."""
+"""Requests, for which kernels are compiled, and the sizes of their calls."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch import Tensor
 
 
 class Sizes(NamedTuple):
-    """Numbers of rows in a call."""
+    """The numbers of rows in a call, of the batch and of operands."""
 
     rows: int  # of the batch; edges of a graph
     senders: int = 0  # 0 without a graph
     receivers: int = 0
-    table: int = 0  # rows of the table that weights are read from; 0 without one
+    table: int = 0  # rows of the table in which weights are interpolated; 0 without one
 
 
-#: The entry of `Sizes` for the rows of an operand or result; 'one' row that serves all has none.
-PLACES = {"each": 0, "src": 1, "dst": 2, "table": 3}
-#: Operands, the tables of a graph, and sizes to results.
+#: Index in `Sizes` of the number of rows of an operand or result; rows 'one' (shared) have none.
+SIZE_INDEX = {"each": 0, "src": 1, "dst": 2, "table": 3}
+#: A function from operands, the tables of a graph, and sizes to results.
 Runner = Callable[[Sequence[Tensor], Tensor | None, Sizes], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
 class Request:
-    """One kind of call: all that decides which kernels run it."""
+    """The properties of a call that decide which kernels run it."""
 
     form: Any = field(compare=False, repr=False)  # a product, a sum of products or a formula; None for any formula
     key: str  # names the form: requests with equal keys, and equal other attributes, have the same kernels
     dtype: torch.dtype
     device: torch.device
-    backend: str = ""  # the backend that is asked; empty while that is not decided
-    graph: bool = False  # whether edges of nodes are walked, else rows
-    deterministic: bool = True  # whether sums must have a fixed order; False only where it makes a difference
+    backend: str = ""  # the backend; empty while it is not chosen
+    graph: bool = False  # whether the rows are edges of a graph
+    deterministic: bool = True  # whether sums must have a fixed order

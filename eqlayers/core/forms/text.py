@@ -1,7 +1,7 @@
-"""Programs and formulas as text: what a saved graph carries, so that a process that never built the layer can run it.
+"""Programs and formulas as text, which saved graphs contain, so that any process can run them.
 
-The text is ``<kind>-2:<key>:<payload>``: the kind of the description and the format, the hash of its content, and the
-content as compressed JSON in URL-safe base64.
+The text is ``<prefix>2:<key>:<payload>``: 'eqlayers-' or 'eqlayers-formula-' and the number of the format, the hash of
+the content, and the content as compressed JSON in URL-safe base64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 from ..errors import ConfigError
 
-#: With which texts begin, before the number of the format.
+#: First characters of texts, before the number of the format.
 PROGRAM, FORMULA = "eqlayers-", "eqlayers-formula-"
 _MAX_BYTES = 1 << 28  # of the JSON; the largest programs of tests have 1e5 terms, 3 MB
 _FORMAT = "2"
@@ -39,7 +39,7 @@ def write_program(program: Program) -> str:
 
 
 def read_program(text: str) -> Program:
-    """The program of such a text; ConfigError if it is of another version, damaged, or no program."""
+    """The program of a text of `write_program`; ConfigError if it is damaged, of another version, or no program."""
     return _unpack(PROGRAM, text, _program, "program")
 
 
@@ -49,26 +49,25 @@ def write_formula(base: Formula) -> str:
 
 
 def read_formula(text: str) -> Formula:
-    """The formula of such a text; ConfigError if it is of another version, damaged, or no formula."""
+    """The formula of a text of `write_formula`; ConfigError if it is damaged, of another version, or no formula."""
     return _unpack(FORMULA, text, _formula, "formula")
 
 
-def _pack(kind: str, content: Any) -> str:
-    """The text of a description, the same in every process."""
+def _pack(prefix: str, content: Any) -> str:
+    """The text of plain data, the same in every process."""
     payload = base64.urlsafe_b64encode(zlib.compress(as_json(content), 9)).decode()
-    return f"{kind}{_FORMAT}:{key_of(content)}:{payload}"
+    return f"{prefix}{_FORMAT}:{key_of(content)}:{payload}"
 
 
-def _unpack(kind: str, text: str, build: Callable[[Any], T], what: str) -> T:
-    """The description of a text of `_pack`, whose ``kind`` comes before the format.
+def _unpack(prefix: str, text: str, build: Callable[[Any], T], what: str) -> T:
+    """The program or formula of a text of `_pack` with this prefix; ConfigError for damaged or other texts.
 
-    ``build`` makes it from the content, and raises what a wrong one raises; ``what`` is 'program' or 'formula', for
-    messages. ConfigError if the text is of another version, damaged, or something else.
+    ``build`` makes it from plain data; ``what`` is 'program' or 'formula', for messages.
     """
     tag, _, rest = text.partition(":")
-    if tag != kind + _FORMAT:
+    if tag != prefix + _FORMAT:
         raise ConfigError(
-            f"the text of a {what} must begin with '{kind}{_FORMAT}:', got {_short(text)}. It was saved by another "
+            f"the text of a {what} must begin with '{prefix}{_FORMAT}:', got {_short(text)}. It was saved by another "
             f"version of eqlayers: export the model again with this one."
         )
     key, _, payload = rest.partition(":")
@@ -145,13 +144,13 @@ def _operand(name: Any, width: Any, blocks: Any, rows: Any) -> Operand:
     return Operand(str(name), _whole(width), tuple(Block(*map(_whole, block)) for block in blocks), str(rows))
 
 
-def _node(kind: Any, args: Any) -> Node:
-    if kind == "constant" and len(args) == 1 and type(args[0]) is float:
-        return Node(kind, tuple(args))
+def _node(op: Any, args: Any) -> Node:
+    if op == "constant" and len(args) == 1 and type(args[0]) is float:
+        return Node(op, tuple(args))
     arity = {"load": 2, "add": 2, "multiply": 2, "inverse_length": len(args), **dict.fromkeys(FUNCTIONS, 1)}
-    if arity.get(kind) != len(args) or not args:
-        raise TypeError(f"expected a node, got {kind!r} of {args!r}")
-    return Node(kind, tuple(map(_whole, args)))
+    if arity.get(op) != len(args) or not args:
+        raise TypeError(f"expected a node, got {op!r} of {args!r}")
+    return Node(op, tuple(map(_whole, args)))
 
 
 def _whole(value: Any) -> int:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...core.apply import run_program
 from ...core.backends import check_backend
-from ...core.backends.rows import Ends, gathered, summed
+from ...core.backends.rows import Endpoints, gathered, summed
 from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
-from ...core.dtypes import ACCUMULATE, device_error, of_one_kind
+from ...core.dtypes import ACCUMULATE, device_error, of_one_dtype
 from ...core.errors import IndexRangeError, ShapeError
 from ...core.forms.program import Form
 from ...core.graph import Graph, as_graph
@@ -80,7 +80,7 @@ def edge_softmax(
         operands["sink"] = sink
     else:
         number = check_number("sink", sink, fix="0.0 is usual.")
-    operands = dict(zip(operands, of_one_kind(**operands), strict=True))
+    operands = dict(zip(operands, of_one_dtype(**operands), strict=True))
     logits, heads = operands["logits"], logits.shape[1]
     for name, rows in (("logits", logits), ("envelope", operands.get("envelope"))):
         if rows is not None and (rows.ndim != 2 or rows.shape[0] != graph.num_edges):
@@ -94,7 +94,7 @@ def edge_softmax(
         )
     if graph.edge_index.device != logits.device:
         raise device_error("edge_index", graph.edge_index, "logits", logits)
-    ends, flag = Ends(*graph.ends, graph.num_src, graph.num_dst), check_flag("deterministic", deterministic)
+    endpoints, flag = Endpoints(*graph.ends, graph.num_src, graph.num_dst), check_flag("deterministic", deterministic)
     if envelope is not None and envelope.is_cpu and is_plain((envelope,)) and bool((envelope.detach() < 0).any()):
         raise IndexRangeError(
             f"envelope must be 0 or more, got {float(envelope.detach().min()):g}. Take one that ends at 0, such as "
@@ -102,28 +102,30 @@ def edge_softmax(
         )
     envelope, dtype, inside = operands.get("envelope"), logits.dtype, ACCUMULATE[logits.dtype]
     if inside == dtype:
-        return _softmax(logits, ends, envelope, wide, flag)
+        return _softmax(logits, endpoints, envelope, wide, flag)
     envelope = None if envelope is None else envelope.to(inside)
-    weights = _softmax(logits.to(inside), ends, envelope, wide.to(inside), flag)
+    weights = _softmax(logits.to(inside), endpoints, envelope, wide.to(inside), flag)
     return weights if under_autocast(logits.device.type) else weights.to(dtype)  # as softmax of torch
 
 
-def _softmax(logits: Tensor, ends: Ends, envelope: Tensor | None, sink: Tensor, deterministic: bool) -> Tensor:
+def _softmax(
+    logits: Tensor, endpoints: Endpoints, envelope: Tensor | None, sink: Tensor, deterministic: bool
+) -> Tensor:
     """The softmax of checked operands; envelope ``[E, 1]``, sink ``[H]`` or ``[N, H]``."""
     tiny = torch.finfo(logits.dtype).tiny
-    top, each = sink.detach().expand(ends.num_dst, -1), logits.detach()  # the result does not depend on it
+    top, each = sink.detach().expand(endpoints.num_dst, -1), logits.detach()  # the result does not depend on it
     if envelope is not None:
         f = envelope.detach()
         each = torch.where(f > 0, each + f.clamp(min=tiny).log(), -math.inf)
-    top = top.scatter_reduce(0, ends.dst.unsqueeze(1).expand(-1, logits.shape[1]), each, "amax")
-    exponent = logits - gathered("dst", top, ends)
+    top = top.scatter_reduce(0, endpoints.dst.unsqueeze(1).expand(-1, logits.shape[1]), each, "amax")
+    exponent = logits - gathered("dst", top, endpoints)
     if envelope is None:
         parts = exponent.exp()
     else:
         most = -math.log(tiny)  # more can only be where f is 0, as exp(exponent) f is at most 1
         parts = torch.where(exponent > most, most, exponent).exp() * envelope
-    total = (sink - top).exp() + summed("dst", parts, ends, deterministic)
-    return parts / gathered("dst", total, ends)
+    total = (sink - top).exp() + summed("dst", parts, endpoints, deterministic)
+    return parts / gathered("dst", total, endpoints)
 
 
 def receivers(edge_index: Any, num_nodes: int | None) -> Graph:
@@ -162,7 +164,7 @@ def run_aggregate(
     check_rows("values", values, graph.num_edges, form.program.widths[0])
     check_rows("logits", logits, graph.num_edges, heads)
     weights = edge_softmax(logits, graph, None, envelope, sink, deterministic=deterministic)
-    values, weights = of_one_kind(values=values, logits=weights)
+    values, weights = of_one_dtype(values=values, logits=weights)
     operands = values, weights, values.new_empty(0)
     # edges are the senders of this graph, so kernels of convolutions sum rows of edges
     to_nodes = graph.halves()[1]

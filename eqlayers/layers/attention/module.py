@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.apply import run_program
 from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, check_integer
-from ...core.dtypes import of_one_kind, widest_under_autocast
+from ...core.dtypes import of_one_dtype, widest_under_autocast
 from ...core.errors import IrrepsError
 from ...core.forms.program import Form
 from ...core.graph import Graph, as_graph
@@ -244,7 +244,7 @@ class EquivariantAttention(EquivariantModule):
         graph = as_graph(edge_index, x.shape[0], x.shape[0])
         check_rows("edge_attr", edge_attr, graph.num_edges, self.product.plan.layouts[1].dim)
         check_rows("edge_scalars", edge_scalars, graph.num_edges, self.num_scalars)
-        x, edge_attr, edge_scalars = of_one_kind(x=x, edge_attr=edge_attr, edge_scalars=edge_scalars)
+        x, edge_attr, edge_scalars = of_one_dtype(x=x, edge_attr=edge_attr, edge_scalars=edge_scalars)
         logits = self._logits(x, edge_attr, edge_scalars, graph)
         sink = self.sink.to(logits.dtype)
         shares = edge_softmax(logits, graph, envelope=envelope, sink=sink)

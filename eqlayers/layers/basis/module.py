@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core.apply import run_by_row
 from ...core.checks import check_choice, check_flag, check_floating, got
-from ...core.dtypes import check_same_kind, widest_under_autocast
+from ...core.dtypes import check_same_dtype, widest_under_autocast
 from ...core.errors import ConfigError, IrrepsError, ShapeError
 from ...core.forms.program import Form
 from ...core.torch_internals import outside_of_autocast, under_autocast
@@ -110,7 +110,7 @@ class ChangeOfBasis(FormModule):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., irreps.dim]`` to the same, in the other basis and layout; ShapeError or DTypeError for others."""
         self._flat.check("x", x)
-        check_same_kind(x=x)
+        check_same_dtype(x=x)
         return run_by_row(self._form, x, x.new_ones(1), x.shape[:-1], self.backend)
 
     def extra_repr(self) -> str:
@@ -243,7 +243,7 @@ class CartesianTensor(KeepsFloat64):
         factors = widest_under_autocast(
             *(check_floating(n, v, "[..., 3]") for n, v in zip(names, vectors, strict=True))
         )
-        check_same_kind(**dict(zip(names, factors, strict=True)))
+        check_same_dtype(**dict(zip(names, factors, strict=True)))
         for name, vector in zip(names, factors, strict=True):
             if vector.ndim < 1 or vector.shape[-1] != 3:
                 raise ShapeError(f"{name} must be [..., 3], got {list(vector.shape)}. Move the components to the end.")
@@ -257,7 +257,7 @@ class CartesianTensor(KeepsFloat64):
         device = data.device
         matrix: Tensor = self._matrix
         if matrix.dtype != data.dtype or matrix.device != device:
-            check_same_kind(data=data)
+            check_same_dtype(data=data)
             matrix = self.change_of_basis.flatten(1).to(device, data.dtype)
         matrix = matrix.T if transposed else matrix
         if not under_autocast(device.type):

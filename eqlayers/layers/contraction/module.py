@@ -9,10 +9,10 @@ from e3nn import o3
 from torch import Tensor
 
 from ...core.checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
-from ...core.dtypes import ACCUMULATE, device_error, of_one_kind
+from ...core.dtypes import ACCUMULATE, device_error, of_one_dtype
 from ...core.errors import ConfigError, DTypeError, IrrepsError, ShapeError
 from ...core.graph import check_range
-from ...core.species import KnownSpecies, Species, is_hidden, keep_species, known_species, species_on_device
+from ...core.species import KnownSpecies, Species, cache_species, is_hidden, known_species, species_on_device
 from ...core.torch_internals import outside_of_autocast
 from ...e3nn_compat.torchscript import is_tracing, refuse_torchscript
 from ...irreps.algebra import as_irreps
@@ -190,8 +190,8 @@ class SymmetricContraction(FormulaModule):
         if not self._formulas.terms or not flat.shape[0]:
             return None
         weights = self._weights()
-        if species.there is not None:
-            weights = [w.index_select(0, species.there) for w in weights]
+        if species.present is not None:
+            weights = [w.index_select(0, species.present) for w in weights]
         folded = formula_at_once(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)
         if folded is None:
             return None
@@ -202,7 +202,7 @@ class SymmetricContraction(FormulaModule):
         """The contraction of all channels."""
         named = {f"weights {number} of SymmetricContraction": w for number, w in enumerate(self._weights())}
         named = {"x": flat, **named}
-        flat, *weights = of_one_kind(**named)
+        flat, *weights = of_one_dtype(**named)
         if not self._formulas.terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
         if flat.shape[0] == 0:  # torch 2.6 would take `not` for a question what the size is
@@ -216,8 +216,8 @@ class SymmetricContraction(FormulaModule):
             with outside_of_autocast(flat.device.type):
                 mixed = y.to(wide) @ self._fold(weights)
             return run_formula(polynomials.by_row, (flat, mixed), None, self.backend)[0].to(dtype)
-        if species.there is not None:
-            weights = [w.index_select(0, species.there) for w in weights]
+        if species.present is not None:
+            weights = [w.index_select(0, species.present) for w in weights]
         z = run_formula(polynomials.by_species, (flat, self._fold(weights)), species.graph, self.backend)[0].to(dtype)
         if y.ndim == 2 and (self.one_hot or is_hidden(y)):
             z = torch.where(_is_one_hot(y).unsqueeze(1), z, torch.nan)
@@ -240,7 +240,7 @@ class SymmetricContraction(FormulaModule):
         mixes = y.ndim == 2 and self._must_mix(y)
         if is_hidden(y):
             return None if mixes else species_on_device(y, self.num_elements)
-        return keep_species(y, self.num_elements, not mixes, self.num_elements, self.one_hot)
+        return cache_species(y, self.num_elements, not mixes, self.num_elements, self.one_hot)
 
     def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
         """Rows of features, and the formulas for their order."""

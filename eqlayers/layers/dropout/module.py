@@ -11,7 +11,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor
-from ...core.dtypes import check_same_kind
+from ...core.dtypes import check_same_dtype
 from ...core.errors import DTypeError, ShapeError
 from ...core.graph import check_range
 from ...e3nn_compat.torchscript import is_tracing, operator
@@ -114,7 +114,7 @@ def dropout(x: Tensor, irreps: Any, p: float = 0.5, training: bool = True, *, la
     """
     p, training, flat = check_probability(p), check_flag("training", training), _read(irreps, layout)
     FlatLayout.check(flat, "x", x)  # compilers guard no methods of constants
-    check_same_kind(x=x)
+    check_same_dtype(x=x)
     if not training or not x.numel():
         return x
     return drop_copies(x, [slot.mul for slot in flat.slots], _numbers(irreps, layout, str(x.device)), p)
@@ -183,7 +183,7 @@ class Dropout(EquivariantModule):
             drawn: Tensor = torch.ops.eqlayers.layer_dropout(x, self._muls, self._copies, self.p, self.training)
             return drawn
         self._flat.check("x", x)
-        check_same_kind(x=x)
+        check_same_dtype(x=x)
         if not self.training or not x.numel():
             return x
         return drop_copies(x, self._muls, self._copies, self.p)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...core.apply import as_rows
 from ...core.checks import check_choice, check_floating, check_function, check_items, got
-from ...core.dtypes import broadcast_lead, of_one_kind
+from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
@@ -242,7 +242,7 @@ class GatedNonlinearity(FormulaModule):
             if value is not None:
                 layout.check(name, value)
                 operands[name] = value
-        operands = dict(zip(operands, of_one_kind(**operands), strict=True))
+        operands = dict(zip(operands, of_one_dtype(**operands), strict=True))
         lead = broadcast_lead(**{name: value.shape[:-1] for name, value in operands.items()})
         if not self._out.dim:
             return x.new_zeros(*lead, 0)

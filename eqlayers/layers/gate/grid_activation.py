@@ -14,7 +14,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ...core.checks import check_choice, check_flag, check_integer, check_number, got
-from ...core.dtypes import check_same_kind
+from ...core.dtypes import check_same_dtype
 from ...core.errors import ConfigError, IrrepsError
 from ...e3nn_compat.torchscript import checked, is_tracing
 from ...irreps.algebra import as_irreps, representation_matrix
@@ -64,7 +64,7 @@ def constants_of(grid: torch.nn.Module, like: Tensor, *names: str) -> list[Tenso
     if is_tracing():  # a conversion to the dtype of now would be part of the graph
         return [grid.get_buffer(name).type_as(like) for name in names]
     constants = [grid.get_buffer(name).to(like.dtype) for name in names]
-    check_same_kind(constants=constants[0], features=like)
+    check_same_dtype(constants=constants[0], features=like)
     return constants
 
 

@@ -15,7 +15,7 @@ from eqlayers_kernels.forms.program import Slot
 
 from ...core.apply import as_rows
 from ...core.checks import check_floating, check_integer
-from ...core.dtypes import check_same_kind
+from ...core.dtypes import check_same_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...e3nn_compat.torchscript import checked, is_tracing
 from ...irreps.algebra import as_irreps
@@ -237,7 +237,7 @@ class Gate(FormulaModule):
     def forward(self, features: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
         features = checked(self._flat, "features", features)
-        check_same_kind(features=features)
+        check_same_dtype(features=features)
         if is_tracing():
             return self._composed(features)
         if not self._formulas:

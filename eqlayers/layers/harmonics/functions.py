@@ -12,7 +12,7 @@ from eqlayers_kernels.forms.formula import Formula
 from ...core.backends import check_backend
 from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, check_tensor, fixed
-from ...core.dtypes import ACCUMULATE, check_same_kind, device_error
+from ...core.dtypes import ACCUMULATE, check_same_dtype, device_error
 from ...core.errors import DTypeError, IndexRangeError, ShapeError
 from ...core.graph import Graph, check_range
 from ...core.torch_internals import is_plain
@@ -25,7 +25,7 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
     """``[..., 3]`` to ``[..., dim]``; see ``functional.spherical_harmonics``."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.dtype not in ACCUMULATE:
-        check_same_kind(x=check_floating("x", x, "[..., 3]"))
+        check_same_dtype(x=check_floating("x", x, "[..., 3]"))
     shape = x.shape
     if not shape or shape[-1] != 3:
         raise ShapeError(f"x must be [..., 3], vectors along the last axis, got {list(shape)}. Move the axis there.")
@@ -64,9 +64,9 @@ def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -
             raise DTypeError(
                 f"shifts must be vectors of {pos.dtype} without a cell, got {shifts.dtype}. Pass the cell as well."
             )
-        check_same_kind(pos=pos, shifts=shifts)
+        check_same_dtype(pos=pos, shifts=shifts)
         return Shift("vector", (shifts,))
-    check_same_kind(pos=pos, cell=check_floating("cell", cell, "[3, 3] or [B, 3, 3]"))
+    check_same_dtype(pos=pos, cell=check_floating("cell", cell, "[3, 3] or [B, 3, 3]"))
     if cell.ndim not in (2, 3) or cell.shape[-2:] != (3, 3):
         raise ShapeError(
             f"cell must be [3, 3] or [B, 3, 3], one lattice vector a row, got {list(cell.shape)}. Reshape it."
@@ -74,7 +74,7 @@ def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -
     if shifts.dtype in _INTEGERS:
         _check_size(shifts, pos.dtype)
         shifts = shifts.to(pos.dtype)
-    check_same_kind(pos=pos, shifts=shifts)
+    check_same_dtype(pos=pos, shifts=shifts)
     if cell.ndim == 2 or (batch is None and cell.shape[0] == 1):
         return Shift("cell", (shifts, cell.reshape(9)))
     return Shift("cells", (shifts, _of_nodes(cell, batch, pos.shape[0])))
@@ -110,7 +110,7 @@ def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
 
 def check_positions(pos: Any) -> Tensor:
     """``[N, 3]`` of a supported dtype, or ShapeError or DTypeError."""
-    check_same_kind(pos=check_floating("pos", pos, "[N, 3]"))
+    check_same_dtype(pos=check_floating("pos", pos, "[N, 3]"))
     if pos.ndim != 2 or pos.shape[1] != 3:
         raise ShapeError(f"pos must be [N, 3], a row for each node, got {list(pos.shape)}. Flatten batch axes into N.")
     return pos

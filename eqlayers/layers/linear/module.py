@@ -13,7 +13,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ...core.checks import check_choice, check_flag, check_tensor
-from ...core.dtypes import broadcast_lead, of_one_kind
+from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ShapeError
 from ...e3nn_compat.state_dict import E3nnFlags, check_e3nn_layer, e3nn_channels, share_tensors
 from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
@@ -214,12 +214,12 @@ class Linear(E3nnFlags, EquivariantModule):
             b = self._checked("bias", bias, own_bias, (*lead_w[1:], self.bias_numel))
         if self.bias_numel:
             used = {"weight": w} if self.weight_numel else {}
-            features, *rest, b = of_one_kind(features=features, **used, bias=b)
+            features, *rest, b = of_one_dtype(features=features, **used, bias=b)
             w = rest[0] if rest else w
         elif self.weight_numel:
-            features, w = of_one_kind(features=features, weight=w)
+            features, w = of_one_dtype(features=features, weight=w)
         else:
-            (features,) = of_one_kind(features=features)
+            (features,) = of_one_dtype(features=features)
         axis = () if self.f_in is None else (self.f_in,)
         if axis and (features.ndim < 2 or features.shape[-2] != self.f_in):
             raise ShapeError(
@@ -244,7 +244,7 @@ class Linear(E3nnFlags, EquivariantModule):
 
     def _by_row(self, x: Tensor, w: Tensor) -> Tensor:
         """Checked ``[n, irreps_in.dim]`` by weights ``[n, weight_numel]``, also where the layer's are shared."""
-        x, w = of_one_kind(features=x, weight=w)
+        x, w = of_one_dtype(features=x, weight=w)
         return self._map(x, w)
 
     def _map(self, x: Tensor, w: Tensor) -> Tensor:

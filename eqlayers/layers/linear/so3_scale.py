@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...core.apply import run_by_row
 from ...core.checks import check_choice, check_items, check_number, check_tensor, got
-from ...core.dtypes import ACCUMULATE, broadcast_lead, of_one_kind
+from ...core.dtypes import ACCUMULATE, broadcast_lead, of_one_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
@@ -136,7 +136,7 @@ class SO3Scale(KeepsFloat64, FormModule):
                 f"{list(s.shape)}. "
                 f"Check per= and the order of the axes."
             )
-        x, s = of_one_kind(x=x, scales=s)
+        x, s = of_one_dtype(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
         return run_by_row(self._form, x, s, lead, self.backend)
 

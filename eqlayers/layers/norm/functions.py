@@ -14,7 +14,7 @@ from torch import Tensor
 from ...core.apply import as_rows
 from ...core.backends import check_backend
 from ...core.checks import check_choice, check_flag, check_floating, check_number
-from ...core.dtypes import ACCUMULATE, of_one_kind
+from ...core.dtypes import ACCUMULATE, of_one_dtype
 from ...core.errors import ShapeError
 from ...core.torch_internals import is_plain, under_autocast
 from ...irreps.algebra import as_irreps
@@ -75,7 +75,7 @@ def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, l
         else:
             return x, list(others.values()), x.dtype
     operands = {name: x, **{key: value for key, value in others.items() if value is not None}}
-    mixed, operands = under_autocast(x.device.type), dict(zip(operands, of_one_kind(**operands), strict=True))
+    mixed, operands = under_autocast(x.device.type), dict(zip(operands, of_one_dtype(**operands), strict=True))
     dtype = operands[name].dtype
     wide = ACCUMULATE[dtype]
     if wide == dtype and not mixed:

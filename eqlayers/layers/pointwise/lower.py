@@ -29,7 +29,7 @@ class Value:
     Example:
         >>> expr = Expression()
         >>> x = Value(expr, expr.load(0, 0))
-        >>> expr.nodes[(2 * x**2).node].kind
+        >>> expr.nodes[(2 * x**2).node].op
         'multiply'
     """
 
@@ -67,7 +67,7 @@ class Value:
 
     def __truediv__(self, other: Any) -> Value:
         number = self.expr.nodes[self._of(other)]
-        if number.kind != "constant" or number.args[0] == 0:
+        if number.op != "constant" or number.args[0] == 0:
             raise ConfigError(
                 "a formula must divide by numbers other than 0 only, got a value. Use inverse_length, which is smooth "
                 "but at zero."

@@ -12,7 +12,7 @@ from eqlayers_kernels.forms.formula import ROWS
 
 from ...core.apply import as_rows
 from ...core.checks import check_choice, check_flag, check_function, check_items, check_optional, check_type, got
-from ...core.dtypes import broadcast_lead, of_one_kind
+from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...core.graph import Graph, as_graph
 from ...irreps.algebra import as_irreps
@@ -135,7 +135,7 @@ class FormulaLayer(FormulaModule):
             raise ShapeError(f"graph must be {need}, got {got(graph)}. Call the layer with what its rows say.")
         for one in self._operands:
             self._flat[one.name].check(one.name, tensors[one.name])
-        tensors = dict(zip(tensors, of_one_kind(**tensors), strict=True))
+        tensors = dict(zip(tensors, of_one_dtype(**tensors), strict=True))
         lead: tuple[int, ...] = ()
         if graph is None:
             each = {one.name: tensors[one.name] for one in self._operands if one.rows == "each"}

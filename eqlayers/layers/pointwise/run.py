@@ -11,7 +11,7 @@ from eqlayers_kernels.forms.formula import Formula
 from ...core.backends import BACKENDS
 from ...core.backends.forms import chosen
 from ...core.backends.operands import check_operands
-from ...core.backends.rows import Ends
+from ...core.backends.rows import Endpoints
 from ...core.backends.torch_formulas import run_in_torch
 from ...core.dtypes import ACCUMULATE
 from ...core.forms.description import KNOWN
@@ -51,7 +51,7 @@ def run_formula(
     name = chosen(device, dtype, backend, "")
     if BACKENDS[name].whole is not None:
         check_operands(base, operands, graph is not None, sizes)
-        ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
-        return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
+        endpoints = None if graph is None else Endpoints(*graph.ends, graph.num_src, graph.num_dst)
+        return tuple(run_in_torch(base, operands, endpoints, term_by_term=name == "reference"))
     tables = None if graph is None else graph.tables(sorted_edges)
     return call_form(operands, tables, sizes, base.key, name)

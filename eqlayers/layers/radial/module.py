@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ...core.checks import check_floating, check_integer, check_items, check_module, check_optional
-from ...core.dtypes import check_same_kind
+from ...core.dtypes import check_same_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...core.torch_internals import under_autocast
 from ..gate.activation import NormalizedActivation
@@ -198,7 +198,7 @@ class ScalarNetwork(HoldsTables):
                 "Take them from its basis."
             )
         if not under_autocast(x.device.type):
-            check_same_kind(basis=x, weights=self.weights[0])
+            check_same_dtype(basis=x, weights=self.weights[0])
         return _last(self._hidden(x, list(self.weights)), self.weights[-1])
 
     def rows(

@@ -12,7 +12,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ...core.checks import check_flag, check_integer, check_items, check_module, is_integer
-from ...core.dtypes import broadcast_lead, of_one_kind
+from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
 from ...e3nn_compat.torchscript import checked
 from ...irreps.algebra import as_irrep, as_irreps
@@ -234,7 +234,7 @@ class Merge(EquivariantModule):
         for (name, flat), value in zip(self._flat.items(), features, strict=True):
             flat.check(name, value)
         tensors = dict(zip(self._flat, features, strict=True))
-        tensors = dict(zip(tensors, of_one_kind(**tensors), strict=True))
+        tensors = dict(zip(tensors, of_one_dtype(**tensors), strict=True))
         first = features[0].shape[:-1]
         if any(value.shape[:-1] != first for value in features):
             lead = broadcast_lead(**{name: value.shape[:-1] for name, value in tensors.items()})

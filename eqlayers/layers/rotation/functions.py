@@ -15,7 +15,7 @@ from ...core.apply import run_by_row
 from ...core.backends import check_backend
 from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, fixed
-from ...core.dtypes import broadcast_lead, check_same_kind, of_one_kind
+from ...core.dtypes import broadcast_lead, check_same_dtype, of_one_dtype
 from ...core.errors import ShapeError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
@@ -30,7 +30,7 @@ def check_last(
 ) -> Tensor:
     """A tensor with these last axes, or ShapeError or DTypeError."""
     text = ", ".join(["...", *map(str, shape)])
-    check_same_kind(**{name: check_floating(name, value, f"[{text}]")})
+    check_same_dtype(**{name: check_floating(name, value, f"[{text}]")})
     if value.ndim < len(shape) or value.shape[-len(shape) :] != shape:
         raise ShapeError(f"{name} must be [{text}], {what}, got {list(value.shape)}. {fix}")
     return value
@@ -138,7 +138,7 @@ def angles_to_quaternion(alpha: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:
         tensor([0., 1., 0., 0.])
     """
     angles = [check_floating(n, v, "[...]") for n, v in (("alpha", alpha), ("beta", beta), ("gamma", gamma))]
-    alpha, beta, gamma = of_one_kind(alpha=angles[0], beta=angles[1], gamma=angles[2])
+    alpha, beta, gamma = of_one_dtype(alpha=angles[0], beta=angles[1], gamma=angles[2])
     total, difference, half = (alpha + gamma) / 2, (alpha - gamma) / 2, beta / 2
     cos, sin = half.cos(), half.sin()
     parts = (cos * total.cos(), sin * difference.cos(), cos * total.sin(), -sin * difference.sin())
@@ -253,7 +253,7 @@ def run_rotate(turning: Turning, x: Tensor, rotation: Tensor, backend: str | Non
 def check_operands(flat: FlatLayout, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
     """Features and rotations in one dtype and on one device, or ShapeError, DTypeError or DeviceError."""
     FlatLayout.check(flat, "x", x)  # compilers guard no methods of constants, which it is in functions
-    x, rotation = of_one_kind(x=x, rotation=check_floating("rotation", rotation, "[...]"))
+    x, rotation = of_one_dtype(x=x, rotation=check_floating("rotation", rotation, "[...]"))
     return x, rotation
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...core.apply import as_rows, run_by_row, run_program
 from ...core.backends import check_backend
 from ...core.checks import check_choice, check_integer, check_tensor, fixed
-from ...core.dtypes import broadcast_lead, of_one_kind, widest_under_autocast
+from ...core.dtypes import broadcast_lead, of_one_dtype, widest_under_autocast
 from ...core.errors import ShapeError
 from ...core.forms.program import Form
 from ...core.graph import Graph
@@ -77,11 +77,11 @@ def run_linear(plan: SO2Plan, x: Tensor, weight: Tensor, scales: Tensor | None, 
     lead = tuple(x.shape[:-1])
     if scales is not None:
         check_scales(plan, scales)
-        x, scales, weight = of_one_kind(x=x, scales=scales, weight=weight)
+        x, scales, weight = of_one_dtype(x=x, scales=scales, weight=weight)
         lead = broadcast_lead(x=lead, scales=scales.shape[:-1])
         scales = as_rows(scales, lead)
     else:
-        x, weight = of_one_kind(x=x, weight=weight)
+        x, weight = of_one_dtype(x=x, weight=weight)
     x = as_rows(x, lead)
     one = x.new_ones(1, 1).expand(x.shape[0], 1)
     packed = _packed(plan, x, one, scales, weight, None, backend)
@@ -112,7 +112,7 @@ def run_convolution(
     for name, shape in wanted.items():
         if check_tensor(name, operands[name], "with a row for each node or edge").shape != shape:
             raise ShapeError(f"{name} must be {list(shape)}, got {list(operands[name].shape)}. {_FIXES[name]}")
-    operands = dict(zip(operands, of_one_kind(**operands), strict=True))
+    operands = dict(zip(operands, of_one_dtype(**operands), strict=True))
     to_edges, to_nodes = graph.halves()
     d = operands["frames"]
     mixed = _packed(plan, operands["x"], d, operands.get("scales"), operands["weight"], to_edges, backend)

@@ -59,9 +59,6 @@ class ProductPlan:
         dense: The form of the paths that are matrix products if one set of weights serves all samples, or None.
         rest: The plan of all other paths, if ``dense`` is a form.
 
-    Raises:
-        IrrepsError, ConfigError: Irreps, instructions or a layout of another kind.
-
     Example:
         >>> from eqlayers import TensorProduct
         >>> TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]).plan.weight_numel

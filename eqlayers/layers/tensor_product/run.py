@@ -11,7 +11,7 @@ from ...core.backends import BACKENDS
 from ...core.backends.forms import chosen
 from ...core.backends.whole import contract
 from ...core.checks import check_flag, check_tensor, check_type
-from ...core.dtypes import broadcast_lead, device_error, of_one_kind
+from ...core.dtypes import broadcast_lead, device_error, of_one_dtype
 from ...core.errors import ShapeError
 from ...core.forms.description import tabled
 from ...core.graph import Graph, as_graph, refuse_edges
@@ -41,7 +41,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
     if not plan.reads:  # e3nn then takes any dtypes, and keeps the dtype of x
         return x.new_zeros(*lead, plan.layouts[2].dim)
-    x, y, w = of_one_kind(x=x, y=y, weight=w)
+    x, y, w = of_one_dtype(x=x, y=y, weight=w)
     if not (shared and plan.dense is not None and plan.rest is not None and backend not in BY_INFOS):
         return run_by_row(plan.form, x, y, lead, backend, w)
     if backend is not None:
@@ -78,10 +78,10 @@ def run_convolution(
     if isinstance(w, TabledWeights):
         w.check(graph.num_edges, plan.weight_numel)
         interval, orders = w.interval, w.orders
-        x, y, w, coefficients = of_one_kind(x=x, edge_attr=y, weight=w.table, coefficients=w.coefficients)
+        x, y, w, coefficients = of_one_dtype(x=x, edge_attr=y, weight=w.table, coefficients=w.coefficients)
         table = TabledWeights(w, interval, coefficients, orders)
     else:
-        x, y, w = of_one_kind(x=x, edge_attr=y, weight=w)
+        x, y, w = of_one_dtype(x=x, edge_attr=y, weight=w)
     edges = graph.num_edges
     wanted = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
     for tensor, rows in zip((x, y, w), wanted, strict=False):

@@ -1,1 +1,1 @@
-"""The arithmetic of families of forms, written once for a writer that each language implements."""
+"""The arithmetic of kernels, written once for an abstract `Writer`, which C and Triton implement."""

@@ -1,4 +1,4 @@
-"""Expressions as dual numbers: a value and its derivative along given directions, as text of C and of Python alike."""
+"""Dual numbers whose value and tangent are expressions as text, valid in C and in Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Dual(NamedTuple):
-    """A value and its tangent; empty text is zero."""
+    """A value and its tangent (directional derivative), as expressions; empty text is zero."""
 
     value: str = ""
     tangent: str = ""
@@ -17,7 +17,7 @@ class Dual(NamedTuple):
 
 
 def times(*factors: Dual | None) -> Dual:
-    """Product; None stands for 1."""
+    """The product of dual numbers, by the product rule; None stands for the factor 1."""
     present = [f for f in factors if f is not None]
     value = _product([f.value for f in present])
     tangents = []
@@ -29,9 +29,9 @@ def times(*factors: Dual | None) -> Dual:
 
 
 def plus(terms: Iterable[Dual]) -> Dual:
-    """Sum."""
-    kept = list(terms)
-    return Dual(_sum(t.value for t in kept), _sum(t.tangent for t in kept))
+    """The sum of dual numbers."""
+    summands = list(terms)
+    return Dual(_sum(t.value for t in summands), _sum(t.tangent for t in summands))
 
 
 def _product(factors: list[str]) -> str:
@@ -39,5 +39,5 @@ def _product(factors: list[str]) -> str:
 
 
 def _sum(terms: Iterable[str]) -> str:
-    kept = [t for t in terms if t]
-    return f"({' + '.join(kept)})" if len(kept) > 1 else "".join(kept)
+    summands = [t for t in terms if t]
+    return f"({' + '.join(summands)})" if len(summands) > 1 else "".join(summands)

@@ -1,7 +1,7 @@
-"""The arithmetic of forms in no language, and the few methods that a language must have to write it down.
+"""Tasks of kernels, and the interface by which arithmetic is written as C or as Triton.
 
-A family of forms (``lines`` for products) writes its arithmetic once, for a `Writer`; C and Triton are
-writers. Values are dual numbers, so second derivatives follow from first ones.
+`PathLines` writes the arithmetic of products once, for a `Writer`. Values are dual numbers, so second derivatives
+follow from first ones.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .dual import Dual
 RESULTS = {"x": "gx", "y": "gy", "w": "gw", "t": "gt", "c": "gc", "z": "z"}
 
 
-class Kind(NamedTuple):
-    """The computation of a kernel.
+class Task(NamedTuple):
+    """The task of a kernel of a product: the value, gradients, or second derivatives.
 
     ``order`` 0 is z; 1 is gradients of ``sum(z * g)``; 2 is the derivative of z and of those gradients along the
-    ``tangents`` (of x, y, w, and of g as 'z'). ``results`` names the operands whose gradient is wanted; 'z' stands
-    for the gradient of g. ``factors`` are the operands; weights that are read from a table stand there as its rows t
-    and the coefficients c.
+    ``tangents`` (of x, y, w, and of g as 'z'). ``results`` names the operands whose gradient is computed; 'z' stands
+    for the gradient by g. ``factors`` names the operands; weights that are interpolated in a table are two of them: its
+    rows t and the coefficients c.
     """
 
     order: int
@@ -30,12 +30,12 @@ class Kind(NamedTuple):
     factors: tuple[str, ...] = ("x", "y", "w")
 
     def part(self, value: Dual) -> str:
-        """The part of a dual number that is the result."""
+        """The result in a dual number: the tangent if the order is 2, else the value."""
         return value.tangent if self.order == 2 else value.value
 
     @property
     def pointers(self) -> list[tuple[str, str]]:
-        """(name, operand that it is shaped as) of every pointer; results last."""
+        """(name of the pointer, operand whose shape it has) of every argument of the kernel; results last."""
         out = [(name, name) for name in self.factors]
         if set(self.results) - {"z"}:
             out.append(("g", "z"))
@@ -48,22 +48,22 @@ class Kind(NamedTuple):
         return (*self.factors, *("g" * min(self.order, 1)), *(f"d{name}" for name in self.tangents))
 
     @property
-    def of_paths(self) -> Kind:
-        """The part that paths compute, which know weights alone."""
+    def of_paths(self) -> Task:
+        """The task of the paths, in which rows t and coefficients c of a table are replaced by the weights w."""
         results, tangents = (
             tuple(dict.fromkeys("w" if name in "tc" else name for name in names))
             for names in (self.results, self.tangents)
         )
-        return Kind(self.order, results, tangents)
+        return Task(self.order, results, tangents)
 
     @property
     def gradients(self) -> bool:
-        """Whether anything but z is wanted."""
+        """Whether a gradient is among the results."""
         return bool(set(self.results) - {"z"})
 
 
 class Writer(ABC):
-    """A language, writing the arithmetic of one part of a kernel: a loop over channels, or what has none.
+    """Writes arithmetic in one language: statements in a loop over channels, and statements without channels.
 
     Attributes:
         weighs_first: Whether second derivatives of z are sums over w x, with two multiply-adds for every pair of
@@ -82,11 +82,11 @@ class Writer(ABC):
 
     @abstractmethod
     def name(self, label: str, value: Dual, varies: bool) -> Dual:
-        """Give a value a name; ``varies`` says whether it differs from channel to channel."""
+        """Assign a value to a variable; ``varies`` says whether it differs from channel to channel."""
 
     @abstractmethod
     def add(self, operand: str, component: int, value: Dual) -> None:
-        """Add a value that differs from channel to channel to a wanted result; sum it if the result has no channels."""
+        """Add a value of each channel to a result, summed over the channels if the result has none."""
 
     @abstractmethod
     def total(self, label: str, value: Dual) -> Dual:
@@ -94,9 +94,9 @@ class Writer(ABC):
 
     @abstractmethod
     def add_total(self, operand: str, component: int, value: Dual) -> None:
-        """Add a value made of sums over the channels to a wanted result."""
+        """Add a value that is already summed over the channels to a result."""
 
 
 def pointer_of(operand: str) -> str:
-    """The pointer from which an operand is read: what has the shape of z is its cotangent."""
+    """The pointer from which an operand is read: its name, and the cotangent g for z."""
     return "g" if operand == "z" else operand

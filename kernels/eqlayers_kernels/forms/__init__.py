@@ -1,1 +1,1 @@
-"""Forms: programs of products, formulas, and the forms that are their derivatives. They know nothing of irreps."""
+"""Forms: products and formulas as data, and their derivatives as forms. Forms have columns and channels, no irreps."""

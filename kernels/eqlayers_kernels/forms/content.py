@@ -1,6 +1,6 @@
-"""A description as plain data: its key and its text are made of numbers and strings alone.
+"""Keys and JSON of forms, from their content as plain numbers and strings.
 
-No name of a class or a field is in it, so renaming these changes no key and no file.
+The content has no names of classes or fields, so renaming these changes no key and no file.
 """
 
 from __future__ import annotations

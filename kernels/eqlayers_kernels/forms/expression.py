@@ -1,4 +1,4 @@
-"""Values as a graph of sums and products: what formulas are made of, and how each value depends on those before it."""
+"""Graphs of sums and products, of which formulas are made, and the partial derivatives of their nodes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-#: Vectors whose squared length is not above count as zero, by the dtype of the sums: what is longer has third
-#: derivatives that are finite.
+#: Largest squared length of a vector that counts as zero, by the dtype of the sums: third derivatives of the length of
+#: longer vectors are finite.
 SMALLEST_SQUARE = {"float32": 1e-18, "float64": 1e-100}
 
 
@@ -16,41 +16,41 @@ FUNCTIONS = ("sigmoid", "tanh")
 
 
 class Node(NamedTuple):
-    """One value.
+    """One node of the graph: an operation and its arguments.
 
-    Kinds are 'load' (operand, component), 'constant' (value), 'add' and 'multiply' (two nodes), 'inverse_length'
-    (components of a vector; 0 of the zero vector), and the functions of one node in `FUNCTIONS`.
+    ``op`` is 'load' (operand, component), 'constant' (value), 'add' or 'multiply' (two nodes), 'inverse_length'
+    (components of a vector; 0 of the zero vector), or a function of one node in `FUNCTIONS`.
     """
 
-    kind: str
+    op: str
     args: tuple[Any, ...]
 
 
 class Expression:
-    """Collects nodes; equal ones are one, sums with 0 and products with 0 and 1 are none."""
+    """Builds a graph of nodes: equal nodes are shared; sums with 0 and products with 0 or 1 add no node."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self.nodes: list[Node] = list(nodes)
         self._known = {node: number for number, node in enumerate(self.nodes)}
         self.zero, self.one = self.constant(0.0), self.constant(1.0)
 
-    def _node(self, kind: str, *args: Any) -> int:
-        node = Node(kind, args)
+    def _node(self, op: str, *args: Any) -> int:
+        node = Node(op, args)
         number = self._known.setdefault(node, len(self.nodes))
         if number == len(self.nodes):
             self.nodes.append(node)
         return number
 
     def load(self, operand: int, component: int) -> int:
-        """A component of an operand."""
+        """The node of a component of an operand."""
         return self._node("load", operand, component)
 
     def constant(self, value: float) -> int:
-        """A number."""
+        """The node of a number."""
         return self._node("constant", float(value))
 
     def add(self, *terms: int) -> int:
-        """Sum, from the left."""
+        """The node of a sum, added from the left."""
         total = self.zero
         for term in terms:
             if total == self.zero or term == self.zero:
@@ -60,11 +60,11 @@ class Expression:
         return total
 
     def multiply(self, *factors: int) -> int:
-        """Product, from the left; numbers first."""
+        """The node of a product, multiplied from the left; constants are combined into one factor."""
         product, number = self.one, 1.0
         for factor in factors:
             node = self.nodes[factor]
-            if node.kind == "constant":
+            if node.op == "constant":
                 number *= node.args[0]
             elif product == self.one:
                 product = factor
@@ -73,58 +73,58 @@ class Expression:
         if number == 0.0 or product == self.one or number == 1.0:
             return self.zero if number == 0.0 else self.constant(number) if product == self.one else product
         node = self.nodes[product]
-        if node.kind == "multiply" and self.nodes[node.args[0]].kind == "constant":
+        if node.op == "multiply" and self.nodes[node.args[0]].op == "constant":
             return self.multiply(self.constant(number * self.nodes[node.args[0]].args[0]), node.args[1])
         return self._node("multiply", self.constant(number), product)
 
     def scale(self, number: float, value: int) -> int:
-        """Product with a number."""
+        """The node of a product with a number."""
         return self.multiply(self.constant(number), value)
 
     def inverse_length(self, *vector: int) -> int:
-        """One over the length of a vector, 0 of the zero vector."""
+        """The node of 1 over the length of a vector; 0 for the zero vector."""
         return self._node("inverse_length", *vector)
 
     def sigmoid(self, value: int) -> int:
-        """1 / (1 + exp(-value))."""
+        """The node of 1 / (1 + exp(-value))."""
         return self._node("sigmoid", value)
 
     def tanh(self, value: int) -> int:
-        """Hyperbolic tangent."""
+        """The node of the hyperbolic tangent."""
         return self._node("tanh", value)
 
 
 def is_number(node: Node) -> bool:
-    """Whether it depends on no other node."""
-    return node.kind in ("load", "constant")
+    """Whether a node is a load or a constant, and so depends on no other node."""
+    return node.op in ("load", "constant")
 
 
-def partials(expr: Expression, node: Node, place: int) -> list[tuple[int, list[int]]]:
-    """The factors of the derivative by each argument of a node."""
-    if node.kind == "add":
+def partials(expr: Expression, node: Node, index: int) -> list[tuple[int, list[int]]]:
+    """(argument, factors of the partial derivative by it) of each argument of the node number ``index``."""
+    if node.op == "add":
         return [(arg, []) for arg in node.args]
-    if node.kind == "multiply":
+    if node.op == "multiply":
         return [(node.args[0], [node.args[1]]), (node.args[1], [node.args[0]])]
-    if node.kind == "inverse_length":
-        # d(1/r) = -(1/r)^2 u dv with the unit vector u: no power of 1/r comes before a small number has met it
+    if node.op == "inverse_length":
+        # d(1/r) = -(1/r)^2 u dv with the unit vector u: powers of 1/r are multiplied by small numbers first
         minus = expr.constant(-1.0)
-        return [(arg, [place, place, minus, expr.multiply(arg, place)]) for arg in node.args]
-    if node.kind == "sigmoid":
-        return [(node.args[0], [place, expr.add(expr.one, expr.scale(-1.0, place))])]
-    if node.kind == "tanh":
-        return [(node.args[0], [expr.add(expr.one, expr.scale(-1.0, expr.multiply(place, place)))])]
+        return [(arg, [index, index, minus, expr.multiply(arg, index)]) for arg in node.args]
+    if node.op == "sigmoid":
+        return [(node.args[0], [index, expr.add(expr.one, expr.scale(-1.0, index))])]
+    if node.op == "tanh":
+        return [(node.args[0], [expr.add(expr.one, expr.scale(-1.0, expr.multiply(index, index)))])]
     return []
 
 
 def nested(expr: Expression, first: int, factors: Sequence[int]) -> int:
-    """Product from the left: what is small meets each factor in turn."""
+    """The node of ``first`` times all factors, one by one: a small first factor prevents overflow."""
     for factor in factors:
         first = expr.multiply(first, factor)
     return first
 
 
 def tangent_series(count: int) -> tuple[float, ...]:
-    """Factors of the odd powers in the series of the hyperbolic tangent, from ``t' = 1 - t^2``, exactly."""
+    """Coefficients of the odd powers in the Taylor series of tanh, exact rationals from ``t' = 1 - t^2``."""
     factors = [Fraction(1)]
     for k in range(1, count):
         square = sum((factors[i] * factors[k - 1 - i] for i in range(k)), Fraction(0))

@@ -1,9 +1,9 @@
-"""Functions of columns as graphs of sums and products: what polynomials and harmonics are, with all their derivatives.
+"""Formulas: polynomials, spherical harmonics and other functions as graphs of sums and products, with derivatives.
 
-A formula maps components of its operands to components of its results, for every row and channel alike. Its gradient is
-a formula again, of the operands and of cotangents of the results, and so is its derivative along tangents: one kind of
-kernel serves every order. `Operand.rows` says which row of an operand belongs to a row of the batch; a result that
-has such a map is summed.
+A formula maps components of its operands to components of its results, in the same way for every row and channel. Its
+gradient is a formula of the operands and of cotangents of the results, and its derivative along tangents is, too, so
+the same kernels serve every order. `Operand.rows` says which row of an operand belongs to a row of the batch; results
+with rows 'one', 'src' or 'dst' are sums.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS = ("each", "one", "src", "dst")
 
 
 class Block(NamedTuple):
-    """Component i of channel c stands in column ``start + i * component + c * channel``, for ``dim`` components."""
+    """Columns of ``dim`` components: component i of channel c is column ``start + i * component + c * channel``."""
 
     start: int
     dim: int
@@ -33,12 +33,12 @@ class Block(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """One operand or result: flat rows of blocks."""
+    """An operand or result of a form: its name, columns of a row, blocks of components, and which rows it has."""
 
     name: str  # for messages
     width: int  # columns of a row
-    blocks: tuple[Block, ...]  # where its components stand, in order
-    rows: str = "each"  # one of `ROWS`. A result with rows of senders is summed over those that send, and so on
+    blocks: tuple[Block, ...]  # columns of its components, in order
+    rows: str = "each"  # one of `ROWS`; a result with rows 'src' is a sum over the edges of each sender
 
     @property
     def components(self) -> int:
@@ -46,7 +46,7 @@ class Operand(NamedTuple):
         return sum(block.dim for block in self.blocks)
 
     def column(self, component: int) -> tuple[int, int]:
-        """Column of a component of channel 0, and columns from channel to channel."""
+        """Column of a component in channel 0, and the number of columns from channel to channel."""
         for block in self.blocks:
             if component < block.dim:
                 return block.start + component * block.component, block.channel
@@ -55,51 +55,53 @@ class Operand(NamedTuple):
 
     def columns(self, channels: int) -> list[list[int]]:
         """Column of every component and channel."""
-        places = (self.column(i) for i in range(self.components))
-        return [[start + c * step for c in range(channels)] for start, step in places]
+        starts = (self.column(i) for i in range(self.components))
+        return [[start + c * step for c in range(channels)] for start, step in starts]
 
 
-@dataclass(unsafe_hash=True)  # not frozen: torch.compile would take thousands of nodes apart as constants
+@dataclass(unsafe_hash=True)  # not frozen: torch.compile would trace thousands of nodes as constants
 class Formula:
-    """A function of operands; it is never changed. ValueError if a block lies outside its row, or lacks channels."""
+    """A function of operands as a graph of nodes; immutable. ValueError for blocks outside a row, or that overlap."""
 
-    operands: tuple[Operand, ...]  # what it reads
-    results: tuple[Operand, ...]  # what it writes
-    nodes: tuple[Node, ...]  # its values; each names earlier ones
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    nodes: tuple[Node, ...]  # arguments of a node are numbers of earlier nodes
     #: For each result the node of every component; None where the result is 0.
     outputs: tuple[tuple[int | None, ...], ...]
     channels: int = 0  # channels of every operand and result; 0 if rows have none
     #: Short content hash: equal formulas have equal keys, on every machine.
     key: str = field(init=False, compare=False, repr=False)
-    #: Number of an operand that has a row for each row of the batch; None if none has.
+    #: Number of the first operand with rows 'each'; None if there is none.
     batch: int | None = field(init=False, compare=False, repr=False)
-    #: Which kernels are printed for it.
+    #: The key of printers and runners of kernels.
     family = "formula"
-    #: It is of no program, and reads no operand from a table.
+    #: A formula has no program and reads no weights from a table.
     program = reading = None
 
     def __post_init__(self) -> None:
-        """Check what a printer relies on: it prints offsets without looking."""
-        for one in (*self.operands, *self.results):
-            if one.width < 0 or any(block.dim < 0 for block in one.blocks):
-                raise ValueError(f"{one.name} must have blocks of 0 components or more, got {one}. Correct the blocks.")
-            if one.rows not in ROWS:
-                raise ValueError(f"rows of {one.name} must be one of {', '.join(ROWS)}, got {one.rows!r}. Pick one.")
-            columns = [c for channel in one.columns(max(self.channels, 1)) for c in channel]
-            if columns and (min(columns) < 0 or max(columns) >= one.width or len(set(columns)) < len(columns)):
+        """Check columns and node numbers, which printers of kernels use unchecked."""
+        for item in (*self.operands, *self.results):
+            if item.width < 0 or any(block.dim < 0 for block in item.blocks):
                 raise ValueError(
-                    f"blocks of {one.name} must be apart and lie in {one.width} columns, got {one.blocks} of "
-                    f"{self.channels} channels. Correct the blocks."
+                    f"{item.name} must have blocks of 0 components or more, got {item}. Correct the blocks."
+                )
+            if item.rows not in ROWS:
+                raise ValueError(f"rows of {item.name} must be one of {', '.join(ROWS)}, got {item.rows!r}. Pick one.")
+            columns = [c for channel in item.columns(max(self.channels, 1)) for c in channel]
+            if columns and (min(columns) < 0 or max(columns) >= item.width or len(set(columns)) < len(columns)):
+                raise ValueError(
+                    f"blocks of {item.name} must be apart and lie in {item.width} columns, got "
+                    f"{item.blocks} of {self.channels} channels. Correct the blocks."
                 )
         for number, node in enumerate(self.nodes):
             earlier = () if is_number(node) else node.args
             if any(not 0 <= arg < number for arg in earlier):
                 raise ValueError(f"node {number} must name earlier nodes, got {node}. Sort the nodes.")
-            if node.kind != "load":
+            if node.op != "load":
                 continue
             operand, component = node.args
-            there = 0 <= operand < len(self.operands) and 0 <= component < self.operands[operand].components
-            if not there:
+            is_known = 0 <= operand < len(self.operands) and 0 <= component < self.operands[operand].components
+            if not is_known:
                 raise ValueError(f"node {number} must load a component that is there, got {node}. Count components.")
         for result, outputs in zip(self.results, self.outputs, strict=True):
             if any(node is not None and not 0 <= node < len(self.nodes) for node in outputs):
@@ -109,17 +111,17 @@ class Formula:
                     f"{result.name} must have {result.components} outputs, got {len(outputs)}. Name a node, or None."
                 )
         self.key = key_of(self.content)
-        self.batch = next((number for number, one in enumerate(self.operands) if one.rows == "each"), None)
+        self.batch = next((number for number, operand in enumerate(self.operands) if operand.rows == "each"), None)
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """All that it is, as plain data."""
+        """The formula as plain data."""
         return self.operands, self.results, self.nodes, self.outputs, self.channels
 
     @cached_property
     def of_nodes(self) -> bool:
         """Whether any operand or result has rows of senders or receivers."""
-        return any(one.rows in ("src", "dst") for one in (*self.operands, *self.results))
+        return any(operand.rows in ("src", "dst") for operand in (*self.operands, *self.results))
 
     @property
     def operations(self) -> int:
@@ -129,27 +131,28 @@ class Formula:
     def __str__(self) -> str:
         """One line per operand and result."""
 
-        def line(sign: str, one: Operand) -> str:
-            return f"  {sign} {one.name}: {one.components} components in {one.width} columns, rows {one.rows}"
+        def line(sign: str, operand: Operand) -> str:
+            name, width, _, rows = operand
+            return f"  {sign} {name}: {operand.components} components in {width} columns, rows {rows}"
 
         head = f"formula {self.key}: {self.operations} operations, {self.channels or 'no'} channels"
-        return "\n".join([head, *(line("<-", one) for one in self.operands), *(line("->", o) for o in self.results)])
+        return "\n".join([head, *(line("<-", o) for o in self.operands), *(line("->", o) for o in self.results)])
 
     def with_rows(self, operands: Sequence[str], results: Sequence[str] | None = None) -> Formula:
         """Copy the formula with other rows of its operands, and of its results."""
-        wanted = results or [one.rows for one in self.results]
+        requested = results or [operand.rows for operand in self.results]
         return replace(
             self,
-            operands=tuple(one._replace(rows=rows) for one, rows in zip(self.operands, operands, strict=True)),
-            results=tuple(one._replace(rows=rows) for one, rows in zip(self.results, wanted, strict=True)),
+            operands=tuple(operand._replace(rows=rows) for operand, rows in zip(self.operands, operands, strict=True)),
+            results=tuple(operand._replace(rows=rows) for operand, rows in zip(self.results, requested, strict=True)),
         )
 
     # -- derivatives --------------------------------------------------------------------------------------------------
 
-    def vjp(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> Formula:
-        """The gradients of ``sum(result * cotangent)`` by what is wanted; cotangents are operands behind the others."""
+    def vjp(self, has_cotangent: Sequence[bool], requested: Sequence[bool]) -> Formula:
+        """The gradients of ``sum(result * cotangent)`` by the requested operands; cotangents are appended operands."""
         expr = Expression(self.nodes)
-        cotangents = [one for one, has in zip(self.results, has_cotangent, strict=True) if has]
+        cotangents = [operand for operand, has in zip(self.results, has_cotangent, strict=True) if has]
         back: dict[int, int] = {}
         number = len(self.operands)
         for outputs, has in zip(self.outputs, has_cotangent, strict=True):
@@ -157,76 +160,74 @@ class Formula:
                 if node is not None:
                     back[node] = expr.add(back.get(node, expr.zero), expr.load(number, component))
             number += has
-        needed = self._that_depend_on(wanted)
-        for place in range(len(self.nodes) - 1, -1, -1):
-            if place not in back or place not in needed:
+        needed = self._dependent_nodes(requested)
+        for index in range(len(self.nodes) - 1, -1, -1):
+            if index not in back or index not in needed:
                 continue
-            for arg, factor in partials(expr, self.nodes[place], place):
+            for arg, factor in partials(expr, self.nodes[index], index):
                 if arg in needed:
-                    part = nested(expr, back[place], factor)
+                    part = nested(expr, back[index], factor)
                     back[arg] = expr.add(back.get(arg, expr.zero), part)
-        loads = {
-            node.args: back[place] for place, node in enumerate(self.nodes) if node.kind == "load" and place in back
-        }
+        loads = {node.args: back[index] for index, node in enumerate(self.nodes) if node.op == "load" and index in back}
         nodes_of = tuple(
-            tuple(loads.get((number, component)) for component in range(one.components))
-            for number, (one, want) in enumerate(zip(self.operands, wanted, strict=True))
-            if want
+            tuple(loads.get((number, component)) for component in range(operand.components))
+            for number, (operand, is_requested) in enumerate(zip(self.operands, requested, strict=True))
+            if is_requested
         )
         results = tuple(
-            one._replace(name=f"gradient of {one.name}")
-            for one, want in zip(self.operands, wanted, strict=True)
-            if want
+            operand._replace(name=f"gradient of {operand.name}")
+            for operand, is_requested in zip(self.operands, requested, strict=True)
+            if is_requested
         )
-        new = tuple(one._replace(name=f"cotangent of {one.name}") for one in cotangents)
-        return _made(expr, (*self.operands, *new), results, nodes_of, self.channels)
+        new = tuple(operand._replace(name=f"cotangent of {operand.name}") for operand in cotangents)
+        return _pruned(expr, (*self.operands, *new), results, nodes_of, self.channels)
 
     def jvp(self, has_tangent: Sequence[bool]) -> Formula:
-        """The derivative of the results along tangents of operands; tangents are operands behind the others."""
+        """The derivative of the results along tangents of operands; tangents are appended operands."""
         expr = Expression(self.nodes)
         numbers: dict[int, int] = {}
         extra: list[Operand] = []
-        for number, (one, moves) in enumerate(zip(self.operands, has_tangent, strict=True)):
-            if moves:
+        for number, (operand, has) in enumerate(zip(self.operands, has_tangent, strict=True)):
+            if has:
                 numbers[number] = len(self.operands) + len(extra)
-                extra.append(one._replace(name=f"tangent of {one.name}"))
+                extra.append(operand._replace(name=f"tangent of {operand.name}"))
         tangent: dict[int, int] = {}
-        for place, node in enumerate(self.nodes):
-            if node.kind == "load" and node.args[0] in numbers:
-                tangent[place] = expr.load(numbers[node.args[0]], node.args[1])
+        for index, node in enumerate(self.nodes):
+            if node.op == "load" and node.args[0] in numbers:
+                tangent[index] = expr.load(numbers[node.args[0]], node.args[1])
             elif not is_number(node):
                 parts = [
-                    nested(expr, tangent[arg], factor) for arg, factor in partials(expr, node, place) if arg in tangent
+                    nested(expr, tangent[arg], factor) for arg, factor in partials(expr, node, index) if arg in tangent
                 ]
                 if parts:
-                    tangent[place] = expr.add(*parts)
+                    tangent[index] = expr.add(*parts)
         outputs = tuple(tuple(None if n is None else tangent.get(n) for n in part) for part in self.outputs)
-        results = tuple(one._replace(name=f"tangent of {one.name}") for one in self.results)
-        return _made(expr, (*self.operands, *extra), results, outputs, self.channels)
+        results = tuple(operand._replace(name=f"tangent of {operand.name}") for operand in self.results)
+        return _pruned(expr, (*self.operands, *extra), results, outputs, self.channels)
 
-    def _that_depend_on(self, wanted: Sequence[bool]) -> set[int]:
-        """Nodes that depend on one of these operands."""
+    def _dependent_nodes(self, requested: Sequence[bool]) -> set[int]:
+        """Numbers of the nodes that depend on one of the requested operands."""
         out: set[int] = set()
-        for place, node in enumerate(self.nodes):
+        for index, node in enumerate(self.nodes):
             if (
-                wanted[node.args[0]]
-                if node.kind == "load"
-                else node.kind != "constant" and any(a in out for a in node.args)
+                requested[node.args[0]]
+                if node.op == "load"
+                else node.op != "constant" and any(a in out for a in node.args)
             ):
-                out.add(place)
+                out.add(index)
         return out
 
     def traversals(self, graph: bool) -> dict[str, list[int]]:
-        """The numbers of the results that each traversal of the rows computes."""
+        """The numbers of the results that each traversal (a key of `TRAVERSALS`) computes."""
         if not graph:
             return {"rows": list(range(len(self.results)))}
         out: dict[str, list[int]] = {}
-        for number, one in enumerate(self.results):
-            if one.rows in ("src", "dst"):
-                out.setdefault(traversal_of(one.rows), []).append(number)
-        others = [number for number, one in enumerate(self.results) if one.rows not in ("src", "dst")]
+        for number, operand in enumerate(self.results):
+            if operand.rows in ("src", "dst"):
+                out.setdefault(traversal_of(operand.rows), []).append(number)
+        others = [number for number, operand in enumerate(self.results) if operand.rows not in ("src", "dst")]
         if others:
-            rows = {one.rows for one in self.operands}
+            rows = {operand.rows for operand in self.operands}
             first = next(iter(out), traversal_of("src" if "src" in rows and "dst" not in rows else "dst"))
             out.setdefault(first, []).extend(others)
         return out
@@ -237,31 +238,31 @@ class Formula:
         return written * max(self.channels, 1) == self.results[number].width
 
     def part(self, numbers: Sequence[int]) -> Formula:
-        """The formula of these results alone, and of their nodes."""
+        """The formula of some results alone, with the nodes that they need."""
         results, outputs = tuple(self.results[n] for n in numbers), tuple(self.outputs[n] for n in numbers)
-        return _made(Expression(self.nodes), self.operands, results, outputs, self.channels)
+        return _pruned(Expression(self.nodes), self.operands, results, outputs, self.channels)
 
 
-def _made(
+def _pruned(
     expr: Expression,
     operands: tuple[Operand, ...],
     results: tuple[Operand, ...],
     outputs: Sequence[Sequence[int | None]],
     channels: int,
 ) -> Formula:
-    """The formula of the nodes that the outputs need, and nothing else."""
+    """The formula with only the nodes that the outputs need, renumbered."""
     outputs = [[None if node == expr.zero else node for node in part] for part in outputs]
     needed: set[int] = {node for part in outputs for node in part if node is not None}
-    for place in range(len(expr.nodes) - 1, -1, -1):
-        if place in needed and not is_number(expr.nodes[place]):
-            needed.update(expr.nodes[place].args)
+    for index in range(len(expr.nodes) - 1, -1, -1):
+        if index in needed and not is_number(expr.nodes[index]):
+            needed.update(expr.nodes[index].args)
     numbers = {old: new for new, old in enumerate(sorted(needed))}
     nodes = tuple(
-        node if is_number(node) else Node(node.kind, tuple(numbers[arg] for arg in node.args))
+        node if is_number(node) else Node(node.op, tuple(numbers[arg] for arg in node.args))
         for node in (expr.nodes[old] for old in sorted(needed))
     )
-    placed = tuple(tuple(None if n is None else numbers[n] for n in part) for part in outputs)
-    return Formula(operands, results, nodes, placed, channels)
+    renumbered = tuple(tuple(None if n is None else numbers[n] for n in part) for part in outputs)
+    return Formula(operands, results, nodes, renumbered, channels)
 
 
 def formula(
@@ -272,26 +273,26 @@ def formula(
     channels: int = 0,
 ) -> Formula:
     """A formula from the nodes of an expression."""
-    return _made(expr, tuple(operands), tuple(results), outputs, channels)
+    return _pruned(expr, tuple(operands), tuple(results), outputs, channels)
 
 
 def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) -> list[list[Any]]:
-    """The outputs from arrays of any package; ``load`` gives a component of an operand for every row and channel.
+    """Evaluate a formula on arrays of any package; ``load(operand, component)`` is the array of a component.
 
     ``primitives`` has ``inverse_length(*vector)``, ``sigmoid(value)`` and ``tanh(value)``.
     """
     values: list[Any] = []
     for node in base.nodes:
-        if node.kind == "load":
+        if node.op == "load":
             values.append(load(*node.args))
-        elif node.kind == "constant":
+        elif node.op == "constant":
             values.append(node.args[0])
         else:
             args = [values[arg] for arg in node.args]
-            if node.kind == "add":
+            if node.op == "add":
                 values.append(args[0] + args[1])
-            elif node.kind == "multiply":
+            elif node.op == "multiply":
                 values.append(args[0] * args[1])
             else:
-                values.append(getattr(primitives, node.kind)(*args))
+                values.append(getattr(primitives, node.op)(*args))
     return [[None if n is None else values[n] for n in part] for part in base.outputs]

@@ -1,11 +1,10 @@
 r"""A product as a form of any number of operands, and the forms that are its derivatives.
 
-The form :math:`F(x, y, w, g) = \sum z g` is linear in each of its operands, so one kernel gives z, its gradients, or
-the derivatives of both along tangents (`Kind`). Further derivatives are sums of these, with other tensors in place
-of the operands.
+The form :math:`F(x, y, w, g) = \sum z g` is linear in each of its operands, so kernels for z, its gradients, and the
+derivatives of both along tangents (`Task`) suffice: other derivatives are sums of these with other tensors as operands.
 
-Weights may be read from a table (`Reading`): the form is linear in the table and in the coefficients. Kernels have
-second derivatives along all but the table; those along it are first derivatives with another table.
+Weights may be interpolated in a table (`Reading`): the form is linear in the table and in the coefficients. Kernels
+have second derivatives along all operands but the table; derivatives along it are first ones with another table.
 """
 
 from __future__ import annotations
@@ -15,52 +14,53 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from ..arithmetic.writer import Kind
+from ..arithmetic.writer import Task
 from .content import key_of
 from .formula import Block, Operand
 from .program import OPERANDS, Program
 from .traversal import TRAVERSALS
 
 Rows = tuple[str, ...]
+Flags = Sequence[bool]
 #: Rows of x, y, t, c and z, where weights are read from a table along the edges of a graph.
 TABLED = ("src", "each", "table", "each", "dst")
 
 
 class Reading(NamedTuple):
-    """How weights are read from a table: ``w[n] = sum_k c[n, k] t[orders * interval(n) + k]``."""
+    """How weights are interpolated in a table: ``w[n] = sum_k c[n, k] t[orders * interval(n) + k]``."""
 
     reads: int  # rows of the table that make a row of weights
     orders: int  # rows from interval to interval
 
     def rows(self, intervals: int) -> int:
-        """Rows of a table with so many intervals."""
+        """Number of rows of a table with ``intervals`` intervals."""
         return self.orders * (intervals - 1) + self.reads
 
     def intervals(self, rows: int) -> int:
-        """Intervals of a table with so many rows; 0 if that is no number of rows of one."""
-        more = rows - self.reads  # no divmod: it may be a number that a compiler has not seen
+        """Number of intervals of a table with ``rows`` rows; 0 if no table has so many rows."""
+        more = rows - self.reads  # no divmod: the number may be symbolic
         return 0 if more < 0 or more % self.orders else more // self.orders + 1
 
     def folded(self, rows: Any) -> Any:
-        """Gradients of the rows that intervals read, ``[intervals, reads * width]``, as one of the table's rows."""
+        """Sum gradients of each interval's rows, ``[intervals, reads * width]``, to gradients of the table's rows."""
         parts = rows.view(rows.shape[0], self.reads, -1)
         out = rows.new_zeros(self.rows(rows.shape[0]), parts.shape[2])
         last = self.orders * (rows.shape[0] - 1) + 1
-        for place in range(self.reads):
-            out[place : place + last : self.orders] += parts[:, place]
+        for position in range(self.reads):
+            out[position : position + last : self.orders] += parts[:, position]
         return out
 
 
 @dataclass(frozen=True)
 class ProductForm:
-    """A program, what of it is wanted, and the rows of its operands."""
+    """A product: its program, the task of the kernel, and the rows of its operands."""
 
     program: Program  # all paths of a product
     rows: Rows = ("each", "each", "each", "each")  # of x, y, w (or t and c) and z; see `Operand.rows`
-    kind: Kind = field(default=Kind(0, ("z",)))  # what is computed: z, gradients, or derivatives of both
-    reading: Reading | None = None  # of weights from a table t with coefficients c; None for weights as they are
+    task: Task = field(default=Task(0, ("z",)))  # z, gradients, or derivatives of both
+    reading: Reading | None = None  # of weights from a table t with coefficients c; None for weights as an operand
 
-    #: Which kernels are printed for it.
+    #: The key of printers and runners of kernels.
     family = "product"
 
     @property
@@ -70,8 +70,8 @@ class ProductForm:
 
     @cached_property
     def name(self) -> str:
-        """Short name: forms of one name have the same kernels."""
-        return f"{self.program.key}/{key_of((self.rows, self.kind, self.reading))}"
+        """Hash of program, rows, task and reading: forms with equal names have the same kernels."""
+        return f"{self.program.key}/{key_of((self.rows, self.task, self.reading))}"
 
     def with_rows(self, operands: Sequence[str], results: Sequence[str]) -> ProductForm:
         """Copy the form with other rows of x, y and w, and of z."""
@@ -80,13 +80,13 @@ class ProductForm:
 
     def tabled(self, reads: int, orders: int) -> ProductForm:
         """The form along a graph with weights from a table."""
-        kind = self.kind._replace(factors=("x", "y", "t", "c"))
-        return replace(self, rows=TABLED, kind=kind, reading=Reading(reads, orders))
+        task = self.task._replace(factors=("x", "y", "t", "c"))
+        return replace(self, rows=TABLED, task=task, reading=Reading(reads, orders))
 
     @property
     def linear(self) -> tuple[str, ...]:
-        """The operands in each of which F is linear; the operand of g is z."""
-        return (*self.kind.factors, "z")
+        """Names of the operands in which F is linear; 'z' stands for g."""
+        return (*self.task.factors, "z")
 
     def _operand(self, name: str) -> Operand:
         operand = "z" if name == "g" else name[-1]
@@ -99,17 +99,17 @@ class ProductForm:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the operands; see `Kind.names`."""
-        return self.kind.names
+        return self.task.names
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """The operands that it reads."""
+        """The operands, in the order of `names`."""
         return tuple(self._operand(name) for name in self.names)
 
     @cached_property
     def results(self) -> tuple[Operand, ...]:
-        """The results that it writes."""
-        return tuple(self._operand(name)._replace(name=f"gradient of {name}") for name in self.kind.results)
+        """The results, in the order of ``task.results``."""
+        return tuple(self._operand(name)._replace(name=f"gradient of {name}") for name in self.task.results)
 
     @property
     def of_nodes(self) -> bool:
@@ -118,112 +118,113 @@ class ProductForm:
 
     def traversals(self, graph: bool) -> dict[str, list[int]]:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.traversals`."""
-        names = self.kind.results
+        names = self.task.results
         if not graph:
             return {"rows": list(range(len(names)))}
         parts = {
-            walk: [number for number, name in enumerate(names) if name in one.results]
-            for walk, one in TRAVERSALS.items()
+            traversal: [number for number, name in enumerate(names) if name in owned.results]
+            for traversal, owned in TRAVERSALS.items()
         }
-        return {walk: numbers for walk, numbers in parts.items() if numbers}
+        return {traversal: numbers for traversal, numbers in parts.items() if numbers}
 
     def part(self, numbers: Sequence[int]) -> ProductForm:
-        """The form of these results alone."""
-        return replace(self, kind=self.kind._replace(results=tuple(self.kind.results[n] for n in numbers)))
+        """The form of some results alone."""
+        return replace(self, task=self.task._replace(results=tuple(self.task.results[n] for n in numbers)))
 
     @property
     def weighted(self) -> ProductForm:
-        """The form of the paths with weights: these remain when another vector takes the weights' place."""
+        """The form of the paths with weights alone, for derivatives along the weights."""
         paths = tuple(path for path in self.program.paths if path.weight is not None)
         return replace(self, program=replace(self.program, paths=paths))
 
     def _like(self, order: int, results: Sequence[str], tangents: Sequence[str] = ()) -> ProductForm:
-        return replace(self, kind=Kind(order, tuple(results), tuple(tangents), self.kind.factors))
+        return replace(self, task=Task(order, tuple(results), tuple(tangents), self.task.factors))
 
-    def vjp(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> ProductForm | SumForm:
+    def vjp(self, has_cotangent: Flags, requested: Flags) -> ProductForm | SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.vjp`."""
-        names = tuple(name for name, want in zip(self.names, wanted, strict=True) if want)
-        tangents = tuple(name for name, has in zip(self.kind.results, has_cotangent, strict=True) if has)
-        if self.kind.order == 0 and tangents:
+        names = tuple(name for name, is_requested in zip(self.names, requested, strict=True) if is_requested)
+        tangents = tuple(name for name, has in zip(self.task.results, has_cotangent, strict=True) if has)
+        if self.task.order == 0 and tangents:
             return self._like(1, names)
-        if self.kind.order == 1:
-            wanted_names = tuple("z" if name == "g" else name for name in names)
+        if self.task.order == 1:
+            requested_names = tuple("z" if name == "g" else name for name in names)
             if self.reading is None:
-                return self._like(2, wanted_names, tangents)
-            places = {self.kind.results[n]: place for n, place in _behind(len(self.names), has_cotangent).items()}
-            targets = {name: place for place, name in enumerate(wanted_names)}
-            return SumForm.vjp_of(self, has_cotangent, wanted, self._second(places, targets))
-        return SumForm.vjp_of(self, has_cotangent, wanted, self._pairs(has_cotangent, names))
+                return self._like(2, requested_names, tangents)
+            positions = {self.task.results[n]: p for n, p in _positions(len(self.names), has_cotangent).items()}
+            targets = {name: position for position, name in enumerate(requested_names)}
+            return SumForm.vjp_of(self, has_cotangent, requested, self._second(positions, targets))
+        return SumForm.vjp_of(self, has_cotangent, requested, self._pairs(has_cotangent, names))
 
-    def _second(self, place_of: dict[str, int], targets: dict[str, int]) -> Iterator[Part]:
-        """Derivatives of first gradients along tangents, by their places: kernels have them along all but the table.
+    def _second(self, position_of: dict[str, int], targets: dict[str, int]) -> Iterator[Part]:
+        """Parts whose sum is the derivative of first gradients along tangents, for weights from a table.
 
-        Along the table, they are first derivatives with another table; so is the derivative of the table's gradient
-        along coefficients alone, with others of these.
+        ``position_of`` has the operand number of each tangent, ``targets`` the result number of each gradient. Kernels
+        have second derivatives along all operands but the table; along the table, and for the table's gradient along
+        coefficients alone, first derivatives are taken with the tangent as operand.
         """
-        count = len(self.kind.factors) + 1
+        count = len(self.task.factors) + 1
         operands, base = tuple(range(count)), self._like(0, ("z",))
-        tangents = [name for name in place_of if name in "xyc"]
+        tangents = [name for name in position_of if name in "xyc"]
         alone = tangents == ["c"]
         for results, moves in (("xycz", bool(tangents)), ("t", bool(tangents) and not alone)):
             names = [name for name in targets if name in results]
             if names and moves:
-                picks = (*operands, *(place_of[name] for name in tangents))
+                picks = (*operands, *(position_of[name] for name in tangents))
                 yield Part(self._like(2, names, tangents), picks, tuple(targets[name] for name in names))
-        for other, results, needed in (("c", "t", alone), ("t", "xycz", "t" in place_of)):
+        for other, results, needed in (("c", "t", alone), ("t", "xycz", "t" in position_of)):
             if needed:
-                place = self.linear.index(other)
-                picks = tuple(place_of[other] if pick == place else pick for pick in operands)
+                position = self.linear.index(other)
+                picks = tuple(position_of[other] if pick == position else pick for pick in operands)
                 yield from _gradients(base.weighted, picks, {n: p for n, p in targets.items() if n in results})
 
-    def jvp(self, has_tangent: Sequence[bool]) -> SumForm:
+    def jvp(self, has_tangent: Flags) -> SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.jvp`."""
-        count, places, parts = len(self.names), _behind(len(self.names), has_tangent), []
+        count, positions, parts = len(self.names), _positions(len(self.names), has_tangent), []
         targets = tuple(range(len(self.results)))
-        last = len(self.kind.factors)  # where g stands
-        if self.kind.order == 0:
-            for slot, place in places.items():
-                picks = tuple(place if other == slot else other for other in range(count))
+        last = len(self.task.factors)  # position of g
+        if self.task.order == 0:
+            for slot, position in positions.items():
+                picks = tuple(position if other == slot else other for other in range(count))
                 parts.append(Part(self.weighted if self.names[slot] in "wtc" else self, picks, targets))
-        elif self.kind.order == 1:
+        elif self.task.order == 1:
             # second derivatives are symmetric: the change of the gradients is the gradient of the change
-            named = {self.names[slot]: place for slot, place in places.items() if slot < last}
+            named = {self.names[slot]: position for slot, position in positions.items() if slot < last}
             if named and self.reading is not None:
-                parts += self._second(named, {name: n for n, name in enumerate(self.kind.results)})
+                parts += self._second(named, {name: n for n, name in enumerate(self.task.results)})
             elif named:
                 parts.append(
-                    Part(self._like(2, self.kind.results, [*named]), (*range(count), *named.values()), targets)
+                    Part(self._like(2, self.task.results, [*named]), (*range(count), *named.values()), targets)
                 )
-            if last in places:
-                parts.append(Part(self, (*range(last), places[last]), targets))
+            if last in positions:
+                parts.append(Part(self, (*range(last), positions[last]), targets))
         else:
-            named = {("z" if self.names[s] == "g" else self.names[s]): p for s, p in places.items()}
-            first = {name: last + 1 + number for number, name in enumerate(self.kind.tangents)}
+            named = {("z" if self.names[s] == "g" else self.names[s]): p for s, p in positions.items()}
+            first = {name: last + 1 + number for number, name in enumerate(self.task.tangents)}
             along = {name: named[name] for name in named if name in self.linear}
             for a, b, form, picks in _replaced(self, first, along):
-                wanted = [name for name in self.kind.results if name not in (a, b)]
-                parts += _gradients(form, picks, {name: self.kind.results.index(name) for name in wanted})
-            tangents = tuple(name for name in self.kind.tangents if f"d{name}" in named)
+                requested = [name for name in self.task.results if name not in (a, b)]
+                parts += _gradients(form, picks, {name: self.task.results.index(name) for name in requested})
+            tangents = tuple(name for name in self.task.tangents if f"d{name}" in named)
             if tangents:
                 picks = (*range(last + 1), *(named[f"d{name}"] for name in tangents))
-                parts.append(Part(self._like(2, self.kind.results, tangents), picks, targets))
+                parts.append(Part(self._like(2, self.task.results, tangents), picks, targets))
         return SumForm.jvp_of(self, has_tangent, parts)
 
-    def _pairs(self, has_cotangent: Sequence[bool], wanted: tuple[str, ...]) -> Iterator[Part]:
-        """The parts of the gradient of a second derivative: F with two operands replaced."""
-        first = {name: len(self.linear) + number for number, name in enumerate(self.kind.tangents)}
-        second = {self.kind.results[n]: place for n, place in _behind(len(self.names), has_cotangent).items()}
+    def _pairs(self, has_cotangent: Flags, requested: tuple[str, ...]) -> Iterator[Part]:
+        """Parts whose sum is the gradient of a second derivative: F with two operands replaced by tangents."""
+        first = {name: len(self.linear) + number for number, name in enumerate(self.task.tangents)}
+        second = {self.task.results[n]: position for n, position in _positions(len(self.names), has_cotangent).items()}
         for a, b, form, picks in _replaced(self, first, second):
             targets = {}
             for name in self.linear:
                 operand = f"d{name}" if name == a else "g" if name == "z" else name
-                if name != b and operand in wanted:
-                    targets[name] = wanted.index(operand)
+                if name != b and operand in requested:
+                    targets[name] = requested.index(operand)
             yield from _gradients(form, picks, targets)
 
 
 class Part(NamedTuple):
-    """One term of a sum: a form, which of the operands it reads, and to which results its own are added."""
+    """A term of a `SumForm`: a form, the numbers of the operands it reads, and of the results it is added to."""
 
     form: ProductForm | SumForm
     picks: tuple[int, ...]
@@ -232,95 +233,95 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class SumForm:
-    """A sum of forms over one list of operands; results of no part are 0."""
+    """A sum of forms over shared operands; results to which no part is added are 0."""
 
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
     parts: tuple[Part, ...]
-    #: It has no kernel of its own: its parts run one after the other.
+    #: A sum has no kernel: its parts run one after the other.
     family = "sum"
 
     @cached_property
     def of_nodes(self) -> bool:
         """Whether any operand or result has rows of senders or receivers."""
-        return any(one.rows in ("src", "dst") for one in (*self.operands, *self.results))
+        return any(operand.rows in ("src", "dst") for operand in (*self.operands, *self.results))
 
     @property
     def reading(self) -> Reading | None:
-        """The reading of its parts."""
+        """How the parts interpolate weights in a table; None if weights are an operand."""
         return self.parts[0].form.reading if self.parts else None
 
     @property
     def program(self) -> Program | None:
-        """The program of its first part: of all paths, or of the paths with weights."""
+        """The program of the first part; None without parts."""
         return self.parts[0].form.program if self.parts else None
 
     @classmethod
     def vjp_of(
-        cls, base: ProductForm | SumForm, has_cotangent: Sequence[bool], wanted: Sequence[bool], parts: Iterator[Part]
+        cls, base: ProductForm | SumForm, has_cotangent: Flags, requested: Flags, parts: Iterator[Part]
     ) -> SumForm:
-        """A form with the operands and results that a gradient of ``base`` has."""
+        """The sum of ``parts`` with the operands and results of a gradient of ``base``."""
         extra = [
-            one._replace(name=f"cotangent of {one.name}")
-            for one, has in zip(base.results, has_cotangent, strict=True)
+            operand._replace(name=f"cotangent of {operand.name}")
+            for operand, has in zip(base.results, has_cotangent, strict=True)
             if has
         ]
         results = [
-            one._replace(name=f"gradient of {one.name}")
-            for one, want in zip(base.operands, wanted, strict=True)
-            if want
+            operand._replace(name=f"gradient of {operand.name}")
+            for operand, is_requested in zip(base.operands, requested, strict=True)
+            if is_requested
         ]
         return cls((*base.operands, *extra), tuple(results), tuple(parts))
 
     @classmethod
-    def jvp_of(cls, base: ProductForm | SumForm, has_tangent: Sequence[bool], parts: Sequence[Part]) -> SumForm:
-        """A form with the operands and results that a derivative of ``base`` along tangents has."""
+    def jvp_of(cls, base: ProductForm | SumForm, has_tangent: Flags, parts: Sequence[Part]) -> SumForm:
+        """The sum of ``parts`` with the operands and results of a derivative of ``base`` along tangents."""
         extra = [
-            one._replace(name=f"tangent of {one.name}")
-            for one, moves in zip(base.operands, has_tangent, strict=True)
+            operand._replace(name=f"tangent of {operand.name}")
+            for operand, moves in zip(base.operands, has_tangent, strict=True)
             if moves
         ]
-        results = tuple(one._replace(name=f"tangent of {one.name}") for one in base.results)
+        results = tuple(operand._replace(name=f"tangent of {operand.name}") for operand in base.results)
         return cls((*base.operands, *extra), results, tuple(parts))
 
-    def vjp(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> SumForm:
+    def vjp(self, has_cotangent: Flags, requested: Flags) -> SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.vjp`."""
-        places, order = _behind(len(self.operands), has_cotangent), _behind(0, wanted)
+        positions, order = _positions(len(self.operands), has_cotangent), _positions(0, requested)
 
         def parts() -> Iterator[Part]:
             for form, picks, targets in self.parts:
                 part_has = [has_cotangent[target] for target in targets]
-                part_wants = [wanted[pick] for pick in picks]
-                if any(part_has) and any(part_wants):
-                    extra = tuple(places[target] for target in targets if has_cotangent[target])
-                    derivative = form.vjp(part_has, part_wants)
-                    yield Part(derivative, (*picks, *extra), tuple(order[pick] for pick in picks if wanted[pick]))
+                part_requested = [requested[pick] for pick in picks]
+                if any(part_has) and any(part_requested):
+                    extra = tuple(positions[target] for target in targets if has_cotangent[target])
+                    derivative = form.vjp(part_has, part_requested)
+                    yield Part(derivative, (*picks, *extra), tuple(order[pick] for pick in picks if requested[pick]))
 
-        return SumForm.vjp_of(self, has_cotangent, wanted, parts())
+        return SumForm.vjp_of(self, has_cotangent, requested, parts())
 
-    def jvp(self, has_tangent: Sequence[bool]) -> SumForm:
+    def jvp(self, has_tangent: Flags) -> SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.jvp`."""
-        places = _behind(len(self.operands), has_tangent)
+        positions = _positions(len(self.operands), has_tangent)
         parts = []
         for form, picks, targets in self.parts:
             has = [has_tangent[p] for p in picks]
             if any(has):
-                parts.append(Part(form.jvp(has), (*picks, *(places[p] for p in picks if has_tangent[p])), targets))
+                parts.append(Part(form.jvp(has), (*picks, *(positions[p] for p in picks if has_tangent[p])), targets))
         return SumForm.jvp_of(self, has_tangent, parts)
 
 
 class AnyForm(Protocol):
-    """A form as descriptions, backends and runners see it: products, sums of products, and formulas are such."""
+    """Interface of forms: products, sums of products, and formulas."""
 
     family: str  # the key of its printers and runners
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """All that it reads."""
+        """The operands."""
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """All that it computes."""
+        """The results."""
 
     @property
     def of_nodes(self) -> bool:
@@ -328,40 +329,40 @@ class AnyForm(Protocol):
 
     @property
     def program(self) -> Program | None:
-        """The program of a product; None of a formula."""
+        """The program of a product; None for a formula."""
 
     @property
     def reading(self) -> Reading | None:
-        """How weights are read from a table; None if they are an operand."""
+        """How weights are interpolated in a table; None if weights are an operand."""
 
-    def vjp(self, has_cotangent: Sequence[bool], wanted: Sequence[bool]) -> AnyForm:
-        """The gradients of the results that have cotangents, by the wanted operands."""
+    def vjp(self, has_cotangent: Flags, requested: Flags) -> AnyForm:
+        """The gradients of ``sum(result * cotangent)`` by the requested operands."""
 
-    def jvp(self, has_tangent: Sequence[bool]) -> AnyForm:
+    def jvp(self, has_tangent: Flags) -> AnyForm:
         """The derivative of the results along tangents of operands."""
 
 
-def _behind(count: int, flags: Sequence[bool]) -> dict[int, int]:
-    """The places of the flagged operands, one after the other behind ``count`` others."""
+def _positions(count: int, flags: Flags) -> dict[int, int]:
+    """Positions of the flagged operands if they are appended, in order, to ``count`` others."""
     flagged = [number for number, flag in enumerate(flags) if flag]
-    return {number: count + place for place, number in enumerate(flagged)}
+    return {number: count + position for position, number in enumerate(flagged)}
 
 
 def _replaced(
     form: ProductForm, first: dict[str, int], second: dict[str, int]
 ) -> Iterator[tuple[str, str, ProductForm, tuple[int, ...]]]:
-    """F with two operands replaced, for all pairs: their names, the form, and where its operands and g stand."""
+    """F with two operands replaced, for all pairs: the two names, the form, and the operand numbers that it reads."""
     base = form._like(0, ("z",))
     for a, along in first.items():
         for b, other in second.items():
             if a != b:
-                places = {name: place for place, name in enumerate(base.linear)} | {a: along, b: other}
+                positions = {name: position for position, name in enumerate(base.linear)} | {a: along, b: other}
                 replaced = base if {a, b}.isdisjoint("wtc") else base.weighted
-                yield a, b, replaced, tuple(places.values())
+                yield a, b, replaced, tuple(positions.values())
 
 
 def _gradients(form: ProductForm, picks: tuple[int, ...], targets: dict[str, int]) -> Iterator[Part]:
-    """The gradients of F by these operands; that by g is the product itself."""
+    """Parts that are the gradients of F by the operands in ``targets``; the gradient by g is the product itself."""
     names = tuple(name for name in targets if name != "z")
     if names:
         yield Part(form._like(1, names), picks, tuple(targets[name] for name in names))

@@ -1,6 +1,6 @@
-"""A trilinear form with channels as a list of paths: what printers of kernels print, and torch runs.
+"""Programs: trilinear forms with channels, as lists of paths, from which kernels are printed.
 
-A program is made from terms alone and knows nothing of irreps. Every path adds, for each row n and all its channels,
+A program consists of terms and has no irreps. Every path adds, for each row n and all its channels,
 
     z[n, k, c_z] += s_t * x[n, i, c_x] * y[n, j, c_y] * w[n, c_w]        for its terms t = (i, j, k, s_t),
 
@@ -34,7 +34,7 @@ class Slot(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """Column behind the last."""
+        """First column after the block."""
         return self.start + self.mul * self.dim
 
     def columns(self, layout: str) -> np.ndarray:
@@ -45,7 +45,7 @@ class Slot(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """One index over channels: its extent, and the channels that each operand advances per step.
+    """One channel index: its extent, and the channels that each operand advances per step.
 
     With ``pairs`` it runs over the pairs u < v below ``extent``: x advances with u, y with v, w and z with the number
     of the pair.
@@ -76,7 +76,7 @@ class Axis(NamedTuple):
 
 
 class Path(NamedTuple):
-    """One path: where it reads and writes, its axes and its terms."""
+    """One path: its blocks of x, y and z, its first weight, its channel axes and its terms."""
 
     x: Slot
     y: Slot
@@ -89,7 +89,7 @@ class Path(NamedTuple):
     def inner(self) -> Axis:
         """The axis that a kernel's innermost, vectorised loop runs over; without channels one of extent 1.
 
-        Long axes beat short ones up to the width of a vector, unit steps beat strides, writing beats summing.
+        Preferred: long axes (up to the width of a vector), unit steps, and axes along which z is written, not summed.
         """
 
         def rank(axis: Axis) -> tuple[float, bool, int]:
@@ -121,7 +121,7 @@ class Program:
     layout: str  # 'mul_ir' or 'ir_mul', of x, y and z alike
 
     def __post_init__(self) -> None:
-        """Check what a printer relies on: it prints offsets without looking."""
+        """Check columns, axes and terms, which printers of kernels use unchecked."""
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {self.layout!r}. Pick one of these.")
         for number, path in enumerate(self.paths):
@@ -160,12 +160,12 @@ class Program:
                 f"Drop a path without channels."
             )
         steps = [axis for axis in path.axes if axis.length > 1]
-        for name, wanted in (("z", path.z.mul), ("w", path.weight_count)):
+        for name, expected in (("z", path.z.mul), ("w", path.weight_count)):
             reached = math.prod(axis.length for axis in steps if getattr(axis, name))
-            if wanted and reached != wanted:
+            if expected and reached != expected:
                 raise ValueError(
-                    f"path {number}: the axes must reach each of the {wanted} channels of {name}, got {reached} steps. "
-                    f"Correct the steps of {name}."
+                    f"path {number}: the axes must reach each of the {expected} channels of {name}, got {reached} "
+                    f"steps. Correct the steps of {name}."
                 )
         if path.weight is not None and not all(axis.w for axis in steps):
             raise ValueError(
@@ -197,7 +197,7 @@ class Program:
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """All that it is, as plain data."""
+        """The program as plain data."""
         return self.layout, self.widths, self.paths
 
     def __reduce__(self) -> tuple[type[Program], tuple[Any, ...]]:

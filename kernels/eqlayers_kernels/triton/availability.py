@@ -31,19 +31,19 @@ def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on CPU tensors: ``TRITON_INTERPRET=1`` before triton is imported."""
     if find_spec("triton") is None:
         return False
-    # The mode is fixed where a kernel is decorated; the kernel says which, whatever became of the variable since.
+    # The mode is fixed when a kernel is decorated; the environment variable may have changed since.
     try:
         from triton.runtime.interpreter import InterpretedFunction
 
         from .segment.kernels import segment_kernel
-    except Exception:  # a Triton that cannot be imported; `why_not` tells what it said
+    except Exception:  # a Triton that cannot be imported; `why_not` reports the error
         return False
     return isinstance(segment_kernel, InterpretedFunction)
 
 
 @cache
 def why_not() -> str | None:
-    """None where kernels can be launched; else the reason, a phrase that follows the backend's name.
+    """None if kernels can be launched, else the reason, a phrase that follows the backend's name.
 
     A machine fails in many ways: no compiler, no Python.h, no libcuda in the loader's list, half an installation.
     Triton raises whatever the failing part did, so every exception is a reason.
@@ -51,7 +51,7 @@ def why_not() -> str | None:
     try:
         return _why_not()
     except Exception as error:
-        return f"needs a Triton that compiles and loads kernels on this machine, got {_told(error)}"
+        return f"needs a Triton that compiles and loads kernels on this machine, got {_message(error)}"
 
 
 def _why_not() -> str | None:
@@ -74,14 +74,14 @@ def _why_not() -> str | None:
 
 
 def _smallest() -> Any:
-    """A kernel that is compiled: what fails here would fail for each kernel."""
+    """The smallest kernel, compiled: if it fails, every kernel would."""
     from .segment.kernels import smallest_kernel
 
     return smallest_kernel.warmup(torch.float32, grid=(1,))
 
 
-def _told(error: Exception) -> str:
-    """An exception in one line, and what helps if that can be seen."""
+def _message(error: Exception) -> str:
+    """The text of an exception in one line, with the fix if Python's headers are missing."""
     words = " ".join(str(error).split())
     words = f"{type(error).__name__}: {words[:MOST_WORDS]}" if words else type(error).__name__
     folder = sysconfig.get_paths()["include"]
@@ -92,7 +92,7 @@ def _told(error: Exception) -> str:
 
 @cache
 def processor_of(device: torch.device) -> Processor:
-    """The resources for kernels on a device; on CPUs, where only the interpreter runs, as on an NVIDIA GPU."""
+    """The resources that kernels are planned for on a device; for CPUs (Triton's interpreter) as on an NVIDIA GPU."""
     if device.type == "cpu":
         return PROCESSORS["cuda"]
     from triton.runtime import driver

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class KernelError(RuntimeError):
-    """A kernel of a request does not compile or cannot be loaded, with fewer registers either."""
+    """A kernel does not compile or cannot be loaded, also when planned for fewer registers."""

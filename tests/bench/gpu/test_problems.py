@@ -93,7 +93,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     real = FormRunner.__call__
 
     def recorded(self: FormRunner, *args: Any) -> dict[str, Tensor]:
-        orders.append((self.kind.order, bool(self.plan.added)))
+        orders.append((self.task.order, bool(self.plan.added)))
         return real(self, *args)
 
     monkeypatch.setattr(FormRunner, "__call__", recorded)

@@ -18,7 +18,7 @@ from eqlayers.core.forms.keys import describe
 from eqlayers.core.forms.program import Form
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run import edges, launch
 from tests.cases import reserved
@@ -26,8 +26,8 @@ from tests.each import each
 
 IN1, IN2, OUT = "5x0e + 4x1o", "0e + 1o", "5x0e + 5x1o + 4x1e"
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 2, "uvu", True), (1, 1, 0, "uvw", True)]
-FORWARD, BACKWARD = Kind(0, ("z",)), Kind(1, ("x", "y", "w"))
-DOUBLE = Kind(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+FORWARD, BACKWARD = Task(0, ("z",)), Task(1, ("x", "y", "w"))
+DOUBLE = Task(2, ("x", "y", "w", "z"), ("x", "y", "w"))
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -59,22 +59,22 @@ def operands(form: Form, rows: int = 6, shared: bool = False, dtype: torch.dtype
     return out
 
 
-def run(form: Form, kind: Kind, tensors: dict[str, Tensor], graph: Tensor | None = None) -> dict[str, Tensor]:
+def run(form: Form, task: Task, tensors: dict[str, Tensor], graph: Tensor | None = None) -> dict[str, Tensor]:
     def flags(names: tuple[str, ...], of: str) -> str:
         return "".join(str(int(name in names)) for name in of)
 
-    steps = {0: "", 1: f"/g1:{flags(kind.results, 'xyw')}"}.get(kind.order)
+    steps = {0: "", 1: f"/g1:{flags(task.results, 'xyw')}"}.get(task.order)
     if steps is None:
-        steps = f"/g1:{flags(kind.tangents, 'xyw')}/g{'1' * len(kind.tangents)}:{flags(kind.results, 'xywz')}"
+        steps = f"/g1:{flags(task.tangents, 'xyw')}/g{'1' * len(task.tangents)}:{flags(task.results, 'xywz')}"
     rows, sizes = tensors["y"].shape[0], [tensors["y"].shape[0], 0, 0]
     if graph is not None:
         senders = tensors["x"].shape[0]
         sizes = [rows, senders, graph.shape[0] - edges.graph_offsets(rows, senders, 0).length]
     key = form.calls[graph is not None, tensors["w"].ndim == 1].key + steps
-    moving = [name for name in "xyw" if name in kind.tangents]
-    given = [tensors[name] for name in (*"xyw", *("g" * min(kind.order, 1)), *(f"d{name}" for name in moving))]
+    moving = [name for name in "xyw" if name in task.tangents]
+    given = [tensors[name] for name in (*"xyw", *("g" * min(task.order, 1)), *(f"d{name}" for name in moving))]
     found = torch.ops.eqlayers.form(given, graph, *sizes, key)
-    return dict(zip([name for name in "xywz" if name in kind.results], found, strict=True))
+    return dict(zip([name for name in "xywz" if name in task.results], found, strict=True))
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -110,12 +110,12 @@ def test_operands_may_lie_in_memory_as_they_like(view: str) -> None:
     tensors = operands(form)
     graph = edge_tables(EDGES, 6, 7)
     in_graph = {**tensors, "g": torch.cat([tensors["g"], tensors["g"][:1]])}
-    for kind in (FORWARD, BACKWARD):
+    for task in (FORWARD, BACKWARD):
         views = {name: VIEWS[view](t) for name, t in tensors.items()}
         assert all(not v.is_contiguous() or view == "from behind" for v in views.values())
-        assert equal(run(form, kind, views), run(form, kind, tensors))
+        assert equal(run(form, task, views), run(form, task, tensors))
         views = {name: VIEWS[view](t) for name, t in in_graph.items()}
-        assert equal(run(form, kind, views, graph), run(form, kind, in_graph, graph))
+        assert equal(run(form, task, views, graph), run(form, task, in_graph, graph))
 
 
 class Largest(TorchDispatchMode):
@@ -163,16 +163,16 @@ def test_leading_axes_broadcast_and_may_be_missing_or_empty(shared: bool) -> Non
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)  # sums of at most 100 numbers of order 1
 
 
-@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
-def test_no_rows_at_all(kind: Kind) -> None:
+@pytest.mark.parametrize("task", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+def test_no_rows_at_all(task: Task) -> None:
     """Also of shared weights, whose gradient is then zero, and of a graph without edges."""
     form = layer().plan.form
-    for shared in (True,) if kind is DOUBLE else (False, True):
-        got = run(form, kind, operands(form, 0, shared))
+    for shared in (True,) if task is DOUBLE else (False, True):
+        got = run(form, task, operands(form, 0, shared))
         assert all(value.shape[0] == 0 for name, value in got.items() if not (shared and name == "w"))
         tensors = operands(form, 0, shared) | {"x": torch.ones(2, 17), "dx": torch.ones(2, 17), "g": torch.ones(3, 32)}
         graph = edge_tables(EDGES[:, :0], 2, 3)
-        in_graph = run(form, kind, tensors, graph)
+        in_graph = run(form, task, tensors, graph)
         assert {name: value.shape[0] for name, value in in_graph.items() if name in "xz"}.items() <= {
             "x": 2, "z": 3
         }.items()  # fmt: skip
@@ -188,9 +188,9 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(dtype: torch.dty
     for shared in (False, True):
         low, few = operands(form, 700, shared, dtype), operands(form, 6, shared, dtype)
         few["g"] = torch.cat([few["g"], few["g"][:1]])
-        for kind, tables, tensors in ((FORWARD, None, low), (BACKWARD, None, low), (BACKWARD, graph, few)):
-            high = run(form, kind, {name: t.float() for name, t in tensors.items()}, tables)
-            got = run(form, kind, tensors, tables)
+        for task, tables, tensors in ((FORWARD, None, low), (BACKWARD, None, low), (BACKWARD, graph, few)):
+            high = run(form, task, {name: t.float() for name, t in tensors.items()}, tables)
+            got = run(form, task, tensors, tables)
             assert equal(got, {name: value.to(dtype) for name, value in high.items()})
             assert any((value != value.to(dtype)).any() for value in high.values())
 
@@ -264,12 +264,12 @@ def test_it_follows_the_number_of_threads_and_that_changes_no_bit(workers: list[
     index = torch.randint(0, 700, (2, 700), generator=torch.Generator().manual_seed(0))
     graph = edge_tables(index, 700, 700)
     assert 700 * sum(form.program.widths) > 2 * launch.CHUNK_ELEMENTS
-    for kind, tables in ((FORWARD, None), (BACKWARD, None), (FORWARD, graph), (BACKWARD, graph)):
+    for task, tables in ((FORWARD, None), (BACKWARD, None), (FORWARD, graph), (BACKWARD, graph)):
         found = []
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             workers.clear()
-            found.append(run(form, kind, tensors, tables))
+            found.append(run(form, task, tensors, tables))
             assert set(workers) == {threads}
         assert equal(found[0], found[1])
         assert equal(found[0], found[2])

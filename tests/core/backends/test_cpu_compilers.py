@@ -37,7 +37,7 @@ def test_without_a_compiler_layers_say_so_once_and_run_on_torch(
 ) -> None:
     monkeypatch.setattr(forms, "RUNNERS", {})  # kernels that are loaded run on
     monkeypatch.setenv("CC", "/nonexistent/cc")
-    monkeypatch.setattr(cpu, "_said", set())
+    monkeypatch.setattr(cpu, "_warned", set())
     ours, theirs, graph = layer(), layer(backend="torch"), eq.Graph(EDGES, 6, 7)
     reason = "needs a C compiler: CC is '/nonexistent/cc', and there is no such program; correct CC, or unset it"
     with pytest.warns(RuntimeWarning, match="expected to run layers as generated C, but") as caught:

@@ -20,7 +20,7 @@ from eqlayers.core.forms.keys import describe
 from eqlayers.core.forms.request import Sizes
 from eqlayers.errors import EqlayersError
 from eqlayers.testing import check_derivatives
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.build import compiler
 from tests.watching import watching
 
@@ -129,22 +129,22 @@ def test_finite_differences(graph: bool) -> None:
 
 
 def test_unneeded_gradients_are_not_computed() -> None:
-    kinds: list[Kind] = []
-    with watching(lambda request, run: kinds.append(request.form.kind) or run()):
+    tasks: list[Task] = []
+    with watching(lambda request, run: tasks.append(request.form.task) or run()):
         for requires in SUBSETS:
             inputs = operands(False, False, requires)
             live = [t for t in inputs if t.requires_grad]
             names = tuple(name for name, needs in zip("xyw", requires, strict=True) if needs)
             z = function(False)(*inputs)
             torch.autograd.grad(z.sum(), live)
-            assert kinds == [Kind(0, ("z",)), Kind(1, names)]
-            kinds.clear()
+            assert tasks == [Task(0, ("z",)), Task(1, names)]
+            tasks.clear()
             assert [t.grad for t in inputs] == [None] * 3
         with torch.no_grad():
             assert not function(False)(*operands(False, False)).requires_grad
         with torch.inference_mode():
             assert function(False)(*operands(False, False)).is_inference()
-        assert {kind.order for kind in kinds} == {0}
+        assert {task.order for task in tasks} == {0}
 
 
 def test_what_was_saved_is_not_overwritten_and_a_change_of_it_is_noticed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eqlayers.core.backends.tables import check_graph_tables, edge_tables, ends_of, length_of
+from eqlayers.core.backends.tables import check_graph_tables, edge_tables, endpoints_of, length_of
 from eqlayers.core.forms.request import Sizes
 from eqlayers.errors import IndexRangeError, ShapeError
 
@@ -22,7 +22,7 @@ def test_the_length_follows_from_the_sizes() -> None:
 
 
 def test_the_ends_of_every_edge_are_read() -> None:
-    ends = ends_of(edge_tables(EDGES, 3, 5), SIZES)
+    ends = endpoints_of(edge_tables(EDGES, 3, 5), SIZES)
     assert torch.equal(torch.stack([ends.src, ends.dst]), EDGES)
     assert (ends.num_src, ends.num_dst) == (3, 5)
 
@@ -32,4 +32,4 @@ def test_a_damaged_table_names_no_ends(place: int) -> None:
     graph = edge_tables(EDGES, 3, 5)
     graph[place] += 1
     with pytest.raises(IndexRangeError, match="got other numbers"):
-        ends_of(graph, SIZES)
+        endpoints_of(graph, SIZES)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eqlayers.core.backends.rows import Ends
+from eqlayers.core.backends.rows import Endpoints
 from eqlayers.core.backends.torch_formulas import Primitives, run_in_torch
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 from tests.each import each
 from tests.formulas import cubic, edges_of_points, functions
 
-ENDS = Ends(torch.tensor([2, 0, 2, 1]), torch.tensor([0, 3, 3, 0]), 3, 5)
+ENDS = Endpoints(torch.tensor([2, 0, 2, 1]), torch.tensor([0, 3, 3, 0]), 3, 5)
 
 
 def test_lengths_and_vectors_between_points() -> None:

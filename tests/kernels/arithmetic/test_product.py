@@ -9,7 +9,7 @@ import pytest
 
 from eqlayers_kernels.arithmetic.dual import Dual
 from eqlayers_kernels.arithmetic.product import PathLines, steps_of
-from eqlayers_kernels.arithmetic.writer import Kind, Writer
+from eqlayers_kernels.arithmetic.writer import Task, Writer
 from eqlayers_kernels.forms.program import Path, Program
 from tests.each import each
 
@@ -22,20 +22,20 @@ SPECS = (
     ("uvu", (1, 1, 0), (3, 5, 3)),
 )
 KINDS = [
-    Kind(0, ("z",)),
-    Kind(1, ("x", "y", "w")),
-    Kind(1, ("y",)),
-    Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
-    Kind(2, ("z",), ("w",)),
-    Kind(2, ("w", "x"), ("y",)),
+    Task(0, ("z",)),
+    Task(1, ("x", "y", "w")),
+    Task(1, ("y",)),
+    Task(2, ("x", "y", "w", "z"), ("x", "y", "w")),
+    Task(2, ("z",), ("w",)),
+    Task(2, ("w", "x"), ("y",)),
 ]
 
 
 class Numbers(Writer):
     """The language of one row: texts are computed where they are written, for all channels at once."""
 
-    def __init__(self, program: Program, path: Path, kind: Kind, row: dict[str, Any], results: dict[str, Any]) -> None:
-        self.program, self.path, self.kind, self.row, self.results = program, path, kind, row, results
+    def __init__(self, program: Program, path: Path, task: Task, row: dict[str, Any], results: dict[str, Any]) -> None:
+        self.program, self.path, self.task, self.row, self.results = program, path, task, row, results
         self.step, self.known = steps_of(path), {}
 
     def _columns(self, operand: str, component: int) -> Any:
@@ -57,7 +57,7 @@ class Numbers(Writer):
             value = self.row[name][columns]
             self.known[text] = value if self.step[operand] else value[0]
             texts.append(text)
-        return Dual(texts[0], texts[1] if operand in self.kind.tangents else "")
+        return Dual(texts[0], texts[1] if operand in self.task.tangents else "")
 
     def name(self, label: str, value: Dual, varies: bool) -> Dual:
         parts = [self._value(text) for text in value]
@@ -67,7 +67,7 @@ class Numbers(Writer):
 
     def add(self, operand: str, component: int, value: Dual) -> None:
         columns = self._columns(operand, component)
-        part = np.broadcast_to(self._value(self.kind.part(value)), columns.shape)
+        part = np.broadcast_to(self._value(self.task.part(value)), columns.shape)
         np.add.at(self.results[operand], columns, part)
 
     def total(self, label: str, value: Dual) -> Dual:
@@ -81,7 +81,7 @@ class Numbers(Writer):
 
     def add_total(self, operand: str, component: int, value: Dual) -> None:
         assert self.step[operand] == 0, f"{operand} has channels of its own"
-        self.results[operand][self._columns(operand, component)[0]] += self._value(self.kind.part(value))
+        self.results[operand][self._columns(operand, component)[0]] += self._value(self.task.part(value))
 
 
 class FirstWeighed(Numbers):
@@ -95,13 +95,13 @@ def test_every_kind_is_that_of_the_definition(programs: Any, language: type[Numb
     assert not any(axis.length > 1 for path in program.paths for axis in path.outer)
     arrays = programs.draw(program, "float64", 1)
     widths = dict(zip("xywz", program.widths, strict=True))
-    for kind in KINDS:
-        wanted = programs.expected(program, kind, dict(arrays))
+    for task in KINDS:
+        wanted = programs.expected(program, task, dict(arrays))
         row = {name: array[0] for name, array in arrays.items()} | {"dz": np.zeros(widths["z"])}
-        results = {name: np.zeros(widths[name]) for name in kind.results}
+        results = {name: np.zeros(widths[name]) for name in task.results}
         for path in program.paths:
-            PathLines(path, kind, language(program, path, kind, row, results)).write()
-        for name in kind.results:
+            PathLines(path, task, language(program, path, task, row, results)).write()
+        for name in task.results:
             value, size, _ = wanted[name]
             # a hundred roundings of the largest sum of magnitudes
             np.testing.assert_allclose(results[name], value[0], rtol=0, atol=1e-14 * max(1.0, size.max()))

@@ -12,15 +12,15 @@ from tests.each import each
 
 def value_of(expr: Expression, number: int, loads: list[float]) -> float:
     """The value of a node, by the definition of its kind."""
-    kind, args = expr.nodes[number]
-    if kind in ("load", "constant"):
-        return loads[args[1]] if kind == "load" else args[0]
+    op, args = expr.nodes[number]
+    if op in ("load", "constant"):
+        return loads[args[1]] if op == "load" else args[0]
     values = [value_of(expr, arg, loads) for arg in args]
-    if kind == "inverse_length":
+    if op == "inverse_length":
         return 1 / math.hypot(*values)
-    if kind == "sigmoid":
+    if op == "sigmoid":
         return 1 / (1 + math.exp(-values[0]))
-    return {"add": sum, "multiply": math.prod, "tanh": lambda v: math.tanh(*v)}[kind](values)
+    return {"add": sum, "multiply": math.prod, "tanh": lambda v: math.tanh(*v)}[op](values)
 
 
 def test_equal_values_are_one_node() -> None:
@@ -41,12 +41,12 @@ def test_equal_values_are_one_node() -> None:
     assert len(again.nodes) == before, "an expression that goes on from nodes knows them"
 
 
-@each("kind", ["add", "multiply", "inverse_length", *FUNCTIONS])
-def test_partial_derivatives_are_those_of_finite_differences(kind: str) -> None:
+@each("op", ["add", "multiply", "inverse_length", *FUNCTIONS])
+def test_partial_derivatives_are_those_of_finite_differences(op: str) -> None:
     expr, step = Expression(), 1e-5
-    loads = [0.7, -1.1, 0.4][: 1 if kind in FUNCTIONS else 3 if kind == "inverse_length" else 2]
+    loads = [0.7, -1.1, 0.4][: 1 if op in FUNCTIONS else 3 if op == "inverse_length" else 2]
     args = [expr.load(0, n) for n in range(len(loads))]
-    place = getattr(expr, kind)(*args)
+    place = getattr(expr, op)(*args)
     parts = {arg: nested(expr, expr.one, factors) for arg, factors in partials(expr, expr.nodes[place], place)}
     assert sorted(parts) == args
     for number, arg in enumerate(args):

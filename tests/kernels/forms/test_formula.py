@@ -96,10 +96,10 @@ def test_gradients_near_and_at_the_zero_vector_are_finite():
         shift = np.array([[size, 2 * size], [0.0, size], [size, 0.0]])
         operands = [np.zeros((3, 2)), np.zeros((3, 2)), shift]
         for way in (first, second, third):
-            given = [*operands, *(np.ones((one.components, 2)) for one in way.operands[3:])]
-            assert all(np.isfinite(part).all() for part in run(way, given)), size
+            inputs = [*operands, *(np.ones((one.components, 2)) for one in way.operands[3:])]
+            assert all(np.isfinite(part).all() for part in run(way, inputs)), size
             if size == 0.0 and way is not first:
-                assert not run(way, given)[2].any()
+                assert not run(way, inputs)[2].any()
 
 
 def test_nodes_that_no_result_needs_are_gone():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.product import TABLED, ProductForm, Reading, SumForm
 from tests.by_hand import contract
 from tests.each import each
@@ -29,8 +29,8 @@ def form(programs: Any) -> ProductForm:
 def of_product(form: ProductForm, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Results from the definition of `Kind`."""
     out = []
-    for wanted in form.kind.results:
-        moves = form.kind.tangents if form.kind.order == 2 else ("",)
+    for wanted in form.task.results:
+        moves = form.task.tangents if form.task.order == 2 else ("",)
         total = np.zeros((2, dict(zip("xywz", form.program.widths, strict=True))[wanted]))
         for moving in (name for name in moves if name != wanted):
             operands = {name: arrays["g" if name == "z" else name] for name in "xywz" if name != wanted}
@@ -81,7 +81,7 @@ def test_operands_and_results_follow_from_the_kind(form: ProductForm) -> None:
     x, y, w, z = form.program.widths
     gradient = form.vjp([True], [True, False, True])
     assert isinstance(gradient, ProductForm)
-    assert gradient.kind == Kind(1, ("x", "w"))
+    assert gradient.task == Task(1, ("x", "w"))
     assert [(one.name, one.width) for one in gradient.operands] == [("x", x), ("y", y), ("w", w), ("g", z)]
     assert [one.name for one in gradient.results] == ["gradient of x", "gradient of w"]
     second = gradient.vjp([False, True], [True, False, False, True])

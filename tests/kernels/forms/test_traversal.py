@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import eqlayers as eq
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.formula import Block, Expression, Operand, formula
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.forms.traversal import TRAVERSALS, traversal_of
@@ -24,10 +24,10 @@ def test_rows_of_nodes_have_one_traversal_each() -> None:
 
 def test_traversals_of_a_product() -> None:
     program = eq.TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)]).plan.form.program
-    form = ProductForm(program, ("src", "each", "each", "dst"), Kind(2, ("x", "w", "z"), ("x",)))
+    form = ProductForm(program, ("src", "each", "each", "dst"), Task(2, ("x", "w", "z"), ("x",)))
     assert form.traversals(False) == {"rows": [0, 1, 2]}
     assert form.traversals(True) == {"by_dst": [2], "by_src": [0, 1]}
-    assert form.part([2]).kind.results == ("z",)
+    assert form.part([2]).task.results == ("z",)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_forces_ask_for_no_gradient_of_the_table(leaves: bool) -> None:
         torch.autograd.grad(z.sum(), c, create_graph=True)
         torch.autograd.grad(z.sum(), (x, table), create_graph=True)
         z.sum().backward()
-    assert [use.form.kind.results for use in seen] == [("z",), ("c",), ("x", "t"), ("x", "y", "t", "c")]
+    assert [use.form.task.results for use in seen] == [("z",), ("c",), ("x", "t"), ("x", "y", "t", "c")]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -281,8 +281,8 @@ def test_bad_tables() -> None:
         r"coefficients must have the dtype of x, torch.float64": (DTypeError, good._replace(coefficients=c.float())),
         r"must be on the device of the table, cpu": (DeviceError, good._replace(interval=interval.to("meta"))),
     }
-    for message, (kind, made) in bad.items():
-        with pytest.raises(kind, match=message):
+    for message, (task, made) in bad.items():
+        with pytest.raises(task, match=message):
             layer(x, y, made, edges)
     with pytest.raises(ShapeError, match="edge_attr must be"):
         layer(x, y[1:], good, edges)

@@ -30,13 +30,13 @@ _TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
 _ENTRY = re.compile(r"\w+-[0-9a-f]{64}\.so", re.ASCII)
 _TEMPORARY = ".tmp-"
 _log = logging.getLogger(__name__)
-_room: dict[Path, int] = {}  # bytes that this process may write into a folder before its files are looked at again
-_warned: set[str] = set()  # folders whose trouble was reported; a forked child need not say it again
+_allowance: dict[Path, int] = {}  # bytes that this process may write into a folder before it counts the files again
+_warned: set[str] = set()  # folders whose error was reported; a forked child does not repeat it
 
 
 @dataclass(frozen=True)
 class Info:
-    """Facts of the cache: its folder, number of kernels, their size and its limit in bytes, and faults."""
+    """The state of the cache: folder, number of kernels, their size and the limit in bytes, and an error, if any."""
 
     directory: str
     entries: int
@@ -58,14 +58,14 @@ def directory() -> Path:
     return Path(base) / "eqlayers" / "kernels"
 
 
-def _refusal(status: os.stat_result, is_kind: bool, kind: str) -> str | None:
-    """Why what `status` describes cannot be trusted, or None."""
-    if not is_kind:
-        return f"expected {kind}, found something else"
+def _refusal(status: os.stat_result, is_expected: bool, expected: str) -> str | None:
+    """Why a file or folder with this ``status`` cannot be trusted, or None."""
+    if not is_expected:
+        return f"expected {expected}, found something else"
     if status.st_uid != os.geteuid():
-        return f"expected {kind} of user {os.geteuid()}, it belongs to user {status.st_uid}"
+        return f"expected {expected} of user {os.geteuid()}, it belongs to user {status.st_uid}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"expected {kind} that only its owner can write, its mode is {stat.S_IMODE(status.st_mode):o}"
+        return f"expected {expected} that only its owner can write, its mode is {stat.S_IMODE(status.st_mode):o}"
     return None
 
 
@@ -83,7 +83,7 @@ def check_parents(path: Path) -> None:
 
 
 def opened(path: Path) -> tuple[BinaryIO, str | None]:
-    """A file, which is no link, and why it cannot be trusted, or None."""
+    """Open a file that is no link: the file, and why it cannot be trusted or None."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     file = open(descriptor, "rb")  # noqa: SIM115 the caller closes it
     status = os.fstat(file.fileno())
@@ -114,7 +114,7 @@ def find(key: str) -> Path | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _log.info("no cached kernel %s: %s", key, error)  # `placed` warns if the folder is of no use at all
+        _log.info("no cached kernel %s: %s", key, error)  # `loadable` warns if the folder cannot be used at all
         return None
     if not refusal and content[-_TRAILER:] != _trailer(key, content[:-_TRAILER]):
         refusal = "its content does not match its checksum"
@@ -135,9 +135,9 @@ def store(key: str, payload: bytes) -> Path:
     _check_folder(folder)
     path = folder / f"{key}.so"
     _write(path, payload + _trailer(key, payload))
-    _room[folder] = _room.get(folder, 0) - len(payload)
-    if _room[folder] <= 0:
-        _room[folder] = _evict(folder, keep=path)
+    _allowance[folder] = _allowance.get(folder, 0) - len(payload)
+    if _allowance[folder] <= 0:
+        _allowance[folder] = _evict(folder, newest=path)
     return path
 
 
@@ -156,8 +156,8 @@ def _write(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def placed(key: str, payload: bytes) -> Iterator[Path]:
-    """A path of `payload` to load from, within the block; OSError if the cache and the temporary folder refuse it."""
+def loadable(key: str, payload: bytes) -> Iterator[Path]:
+    """A block in which `payload` is a file: in the cache, else in a temporary folder; OSError if both fail."""
     try:
         path = store(key, payload)
     except OSError as error:
@@ -172,7 +172,7 @@ def placed(key: str, payload: bytes) -> Iterator[Path]:
 
 
 def _warn(error: OSError) -> None:
-    """Says once per folder that kernels are not kept."""
+    """Warn, once per folder, that compiled kernels are not stored."""
     where = os.environ.get("EQLAYERS_CACHE_DIR", "")
     with suppress(OSError):
         where = str(directory())
@@ -188,14 +188,14 @@ def _warn(error: OSError) -> None:
 
 
 def discard(key: str) -> None:
-    """Removes what is stored under `key`, if anything is."""
+    """Remove the file stored under `key`, if there is one."""
     with suppress(OSError):
         (directory() / f"{key}.so").unlink()
 
 
 def _files(folder: Path) -> list[tuple[float, int, Path]]:
-    """Time of last use, size and path of every file of ours, the least recently used first; others' are left out."""
-    found = []
+    """Time of last use, size and path of every kernel and temporary file in a folder, least recently used first."""
+    listed = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):  # another process may have removed it
@@ -203,15 +203,15 @@ def _files(folder: Path) -> list[tuple[float, int, Path]]:
                     _ENTRY.fullmatch(entry.name) or entry.name.startswith(_TEMPORARY)
                 ):
                     status = entry.stat(follow_symlinks=False)
-                    found.append((status.st_mtime, status.st_size, Path(entry.path)))
-    return sorted(found)
+                    listed.append((status.st_mtime, status.st_size, Path(entry.path)))
+    return sorted(listed)
 
 
-def _evict(folder: Path, keep: Path) -> int:
-    """Removes the least recently used kernels beyond the limit, and returns the bytes to write until the next look.
+def _evict(folder: Path, newest: Path) -> int:
+    """Remove the least recently used kernels beyond the limit; returns the bytes to write until the next count.
 
-    A look at thousands of files takes as long as a compilation. So a process looks again when it may have reached the
-    limit, or has written a sixteenth of it, as other processes write too.
+    Counting thousands of files takes as long as a compilation. A process therefore counts again when it may have
+    reached the limit, or has written a sixteenth of it, because other processes write too.
     """
     files = _files(folder)
     size = sum(length for _, length, _ in files)
@@ -219,7 +219,7 @@ def _evict(folder: Path, keep: Path) -> int:
     for used, length, path in files:
         temporary = path.name.startswith(_TEMPORARY)
         # a fresh temporary file is being written by another process
-        if path != keep and (used < stale if temporary else size > LIMIT_BYTES):
+        if path != newest and (used < stale if temporary else size > LIMIT_BYTES):
             with suppress(OSError):
                 path.unlink()
             size -= length
@@ -227,7 +227,7 @@ def _evict(folder: Path, keep: Path) -> int:
 
 
 def info() -> Info:
-    """The facts of the cache; changes nothing."""
+    """The state of the cache; changes nothing."""
     where, problem = "", None
     try:
         folder = directory()
@@ -240,10 +240,10 @@ def info() -> Info:
     return Info(where, len(kernels), sum(kernels), LIMIT_BYTES, problem)
 
 
-def kept() -> str:
-    """The folder of compiled kernels, or why they are not kept, in a few words."""
-    found = info()
-    return f"kept in {found.directory}" if not found.problem else f"not kept, as the folder says: {found.problem}"
+def location() -> str:
+    """A phrase for messages: where compiled kernels are stored, or why they are not."""
+    listed = info()
+    return f"kept in {listed.directory}" if not listed.problem else f"not kept, as the folder says: {listed.problem}"
 
 
 def clear() -> int:

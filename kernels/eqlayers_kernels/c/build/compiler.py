@@ -1,4 +1,4 @@
-"""C source text in, loaded shared object out: the compiler, its flags, and what was compiled before."""
+"""Compiles C source text and loads the shared object: finds the compiler, tests its flags, and uses the cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXPORT = '__attribute__((visibility("default")))'
 
 _CC = os.fsencode("CC") if os.name == "posix" else "CC"  # as os.environ holds it
 NEEDED_FLAGS = ("-O3", "-std=c11", "-fPIC", "-fvisibility=hidden")
-# What -ffast-math brings for sums of products, without its lies: NaN and inf stay what they are. Neither -ffast-math
+# The parts of -ffast-math that help sums of products, without the wrong ones: NaN and inf stay. Neither -ffast-math
 # nor -funsafe-math-optimizations may be named: gcc would link code that flushes denormals to zero in the whole process.
 # One thing is left to the writer of the source: terms that cancel as written (x + y - x), or that a literal 0.0
 # multiplies, may vanish together with a NaN in them. So write neither.
@@ -63,7 +63,7 @@ _tried: dict[str, Toolchain | str] = {}  # by the value of CC
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C compiler that works here: its command, what it says of itself, and the flags it takes and refuses."""
+    """A C compiler that works on this machine: command, version text, and the flags it accepts and refuses."""
 
     command: tuple[str, ...]
     version: str
@@ -72,17 +72,17 @@ class Toolchain:
 
 
 def why_not() -> str | None:
-    """None where C kernels can be compiled and loaded; else the reason and the fix, to follow the backend's name."""
-    found = _toolchain()
-    return found if isinstance(found, str) else None
+    """None if C kernels can be compiled and loaded, else the reason and the fix, a phrase after the backend's name."""
+    outcome = _toolchain()
+    return outcome if isinstance(outcome, str) else None
 
 
 def toolchain() -> Toolchain:
     """The compiler in use; CompilerError if none works, with the reason of `why_not`."""
-    found = _toolchain()
-    if isinstance(found, str):
-        raise CompilerError(f"compiling a kernel {found}")
-    return found
+    outcome = _toolchain()
+    if isinstance(outcome, str):
+        raise CompilerError(f"compiling a kernel {outcome}")
+    return outcome
 
 
 def load(source: str, name: str) -> ctypes.CDLL:
@@ -126,19 +126,19 @@ def _key(sources: tuple[str, ...], name: str, tools: Toolchain) -> str:
 
 @cache
 def _machine() -> str:
-    """Processor and C library: what -march=native means, and what a shared object links to."""
-    found = [platform.machine(), *platform.libc_ver()]
-    wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU")
+    """Processor and C library as text: they decide what -march=native means and what a shared object links to."""
+    outcome = [platform.machine(), *platform.libc_ver()]
+    requested = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU")
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
-                if not line.strip() and len(found) > 3:
+                if not line.strip() and len(outcome) > 3:
                     break  # the first processor stands for all
-                if line.startswith(wanted):
-                    found.append(line.strip())
+                if line.startswith(requested):
+                    outcome.append(line.strip())
     except OSError:
-        found.append(platform.processor())
-    return "\n".join(found)
+        outcome.append(platform.processor())
+    return "\n".join(outcome)
 
 
 def _from_cache(key: str) -> ctypes.CDLL | None:
@@ -152,10 +152,10 @@ def _from_cache(key: str) -> ctypes.CDLL | None:
 
 
 def _from_compiler(key: str, sources: tuple[str, ...], name: str, tools: Toolchain) -> ctypes.CDLL:
-    with waiting.compilation(disk.kept):
+    with waiting.compilation(disk.location):
         payload = _compile(sources, name, tools)
     try:
-        with disk.placed(key, payload) as path:
+        with disk.loadable(key, payload) as path:
             return ctypes.CDLL(str(path))
     except OSError as error:
         disk.discard(key)
@@ -225,14 +225,14 @@ def _call(command: Sequence[str], folder: str | None = None, seconds: float = CO
     return printed
 
 
-def wanted() -> str:
-    """The compiler that the environment names, by ``CC``; what is found out holds as long as it stays the same."""
-    held = getattr(os.environ, "_data", None)  # asked in every call of a layer: `get` raises and catches an error
-    return "" if held is not None and _CC not in held else os.environ.get("CC", "").strip()
+def requested() -> str:
+    """The command in the environment variable ``CC``, or ''; a toolchain is cached for each value of it."""
+    environment = getattr(os.environ, "_data", None)  # read in every call of a layer: `get` raises and catches
+    return "" if environment is not None and _CC not in environment else os.environ.get("CC", "").strip()
 
 
 def _toolchain() -> Toolchain | str:
-    named = wanted()
+    named = requested()
     if named in _tried:
         return _tried[named]
     with _locks.get().setdefault("toolchain", threading.Lock()):
@@ -242,7 +242,7 @@ def _toolchain() -> Toolchain | str:
 
 
 def _try_compiler(named: str) -> Toolchain | str:
-    """The compiler that `named` (the value of CC, may be empty) means, tried out; or why there is none."""
+    """The tested compiler for ``named``, the value of CC (may be empty); or why there is none."""
     try:
         words = shlex.split(named)
     except ValueError as error:
@@ -266,7 +266,7 @@ def _try_compiler(named: str) -> Toolchain | str:
 
 
 def _try_flags(tools: Toolchain) -> Toolchain:
-    """`tools` with the flags that it accepts. Once tried and cached, this starts no compiler."""
+    """`tools` with the flags that it accepts, found by compiling a trial; cached trials start no compiler."""
 
     def takes(flags: tuple[str, ...]) -> Toolchain:
         candidate = Toolchain(tools.command, tools.version, flags)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...arithmetic.writer import RESULTS, Kind
+from ...arithmetic.writer import RESULTS, Task
 from ...forms.program import OPERANDS, Path, Program, Slot
 from ...forms.traversal import TRAVERSALS
 from .calls import Define, path_calls
 from .layout import wide
-from .loops import DONE, NO_ROOM, NO_TABLES, OUTSIDE, SEGMENT, gaps, run_function
+from .loops import DONE, NO_MEMORY, OUTSIDE, SEGMENT, WRONG_TABLES, gaps, run_function
 from .table import numbers_of_edge, outside, spreads_both, table_lines
 
 REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
@@ -24,7 +24,7 @@ STREAMED_WEIGHTS = range(64, 8193)  # paths with so many weights have their grad
 
 @dataclass
 class Region:
-    """Consecutive columns of z and the paths that write there."""
+    """Consecutive columns of z: blocks that paths write (``slots``), and columns that no path writes (``gaps``)."""
 
     start: int
     stop: int
@@ -33,19 +33,19 @@ class Region:
 
 
 class ProductDriver:
-    """Prints one kernel's ``run``; `text` fills ``inward`` and ``outward``, dims of blocks whose layout changes."""
+    """Prints the C function ``run`` of a kernel; `text` also collects dims of transposed blocks (inward, outward)."""
 
     def __init__(
-        self, program: Program, kind: Kind, walk: str, shared: bool, item: int, define: Define, reads: int = 0
+        self, program: Program, task: Task, traversal: str, shared: bool, item: int, define: Define, reads: int = 0
     ) -> None:
         self.define, self.reads = define, reads
-        self.program, self.kind, self.walk, self.shared, self.item = program, kind, walk, shared, item
-        self.by_rows = walk == "rows"
-        self.node = TRAVERSALS[walk].operand  # that a segment belongs to
-        self.pointers = dict(kind.pointers)
-        self.of_paths = kind.of_paths if reads else kind
+        self.program, self.task, self.traversal, self.shared, self.item = program, task, traversal, shared, item
+        self.by_rows = traversal == "rows"
+        self.node = TRAVERSALS[traversal].operand  # that a segment belongs to
+        self.pointers = dict(task.pointers)
+        self.of_paths = task.of_paths if reads else task
         self.width = dict(zip(OPERANDS, program.widths, strict=True))
-        self.width |= {"t": reads * self.width["w"], "c": reads}  # what a place reads of the table
+        self.width |= {"t": reads * self.width["w"], "c": reads}  # the rows that an interval of the table reads
         self.slots = {name: sorted({getattr(path, name) for path in program.paths}) for name in "xyz"}
         self.scratch: dict[str, int] = {}
         self.inward: set[int] = set()
@@ -54,7 +54,7 @@ class ProductDriver:
     # -- which pointers go through the scratch ------------------------------------------------------------------------
 
     def _converted(self, pointer: str) -> list[Slot]:
-        """Blocks of a pointer whose layout changes here; node operands of a walk by segments come in ir_mul."""
+        """Blocks of a pointer that this kernel transposes; along a graph, operands of nodes come in ir_mul already."""
         operand = self.pointers[pointer]
         by_node = not self.by_rows and operand in "xz" and pointer not in RESULTS.values()
         if operand in "wtc" or by_node or self.program.layout == "ir_mul":
@@ -62,11 +62,11 @@ class ProductDriver:
         return [slot for slot in self.slots[operand] if wide(slot)]
 
     def _by_region(self, pointer: str) -> bool:
-        """Whether a pointer shaped as z is held one region at a time: by rows g and z, by receivers z."""
-        return self.pointers[pointer] == "z" and (self.by_rows or (self.walk == "by_dst" and pointer == "z"))
+        """Whether a pointer shaped as z is processed one region at a time: g and z by rows, z by receivers."""
+        return self.pointers[pointer] == "z" and (self.by_rows or (self.traversal == "by_dst" and pointer == "z"))
 
     def _address(self, pointer: str, path: Path, region: Region) -> str:
-        """The address of a path's block."""
+        """The C expression for the address of a path's block of one pointer."""
         operand = self.pointers.get(pointer, "w")
         if operand == "w" and self.reads:
             return f"s_{pointer} + {path.weight or 0}"
@@ -84,7 +84,7 @@ class ProductDriver:
     # -- text ---------------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
-        """The driver."""
+        """The C text of the driver."""
         regions = self._regions()
         body: list[str] = []
         for number, region in enumerate(regions):
@@ -92,12 +92,12 @@ class ProductDriver:
             calls = []
             for slot in region.slots:
                 paths = [path for path in self.program.paths if path.z == slot]
-                for place, path in enumerate(paths):
-                    calls += self._call(path, region, place == 0)
+                for path in paths:
+                    calls += self._call(path, region, path is paths[0])
             if self.reads:
-                before, after = table_lines(self.kind, self._weight_ranges(region, whole=True))
+                before, after = table_lines(self.task, self._weight_ranges(region, whole=True))
                 calls = [*before, *calls, *after]
-            if self.walk == "by_dst":
+            if self.traversal == "by_dst":
                 body += self._over_edges(region, following, calls)
             else:
                 inside = [*self._enter(region), *calls, *self._leave(region)] if self.by_rows else calls
@@ -116,29 +116,29 @@ class ProductDriver:
         return out
 
     def _over_edges(self, region: Region, following: Region, calls: list[str]) -> list[str]:
-        """A region of a receiver's result, summed over its edges while it stays in the nearest cache."""
+        """C lines that sum one region of a receiver's result over its edges, while the region stays in the cache."""
         begin, end = self._rows_of("edge")
         ahead = []
         if "w" in self.pointers and not self.shared:
-            here, there = (self._weight_ranges(part) for part in (region, following))
+            these_ranges, next_ranges = (self._weight_ranges(part) for part in (region, following))
             ahead = [
                 f"if (e + {AHEAD} < stop) {{ const T *next = w0 + edges[e + {AHEAD}] * w_step; (void)next;",
-                *(f"fetch(next + {start}, {count});" for start, count in here),
+                *(f"fetch(next + {start}, {count});" for start, count in these_ranges),
                 f"}} else {{ const int64_t first_again = start + (e + {AHEAD} - stop) % (stop - start);",
                 "const T *next = w0 + edges[first_again] * w_step; (void)next;",
-                *(f"fetch(next + {start}, {count});" for start, count in there),
+                *(f"fetch(next + {start}, {count});" for start, count in next_ranges),
                 "}",
             ]
         return [
             *self._enter(region),
             "for (int64_t e = start; e < stop; e++) {",
-            numbers_of_edge(self.walk, self.reads), *begin, *ahead, *calls, *end,
+            numbers_of_edge(self.traversal, self.reads), *begin, *ahead, *calls, *end,
             "}",
             *self._leave(region),
         ]  # fmt: skip
 
     def _weight_ranges(self, region: Region, whole: bool = False) -> list[tuple[int, int]]:
-        """First column and number of the weights of a region's paths; the whole of it, or what can be fetched ahead."""
+        """First column and number of the weights of each path of a region; only prefetched ones unless ``whole``."""
         ranges = {(p.weight, p.weight_count) for p in self._paths(region) if p.weight is not None}
         return sorted((start, count) for start, count in ranges if whole or count <= FETCHED_WEIGHTS)
 
@@ -146,7 +146,7 @@ class ProductDriver:
         return [path for path in self.program.paths if path.z in region.slots]
 
     def _fetch(self, region: Region) -> list[str]:
-        """Read the same region of the next row, ahead of its use; with the first region its x, which is short."""
+        """C lines that prefetch the same region of the next row, and with the first region the next row of x."""
         lines = []
         for pointer in self._ahead():
             if self.pointers[pointer] == "z":
@@ -156,15 +156,15 @@ class ProductDriver:
         return lines
 
     def _ahead(self) -> list[str]:
-        """Operands whose next row is fetched ahead, row by row or along the edges of a sender."""
-        if self.walk == "by_dst":
+        """Pointers whose next row is prefetched, row by row or along the edges of a sender."""
+        if self.traversal == "by_dst":
             return []
-        kept = {"w"} if self.shared else set()
-        kept |= {"y", "t", "c", self.node}
-        return [pointer for pointer, op in self.kind.pointers if pointer not in RESULTS.values() and op not in kept]
+        skipped = {"w"} if self.shared else set()
+        skipped |= {"y", "t", "c", self.node}
+        return [pointer for pointer, op in self.task.pointers if pointer not in RESULTS.values() and op not in skipped]
 
     def _enter(self, region: Region) -> list[str]:
-        """The lines before the paths of a region: its part of z, and of the cotangent where that changes its layout."""
+        """C lines before the paths of a region: zero its columns of z, transpose its columns of the cotangent."""
         lines = ["{"]
         size = region.stop - region.start
         if "z" in self.pointers and self.by_rows:
@@ -186,7 +186,7 @@ class ProductDriver:
         return lines
 
     def _leave(self, region: Region) -> list[str]:
-        """The lines behind the paths of a region: its part of z goes where it belongs."""
+        """C lines after the paths of a region: transpose and store its columns of z."""
         lines = []
         if "z" in self.pointers:
             for slot in [slot for slot in self._converted("z") if slot in region.slots]:
@@ -197,18 +197,18 @@ class ProductDriver:
                 lines.append(f"if (past) store_past_caches(s_past, z + {region.start}, {region.stop - region.start});")
         return [*lines, "}"]
 
-    def _moves(self, way: str, source: str, target: str, slots: list[Slot], base: int, inside: bool) -> list[str]:
-        """Change the layout of blocks; ``base`` is the first column that the scratch holds."""
-        (self.inward if way == "in" else self.outward).update(slot.dim for slot in slots)
+    def _moves(self, direction: str, source: str, target: str, slots: list[Slot], base: int, inside: bool) -> list[str]:
+        """C lines that transpose blocks; ``base`` is the first column that the scratch memory holds."""
+        (self.inward if direction == "in" else self.outward).update(slot.dim for slot in slots)
         out = []
         for slot in slots:
             near, far = slot.start - base, slot.start
             first, second = (far, near) if inside else (near, far)
-            out.append(f"{way}{slot.dim}({source} + {first}, {target} + {second}, {slot.mul});")
+            out.append(f"{direction}{slot.dim}({source} + {first}, {target} + {second}, {slot.mul});")
         return out
 
     def _call(self, path: Path, region: Region, first: bool) -> list[str]:
-        """All that one path does with a row."""
+        """C lines of one path on one row; ``first`` if it is the first path that writes its block of z."""
         every = all(axis.z or axis.length == 1 for axis in path.axes)  # no channel of z is visited twice
         overwritten = set() if self.shared else {"w"}
         before, after = [], []
@@ -223,30 +223,32 @@ class ProductDriver:
         if path.weight is not None and path.weight_count <= FETCHED_WEIGHTS:
             weights = [pointer for pointer in self._ahead() if self.pointers[pointer] == "w"]
             before += [f"fetch({pointer}_next + {path.weight}, {path.weight_count});" for pointer in weights]
-        places = {pointer: self._address(pointer, path, region) for pointer, _ in self.of_paths.pointers}
-        calls = path_calls(path, self.of_paths, places, frozenset(overwritten), self.define, self._reserve, self.item)
-        if self.reads and path.weight is not None and spreads_both(self.kind):
+        addresses = {pointer: self._address(pointer, path, region) for pointer, _ in self.of_paths.pointers}
+        calls = path_calls(
+            path, self.of_paths, addresses, frozenset(overwritten), self.define, self._reserve, self.item
+        )
+        if self.reads and path.weight is not None and spreads_both(self.task):
             self._reserve("s_vw", self.width["w"])
-            kind = Kind(1, ("w",))
-            pointers = {name: f"s_vw + {path.weight}" if name == "gw" else places[name] for name, _ in kind.pointers}
-            calls += path_calls(path, kind, pointers, frozenset({"w"}), self.define, self._reserve, self.item)
+            task = Task(1, ("w",))
+            pointers = {name: f"s_vw + {path.weight}" if name == "gw" else addresses[name] for name, _ in task.pointers}
+            calls += path_calls(path, task, pointers, frozenset({"w"}), self.define, self._reserve, self.item)
         return [*before, *calls, *after]
 
     def _reserve(self, name: str, elements: int) -> None:
         self.scratch[name] = max(self.scratch.get(name, 0), -(-elements // 16) * 16)
 
     def _rows_of(self, scope: str) -> tuple[list[str], list[str]]:
-        """Lines at the begin and the end of a scope, 'segment' or 'edge', for the rows that live as long as it."""
+        """C lines at the begin and the end of a scope ('segment' or 'edge') for operands with one row in the scope."""
         begin: list[str] = []
         end: list[str] = []
-        for pointer, operand in self.kind.pointers:
+        for pointer, operand in self.task.pointers:
             if (operand == self.node) != (scope == "segment") or (pointer == "gw" and self.shared):
                 continue
             result = pointer in RESULTS.values()
             row = self._row_of(operand)
             begin.append(f"{'' if result else 'const '}T *{pointer} = {pointer}0 + {row} * {pointer}_step;")
             if pointer in self._ahead():
-                last = "stop" if self.walk == "by_place" else "ptr[arg[0]]"
+                last = "stop" if self.traversal == "by_place" else "ptr[arg[0]]"
                 following = "n + 1" if self.by_rows else f"{row}s[e + (e + 1 < {last})]"
                 begin.append(f"const T *{pointer}_next = {pointer}0 + ({following}) * {pointer}_step;")
             if self._by_region(pointer):
@@ -266,12 +268,12 @@ class ProductDriver:
     def _row_of(self, operand: str) -> str:
         if self.by_rows or operand == self.node:
             return "n"
-        ends = {"x": "other", "z": "place" if self.walk == "by_place" else "other", "t": "place"}
-        return ends.get(operand, "edge")
+        rows = {"x": "other", "z": "place" if self.traversal == "by_place" else "other", "t": "place"}
+        return rows.get(operand, "edge")
 
     def _loops(self, body: list[str]) -> str:
         setup = ["const int past = (int)arg[2]; (void)past;"]
-        for number, (pointer, _) in enumerate(self.kind.pointers):
+        for number, (pointer, _) in enumerate(self.task.pointers):
             const = "" if pointer in RESULTS.values() else "const "
             setup.append(f"{const}T *const {pointer}0 = ({const}T *)arg[{3 + 2 * number}];")
             setup.append(f"const int64_t {pointer}_step = arg[{4 + 2 * number}];")
@@ -286,7 +288,7 @@ class ProductDriver:
                 "for (int64_t n = first; n < last; n++) {", *row_begin, *body, *row_end, "}",
             ]  # fmt: skip
         else:
-            tables = 3 + 2 * len(self.kind.pointers)
+            tables = 3 + 2 * len(self.task.pointers)
             setup += [f"const int64_t *const {name} = (const int64_t *)arg[{tables + i}];"
                       for i, name in enumerate(("ptr", "edges", "others"))]  # fmt: skip
             setup.append(f"const int64_t count = arg[{tables + 3}], nodes = arg[{tables + 4}];")
@@ -296,17 +298,16 @@ class ProductDriver:
                 for pointer, operand in self.of_paths.pointers:
                     if operand == "w":
                         self._reserve(f"s_{pointer}", self.width["w"])
-            # Tables come through an operator that any code may call with any numbers. Looking at them here, where they
-            # are read anyway, costs less than a look from outside, and nothing that they name is touched before. That
-            # every edge stands there once is not looked at: numbers that are twice there give wrong sums, no crash.
+            # Any code may call the operator with any numbers as tables. Checking indices where they are read costs less
+            # than a check before the call. Repeated edges are not checked: they give wrong sums and no crash.
             last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"
             marked = f"ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes"
-            setup.append(f"if (!({marked})) return {NO_TABLES};")
+            setup.append(f"if (!({marked})) return {WRONG_TABLES};")
             begin, end = self._rows_of("segment")
-            if self.walk != "by_dst":
+            if self.traversal != "by_dst":
                 body = [
                     "for (int64_t e = start; e < stop; e++) {",
-                    numbers_of_edge(self.walk, self.reads), *row_begin, *body, *row_end,
+                    numbers_of_edge(self.traversal, self.reads), *row_begin, *body, *row_end,
                     "}",
                 ]  # fmt: skip
             chunk += [
@@ -314,25 +315,25 @@ class ProductDriver:
                 "const int64_t last = segment(ptr, arg[0], arg[1], chunk + 1);",
                 "for (int64_t n = first; n < last; n++) {",
                 "const int64_t start = ptr[n], stop = ptr[n + 1];",
-                f"if ({outside(self.walk, self.reads)}) {{ status = {NO_TABLES}; goto leave; }}",
+                f"if ({outside(self.traversal, self.reads)}) {{ status = {WRONG_TABLES}; goto leave; }}",
                 *begin, *body, *end,
                 "}",
             ]  # fmt: skip
-        room, offset = [], 0
+        scratch, offset = [], 0
         for name, size in self.scratch.items():
-            room.append(f"T *const {name} = scratch + {offset};")
+            scratch.append(f"T *const {name} = scratch + {offset};")
             offset += size
-        if room:
-            taken = f"T *const scratch = aligned_alloc(64, {offset} * sizeof(T));"
-            room = [taken, f"if (scratch == NULL) return {NO_ROOM};", *room]
-        lines = [*setup, *room, f"int64_t status = {DONE};"]
+        if scratch:
+            allocation = f"T *const scratch = aligned_alloc(64, {offset} * sizeof(T));"
+            scratch = [allocation, f"if (scratch == NULL) return {NO_MEMORY};", *scratch]
+        lines = [*setup, *scratch, f"int64_t status = {DONE};"]
         lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
         lines += ["" if self.by_rows else "leave:", "finish_stores();", *(["free(scratch);"] if offset else [])]
         lines.append("return status;")
         return f"{'' if self.by_rows else SEGMENT}\n{OUTSIDE if self.reads else ''}\n{run_function(lines)}"
 
     def _zeros(self, pointer: str) -> list[str]:
-        """Zero what is added to, and of gradients of weights the columns that no path writes."""
+        """C lines that set a result to zero: all of it if paths add to it, else the columns that no path writes."""
         if pointer == "gw":
             used = [Slot(p.weight, p.weight_count, 1) for p in self.program.paths if p.weight is not None]
             free = gaps(used, self.width["w"])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-#: The order of sums is meant here, which kernels leave to the compiler elsewhere. For all that follows in the file, as
-#: functions with other options are not put into each other.
+#: Keeps the order of sums, which other kernels leave to the compiler. It holds for the rest of the file, because
+#: compilers do not inline functions with other options.
 STRICT = """#ifdef __clang__
 #pragma clang fp reassociate(off)
 #else
@@ -17,21 +17,17 @@ STRICT = """#ifdef __clang__
 #endif
 """
 
-#: Integer of the same size, bits of a mantissa, terms of the series, and arguments beyond which nothing changes but
-#: denormal numbers: the results of exp, and of expm1 of twice the argument of a hyperbolic tangent.
-_KINDS = {
+#: Integer of the same size, bits of a mantissa, terms of the series, bounds of the argument of exp and of a hyperbolic
+#: tangent (beyond them results differ in denormal numbers only), and the two parts of ln 2.
+_CONSTANTS = {
     "float32": ("int32_t", 23, 7, (-87.0, 88.0), 20.0, (0.693359375, -2.12194440e-4)),
     "float64": ("int64_t", 52, 13, (-708.0, 709.0), 44.0, (6.93147180369123816490e-01, 1.90821492927058770002e-10)),
 }
 
 
 def functions(dtype: str) -> str:
-    """``sigmoid(V)`` and ``hyperbolic_tangent(V)``; NaN stays NaN.
-
-    Args:
-        dtype: 'float32' or 'float64'.
-    """
-    integer, bits, terms, (low, high), end, (upper, lower) = _KINDS[dtype]
+    """C source of ``sigmoid(V)`` and ``hyperbolic_tangent(V)`` for vectors of 'float32' or 'float64'; NaN stays NaN."""
+    integer, bits, terms, (low, high), end, (upper, lower) = _CONSTANTS[dtype]
     series = f"ALL((T){1 / math.factorial(terms)!r})"
     for k in range(terms - 1, 0, -1):
         series = f"({series} * r + (T){1 / math.factorial(k)!r})"

@@ -1,27 +1,26 @@
-"""Prints how the lanes of a formula come to its function, and its results back: rows, channels, sums.
+"""Prints how the lanes of a formula are loaded, stored and summed; lanes are channels of a row, or rows.
 
-Lanes are channels of one row, or rows where these have no channels. Operands that already lie lane beside lane are read
-where they are; others are copied to the scratch first, gathered ones once for all rows of a node: a row of many
-components is as far apart in memory as a cache can do with worst.
+Operands whose lanes are contiguous are read in place; others are copied to scratch memory first, because strides of
+many components use caches badly. Operands of a node are copied once for all rows of the node.
 """
 
 from __future__ import annotations
 
 from ...forms.formula import Block, Formula, Operand
 from ...forms.traversal import TRAVERSALS
-from .loops import DONE, NO_ROOM, NO_TABLES, SEGMENT, run_function
+from .loops import DONE, NO_MEMORY, SEGMENT, WRONG_TABLES, run_function
 
-#: Blocks of so many components, at least as many as there are lanes, come to lanes in squares; smaller ones by a
-#: function for each number.
+#: Blocks of at least so many components (there are no more lanes) are transposed in squares; smaller ones by a function
+#: for each number of components.
 SQUARE = 16
-#: What brings lanes to the scratch, and back.
+#: C functions that copy lanes to scratch memory, back, and add them.
 COPY = {"in": "pack", "out": "unpack", "add": "unpack_add"}
 
 
-def merged(one: Operand) -> tuple[Block, ...]:
-    """The blocks of an operand; blocks that continue each other are one."""
+def merged(operand: Operand) -> tuple[Block, ...]:
+    """The blocks of an operand, with adjacent blocks merged."""
     out: list[Block] = []
-    for block in one.blocks:
+    for block in operand.blocks:
         if out and block[2:] == out[-1][2:] and block.start == out[-1].start + out[-1].dim * block.component:
             out[-1] = out[-1]._replace(dim=out[-1].dim + block.dim)
         elif block.dim:
@@ -30,51 +29,52 @@ def merged(one: Operand) -> tuple[Block, ...]:
 
 
 class FormulaDriver:
-    """Shared code of both kinds of lanes: arguments, scratch, the loop over chunks."""
+    """Prints arguments, scratch memory and the loop over chunks; subclasses print the work for one chunk."""
 
-    def __init__(self, base: Formula, walk: str) -> None:
+    def __init__(self, base: Formula, traversal: str) -> None:
         self.formula = base
-        self.node = TRAVERSALS[walk].rows  # of operands and results that belong to the node whose edges are walked
+        self.node = TRAVERSALS[traversal].rows  # rows of operands and results that belong to the node of the traversal
         self.inward: set[int] = set()
         self.outward: set[int] = set()
         self.squares = False
         self.scratch: dict[str, int] = {}  # in vectors
-        self.by_rows = walk == "rows"
+        self.by_rows = traversal == "rows"
 
     def row(self, rows: str) -> str:
-        """Index of the row of an operand or result."""
+        """C expression for the row index of an operand or result with rows 'each', 'one', 'src' or 'dst'."""
         if rows in ("each", "one"):
             return ("n" if self.by_rows else "edge") if rows == "each" else "0"
         return "n" if rows == self.node else "other"
 
-    def adds(self, one: Operand) -> bool:
-        """Whether the tile adds to a result."""
+    def adds(self, operand: Operand) -> bool:
+        """Whether the C function ``tile`` adds to this result instead of writing it."""
         raise NotImplementedError
 
     def chunk(self) -> list[str]:
-        """The work for one chunk."""
+        """C lines that process one chunk."""
         raise NotImplementedError
 
-    def reserve(self, name: str, one: Operand) -> str:
-        """Scratch for all components of an operand or result."""
-        self.scratch[name] = max(one.components, 1)
+    def reserve(self, name: str, operand: Operand) -> str:
+        """Reserve scratch memory for all components of an operand or result; returns ``name``."""
+        self.scratch[name] = max(operand.components, 1)
         return name
 
-    def small(self, way: str, block: Block, near: str, far: str) -> str:
-        """Whole vectors of lanes that lie one behind the other, with few components each."""
-        (self.inward if way == "in" else self.outward).add(block.dim)
-        return f"{way}{block.dim}({far if way == 'in' else near}, {near if way == 'in' else far}, LANES);"
+    def small(self, direction: str, block: Block, near: str, far: str) -> str:
+        """C call that transposes a full vector of contiguous lanes with few components each."""
+        (self.inward if direction == "in" else self.outward).add(block.dim)
+        source, target = (far, near) if direction == "in" else (near, far)
+        return f"{direction}{block.dim}({source}, {target}, LANES);"
 
-    def square(self, way: str, block: Block, near: str, start: int) -> str:
-        """Whole vectors of lanes at the addresses ``at``, with many components each; '' if they are few."""
+    def square(self, direction: str, block: Block, near: str, start: int) -> str:
+        """C call that transposes a full vector of lanes at addresses ``at``; '' for few components."""
         if block.dim < SQUARE or block.component != 1:
             return ""
         self.squares = True
-        places = f"at, {start}, {near}" if way == "in" else f"{near}, at, {start}"
-        return f"rows_{way}({places}, {block.dim});"
+        pair = f"at, {start}, {near}" if direction == "in" else f"{near}, at, {start}"
+        return f"rows_{direction}({pair}, {block.dim});"
 
     def text(self) -> str:
-        """The driver."""
+        """The C text of the driver."""
         formula = self.formula
         chunk = self.chunk()
         setup = []
@@ -90,71 +90,75 @@ class FormulaDriver:
             setup.append(f"const int64_t count = arg[{tables + 3}], nodes = arg[{tables + 4}];")
             # see driver.py: tables come through an operator that any code may call
             last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"
-            setup.append(f"if (!(ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes)) return {NO_TABLES};")
+            setup.append(f"if (!(ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes)) return {WRONG_TABLES};")
         vectors = sum(self.scratch.values())
         if vectors:
             setup.append(f"T *const scratch = aligned_alloc(64, ({vectors} * VECTOR + 63) / 64 * 64);")
-            setup.append(f"if (scratch == NULL) return {NO_ROOM};")
+            setup.append(f"if (scratch == NULL) return {NO_MEMORY};")
             setup.append(f"memset(scratch, 0, {vectors} * VECTOR);")
-            place = 0
+            offset = 0
             for name, size in self.scratch.items():
-                setup.append(f"T *const {name} = scratch + {place} * LANES;")
-                place += size
+                setup.append(f"T *const {name} = scratch + {offset} * LANES;")
+                offset += size
         lines = [*setup, f"int64_t status = {DONE};"]
         lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
         lines += ["" if self.by_rows else "leave:;", *(["free(scratch);"] if vectors else []), "return status;"]
         return f"{'' if self.by_rows else SEGMENT}\n{run_function(lines)}"
 
     def check(self) -> list[str]:
-        """Leave if what the tables name is not there."""
+        """C lines that return an error if an index in the tables of a graph is out of range."""
         condition = "outside(edges, others, start, stop, count, nodes)"
-        return [f"if ({condition}) {{ status = {NO_TABLES}; goto leave; }}"]
+        return [f"if ({condition}) {{ status = {WRONG_TABLES}; goto leave; }}"]
 
 
 class ByChannel(FormulaDriver):
-    """Lanes are channels: a unit of work is a block of channels of one row, or of all rows of one node."""
+    """Lanes are channels: one unit of work is a block of channels of one row, or of all rows of one node."""
 
-    def _by_node(self, one: Operand) -> bool:
-        return one.rows == "one" or (one.rows == self.node)
+    def _by_node(self, operand: Operand) -> bool:
+        return operand.rows == "one" or (operand.rows == self.node)
 
-    def adds(self, one: Operand) -> bool:
-        """Sums are kept in the scratch for as long as their node is walked."""
-        return self._by_node(one)
+    def adds(self, operand: Operand) -> bool:
+        """Results that are summed over all rows, or over the rows of a node, are summed in scratch memory."""
+        return self._by_node(operand)
 
-    def _direct(self, one: Operand) -> bool:
-        blocks = merged(one)
-        return not self._by_node(one) and len(blocks) == 1 and blocks[0].channel == 1
+    def _direct(self, operand: Operand) -> bool:
+        blocks = merged(operand)
+        return not self._by_node(operand) and len(blocks) == 1 and blocks[0].channel == 1
 
     def chunk(self) -> list[str]:
-        """Units from the first to the last of the chunk."""
+        """C lines that process all units of work of one chunk."""
         base = self.formula
         at_node: list[str] = []
         at_row: list[str] = []
         behind_row: list[str] = []
         behind_node: list[str] = []
         call: list[str] = []
-        for number, one in enumerate(base.operands):
-            source = f"(p{number} + {self.row(one.rows)} * p{number}_step)"
-            scratch = self.reserve(f"sp{number}", one)
-            lines = self._moves(one, scratch, source, "in")
-            (at_node if self._by_node(one) else at_row).extend(self._guarded(one, lines))
-            call.append(self._place(one, source, scratch))
-        for number, one in enumerate(base.results):
-            target = f"(r{number} + {'chunk' if one.rows == 'one' else self.row(one.rows)} * r{number}_step)"
-            scratch = self.reserve(f"sr{number}", one)
-            lines = self._moves(one, scratch, target, "add" if one.rows == "one" else "out")
-            if self._by_node(one):
-                at_node.append(f"memset({scratch}, 0, {one.components} * VECTOR);")
+        for number, operand in enumerate(base.operands):
+            source = f"(p{number} + {self.row(operand.rows)} * p{number}_step)"
+            scratch = self.reserve(f"sp{number}", operand)
+            lines = self._moves(operand, scratch, source, "in")
+            (at_node if self._by_node(operand) else at_row).extend(self._guarded(operand, lines))
+            call.append(self._argument(operand, source, scratch))
+        for number, operand in enumerate(base.results):
+            target = f"(r{number} + {'chunk' if operand.rows == 'one' else self.row(operand.rows)} * r{number}_step)"
+            scratch = self.reserve(f"sr{number}", operand)
+            lines = self._moves(operand, scratch, target, "add" if operand.rows == "one" else "out")
+            if self._by_node(operand):
+                at_node.append(f"memset({scratch}, 0, {operand.components} * VECTOR);")
                 behind_node += lines
             else:
-                behind_row += self._guarded(one, lines)
-            call.append(self._place(one, target, scratch))
+                behind_row += self._guarded(operand, lines)
+            call.append(self._argument(operand, target, scratch))
         inner = [*at_row, f"tile({', '.join(call)});", *behind_row]
         if not self.by_rows:
             inner = [
                 "const int64_t start = ptr[n], stop = ptr[n + 1];",
                 *self.check(),
-                *(["if (start == stop) continue;"] if not any(self._by_node(one) for one in base.results) else []),
+                *(
+                    ["if (start == stop) continue;"]
+                    if not any(self._by_node(operand) for operand in base.results)
+                    else []
+                ),
                 *at_node,
                 "for (int64_t e = start; e < stop; e++) {",
                 "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
@@ -173,61 +177,61 @@ class ByChannel(FormulaDriver):
             "}",
         ]
 
-    def _guarded(self, one: Operand, lines: list[str]) -> list[str]:
-        """Operands and results that lie lane beside lane are copied in the last, ragged block alone."""
-        if not self._direct(one):
+    def _guarded(self, operand: Operand, lines: list[str]) -> list[str]:
+        """The lines, run for the last, incomplete block of channels only if the operand's lanes are contiguous."""
+        if not self._direct(operand):
             return lines
         return ["if (lanes < LANES) {", *lines, "}"] if lines else []
 
-    def _place(self, one: Operand, memory: str, scratch: str) -> str:
-        if not self._direct(one):
+    def _argument(self, operand: Operand, memory: str, scratch: str) -> str:
+        if not self._direct(operand):
             return f"{scratch}, LANES"
-        (block,) = merged(one)
-        there = f"{memory} + {block.start} + c"
-        return f"lanes < LANES ? {scratch} : {there}, lanes < LANES ? LANES : {block.component}"
+        (block,) = merged(operand)
+        address = f"{memory} + {block.start} + c"
+        return f"lanes < LANES ? {scratch} : {address}, lanes < LANES ? LANES : {block.component}"
 
-    def _moves(self, one: Operand, scratch: str, row: str, way: str) -> list[str]:
-        lines, place = [], 0
-        for block in merged(one):
-            far, near = f"{row} + {block.start} + c * {block.channel}", f"{scratch} + {place} * LANES"
-            places = f"{far}, {near}" if way == "in" else f"{near}, {far}"
-            general = f"{COPY[way]}({places}, {block.dim}, {block.component}, {block.channel}, lanes);"
+    def _moves(self, operand: Operand, scratch: str, row: str, direction: str) -> list[str]:
+        lines, offset = [], 0
+        for block in merged(operand):
+            far, near = f"{row} + {block.start} + c * {block.channel}", f"{scratch} + {offset} * LANES"
+            pair = f"{far}, {near}" if direction == "in" else f"{near}, {far}"
+            general = f"{COPY[direction]}({pair}, {block.dim}, {block.component}, {block.channel}, lanes);"
             if block.channel == block.dim > 1 and block.component == 1:
-                whole = self._whole(block, way, near, far)
+                whole = self._whole(block, direction, near, far)
                 general = f"if (lanes == LANES) {whole} else {general}" if whole else general
             lines.append(general)
-            place += block.dim
+            offset += block.dim
         return lines
 
-    def _whole(self, block: Block, way: str, near: str, far: str) -> str:
-        """A vector of channels whose components lie side by side."""
-        if square := self.square(way, block, near, 0):
-            at = f"{'const ' if way == 'in' else ''}T *at[LANES];"
+    def _whole(self, block: Block, direction: str, near: str, far: str) -> str:
+        """C call that transposes a full vector of channels with contiguous components; '' to use the general copy."""
+        if square := self.square(direction, block, near, 0):
+            at = f"{'const ' if direction == 'in' else ''}T *at[LANES];"
             return f"{{ {at} for (int l = 0; l < LANES; l++) at[l] = {far} + l * {block.dim}; {square} }}"
-        return self.small(way, block, near, far) if way != "add" else ""
+        return self.small(direction, block, near, far) if direction != "add" else ""
 
 
 class ByRow(FormulaDriver):
-    """Lanes are rows; rows of one node are added one after the other."""
+    """Lanes are rows; rows of one node are added one by one."""
 
-    def adds(self, one: Operand) -> bool:
-        """The lanes of a vector may be rows of one node: they are added behind the tile."""
+    def adds(self, operand: Operand) -> bool:
+        """False: lanes of one vector may be rows of one node, so they are added after ``tile``."""
         return False
 
     def chunk(self) -> list[str]:
-        """Vectors of rows, the last ragged."""
+        """C lines that process the rows of one chunk in vectors; the last vector may be incomplete."""
         base = self.formula
         before: list[str] = []
         behind: list[str] = []
-        for number, one in enumerate(base.operands):
-            scratch = self.reserve(f"sp{number}", one)
-            before += self._moves(one, scratch, f"p{number}", False)
-        for number, one in enumerate(base.results):
-            scratch = self.reserve(f"sr{number}", one)
-            behind += self._moves(one, scratch, f"r{number}", True)
-        places = [f"sp{n}, LANES" for n in range(len(base.operands))]
-        places += [f"sr{n}, LANES" for n in range(len(base.results))]
-        flush = [*before, f"tile({', '.join(places)});", *behind]
+        for number, operand in enumerate(base.operands):
+            scratch = self.reserve(f"sp{number}", operand)
+            before += self._moves(operand, scratch, f"p{number}", False)
+        for number, operand in enumerate(base.results):
+            scratch = self.reserve(f"sr{number}", operand)
+            behind += self._moves(operand, scratch, f"r{number}", True)
+        pair = [f"sp{n}, LANES" for n in range(len(base.operands))]
+        pair += [f"sr{n}, LANES" for n in range(len(base.results))]
+        flush = [*before, f"tile({', '.join(pair)});", *behind]
         if self.by_rows:
             return [
                 "const int64_t last = arg[0] * (chunk + 1) / arg[1];",
@@ -237,10 +241,10 @@ class ByRow(FormulaDriver):
                 *flush,
                 "}",
             ]
+        widths = [(number, result.width) for number, result in enumerate(base.results) if result.rows == self.node]
         zero = [
-            f"for (int64_t n = first; n < last; n++) memset(r{number} + n * {one.width}, 0, {one.width} * sizeof(T));"
-            for number, one in enumerate(base.results)
-            if one.rows == self.node
+            f"for (int64_t n = first; n < last; n++) memset(r{number} + n * {width}, 0, {width} * sizeof(T));"
+            for number, width in widths
         ]
         return [
             "const int64_t first = segment(ptr, arg[0], arg[1], chunk);",
@@ -261,39 +265,41 @@ class ByRow(FormulaDriver):
         ]  # fmt: skip
 
     def _ahead(self) -> list[str]:
-        """Ask for the next vector of rows, which the processor would do late at each page."""
+        """C lines that prefetch the next vector of rows; the processor's own prefetch stops at each page."""
         base = self.formula
-        rows = [("fetch", f"p{n}", one) for n, one in enumerate(base.operands) if one.rows == "each"]
-        rows += [("claim", f"r{n}", one) for n, one in enumerate(base.results) if one.rows == "each"]
-        calls = [f"{how}({p} + (n + LANES) * {p}_step, LANES * {one.width});" for how, p, one in rows]
+        rows = [("fetch", f"p{n}", operand) for n, operand in enumerate(base.operands) if operand.rows == "each"]
+        rows += [("claim", f"r{n}", operand) for n, operand in enumerate(base.results) if operand.rows == "each"]
+        calls = [f"{how}({p} + (n + LANES) * {p}_step, LANES * {operand.width});" for how, p, operand in rows]
         return ["if (last - n >= 2 * LANES) {", *calls, "}"]
 
     def _index(self, rows: str) -> str:
-        """The row of lane l."""
+        """C expression for the row index of lane l."""
         if rows == "one":
             return "0"
         if self.by_rows:
             return "(n + l)"
         return "n_of[l]" if rows == self.node else "edges[e0 + l]" if rows == "each" else "others[e0 + l]"
 
-    def _moves(self, one: Operand, scratch: str, pointer: str, out: bool) -> list[str]:
-        if not one.components:
+    def _moves(self, operand: Operand, scratch: str, pointer: str, out: bool) -> list[str]:
+        if not operand.components:
             return []
-        summed = one.rows in ("one", self.node)
-        way = "in" if not out else "add" if summed else "out"
-        index = "chunk" if out and one.rows == "one" else self._index(one.rows)
+        summed = operand.rows in ("one", self.node)
+        direction = "in" if not out else "add" if summed else "out"
+        index = "chunk" if out and operand.rows == "one" else self._index(operand.rows)
         lines = ["{", f"{'' if out else 'const '}T *at[LANES];"]
         lines.append(f"for (int l = 0; l < lanes; l++) at[l] = {pointer} + {index} * {pointer}_step;")
-        place, side_by_side = 0, way != "add" and self.by_rows and one.rows == "each"
-        for block in merged(one):
-            near, far = f"{scratch} + {place} * LANES", f"at[l] + {block.start}"
-            places = f"{far}, {near} + l" if way == "in" else f"{near} + l, {far}"
-            general = f"for (int l = 0; l < lanes; l++) {COPY[way]}({places}, {block.dim}, {block.component}, 1, 1);"
-            if square := self.square(way, block, near, block.start):
+        offset, side_by_side = 0, direction != "add" and self.by_rows and operand.rows == "each"
+        for block in merged(operand):
+            near, far = f"{scratch} + {offset} * LANES", f"at[l] + {block.start}"
+            pair = f"{far}, {near} + l" if direction == "in" else f"{near} + l, {far}"
+            general = (
+                f"for (int l = 0; l < lanes; l++) {COPY[direction]}({pair}, {block.dim}, {block.component}, 1, 1);"
+            )
+            if square := self.square(direction, block, near, block.start):
                 general = f"if (lanes == LANES) {square} else {general}"
-            elif side_by_side and 1 < block.dim == one.width and block.component == 1:
-                small = self.small(way, block, near, f"{pointer} + n * {block.dim}")
+            elif side_by_side and 1 < block.dim == operand.width and block.component == 1:
+                small = self.small(direction, block, near, f"{pointer} + n * {block.dim}")
                 general = f"if (lanes == LANES && {pointer}_step == {block.dim}) {small} else {general}"
             lines.append(general)
-            place += block.dim
+            offset += block.dim
         return [*lines, "}"]

@@ -2,8 +2,8 @@
 
 Memory has ``mul_ir`` or ``ir_mul``, kernels compute in ``ir_mul``. A block of ``dim`` components is transposed a vector
 of channels at a time, with shuffles of pairs of registers; compilers turn strided loops over 5 or 7 components into
-scalar code, several times slower. Results larger than the caches are stored past them, which spares reading the lines
-first; operands are fetched a block ahead, because blocks are too short for the processor to see a pattern.
+scalar code, several times slower. Results larger than the caches use non-temporal stores, which avoid reading the lines
+first; operands are prefetched a block ahead, because blocks are too short for the processor to detect a pattern.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from ...forms.program import Slot
 
 VECTOR_BYTES = (64, 32, 16)  # AVX-512, AVX, SSE and NEON
 
-# The stores are named by the compilers' own words: <immintrin.h> has 1.9 MB, and parsing it takes longer than all else
-# in a small kernel.
+# Stores are compiler builtins: <immintrin.h> has 1.9 MB, and parsing it takes longer than the rest of a small kernel.
 HEAD = """#if defined(__AVX512F__)
 #define VECTOR 64
 #define STORE __builtin_ia32_movntdq512
@@ -67,12 +66,12 @@ static inline void finish_stores(void) {
 
 
 def wide(slot: Slot) -> bool:
-    """Whether the two layouts of a block differ."""
+    """Whether the layouts mul_ir and ir_mul of a block differ."""
     return slot.mul > 1 and slot.dim > 1
 
 
 def print_transposes(inward: Iterable[int], outward: Iterable[int], item: int) -> str:
-    """Functions ``in<dim>`` (mul_ir to ir_mul) and ``out<dim>`` (back) for blocks of ``dim`` components."""
+    """C functions ``in<dim>`` (mul_ir to ir_mul) and ``out<dim>`` (back) for blocks of ``dim`` components."""
     parts = [_function("in", dim, item) for dim in sorted(set(inward))]
     parts += [_function("out", dim, item) for dim in sorted(set(outward))]
     return "\n".join(parts)
@@ -101,14 +100,14 @@ void {name}{dim}(const T *restrict from, T *restrict to, int mul) {{
 
 
 def _block(name: str, dim: int, lanes: int) -> str:
-    """One vector of channels: ``dim`` loads, shuffles, ``dim`` stores."""
+    """C lines that transpose one vector of channels: ``dim`` loads, shuffles, ``dim`` stores."""
     inside = [f"{m} * mul + u" for m in range(dim)]
     outside = [f"u * {dim} + {r * lanes}" for r in range(dim)]
     sources, targets = (outside, inside) if name == "in" else (inside, outside)
-    lines = [f"const V s{n} = *(const V *)(from + {place});" for n, place in enumerate(sources)]
-    for number, place in enumerate(targets):
-        wanted = [_origin(name, dim, lanes, number, lane) for lane in range(lanes)]
-        lines.append(f"*(V *)(to + {place}) = {_gathered(wanted, lanes)};")
+    lines = [f"const V s{n} = *(const V *)(from + {offset});" for n, offset in enumerate(sources)]
+    for number, offset in enumerate(targets):
+        origins = [_origin(name, dim, lanes, number, lane) for lane in range(lanes)]
+        lines.append(f"*(V *)(to + {offset}) = {_gathered(origins, lanes)};")
     return "\n".join(f"    {line}" for line in lines)
 
 
@@ -120,16 +119,16 @@ def _origin(name: str, dim: int, lanes: int, vector: int, lane: int) -> tuple[in
     return component, channel
 
 
-def _gathered(wanted: list[tuple[int, int]], lanes: int) -> str:
-    """Nested shuffles that collect the wanted lanes of several vectors."""
-    used = sorted({vector for vector, _ in wanted})
+def _gathered(origins: list[tuple[int, int]], lanes: int) -> str:
+    """C expression of nested shuffles that collect the lanes ``origins`` (vector, lane) into one vector."""
+    used = sorted({vector for vector, _ in origins})
     first, *others = used
     if not others:
-        return f"__builtin_shufflevector(s{first}, s{first}, {', '.join(str(lane) for _, lane in wanted)})"
+        return f"__builtin_shufflevector(s{first}, s{first}, {', '.join(str(lane) for _, lane in origins)})"
     text, done = f"s{first}", {first}
     for number, vector in enumerate(others):
         index = []
-        for position, (source, lane) in enumerate(wanted):
+        for position, (source, lane) in enumerate(origins):
             if source == vector:
                 index.append(lanes + lane)
             elif source in done:
@@ -177,10 +176,10 @@ static inline __attribute__((always_inline)) void rows_add(const T *from, T *con
 
 
 def print_squares(item: int) -> str:
-    """Functions that bring rows to lanes and back, a square of LANES rows and components at a time.
+    """C functions that transpose rows to lanes and back, a square of LANES rows and components at a time.
 
-    ``rows_in(at, start, to, dim)`` brings components ``start`` to ``start + dim`` of the rows at LANES addresses to
-    ``to[component * LANES + row]``; ``rows_out`` and ``rows_add`` bring them back. ``dim`` is LANES at least.
+    ``rows_in(at, start, to, dim)`` copies components ``start`` to ``start + dim`` of the rows at LANES addresses to
+    ``to[component * LANES + row]``; ``rows_out`` and ``rows_add`` copy and add them back. ``dim`` is at least LANES.
     """
     variants = [
         f"#{'el' if n else ''}if defined(SHUFFLES) && VECTOR == {size}\n{_steps(size // item)}"
@@ -192,7 +191,7 @@ def print_squares(item: int) -> str:
 
 
 def _steps(lanes: int) -> str:
-    """Exchange bit after bit of the numbers of vector and lane."""
+    """C lines that transpose LANES vectors in registers, one bit of the lane number at a time."""
     lines, half = [], 1
     while half < lanes:
         first = ", ".join(str(lanes + j - half if j & half else j) for j in range(lanes))
@@ -201,7 +200,9 @@ def _steps(lanes: int) -> str:
             if not a & half:
                 b = a + half
                 pair = f"const V a = v[{a}], b = v[{b}];"
-                turned = [f"v[{n}] = __builtin_shufflevector(a, b, {index});" for n, index in ((a, first), (b, second))]
-                lines.append(f"  {{ {pair} {' '.join(turned)} }}")
+                shuffles = [
+                    f"v[{n}] = __builtin_shufflevector(a, b, {index});" for n, index in ((a, first), (b, second))
+                ]
+                lines.append(f"  {{ {pair} {' '.join(shuffles)} }}")
         half *= 2
     return "\n".join(lines)

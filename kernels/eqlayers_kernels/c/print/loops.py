@@ -1,4 +1,4 @@
-"""Pieces of C that every kernel has: its exported functions, the cut and check of segments, columns left free."""
+"""C text that every kernel has: exported functions, division into chunks, checks of indices, unused columns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from ...forms.program import Slot
 
-#: What ``run`` returns if all went well, if there was no room, and if the tables do not fit the graph.
-DONE, NO_ROOM, NO_TABLES = range(3)
+#: Status that ``run`` returns: success, no memory for scratch, tables that do not belong to the graph.
+DONE, NO_MEMORY, WRONG_TABLES = range(3)
 
-#: What every source begins with; -std=c11 has clocks only where they are asked for.
+#: Includes of every source; -std=c11 declares clocks only if _POSIX_C_SOURCE is defined.
 INCLUDES = """#ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200112L
 #endif
@@ -51,15 +51,15 @@ static int beyond(const int64_t *index, const int64_t *edges, int64_t count, int
 
 
 def indent(lines: Iterable[str], by: int) -> str:
-    """Lines as text."""
+    """Lines joined to one text, indented by ``by`` spaces."""
     return ("\n" + " " * by).join(lines)
 
 
 def run_function(lines: Iterable[str]) -> str:
-    """The exported functions of a kernel: chunks of the rows, and all chunks that a thread can get hold of.
+    """The exported C functions of a kernel: ``run`` for given chunks, ``work`` for chunks from a shared counter.
 
-    ``work`` adds up, in nanoseconds, for how long threads had a processor, and notes the longest that one had none
-    since the call began; where the system has no such clocks it notes nothing.
+    ``work`` also measures, in nanoseconds, the processor time of all threads together, and the longest time that one
+    thread had no processor since the call began. Systems without these clocks measure nothing.
     """
     return f"""EXPORT int64_t run(const int64_t *arg, int64_t begin, int64_t end) {{
   {indent(lines, 2)}
@@ -94,7 +94,7 @@ EXPORT void work(void *data) {{
 
 
 def gaps(slots: Iterable[Slot], width: int) -> list[Slot]:
-    """The columns that no slot covers."""
+    """The columns of a row that no slot covers, as slots of one component."""
     out, position = [], 0
     for start, stop in [*sorted((slot.start, slot.stop) for slot in slots), (width, width)]:
         if start > position:

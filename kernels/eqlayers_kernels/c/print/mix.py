@@ -1,7 +1,7 @@
 """Prints the part of a path that mixes channels: a small matrix product per row, ``z[k, c] += sum_u t[k, u] w[u, c]``.
 
-A path whose weights mix channels runs in two stages. The first is a channelwise path without weights that leaves its
-result t in the scratch, ``t[k, u] = sum s x[i, u] y[j]``; the second is printed here. Backward, the second gives the
+A path whose weights mix channels runs in two stages. The first is a channelwise path without weights that writes its
+result t to scratch memory, ``t[k, u] = sum s x[i, u] y[j]``; the second is printed here. Backward, the second gives the
 gradient of the weights and ``h[k, u] = sum_c g[k, c] w[u, c]``, the cotangent of the first.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...arithmetic.writer import Kind
+from ...arithmetic.writer import Task
 from ...forms.program import Axis, Path, Slot
 
 BLOCK_BYTES = (64, 32, 16, 8, 4)  # widths of vectors; compilers split what the processor does not have
@@ -18,71 +18,71 @@ _SMALLEST = 4  # channels summed over: below, the path's own loop does as well
 
 
 class TwoStagePath(NamedTuple):
-    """A path in two stages."""
+    """A path as a channelwise stage and a matrix product over channels u to channels c."""
 
     first: Path  # channelwise, into the scratch
     summed: Axis  # u
-    kept: Axis  # c
+    out_axis: Axis  # c
     outer: tuple[Axis, ...]  # around both stages
 
     @property
     def size(self) -> int:
-        """Elements of t."""
+        """Number of elements of t, the result of the first stage."""
         return self.first.z.mul * self.first.z.dim
 
 
 def mixing(path: Path) -> TwoStagePath | None:
-    """How to run a path in two stages, or None where its weights do not mix channels or too few."""
+    """The two stages of a path, or None if its weights mix no channels or too few."""
     if path.weight is None or any(axis.pairs for axis in path.axes):
         return None
-    kept = [axis for axis in path.axes if axis.steps == (0, 0, 1, 1) and axis.extent > 1]
+    outputs = [axis for axis in path.axes if axis.steps == (0, 0, 1, 1) and axis.extent > 1]
     summed = [axis for axis in path.axes if axis.z == 0 and axis.extent >= _SMALLEST and max(axis.x, axis.y) == 1]
-    if len(kept) != 1 or not summed:
+    if len(outputs) != 1 or not summed:
         return None
     axis = max(summed, key=lambda a: a.extent)
     slot = Slot(0, axis.extent, path.z.dim)
     first = Path(path.x, path.y, slot, None, (Axis(axis.extent, axis.x, axis.y, 0, 1),), path.terms)
-    return TwoStagePath(first, axis, kept[0], tuple(a for a in path.axes if a is not axis and a is not kept[0]))
+    return TwoStagePath(first, axis, outputs[0], tuple(a for a in path.axes if a is not axis and a is not outputs[0]))
 
 
-def mix_parameters(kind: Kind) -> list[tuple[str, bool]]:
-    """(name, whether it is written) of the pointers of a mixing function."""
-    tangent = kind.order == 2
-    needs_h = bool({"x", "y"} & set(kind.results))
-    wanted = [
+def mix_parameters(task: Task) -> list[tuple[str, bool]]:
+    """Pointers of the C function of the second stage: (name, whether it is written)."""
+    tangent = task.order == 2
+    needs_h = bool({"x", "y"} & set(task.results))
+    pointers = [
         ("t", True, False),
-        ("dt", tangent and bool({"x", "y"} & set(kind.tangents)), False),
+        ("dt", tangent and bool({"x", "y"} & set(task.tangents)), False),
         ("w", True, False),
-        ("dw", tangent and "w" in kind.tangents, False),
-        ("g", kind.gradients, False),
-        ("z", "z" in kind.results, True),
-        ("gw", "w" in kind.results, True),
+        ("dw", tangent and "w" in task.tangents, False),
+        ("g", task.gradients, False),
+        ("z", "z" in task.results, True),
+        ("gw", "w" in task.results, True),
         ("h", needs_h, True),
-        ("dh", needs_h and tangent and "w" in kind.tangents, True),
+        ("dh", needs_h and tangent and "w" in task.tangents, True),
     ]
-    return [(name, written) for name, used, written in wanted if used]
+    return [(name, written) for name, used, written in pointers if used]
 
 
-def mix_body(mixed: TwoStagePath, kind: Kind, z_stride: int, overwrite: bool, item: int) -> str:
-    """The body of a mixing function; gw is overwritten or added to."""
-    present = {name for name, _ in mix_parameters(kind)}
+def mix_body(mixed: TwoStagePath, task: Task, z_stride: int, overwrite: bool, item: int) -> str:
+    """The body of the C function of the second stage; gw is overwritten or added to."""
+    present = {name for name, _ in mix_parameters(task)}
     lines: list[str] = []
     if "z" in present:
-        pairs = [("dt", "w"), ("t", "dw")] if kind.order == 2 else [("t", "w")]
+        pairs = [("dt", "w"), ("t", "dw")] if task.order == 2 else [("t", "w")]
         pairs = [pair for pair in pairs if present.issuperset(pair)]
         lines += _product(mixed, pairs, z_stride, item) if pairs else []
     if {"gw", "h"} & present:
-        lines += _backward(mixed, kind, present, z_stride, overwrite)
+        lines += _backward(mixed, task, present, z_stride, overwrite)
     return "\n  ".join(lines)
 
 
 def _product(mixed: TwoStagePath, pairs: list[tuple[str, str]], z_stride: int, item: int) -> list[str]:
-    """``z[k, c] += sum_u t[k, u] w[u, c]`` with sums in registers, some vectors of c at a time."""
+    """C lines of ``z[k, c] += sum_u t[k, u] w[u, c]`` with sums in registers, a few vectors of c at a time."""
     dim, count, step = mixed.first.z.dim, mixed.summed.extent, mixed.summed.w
     blocks, position = [], 0
-    while position < mixed.kept.extent:
-        left = (mixed.kept.extent - position) * item
-        size = next(b for b in BLOCK_BYTES if b <= left and b >= item)
+    while position < mixed.out_axis.extent:
+        remaining = (mixed.out_axis.extent - position) * item
+        size = next(b for b in BLOCK_BYTES if b <= remaining and b >= item)
         blocks.append((position, size))
         position += size // item
     together = max(1, ACCUMULATORS // dim)
@@ -90,22 +90,22 @@ def _product(mixed: TwoStagePath, pairs: list[tuple[str, str]], z_stride: int, i
     for start in range(0, len(blocks), together):
         group = blocks[start : start + together]
         lines.append("{")
-        for number, (place, size) in enumerate(group):
+        for number, (column, size) in enumerate(group):
             for k in range(dim):
-                lines.append(f"V{size} a{number}_{k} = *(const V{size} *)(z + {k * z_stride + place});")
+                lines.append(f"V{size} a{number}_{k} = *(const V{size} *)(z + {k * z_stride + column});")
         lines.append(f"for (int u = 0; u < {count}; u++) {{")
         for t, w in pairs:
-            for number, (place, size) in enumerate(group):
-                lines.append(f"  const V{size} {w}{number} = *(const V{size} *)({w} + u * {step} + {place});")
+            for number, (column, size) in enumerate(group):
+                lines.append(f"  const V{size} {w}{number} = *(const V{size} *)({w} + u * {step} + {column});")
                 lines += [f"  a{number}_{k} += {t}[u + {k * count}] * {w}{number};" for k in range(dim)]
         lines.append("}")
-        for number, (place, size) in enumerate(group):
-            lines += [f"*(V{size} *)(z + {k * z_stride + place}) = a{number}_{k};" for k in range(dim)]
+        for number, (column, size) in enumerate(group):
+            lines += [f"*(V{size} *)(z + {k * z_stride + column}) = a{number}_{k};" for k in range(dim)]
         lines.append("}")
     return lines
 
 
-def _backward(mixed: TwoStagePath, kind: Kind, present: set[str], z_stride: int, overwrite: bool) -> list[str]:
+def _backward(mixed: TwoStagePath, task: Task, present: set[str], z_stride: int, overwrite: bool) -> list[str]:
     dim, count, step = mixed.first.z.dim, mixed.summed.extent, mixed.summed.w
     head, inside, tail = [], [], []
     for name, w in (("h", "w"), ("dh", "dw")):
@@ -115,9 +115,9 @@ def _backward(mixed: TwoStagePath, kind: Kind, present: set[str], z_stride: int,
             inside += [f"{name}{k} += g[c + {k * z_stride}] * {w}c;" for k in range(dim)]
             tail += [f"{name}[u + {k * count}] = {name}{k};" for k in range(dim)]
     if "gw" in present:
-        t = "dt" if kind.order == 2 else "t"
+        t = "dt" if task.order == 2 else "t"
         terms = [f"{t}[u + {k * count}] * g[c + {k * z_stride}]" for k in range(dim)] if t in present else []
         if terms or overwrite:
             inside.append(f"gw[u * {step} + c] {'=' if overwrite else '+='} {' + '.join(terms) or 0};")
-    loop = [f"for (int c = 0; c < {mixed.kept.extent}; c++) {{", *(f"  {line}" for line in inside), "}"]
+    loop = [f"for (int c = 0; c < {mixed.out_axis.extent}; c++) {{", *(f"  {line}" for line in inside), "}"]
     return [f"for (int u = 0; u < {count}; u++) {{", *(f"  {line}" for line in [*head, *loop, *tail]), "}"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ...arithmetic.dual import Dual
 from ...arithmetic.product import PathLines, steps_of
-from ...arithmetic.writer import RESULTS, Kind, Writer, pointer_of
+from ...arithmetic.writer import RESULTS, Task, Writer, pointer_of
 from ...forms.program import Path
 
 
 class CWriter(Writer):
-    """Collects the lines before, in and behind the loop over the channels of a path's inner axis; see `path_body`."""
+    """Collects C lines before, in and after the loop over the channels of a path's inner axis; see `path_body`."""
 
-    def __init__(self, path: Path, kind: Kind, writes: frozenset[str]) -> None:
-        self.kind, self.writes = kind, writes
+    def __init__(self, path: Path, task: Task, writes: frozenset[str]) -> None:
+        self.task, self.writes = task, writes
         self.step, self.extent = steps_of(path), path.inner.extent
         self.stride = {"x": path.x.mul, "y": path.y.mul, "w": 1, "z": path.z.mul}
         self.before: list[str] = []
@@ -20,17 +20,17 @@ class CWriter(Writer):
         self.after: list[str] = []
 
     def literal(self, value: float) -> str:
-        """A number, cast to the type of the kernel."""
+        """A coefficient as C literal, cast to the type of the kernel."""
         return f"(T){value!r}"
 
     def _at(self, pointer: str, operand: str, component: int) -> str:
-        """Element of an operand; ``u`` counts channels."""
+        """C expression for a component of an operand; ``u`` is the channel."""
         step, offset = self.step[operand], component * self.stride[operand]
         index = [text for text in (f"u * {step}" if step > 1 else "u" * step, f"{offset}" if offset else "") if text]
         return f"{pointer}[{' + '.join(index) or 0}]"
 
     def name(self, label: str, value: Dual, varies: bool) -> Dual:
-        """A constant, in the loop if it varies."""
+        """Declare a C constant, inside the channel loop if it varies."""
         lines = self.inside if varies else self.before
         if value.value:
             lines.append(f"const T {label} = {value.value};")
@@ -39,15 +39,15 @@ class CWriter(Writer):
         return Dual(label if value.value else "", f"d{label}" if value.tangent else "")
 
     def load(self, operand: str, component: int) -> Dual:
-        """Read once: in the loop if the operand has its channels."""
+        """Read a component once: inside the channel loop if it differs from channel to channel."""
         pointer = pointer_of(operand)
-        tangent = self._at(f"d{operand}", operand, component) if operand in self.kind.tangents else ""
+        tangent = self._at(f"d{operand}", operand, component) if operand in self.task.tangents else ""
         value = Dual(self._at(pointer, operand, component), tangent)
         return self.name(f"{pointer}{component}", value, bool(self.step[operand]))
 
     def add(self, operand: str, component: int, value: Dual) -> None:
         """Add to a result directly, or to a sum over the channels if the result has none."""
-        text = self.kind.part(value)
+        text = self.task.part(value)
         target = self._at(RESULTS[operand], operand, component)
         overwrite = operand in self.writes
         sign = "=" if overwrite else "+="
@@ -64,24 +64,24 @@ class CWriter(Writer):
         return name
 
     def total(self, label: str, value: Dual) -> Dual:
-        """A sum that the loop adds to."""
+        """A C variable in which the channel loop sums a value."""
         v = self._sum(label, value.value) if value.value else ""
         return Dual(v, self._sum(f"d{label}", value.tangent) if value.tangent else "")
 
     def add_total(self, operand: str, component: int, value: Dual) -> None:
-        """Add the total of a component behind the loop."""
-        text = self.kind.part(value)
+        """Add a value that is summed over channels to a result, after the channel loop."""
+        text = self.task.part(value)
         if text:
             self.after.append(f"{self._at(RESULTS[operand], operand, component)} += {text};")
 
     def body(self) -> list[str]:
-        """All lines of the function."""
+        """All C lines of the function."""
         loop = [f"for (int u = 0; u < {self.extent}; u++) {{", *(f"  {line}" for line in self.inside), "}"]
         return [*self.before, *loop, *self.after]
 
 
-def path_body(path: Path, kind: Kind, writes: frozenset[str]) -> str:
-    """The body of a path's function over the pointers of ``kind``; it adds to results that ``writes`` does not name."""
-    out = CWriter(path, kind, writes)
-    PathLines(path, kind, out).write()
+def path_body(path: Path, task: Task, writes: frozenset[str]) -> str:
+    """The body of a path's C function; results named in ``writes`` are overwritten, others are added to."""
+    out = CWriter(path, task, writes)
+    PathLines(path, task, out).write()
     return "\n  ".join(out.body())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...arithmetic.writer import Kind
+from ...arithmetic.writer import Task
 from ...forms.program import Program, Slot
 from .driver import ProductDriver
 from .layout import HEAD, print_transposes, wide
@@ -26,30 +26,30 @@ typedef {ctype} T;
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: a program, what of it is computed, and over which rows."""
+    """A program, a task, a dtype and a traversal, from which one C kernel is printed."""
 
     program: Program
-    kind: Kind
+    task: Task
     dtype: str  # 'float32' or 'float64'
-    #: One of `TRAVERSALS`. By segments, operands and results of nodes are indexed, others have a row per edge.
-    walk: str = "rows"
-    shared: bool = False  # whether one row of weights serves all rows; the gradient of it is summed per chunk
-    reads: int = 0  # rows of a table that make a row of weights, see `Tabled`; 0 for weights as they are
+    #: A key of `TRAVERSALS`. Along a graph, operands and results of nodes are indexed, others have a row per edge.
+    traversal: str = "rows"
+    shared: bool = False  # whether one row of weights serves all rows; its gradient is summed per chunk
+    reads: int = 0  # rows of a table that give an edge's weights, see `Reading`; 0 without a table
 
     @property
     def name(self) -> str:
         """Identifier for files and profilers."""
-        step = ("forward", "backward", "double_backward")[self.kind.order]
-        return f"{step}_{self.walk}_{self.dtype}"
+        step = ("forward", "backward", "double_backward")[self.task.order]
+        return f"{step}_{self.traversal}_{self.dtype}"
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
         """C sources of the translation units; the first has the driver ``run(arguments, begin, end)``.
 
-        ``arguments`` are int64: rows (or segments), chunks, whether to store past the caches, then for each of
-        ``kind.pointers`` its address and row step, then by segments the addresses of ptr, edges and others, the number
-        of edges, and of nodes at their other ends. With a table follow the address of the edges' places, and their
-        number; by places the number of the receivers, others being the senders. It returns one of the numbers in
+        ``arguments`` are int64: rows (or segments), chunks, whether to use non-temporal stores, then for each of
+        ``task.pointers`` its address and row step, then by edges the addresses of ptr, edges and others, the number
+        of edges, and of nodes at the other endpoint. With a table follow the address of the edges' intervals and the
+        number of intervals (by interval: the receivers and their number). It returns one of the status numbers in
         ``loops``.
         """
         functions: dict[tuple[str, str], str] = {}  # equal bodies are one function
@@ -59,7 +59,7 @@ class Kernel:
             return functions.setdefault((body, declared), f"p{len(functions)}")
 
         ctype, item = TYPES[self.dtype]
-        driver = ProductDriver(self.program, self.kind, self.walk, self.shared, item, define, self.reads)
+        driver = ProductDriver(self.program, self.task, self.traversal, self.shared, item, define, self.reads)
         run = driver.text()
         units: list[list[str]] = [[]]
         size = 0
@@ -78,15 +78,15 @@ class Kernel:
         return tuple("\n".join(unit) for unit in [first, *([head, *unit] for unit in units[1:])])
 
     @property
-    def wants_ir_mul(self) -> tuple[str, ...]:
-        """Operands of nodes ('x', 'z') that the caller must turn to ir_mul first: by segments of a mul_ir program."""
-        if self.walk == "rows" or self.program.layout == "ir_mul":
+    def transposed(self) -> tuple[str, ...]:
+        """Operands of nodes ('x', 'z') that a caller must transpose to ir_mul: along a graph, in layout mul_ir."""
+        if self.traversal == "rows" or self.program.layout == "ir_mul":
             return ()
         return tuple(name for name in "xz" if any(wide(getattr(path, name)) for path in self.program.paths))
 
 
 def print_import(slots: Iterable[Slot], width: int, dtype: str) -> str:
-    """C source with ``run(arguments, begin, end)`` that turns rows from mul_ir to ir_mul.
+    """C source of a kernel ``run(arguments, begin, end)`` that transposes rows from mul_ir to ir_mul.
 
     ``arguments`` are int64: rows, chunks, 0, address and row step of the source, and of the target.
     """

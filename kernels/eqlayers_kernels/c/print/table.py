@@ -1,17 +1,17 @@
-"""Prints what weights from a table need: rows of it combined, and the gradients of coefficients and rows."""
+"""Prints C for weights that are interpolated in a table, and for gradients of the coefficients and the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...arithmetic.writer import Kind
+from ...arithmetic.writer import Task
 
 
 def print_tables(reads: int, width: int) -> str:
-    """Functions of ``n`` weights of an edge, of which the rows of its place in the table lie ``width`` apart.
+    """C functions on ``n`` weights of an edge, whose interval has ``reads`` rows of ``width`` columns in the table.
 
-    ``combine`` makes weights, ``compare`` adds their gradient to the gradient of the coefficients, ``spread`` to the
-    gradient of the rows; so does ``spread_both`` with its derivative, where coefficients have tangents.
+    ``combine`` interpolates weights, ``compare`` adds their gradient to the gradient of the coefficients, ``spread`` to
+    the gradient of the rows, and ``spread_both`` does so for second derivatives along the coefficients.
     """
     load = " ".join(f"const T c{k} = c[{k}];" for k in range(reads))
     rows = [f"[u + {k * width}]" for k in range(reads)]
@@ -44,11 +44,10 @@ def print_tables(reads: int, width: int) -> str:
 """
 
 
-def table_lines(kind: Kind, ranges: Sequence[tuple[int, int]]) -> tuple[list[str], list[str]]:
-    """Lines before and after some paths: the weights that they read are made, and what they found is added up.
+def table_lines(task: Task, ranges: Sequence[tuple[int, int]]) -> tuple[list[str], list[str]]:
+    """C lines before and after some paths: interpolate their weights, and add their gradients to the results.
 
-    ``ranges`` are first column and number of the weights of each path, in order; neighbours are one loop, as short
-    loops have long ends.
+    ``ranges`` are first column and number of the weights of each path, in order; adjacent ranges share one loop.
     """
     joined: list[tuple[int, int]] = []
     for start, count in ranges:
@@ -58,35 +57,35 @@ def table_lines(kind: Kind, ranges: Sequence[tuple[int, int]]) -> tuple[list[str
             joined.append((start, count))
     before, after = [], []
     for start, count in joined:
-        if not {"x", "y", "z"}.isdisjoint(kind.results):
+        if not {"x", "y", "z"}.isdisjoint(task.results):
             before.append(f"combine(t + {start}, c, s_w + {start}, {count});")
-            if "c" in kind.tangents:
+            if "c" in task.tangents:
                 before.append(f"combine(t + {start}, dc, s_dw + {start}, {count});")
-        if "c" in kind.results:
+        if "c" in task.results:
             after.append(f"compare(t + {start}, s_gw + {start}, gc, {count});")
-        if spreads_both(kind):
+        if spreads_both(task):
             after.append(f"spread_both(s_vw + {start}, s_gw + {start}, c, dc, gt + {start}, {count});")
-        elif "t" in kind.results:
+        elif "t" in task.results:
             after.append(f"spread(s_gw + {start}, c, gt + {start}, {count});")
     return before, after
 
 
-def spreads_both(kind: Kind) -> bool:
-    """Whether rows get the gradient of weights times tangents of coefficients, and its derivative times these."""
-    return kind.order == 2 and "t" in kind.results and "c" in kind.tangents
+def spreads_both(task: Task) -> bool:
+    """Whether the gradient of the table's rows has two terms: second derivatives along the coefficients."""
+    return task.order == 2 and "t" in task.results and "c" in task.tangents
 
 
-def numbers_of_edge(walk: str, reads: int) -> str:
-    """The number of an edge, of the node at its other end, and of its place in a table (by places: its receiver)."""
-    number = "e" if walk == "by_place" else "edge"
-    place = f" const int64_t place = places[{number}]; (void)place;" if reads else ""
-    return f"const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;{place}"
+def numbers_of_edge(traversal: str, reads: int) -> str:
+    """C line with the number of an edge, its other node, and its interval in a table (by interval: its receiver)."""
+    number = "e" if traversal == "by_place" else "edge"
+    interval = f" const int64_t place = places[{number}]; (void)place;" if reads else ""
+    return f"const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;{interval}"
 
 
-def outside(walk: str, reads: int) -> str:
-    """Whether what the tables of a graph say of the edges of a segment lies outside what there is."""
-    found = "outside(edges, others, start, stop, count, nodes)"
+def outside(traversal: str, reads: int) -> str:
+    """C condition that is true if an index of a segment in the tables of a graph is out of range."""
+    condition = "outside(edges, others, start, stop, count, nodes)"
     if not reads:
-        return found
-    index = "places + start, NULL" if walk == "by_place" else "places, edges + start"
-    return f"{found} || beyond({index}, stop - start, num_places)"
+        return condition
+    index = "places + start, NULL" if traversal == "by_place" else "places, edges + start"
+    return f"{condition} || beyond({index}, stop - start, num_places)"

@@ -1,4 +1,4 @@
-"""Edges in the order of their receivers and of their senders: one pass to count and check, one to place."""
+"""Sorts edges by receiver and by sender in C: one pass counts and checks them, one pass writes them in order."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int
 
 
 class GraphOffsets(NamedTuple):
-    """Elements before each of the six tables of a graph in one buffer of int64, and its length.
+    """Offsets of the six tables of a graph in one int64 buffer, and its length.
 
-    For receivers, then for senders: where each node's edges begin, and behind the last end the mark -1 - n of n nodes
-    at the other ends; the numbers of the edges in that order, and the nodes at their other ends.
+    For receivers, then for senders: the first edge of each node (ptr) with the number -1 - n after its end, where n is
+    the number of nodes at the other endpoint; the numbers of the edges in that order; and their other nodes.
 
-    The mark is the only negative number of its part, and its place follows from the numbers of edges and nodes: a
-    kernel that finds it where and as it expects it has tables of these very sizes, at the cost of one look.
+    The number -1 - n is the only negative one, and its offset follows from the numbers of edges and nodes. A kernel
+    that reads it at that offset knows that the tables have these sizes.
     """
 
     by_dst: tuple[int, int, int]
@@ -74,10 +74,10 @@ def graph_offsets(count: int, num_src: int, num_dst: int) -> GraphOffsets:
 
 
 class IntervalOffsets(NamedTuple):
-    """Elements before each of the tables of the knot intervals in which edges lie, and their length.
+    """Offsets of the tables of edges sorted by knot interval in one int64 buffer, and its length.
 
-    Where each interval's edges begin, with a mark behind the last end; the numbers of the edges in that order, their
-    senders and their receivers; and by edge, its interval.
+    The first edge of each interval (ptr, with the number -1 - n after its end); the numbers of the edges in that order;
+    their senders and receivers; and the interval of each edge.
     """
 
     ptr: int
@@ -95,7 +95,7 @@ def interval_offsets(count: int, intervals: int) -> IntervalOffsets:
 
 
 def load(name: str) -> Callable[..., int]:
-    """A compiled function that sorts edges; CompilerError if there is no compiler.
+    """The compiled C function ``name``, which sorts edges; CompilerError if there is no compiler.
 
     'sort_edges' takes the address of edges ``[2, count]`` contiguous int64 (src, dst), count, num_src, num_dst, and the
     address of the buffer described by `graph_offsets`. The result is -1, or 2 * edge + row of the first index that is
@@ -103,8 +103,8 @@ def load(name: str) -> Callable[..., int]:
     num_src, the number of intervals, and the address of the buffer described by `interval_offsets`. The result is -1,
     or the first edge whose interval is none. Numbers must be 0 or more: C would write outside the buffer.
     """
-    found: Callable[..., int] = getattr(compiler.load(_SOURCE, "edges"), name)
+    function: Callable[..., int] = getattr(compiler.load(_SOURCE, "edges"), name)
     addresses = 1 if name == "sort_edges" else 2
     arguments = *[ctypes.c_void_p] * addresses, *[ctypes.c_int64] * 3, ctypes.c_void_p
-    found.argtypes, found.restype = arguments, ctypes.c_int64  # type: ignore[attr-defined]
-    return found
+    function.argtypes, function.restype = arguments, ctypes.c_int64  # type: ignore[attr-defined]
+    return function

@@ -1,4 +1,4 @@
-"""Calls printed kernels: compiles at first use, packs addresses, cuts the rows into chunks for the threads."""
+"""Calls printed C kernels: compiles at first use, packs addresses, divides rows into chunks for the threads."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from ...forms.program import Program, Slot
 from ..build import compiler
 from ..print.formula import FormulaKernel
-from ..print.loops import NO_ROOM
+from ..print.loops import NO_MEMORY
 from ..print.printer import Kernel, print_import
 from . import openmp, threads
 
 #: Chunks for the gradient of shared weights, which is summed over them: fixed, so that threads do not change results.
 SHARED_CHUNKS = 16
-#: Evens out unequal segments, and processors that other programs use, too: a thread that waits holds one chunk only.
+#: Balances unequal segments and busy processors: a thread that waits holds one chunk only.
 CHUNKS_PER_THREAD = 16
-#: A chunk has so many elements, read and written, at least: some ten microseconds. A second thread costs as much, so
-#: what has less than two chunks runs on one.
+#: Least elements, read and written, of a chunk: about ten microseconds. Starting a second thread costs as much, so a
+#: call of less than two chunks runs on one thread.
 CHUNK_ELEMENTS = 1 << 14
 
 
 class Compiled:
-    """A loaded kernel of C translation units with a function ``run(arguments, begin, end)``; or CompilerError."""
+    """A compiled and loaded C kernel with ``run(arguments, begin, end)``; CompilerError if compiling fails."""
 
     def __init__(self, name: str, sources: Sequence[str]) -> None:
         library = compiler.load_many(sources, name)
@@ -37,12 +37,12 @@ class Compiled:
     def __call__(
         self, rows: int, addresses: Sequence[int], chunks: int = 1, workers: int = 1, past_caches: bool = False
     ) -> None:
-        """Run over ``rows`` rows (or segments) in ``chunks`` pieces, on so many threads at once.
+        """Run over ``rows`` rows (or segments), divided into ``chunks``, on ``workers`` threads.
 
-        Addresses are, for each of the kernel's pointers in order, of the first row, with the elements from row to row;
-        then, of a walk by segments, of the int64 tables ptr, edges and others, with the number of edges, and of the
-        nodes at their other ends. MemoryError without room for scratch rows; IndexError if the tables belong to another
-        graph, or to none.
+        ``addresses`` has for each of the kernel's pointers the address of the first row and the elements between rows;
+        then, along a graph, the addresses of the int64 tables ptr, edges and others, the number of edges, and of nodes
+        at the other endpoint. MemoryError without memory for scratch rows; IndexError if the tables belong to another
+        graph.
         """
         packed = array("q", (rows, chunks, past_caches, *addresses))
         address = packed.buffer_info()[0]
@@ -66,13 +66,13 @@ class Compiled:
 
 
 def _error(status: int) -> Exception:
-    if status == NO_ROOM:
+    if status == NO_MEMORY:
         return MemoryError("expected room for the scratch of a kernel, found none; free memory, or use fewer channels")
     return IndexError("expected the tables of a graph of these sizes, got others; make them with sort_edges")
 
 
 def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
-    """Pieces for a call that moves so many elements."""
+    """Number of chunks of a call that reads and writes ``elements`` elements on ``workers`` threads."""
     most = elements // CHUNK_ELEMENTS
     if most < 2:
         return 1
@@ -82,12 +82,12 @@ def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
 
 
 def load(kernel: Kernel | FormulaKernel) -> Compiled:
-    """Print, compile and load a kernel, which may come from the cache; CompilerError if the compiler fails."""
+    """Print, compile and load a kernel, from the cache if it is there; CompilerError if the compiler fails."""
     return Compiled(kernel.name, kernel.sources)
 
 
 def load_import(program: Program, operand: str, dtype: str) -> Compiled:
-    """The function that turns rows of a node operand ('x' or 'z') from mul_ir to ir_mul."""
+    """The compiled function that transposes rows of operand 'x' or 'z' from mul_ir to ir_mul."""
     slots: list[Slot] = [getattr(path, operand) for path in program.paths]
     width = program.widths[0 if operand == "x" else 3]
     return Compiled(f"import_{dtype}", (print_import(slots, width, dtype),))

@@ -21,16 +21,16 @@ def _madvise() -> Callable[[int, int, int], int] | None:
     if not sys.platform.startswith("linux"):
         return None
     try:
-        found = ctypes.CDLL(None).madvise
+        madvise = ctypes.CDLL(None).madvise
     except (OSError, AttributeError):
         return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    found.restype = ctypes.c_int
-    return found
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    madvise.restype = ctypes.c_int
+    return madvise
 
 
 def advise_huge_pages(address: int, size: int) -> None:
-    """Ask for large pages where ``size`` bytes from ``address`` hold whole ones; where refused, nothing changes."""
+    """Ask the system for large pages for ``size`` bytes from ``address``; nothing changes if it refuses."""
     first = -(-address // HUGE_PAGE) * HUGE_PAGE
     whole = (address + size - first) // HUGE_PAGE * HUGE_PAGE
     if whole >= HUGE_PAGE and (madvise := _madvise()) is not None:

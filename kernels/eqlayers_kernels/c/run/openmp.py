@@ -1,11 +1,10 @@
-"""The threads that torch already has: its OpenMP runtime, called through the entry point that compilers use.
+"""Runs C functions on torch's own OpenMP threads, through the entry point that compilers use.
 
 A pool of our own would fight with torch's threads, which keep spinning for a while after every parallel operator: a
 kernel that follows one took twice as long. So kernels run on torch's own team wherever its library can be found.
 
-A team waits for all its threads, also for one that another program keeps from its processor and that has nothing left
-to do. Where that costs more than the thread brings, calls run on the pool for a while, which waits for no thread that
-has not begun.
+An OpenMP team waits for all its threads, also for an idle thread whose processor is busy with another program. If that
+wait costs more than the thread gains, calls run for a while on our own pool, which waits only for threads that began.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-#: Nanoseconds that a thread may be kept from its processor in any call: waking one takes a part of that.
+#: Nanoseconds that a thread may be without a processor in any call; waking a thread takes a part of them.
 PATIENCE = 500_000
 #: Seconds on the pool before the team is tried again.
 PAUSE = 1.0
 
 _log = logging.getLogger(__name__)
-_pause: dict[str, float] = {}  # 'until' when, by `time.monotonic`
+_pause: dict[str, float] = {}  # 'until': end of the pause, by `time.monotonic`
 _imported_in = os.getpid()  # a fork takes the team's threads away; GNU's runtime then waits for them for ever
 
 
@@ -37,12 +36,12 @@ def _entry() -> Callable[[int, int, int, int], None] | None:
         path = Path(torch.__file__).with_name("lib") / name
         if path.exists():
             try:
-                found = ctypes.CDLL(str(path)).GOMP_parallel  # looked up in what the library depends on, too
+                entry = ctypes.CDLL(str(path)).GOMP_parallel  # looked up in what the library depends on, too
             except (OSError, AttributeError):
                 return None
-            found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-            found.restype = None
-            return found
+            entry.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+            entry.restype = None
+            return entry
     return None
 
 
@@ -50,7 +49,7 @@ def parallel() -> Callable[[int, int, int, int], None] | None:
     """``parallel(function, data, threads, 0)`` calls a C function on every thread of torch's team; None without one.
 
     None as well in a child forked after this module was imported, where the team's threads are gone, and for a while
-    after a call that `note` found waiting.
+    after a call in which the team waited too long (`note`).
     """
     if _pause and time.monotonic() < _pause["until"]:
         return None
@@ -58,15 +57,15 @@ def parallel() -> Callable[[int, int, int, int], None] | None:
 
 
 def clock() -> int:
-    """Nanoseconds of the clock that kernels read, too; 0 without it."""
+    """Nanoseconds of CLOCK_MONOTONIC, which kernels read as well; 0 on systems without it."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC) if hasattr(time, "CLOCK_MONOTONIC") else 0
 
 
 def note(busy: int, lost: int, workers: int) -> None:
-    """Leaves the team alone for a while if it waited for a thread longer than an equal share of the work takes.
+    """Pause the use of torch's team if it waited for a thread longer than an equal share of the work takes.
 
-    ``busy`` are nanoseconds that all threads together had a processor; ``lost``, the longest that one of them had none
-    while there was work, or before it found none left.
+    ``busy`` is the processor time of all threads together in nanoseconds; ``lost`` is the longest time that one of them
+    had no processor.
     """
     if lost > PATIENCE and lost > busy / workers:
         _log.debug("kernels run on their own threads for %s s: one of torch's had no processor for %s ns", PAUSE, lost)

@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """A value that a forked child makes anew: threads do not survive a fork, and a lock may be held at that moment."""
+    """A value that each process creates anew: after a fork, threads are gone and locks may be held."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
+    def __init__(self, create: Callable[[], T]) -> None:
+        self._create = create
         self._values: dict[str, T] = {}
         self._registered = False
 
@@ -32,11 +32,11 @@ class PerProcess(Generic[T]):
             if not self._registered:  # at the first use and not before: importing changes nothing in the process
                 os.register_at_fork(after_in_child=self._values.clear)
                 self._registered = True
-            return self._values.setdefault("value", self._make())
+            return self._values.setdefault("value", self._create())
 
 
 class _Job:
-    """One call of `run`: chunks are handed out in order, to the caller and up to `threads - 1` helpers."""
+    """One call of `run`, whose chunks are given in order to the caller and to helper threads."""
 
     def __init__(self, fn: Callable[..., object], args: tuple[Any, ...], total: int, chunks: int) -> None:
         self.fn, self.args, self.total, self.chunks = fn, args, total, chunks
@@ -48,14 +48,14 @@ class _Job:
         self.idle = threading.Semaphore(0)
 
     def take_chunks(self) -> None:
-        """Runs chunks until none is left, or one has failed."""
+        """Run chunks until none is left, or one has failed."""
         for index in self.tickets:
             if self.error is not None:
                 return
             self.fn(*self.args, self.total * index // self.chunks, self.total * (index + 1) // self.chunks)
 
     def help(self) -> None:
-        """The loop of a thread of the pool; never raises."""
+        """Run chunks on a thread of the pool; errors are stored for the caller."""
         with self.lock:
             if self.closed:
                 return
@@ -71,7 +71,7 @@ class _Job:
                     self.idle.release()
 
     def lead(self) -> None:
-        """The caller's part: its share of the chunks, and waiting for helpers, which still write to the buffers."""
+        """Run chunks on the calling thread, wait for helpers, and raise the first error."""
         try:
             self.take_chunks()
         except BaseException as error:  # KeyboardInterrupt too: helpers must stop before the caller frees anything
@@ -84,7 +84,7 @@ class _Job:
                 self.error = None  # else it and its traceback keep each other, and the operands, alive
 
     def _close(self) -> None:
-        """Lets no helper begin any more, and waits for those that have."""
+        """Stop new helpers from beginning, and wait for running ones."""
         with self.lock:
             self.closed = True
             busy = self.active > 0
@@ -135,10 +135,6 @@ def run(fn: Callable[..., object], args: tuple[Any, ...], total: int, chunks: in
     The bounds depend on `total` and `chunks` alone, never on the number of threads or their timing. May be called from
     several Python threads at once, from inside `fn`, and after a fork. What `fn` returns is dropped: give a C function
     an ``errcheck`` if its status can be an error. ``threads`` counts the caller, too.
-
-    Raises:
-        ValueError: `total` is negative, or `chunks` or `threads` is below 1.
-        BaseException: whatever `fn` raised first; chunks not begun by then are left out.
 
     Example:
         >>> out = [0] * 10

@@ -1,1 +1,1 @@
-"""Programs and formulas as Triton kernels that fit the registers."""
+"""Prints programs and formulas as Triton kernels whose values fit into the registers."""

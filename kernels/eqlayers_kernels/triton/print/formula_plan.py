@@ -1,4 +1,4 @@
-"""Cuts a formula into kernels that fit the registers."""
+"""Divides a formula into kernels whose values fit into the registers."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from dataclasses import dataclass
 from ...forms.formula import Formula
 from ...forms.traversal import traversal_of
 from . import tuning
-from .formula import FormulaText, kept
+from .formula import FormulaText, preloaded
 from .schedule import Order, Slot, Term, popularity, schedule, terms_of
 from .tuning import Cost, Processor
 
 
 @dataclass(frozen=True)
-class FormulaPiece:
-    """One kernel of a formula."""
+class FormulaKernel:
+    """One kernel of a formula, with its block size and number of blocks."""
 
     text: FormulaText
     block: int  # channels of one program of the grid, or rows
     blocks: int  # programs per run of rows
 
 
-def plan(base: Formula, double: bool, on: Processor) -> tuple[FormulaPiece, ...]:
-    """Kernels that compute all results, in this order: one may add to what another has stored."""
-    pieces: list[FormulaPiece] = []
-    for walk, slots in _walks(base):
-        stay = walk != "lanes" and base.results[slots[0][0]].rows != "each"
+def plan(base: Formula, double: bool, on: Processor) -> tuple[FormulaKernel, ...]:
+    """Kernels that compute all results of a formula, in order: a kernel may add to an earlier one's result."""
+    kernels: list[FormulaKernel] = []
+    for traversal, slots in _traversals(base):
+        stay = traversal != "lanes" and base.results[slots[0][0]].rows != "each"
         cuts = {lanes: list(_groups(base, slots, stay, lanes, double, on)) for lanes in _per_thread(base, double, on)}
         work = {lanes: sum(order.operations + order.accesses for order in cut) for lanes, cut in cuts.items()}
-        # more channels per thread are wider loads; they are not worth much work that is done twice
+        # more channels per thread give wider loads; they are not worth much repeated work
         lanes = next(lanes for lanes in cuts if work[lanes] <= tuning.TWICE * min(work.values()))
         begun: set[Slot] = set()
         for order in cuts[lanes]:
             block = _block(base, order, stay, double, on)
             masked = bool(base.channels) and base.channels % block != 0
             blocks = -(-base.channels // block) if base.channels else 1
-            text = FormulaText(base, order, frozenset(begun), walk, double, masked)
-            pieces.append(FormulaPiece(text, block, blocks))
+            text = FormulaText(base, order, frozenset(begun), traversal, double, masked)
+            kernels.append(FormulaKernel(text, block, blocks))
             begun |= set(text.slots)
-    return tuple(pieces)
+    return tuple(kernels)
 
 
-def _walks(base: Formula) -> Iterator[tuple[str, list[Slot]]]:
-    """Walks, and the components of results that each computes."""
+def _traversals(base: Formula) -> Iterator[tuple[str, list[Slot]]]:
+    """Traversals, and the components of results that each computes."""
     for rows in (("each",), ("one",), ("src",), ("dst",)) if base.channels else (("each", "one", "src", "dst"),):
-        numbers = [number for number, one in enumerate(base.results) if one.rows in rows]
+        numbers = [number for number, result in enumerate(base.results) if result.rows in rows]
         slots = [(number, c) for number in numbers for c, node in enumerate(base.outputs[number]) if node is not None]
         if slots:
             yield traversal_of(rows[0]) if base.channels else "lanes", slots
@@ -58,7 +58,7 @@ def _per_thread(base: Formula, double: bool, on: Processor) -> tuple[int, ...]:
 def _block(base: Formula, order: Order, stay: bool, double: bool, on: Processor) -> int:
     if not base.channels:
         return on.lanes * tuning.LANE_WARPS
-    # what is on its way beside what is alive, and where it comes from; sums over rows wait for few loads
+    # registers for loads in flight and pointers, beside live values; sums over rows wait for few loads
     more = 0 if stay else tuning.FORMULA_RUN + tuning.FORMULA_POINTERS
     return tuning.channel_block(Cost(order.alive + more, 0, order.accesses), base.channels, double, on)
 
@@ -66,27 +66,27 @@ def _block(base: Formula, order: Order, stay: bool, double: bool, on: Processor)
 def _groups(
     base: Formula, slots: Sequence[Slot], stay: bool, lanes: int, double: bool, on: Processor
 ) -> Iterator[Order]:
-    """Terms that share a kernel: as many as the registers hold, in the order in which one kernel would sum them.
+    """Orders of statements, one per kernel, with as many terms each as the registers hold.
 
-    What is summed over rows is not cut: a kernel adds to no other's sum over rows.
+    A sum over rows is computed by one kernel.
     """
     terms, popular = terms_of(base, slots), popularity(base)
     most = min(on.registers, tuning.FORMULA_REGISTERS)
-    steps = schedule(base, terms, stay, kept(base, stay), popular).steps
-    left = list(dict.fromkeys((step.slot, -1 if stay else step.rank) for step in steps if step.kind == "total"))
+    steps = schedule(base, terms, stay, preloaded(base, stay), popular).steps
+    remaining = list(dict.fromkeys((step.slot, -1 if stay else step.rank) for step in steps if step.op == "total"))
 
-    def tried(count: int) -> tuple[Order, bool]:
+    def attempt(count: int) -> tuple[Order, bool]:
         some: dict[Slot, tuple[Term, ...]] = {}
-        for slot, rank in left[:count]:
+        for slot, rank in remaining[:count]:
             some[slot] = some.get(slot, ()) + tuple(term for term in terms[slot] if rank in (-1, term[1]))
-        order = schedule(base, some, stay, kept(base, stay), popular)
+        order = schedule(base, some, stay, preloaded(base, stay), popular)
         fits = Cost(order.alive, 0, order.accesses).registers(lanes, double) <= most
         return order, fits and order.accesses <= tuning.FORMULA_ACCESSES
 
-    guess = len(left)
-    while left:
-        size, good, bad = min(guess, len(left)), 0, len(left) + 1
-        best = tried(size)  # orders of much more than fits take long: begin with what fitted before
+    guess = len(remaining)
+    while remaining:
+        size, good, bad = min(guess, len(remaining)), 0, len(remaining) + 1
+        best = attempt(size)  # scheduling too many terms is slow: start with the last number that fitted
         while True:
             if best[1] or size == 1:  # one term may be too much for a kernel
                 good, order = size, best[0]
@@ -94,7 +94,7 @@ def _groups(
                 bad = size
             if bad - good == 1:
                 break
-            size = min((good + bad) // 2, max(2 * good, 1) if bad > len(left) else bad - 1)
-            best = tried(size)
+            size = min((good + bad) // 2, max(2 * good, 1) if bad > len(remaining) else bad - 1)
+            best = attempt(size)
         yield order
-        left, guess = left[good:], good
+        remaining, guess = remaining[good:], good

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from ...arithmetic.dual import Dual
 from ...arithmetic.product import steps_of
-from ...arithmetic.writer import RESULTS, Kind, Writer, pointer_of
+from ...arithmetic.writer import RESULTS, Task, Writer, pointer_of
 from ...forms.program import Path, Program
 
-#: What has one row for the whole program, one per segment, or one per step of the loop.
+#: Where the row of an operand is fixed: for the whole program, per segment, or per step of the loop.
 SCOPES = ("program", "segment", "row")
 
 
 class Body:
-    """The lines of one kernel as they grow: before the loop over rows, in it, and behind it.
+    """Collects the lines of one kernel: before the loop over rows, in it, and after it.
 
-    ``scopes`` names of each operand one of `SCOPES`; ``masked`` says whether the last block of channels is ragged,
-    ``added`` which results are added in memory. Pointers in ``rooms`` have a room for pieces of a node. (Two stores, of
-    which one is masked out: AMD's compiler takes no pointer that is one of two.) ``reads`` are rows of a table for a
-    row of weights.
+    ``scopes`` has for each operand one of `SCOPES`; ``masked`` says whether the last block of channels is incomplete,
+    ``added`` which results are added by atomics. Results in ``workspaces`` have a workspace for partial sums of split
+    nodes (two masked stores: AMD's compiler cannot select one of two pointers). ``reads`` is the number of table rows
+    that are interpolated to a row of weights.
     """
 
     def __init__(
         self,
         program: Program,
-        kind: Kind,
+        task: Task,
         scopes: dict[str, str],
         masked: bool,
         added: frozenset[str],
-        rooms: frozenset[str],
+        workspaces: frozenset[str],
         reads: int = 0,
     ) -> None:
-        self.rooms, self.reads, self.weights = rooms, reads, program.widths[2]
-        self.layout, self.kind, self.scopes, self.masked, self.added = program.layout, kind, scopes, masked, added
-        self.again: frozenset[str] = frozenset()  # addresses that an earlier kernel has stored to, of rows of this walk
+        self.workspaces, self.reads, self.weights = workspaces, reads, program.widths[2]
+        self.layout, self.task, self.scopes, self.masked, self.added = program.layout, task, scopes, masked, added
+        self.again: frozenset[str] = frozenset()  # addresses of sums that an earlier kernel has started
         self.before: list[str] = []
         self.inside: list[str] = []
         self.after: list[str] = []
@@ -42,7 +42,7 @@ class Body:
         self._number = 0
 
     def column(self, path: Path, operand: str, component: int, step: int) -> str:
-        """Column of one component, for the channels ``u`` of this block."""
+        """The column of one component as text, for the channels ``u`` of this block."""
         if operand == "w":
             start, per_component, per_channel = path.weight or 0, 1, 1
         else:
@@ -53,12 +53,12 @@ class Body:
         return f"{start} + u * {step * per_channel}" if step else f"{start}"
 
     def rows_of_table(self, path: Path, step: int) -> list[str]:
-        """Columns of a path's weights in each of the rows that a place has in the table."""
+        """Columns of a path's weights in each of the table rows of an interval, as text."""
         channels = f" + u * {step}" if step else ""
         return [f"{(path.weight or 0) + k * self.weights}{channels}" for k in range(self.reads)]
 
     def read(self, pointer: str, operand: str, column: str, varies: bool) -> str:
-        """The name of a value that is read once."""
+        """The variable of an element of an operand, loaded at its first use."""
         address = f"{pointer}_n + {column}"
         if address not in self._read:
             name = self._read[address] = f"{pointer}_{len(self._read)}"
@@ -72,7 +72,7 @@ class Body:
         return self._number
 
     def add(self, operand: str, column: str, varies: bool, text: str, per_channel: bool) -> None:
-        """Add to an element of a result; what is not per channel is added once for all of them."""
+        """Add to an element of a result; a value that is not ``per_channel`` is added once for all channels."""
         address = f"{RESULTS[operand]}_n + {column}"
         name = self._sums.setdefault(address, (operand, f"{RESULTS[operand]}_sum{self._count()}", varies))[1]
         if not text:
@@ -87,7 +87,7 @@ class Body:
         self._started.add(name)
 
     def store(self, later: frozenset[str] = frozenset()) -> None:
-        """Write the results, where their row ends; not those whose address is in ``later``."""
+        """Store the sums of all results except addresses in ``later``, to which later paths add."""
         for address, (operand, name, varies) in list(self._sums.items()):
             if address in later:
                 continue
@@ -104,7 +104,7 @@ class Body:
                 value = f"tl.load({address}{mask}{', other=0.0' if mask else ''}) + {value}"
             if operand in self.added:
                 lines.append(f'tl.atomic_add({address}, {value}{mask}, sem="relaxed")')
-            elif (pointer := RESULTS[operand]) in self.rooms:
+            elif (pointer := RESULTS[operand]) in self.workspaces:
                 also = f"{'_u' if varies else ''}{' & inside' if mask else ''}"
                 lines.append(f"tl.store({address}, {value}, mask=whole{also})")
                 lines.append(f"tl.store({pointer}_room{address.removeprefix(pointer)}, {value}, mask=piece{also})")
@@ -118,32 +118,32 @@ class TritonWriter(Writer):
     weighs_first = True
 
     def __init__(self, body: Body, number: int, path: Path) -> None:
-        self.body, self.number, self.path, self.kind = body, number, path, body.kind
+        self.body, self.number, self.path, self.task = body, number, path, body.task
         self.step = steps_of(path)
 
     def literal(self, value: float) -> str:
-        """Takes the type of the number that it multiplies."""
+        """A coefficient as text; it takes the type of its other factor."""
         return repr(value)
 
     def load(self, operand: str, component: int) -> Dual:
-        """A component, loaded once per kernel, where its row begins."""
+        """A component, loaded once per kernel in the scope of its row."""
         step = self.step[operand]
         if operand == "w" and self.body.reads:
             return self._combined(bool(step))
         column = self.body.column(self.path, operand, component, step)
         value = self.body.read(pointer_of(operand), operand, column, bool(step))
-        if operand not in self.kind.tangents:
+        if operand not in self.task.tangents:
             return Dual(value)
         return Dual(value, self.body.read(f"d{operand}", operand, column, bool(step)))
 
     def _combined(self, varies: bool) -> Dual:
-        """The weights, from the rows of the edge's place in the table; nothing where they are not read."""
-        if {"x", "y", "z"}.isdisjoint(self.kind.results):
+        """The weights, interpolated from the table rows of the edge's interval."""
+        if {"x", "y", "z"}.isdisjoint(self.task.results):
             return Dual("w", "dw")
         rows = self._rows(varies)
         value = " + ".join(f"{c} * {t}" for c, t in zip(self._coefficients("c"), rows, strict=True))
         tangent = ""
-        if "c" in self.kind.tangents:
+        if "c" in self.task.tangents:
             tangent = " + ".join(f"{c} * {t}" for c, t in zip(self._coefficients("dc"), rows, strict=True))
         return self.name("w", Dual(value, tangent), varies)
 
@@ -154,23 +154,23 @@ class TritonWriter(Writer):
         return [self.body.read(pointer, "c", str(k), False) for k in range(self.body.reads)]
 
     def _add_weights(self, value: Dual) -> None:
-        """The gradient of the weights goes to the gradients of the coefficients and of the table's rows."""
+        """Add the gradient of the weights to the gradients of the coefficients and of the table's rows."""
         varies, per_channel = bool(self.step["w"]), self.path.inner.extent > 1
-        found = self.name("gw", value, per_channel)
-        own = self.kind.part(found)
-        if "c" in self.kind.results:
+        gradient = self.name("gw", value, per_channel)
+        computed = self.task.part(gradient)
+        if "c" in self.task.results:
             for k, row in enumerate(self._rows(varies)):
-                self.body.add("c", str(k), False, f"{own} * {row}" if own else "", per_channel)
-        if "t" in self.kind.results:
-            factors = [(own, self._coefficients("c"))]
-            if self.kind.order == 2 and "c" in self.kind.tangents:
-                factors.append((found.value, self._coefficients("dc")))
+                self.body.add("c", str(k), False, f"{computed} * {row}" if computed else "", per_channel)
+        if "t" in self.task.results:
+            factors = [(computed, self._coefficients("c"))]
+            if self.task.order == 2 and "c" in self.task.tangents:
+                factors.append((gradient.value, self._coefficients("dc")))
             for k, column in enumerate(self.body.rows_of_table(self.path, self.step["w"])):
                 text = " + ".join(f"{c[k]} * {part}" for part, c in factors if part)
                 self.body.add("t", column, varies, text, per_channel)
 
     def name(self, label: str, value: Dual, varies: bool) -> Dual:
-        """A variable of this path."""
+        """Assign a value to a variable of this path."""
         label = f"{label}_{self.number}"
         if value.value:
             self.body.inside.append(f"{label} = {value.value}")
@@ -179,29 +179,29 @@ class TritonWriter(Writer):
         return Dual(label if value.value else "", f"d{label}" if value.tangent else "")
 
     def add(self, operand: str, component: int, value: Dual) -> None:
-        """Add to a result; values are summed over the paths of the kernel first."""
+        """Add to a result; values are summed over the paths of the kernel before they are stored."""
         if operand == "w" and self.body.reads:
             self._add_weights(value)
             return
         step = self.step[operand]
         column = self.body.column(self.path, operand, component, step)
-        self.body.add(operand, column, bool(step), self.kind.part(value), self.path.inner.extent > 1)
+        self.body.add(operand, column, bool(step), self.task.part(value), self.path.inner.extent > 1)
 
     def total(self, label: str, value: Dual) -> Dual:
-        """A sum over the block."""
+        """The sum of a value over the channels of the block."""
         if self.path.inner.extent > 1:
             value = Dual(*(f"tl.sum({text}, 0)" if text else "" for text in value))
         return self.name(label, value, False)
 
     def add_total(self, operand: str, component: int, value: Dual) -> None:
-        """Add to a result once for all channels."""
+        """Add a value that is summed over channels to a result."""
         column = self.body.column(self.path, operand, component, 0)
-        self.body.add(operand, column, False, self.kind.part(value), False)
+        self.body.add(operand, column, False, self.task.part(value), False)
 
     def addresses(self, only: str = "") -> frozenset[str]:
-        """Elements of results that the path may add to; of one operand if ``only`` that is asked for."""
+        """Addresses of the result elements that the path adds to; of the operand ``only`` if it is named."""
         path, out = self.path, set()
-        for operand in only or self.kind.results:
+        for operand in only or self.task.results:
             if operand in "tc":
                 columns = self.body.rows_of_table(path, self.step["w"])
                 columns = columns if operand == "t" else [str(k) for k in range(len(columns))]

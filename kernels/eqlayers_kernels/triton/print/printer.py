@@ -1,10 +1,10 @@
 """Prints a program as Triton kernels: a group of paths each, for a row or for the edges of a node.
 
 One program of the grid computes one block of channels for one segment: a run of rows, or edges of one receiver or
-sender (see edges.py). What belongs to the segment is summed in registers and stored once, so sums have one order. The
-gradient of x does not where edges are walked by receivers: it is stored for each edge, and later kernels add to it in
-their order, or it is added in memory, if the caller does not mind the order. Sizes of the batch are arguments; channel
-counts, columns and coefficients are printed.
+sender (see edges.py). Results of the segment's node are summed in registers and stored once, so sums have a fixed
+order. If segments are receivers, the gradient of x is stored for each edge, and later kernels add to it in their order,
+or it is added by atomics, if the caller allows any order. Sizes of the batch are arguments; channel counts, columns and
+coefficients are constants in the text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...arithmetic.product import PathLines
-from ...arithmetic.writer import RESULTS, Kind
+from ...arithmetic.writer import RESULTS, Task
 from ...forms.product import Reading
 from ...forms.program import OPERANDS, Path, Program
 from ...forms.traversal import TRAVERSALS
@@ -30,94 +30,94 @@ import triton.language as tl
     do_not_specialize=["segments", "start", "sums", "rows", "count", "spare", "chunk", {parts}],
     do_not_specialize_on_alignment=[{unaligned}],
 )
-def {name}({pointers}, {rooms}{tables}segments, start, sums, rows, count, spare, chunk, {parameters}
+def {name}({pointers}, {workspaces}{tables}segments, start, sums, rows, count, spare, chunk, {parameters}
            ACC: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
 '''
 
 
 @dataclass(frozen=True)
 class KernelText:
-    """One kernel."""
+    """One kernel of a product as text: its paths, task and traversal."""
 
     program: Program  # the form that the paths belong to
-    #: Those that this kernel computes; none has an outer axis, all have the channels of the first.
+    #: The paths of this kernel; each has at most one channel axis, of equal extent.
     paths: tuple[Path, ...]
-    kind: Kind
+    task: Task
     #: 'rows', 'by_dst' (edges of every receiver), 'by_src' (of every sender) or 'by_place' (of every
     #: interval of a table).
-    walk: str
+    traversal: str
     shared: bool  # whether one row of weights serves all rows
     masked: bool  # whether the channels do not fill the blocks
-    reading: Reading | None = None  # of weights from a table; None for weights as they are
-    stored: bool = False  # whether gradients of x that belong to an edge are stored for it
+    reading: Reading | None = None  # of weights from a table; None for weights as an operand
+    stored: bool = False  # whether gradients of x are stored for each edge
     #: First columns of the slots of x whose gradients an earlier kernel has stored; this one adds to them.
     begun: frozenset[int] = frozenset()
 
     @property
     def name(self) -> str:
         """Identifier, for profilers."""
-        step = ("forward", "backward", "double_backward")[self.kind.order]
-        return f"{step}_{self.walk}"
+        step = ("forward", "backward", "double_backward")[self.task.order]
+        return f"{step}_{self.traversal}"
 
     @property
     def channels(self) -> int:
-        """Extent of the axis that blocks cut."""
+        """Number of channels, which blocks divide."""
         return self.paths[0].inner.extent
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Names of the sorted edges' tables."""
-        names = () if self.walk == "rows" else ("nodes", "firsts", "stops", "places", "edges", "others")
+        """Names of the pointers to tables of sorted edges."""
+        names = () if self.traversal == "rows" else ("nodes", "firsts", "stops", "places", "edges", "others")
         return (*names, "ends") if self.reading is not None else names
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Pointers that are written; each has an argument ``<name>_part``, its place among the partial sums."""
-        return tuple(RESULTS[operand] for operand in self.kind.results)
+        """Pointers that are written; each has an argument ``<name>_part``, the index of its partial sum."""
+        return tuple(RESULTS[operand] for operand in self.task.results)
 
     @property
-    def rooms(self) -> tuple[str, ...]:
-        """Pointers of results that pieces of a node are summed in; each has an argument ``<name>_room``."""
-        return tuple(RESULTS[operand] for operand in self.kind.results if self.scope(operand) == "segment")
+    def workspaces(self) -> tuple[str, ...]:
+        """Results with a workspace for partial sums of split nodes; each has an argument ``<name>_room``."""
+        return tuple(RESULTS[operand] for operand in self.task.results if self.scope(operand) == "segment")
 
     @property
     def partial(self) -> frozenset[str]:
-        """Operands whose result is summed over channels: every block of channels has a partial sum of its own."""
+        """Results that are summed over channels: every block of channels has its own partial sum."""
         steps = [dict(zip("xywz", p.inner.steps if p.inner.extent > 1 else (0,) * 4, strict=True)) for p in self.paths]
         steps = [step | {"t": step["w"], "c": 0} for step in steps]
-        summed = frozenset(name for name in self.kind.results if any(not step[name] for step in steps))
+        summed = frozenset(name for name in self.task.results if any(not step[name] for step in steps))
         return summed - self.added
 
     @property
     def added(self) -> frozenset[str]:
-        """Operands whose result is added in memory: other programs of the walk have the same rows."""
-        return frozenset(self.kind.results) & {"x"} if self.walk == "by_dst" and not self.stored else frozenset()
+        """Results that are accumulated by atomics, because several programs write the same row."""
+        return frozenset(self.task.results) & {"x"} if self.traversal == "by_dst" and not self.stored else frozenset()
 
     def scope(self, operand: str) -> str:
-        """The scope in which the row of an operand is known."""
+        """The scope in which the row of an operand is fixed: one of `SCOPES`."""
         if operand == "w" and self.shared:
             return "program"
-        return "segment" if operand == TRAVERSALS[self.walk].operand else "row"
+        return "segment" if operand == TRAVERSALS[self.traversal].operand else "row"
 
     @cached_property
     def source(self) -> str:
-        """The module's text."""
+        """The text of a Python module with the kernel."""
         scopes = {name: self.scope(name) for name in (*OPERANDS, "t", "c")}
         reads = self.reading.reads if self.reading is not None else 0
-        body = Body(self.program, self.kind, scopes, self.masked, self.added, frozenset(self.rooms), reads)
+        body = Body(self.program, self.task, scopes, self.masked, self.added, frozenset(self.workspaces), reads)
         writers = [TritonWriter(body, number, path) for number, path in enumerate(self.paths)]
         stored = (out.addresses("x") for out in writers if out.path.x.start in self.begun)
-        body.again = frozenset().union(*stored) if "x" in self.kind.results else frozenset()
+        body.again = frozenset().union(*stored) if "x" in self.task.results else frozenset()
         for number, (path, out) in enumerate(zip(self.paths, writers, strict=True)):
-            PathLines(path, self.kind.of_paths if reads else self.kind, out).write()
+            PathLines(path, self.task.of_paths if reads else self.task, out).write()
             later = frozenset().union(*(other.addresses() for other in writers[number + 1 :]))
-            body.store(later)  # no longer held than needed
+            body.store(later)  # as early as possible, to free registers
         parts = [f"{name}_part" for name in self.results]
         head = _HEAD.format(
             key=self.program.key,
             name=self.name,
-            pointers=", ".join(name for name, _ in self.kind.pointers),
-            rooms="".join(f"{name}_room, " for name in self.rooms),
+            pointers=", ".join(name for name, _ in self.task.pointers),
+            workspaces="".join(f"{name}_room, " for name in self.workspaces),
             tables="".join(f"{name}, " for name in self.tables),
             parameters="".join(f"{name}, " for name in parts),
             parts=", ".join(f'"{name}"' for name in parts),
@@ -135,11 +135,11 @@ class KernelText:
             "rows_long, sums_long = tl.cast(rows, tl.int64), tl.cast(sums, tl.int64)",
             "count_long, spare_long = tl.cast(count, tl.int64), tl.cast(spare, tl.int64)",
         ]
-        if self.shared and "w" in self.kind.results:
+        if self.shared and "w" in self.task.results:
             lines += ["again = segment > slot", "again_u = segment + tl.zeros((BLOCK,), tl.int64) > slot"]
         if self.masked:
             lines.append(f"inside = u < {self.channels}")
-        if self.walk == "rows":
+        if self.traversal == "rows":
             lines += ["first = segment * chunk", "stop = tl.minimum(first + chunk, rows)"]
         else:
             lines += ["node = tl.load(nodes + segment)", "place = tl.load(places + segment)"]
@@ -154,32 +154,32 @@ class KernelText:
         return "for step in tl.range(first, stop, num_stages=STAGES):"
 
     def _row(self) -> list[str]:
-        lines = [] if self.walk == "rows" else ["edge = tl.load(edges + step)", "other = tl.load(others + step)"]
-        if self.reading is not None:  # the receiver of the edge, or its place in the table
-            lines.append(f"end = tl.load(ends + {'step' if self.walk == 'by_place' else 'edge'})")
+        lines = [] if self.traversal == "rows" else ["edge = tl.load(edges + step)", "other = tl.load(others + step)"]
+        if self.reading is not None:  # the receiver of the edge, or its interval in the table
+            lines.append(f"end = tl.load(ends + {'step' if self.traversal == 'by_place' else 'edge'})")
         return lines + self._addresses(("row",))
 
     def _row_of(self, operand: str) -> str:
-        """The row of an operand that has one in every step of the loop."""
-        if self.walk == "rows":
+        """The row of an operand in one step of the loop, as text."""
+        if self.traversal == "rows":
             return "step"
-        ends = {"x": "other", "z": "end" if self.walk == "by_place" else "other", "t": "end"}
-        return ends.get(operand, "edge")
+        rows = {"x": "other", "z": "end" if self.traversal == "by_place" else "other", "t": "end"}
+        return rows.get(operand, "edge")
 
     def _addresses(self, scopes: Sequence[str]) -> list[str]:
         widths = dict(zip(OPERANDS, self.program.widths, strict=True))
         if self.reading is not None:
             widths |= {"t": self.reading.reads * widths["w"], "c": self.reading.reads}
         lines = []
-        for pointer, operand in self.kind.pointers:
+        for pointer, operand in self.task.pointers:
             scope = self.scope(operand)
             if scope not in scopes:
                 continue
             width, result = widths[operand], pointer in self.results
             if operand == "t" and not result and self.reading is not None:
-                width = self.reading.orders * widths["w"]  # places overlap
+                width = self.reading.orders * widths["w"]  # intervals overlap
             part = f"({pointer}_part + block)" if operand in self.partial else f"{pointer}_part"
-            if scope == "segment" and result:  # a piece of a node goes to the room
+            if scope == "segment" and result:  # partial sums of split nodes go to the workspace
                 lines.append(f"{pointer}_n = {pointer} + (place + {part} * count_long) * {width}")
                 lines.append(f"{pointer}_room_n = {pointer}_room + (place - count + {part} * spare_long) * {width}")
                 continue

@@ -1,8 +1,8 @@
 """Orders the statements of a formula so that few values are alive at once.
 
-Chains of sums are taken apart: their terms may come in any order, each as soon as it is there, into one accumulator. A
-value that few statements use (a coefficient) is loaded once, and all its statements follow it; what depends on values
-of many uses alone comes as late as possible.
+Chains of sums become one accumulator to which terms are added in any order, each as soon as it is known. A value that
+few statements use (a coefficient) is loaded once, directly before its statements; statements that depend only on values
+of many uses come as late as possible.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from ...forms.formula import Formula, Operand
 
 #: A component of a result: (number of the result, number of the component).
 Slot = tuple[int, int]
-#: What is summed in a slot: a node, and where in the formula it is added (the number of the sum, or its own).
+#: A term of the sum in a slot: a node, and the number of the node that adds it (its own number if none does).
 Term = tuple[int, int]
-#: Statements that use a value of few uses, at most; the orders of several bounds are compared, None is as written.
+#: Bounds of "few uses", whose orders are compared; None keeps the order of the formula.
 FEW = (8, 0, None)
 
 
 class Step(NamedTuple):
-    """One statement: what it does, to which node or slot, from which nodes."""
+    """One statement: an operation on a node or a slot, and its arguments."""
 
     #: 'load' a node, 'make' it of its arguments, 'add' a value or a product of two to the sum of a node, 'total' the
     #: same to the sum of a slot, 'store' that sum.
-    kind: str
-    node: int  # number of the node; -1 where a slot is meant
-    slot: Slot  # that is summed; (-1, -1) where a node is meant
+    op: str
+    node: int  # number of the node; -1 if the statement is about a slot
+    slot: Slot  # component of a result; (-1, -1) if the statement is about a node
     args: tuple[int, ...]  # numbers of nodes
-    rank: int = -1  # puts it behind those that it depends on; of a 'total', where the formula adds its term
+    rank: int = -1  # sort key that respects dependencies; for 'total', the number of the node that adds the term
     follows: bool = False  # whether an 'add' or 'total' has one before it
 
 
 class Order(NamedTuple):
-    """Statements in their order."""
+    """Statements in their order, with the registers and memory accesses that they need."""
 
     steps: tuple[Step, ...]
-    alive: int  # most values at once; with sums that outlive the order, and what is loaded before it
+    alive: int  # most values alive at once, with sums that outlive the order and values loaded before it
     accesses: int  # loads and stores
 
     @property
     def operations(self) -> int:
-        """Statements but loads and stores."""
-        return sum(step.kind not in ("load", "store") for step in self.steps)
+        """Number of statements that are no loads or stores."""
+        return sum(step.op not in ("load", "store") for step in self.steps)
 
 
 def terms_of(base: Formula, slots: Collection[Slot]) -> dict[Slot, tuple[Term, ...]]:
-    """The terms of components of results; what is no sum, or used elsewhere as well, is one term."""
+    """The terms of components of results; a node that is no sum, or has other uses, is one term."""
     outputs = {slot: _output(base, slot) for slot in slots}
     uses = _uses(base, outputs.values())
     sums = _sums(base, uses)
@@ -62,56 +62,57 @@ def schedule(
     base: Formula,
     terms: Mapping[Slot, Sequence[Term]],
     stay: bool = False,
-    kept: Collection[int] = (),
+    preloaded: Collection[int] = (),
     popular: Sequence[int] | None = None,
 ) -> Order:
     """The best order found for some terms of components of the results.
 
-    ``terms`` are as of :func:`terms_of`, or some of these. If the sums ``stay``, they outlive the order, which a loop
-    repeats; else each is stored as soon as it is complete. Operands that are ``kept`` are loaded once, before the loop.
-    ``popular`` says how many nodes use each node of the formula (:func:`popularity`).
+    ``terms`` are all or some of :func:`terms_of`. If the sums ``stay``, they live through the whole loop; else each is
+    stored as soon as it is complete. Operands in ``loaded_before`` are loaded once, before the loop. ``popular`` is the
+    number of nodes that use each node of the formula (:func:`popularity`).
     """
     actions = _actions(base, terms)
-    orders = [_walk(base, one, stay, kept) for one in _sorted(base, actions, popular or popularity(base))]
+    candidates = _sorted(base, actions, popular or popularity(base))
+    orders = [_with_accesses(base, steps, stay, preloaded) for steps in candidates]
     return min(orders, key=lambda order: order.alive)  # the first of the best
 
 
 def popularity(base: Formula) -> list[int]:
-    """How many nodes use each node."""
+    """Number of nodes that use each node of a formula."""
     count = [0] * len(base.nodes)
     for node in base.nodes:
-        for arg in node.args if node.kind not in ("load", "constant") else ():
+        for arg in node.args if node.op not in ("load", "constant") else ():
             count[arg] += 1
     return count
 
 
 def _output(base: Formula, slot: Slot) -> int:
     node = base.outputs[slot[0]][slot[1]]
-    assert node is not None  # the caller leaves out what is zero
+    assert node is not None  # callers leave out zero components
     return node
 
 
 def _uses(base: Formula, outputs: Iterable[int]) -> dict[int, int]:
-    """How often each node is needed."""
+    """Number of uses of each node that the outputs need, by number."""
     uses: dict[int, int] = defaultdict(int)
     for node in outputs:
         uses[node] += 1
     for number in range(len(base.nodes) - 1, -1, -1):
-        if number in uses and base.nodes[number].kind not in ("load", "constant"):
+        if number in uses and base.nodes[number].op not in ("load", "constant"):
             for arg in base.nodes[number].args:
                 uses[arg] += 1
     return dict(uses)
 
 
 def _sums(base: Formula, uses: Mapping[int, int]) -> dict[int, list[Term]]:
-    """The terms of every sum that is no part of another alone."""
+    """The terms of every sum that is not merged into another sum."""
     terms: dict[int, list[Term]] = defaultdict(list)
     owner: dict[int, int] = {}
     for number in range(len(base.nodes) - 1, -1, -1):
-        if number in uses and base.nodes[number].kind == "add":
+        if number in uses and base.nodes[number].op == "add":
             root = owner.setdefault(number, number)
             for arg in base.nodes[number].args:
-                if base.nodes[arg].kind == "add" and uses[arg] == 1:
+                if base.nodes[arg].op == "add" and uses[arg] == 1:
                     owner[arg] = root
                 else:
                     terms[root].append((arg, number))
@@ -119,17 +120,17 @@ def _sums(base: Formula, uses: Mapping[int, int]) -> dict[int, list[Term]]:
 
 
 def _actions(base: Formula, terms: Mapping[Slot, Sequence[Term]]) -> list[Step]:
-    """Statements of all but loads and stores, in no order that matters."""
+    """All statements but loads and stores, unordered."""
     uses = _uses(base, (node for parts in terms.values() for node, _ in parts))
-    spent: set[int] = set()  # that no statement of their own makes
+    spent: set[int] = set()  # products that are part of the statement that adds them
     out: list[Step] = []
 
-    def term(kind: str, node: int, slot: Slot, value: int, rank: int) -> None:
+    def term(op: str, node: int, slot: Slot, value: int, rank: int) -> None:
         args: tuple[int, ...] = (value,)
-        if base.nodes[value].kind == "multiply" and uses[value] == 1:
+        if base.nodes[value].op == "multiply" and uses[value] == 1:
             spent.add(value)
             args = base.nodes[value].args
-        out.append(Step(kind, node, slot, args, rank))
+        out.append(Step(op, node, slot, args, rank))
 
     for slot, parts in terms.items():
         for value, rank in parts:
@@ -139,13 +140,13 @@ def _actions(base: Formula, terms: Mapping[Slot, Sequence[Term]]) -> list[Step]:
             term("add", root, (-1, -1), value, rank)
     for number in uses:
         node = base.nodes[number]
-        if node.kind not in ("load", "constant", "add") and number not in spent:
+        if node.op not in ("load", "constant", "add") and number not in spent:
             out.append(Step("make", number, (-1, -1), node.args, number))
     return out
 
 
 def _sorted(base: Formula, actions: list[Step], popular: Sequence[int]) -> Iterable[list[Step]]:
-    """The orders that are compared."""
+    """Candidate orders of the statements, without repetitions."""
     consumers: dict[int, list[Step]] = defaultdict(list)
     makers: dict[int, list[Step]] = defaultdict(list)
     for action in actions:
@@ -154,29 +155,29 @@ def _sorted(base: Formula, actions: list[Step], popular: Sequence[int]) -> Itera
         if action.node >= 0:
             makers[action.node].append(action)
     values = sorted({*makers, *consumers})
-    seen = set()
+    known = set()
     for few in FEW:
         if few is None:
             keys = {id(action): 0 for action in actions}
         else:
-            keys = _keys(base, actions, values, consumers, makers, _places(base, consumers, popular, few))
+            keys = _keys(base, actions, values, consumers, makers, _ranks_of_loads(base, consumers, popular, few))
         order = sorted(actions, key=lambda a: (keys[id(a)], a.rank, a.node < 0))
-        if (text := tuple(map(id, order))) not in seen:
-            seen.add(text)
+        if (text := tuple(map(id, order))) not in known:
+            known.add(text)
             yield order
 
 
-def _places(
+def _ranks_of_loads(
     base: Formula, consumers: Mapping[int, list[Step]], popular: Sequence[int], few: int
 ) -> dict[tuple[Operand, int], int]:
-    """The places of loads of few uses: components of operands alike (a value, its tangent, its cotangent) together."""
-    places: dict[tuple[Operand, int], int] = {}
-    for number, found in consumers.items():
-        if base.nodes[number].kind == "load" and popular[number] <= few:
+    """Ranks of loads of few uses; equal components of a value, its tangent and its cotangent share a rank."""
+    ranks: dict[tuple[Operand, int], int] = {}
+    for number, actions in consumers.items():
+        if base.nodes[number].op == "load" and popular[number] <= few:
             key = _alike(base, number)
-            first = min(action.rank for action in found)
-            places[key] = min(places.get(key, first), first)
-    return places
+            first = min(action.rank for action in actions)
+            ranks[key] = min(ranks.get(key, first), first)
+    return ranks
 
 
 def _alike(base: Formula, number: int) -> tuple[Operand, int]:
@@ -190,14 +191,14 @@ def _keys(
     values: list[int],
     consumers: dict[int, list[Step]],
     makers: dict[int, list[Step]],
-    places: dict[tuple[Operand, int], int],
+    ranks: dict[tuple[Operand, int], int],
 ) -> dict[int, int]:
-    """The place of each statement: no earlier than its loads of few uses; without such, no earlier than it must."""
+    """The sort key of each statement, by id: after its loads of few uses; without such loads, as late as possible."""
     early: dict[int, int] = {}
     for number in values:
-        if base.nodes[number].kind == "load":
-            # one of many uses is loaded by the first of them
-            early[number] = places.get(_alike(base, number), -1)
+        if base.nodes[number].op == "load":
+            # a value of many uses is loaded at its first use
+            early[number] = ranks.get(_alike(base, number), -1)
         else:
             early[number] = max((early.get(arg, -1) for a in makers[number] for arg in a.args), default=-1)
     keys: dict[int, int] = {}
@@ -218,37 +219,37 @@ def _keys(
     return keys
 
 
-def _walk(base: Formula, order: Sequence[Step], stay: bool, kept: Collection[int]) -> Order:
-    """The statements with loads and stores, and what is alive meanwhile."""
-    left: dict[int, int] = defaultdict(int)
+def _with_accesses(base: Formula, order: Sequence[Step], stay: bool, preloaded: Collection[int]) -> Order:
+    """Insert loads and stores into the statements, and count the values alive at once."""
+    remaining: dict[int, int] = defaultdict(int)
     terms: dict[Slot, int] = defaultdict(int)
     for step in order:
         for arg in set(step.args):
-            left[arg] += 1
+            remaining[arg] += 1
         terms[step.slot] += 1
     terms.pop((-1, -1), None)
-    first = {n: None for n in sorted(left) if base.nodes[n].kind == "load" and base.nodes[n].args[0] in kept}
+    first = {n: None for n in sorted(remaining) if base.nodes[n].op == "load" and base.nodes[n].args[0] in preloaded}
     alive: set[int | Slot] = {*first, *(terms if stay else ())}
     loaded, opened = set(first), set[int | Slot](terms if stay else ())
     out = [Step("load", n, (-1, -1), ()) for n in first]
     most = len(alive)
     for step in order:
         for arg in step.args:
-            if base.nodes[arg].kind == "load" and arg not in loaded:
+            if base.nodes[arg].op == "load" and arg not in loaded:
                 out.append(Step("load", arg, (-1, -1), ()))
                 loaded.add(arg)
                 alive.add(arg)
         most = max(most, len(alive))
         for arg in set(step.args):
-            left[arg] -= 1
-            if not left[arg] and arg not in first:
+            remaining[arg] -= 1
+            if not remaining[arg] and arg not in first:
                 alive.discard(arg)
-        target = step.slot if step.kind == "total" else step.node
+        target = step.slot if step.op == "total" else step.node
         out.append(step._replace(follows=target in opened))
         opened.add(target)
         alive.add(target)
         most = max(most, len(alive))
-        if step.kind == "total" and not stay:
+        if step.op == "total" and not stay:
             terms[step.slot] -= 1
             if not terms[step.slot]:
                 out.append(Step("store", -1, step.slot, ()))

@@ -1,7 +1,7 @@
-"""Launch tables: block sizes of the segment kernel by op, and what printed kernels may take by architecture.
+"""Block sizes of the segment kernel by op, and the resources that printed kernels may use by architecture.
 
-A row bounds the tile; the channel counts choose within it. The length of the batch has no say, so that a new batch
-size compiles nothing. At these bounds no kernel of the published problems spills registers on sm_80, sm_90, sm_100 or
+A row bounds the tile; the channel counts choose within it. The length of the batch does not matter, so a new batch size
+compiles nothing. At these bounds no kernel of the published problems spills registers on sm_80, sm_90, sm_100 or
 gfx942 (tests/kernels and printed_kernels.py of the studies compile them); their run times have not been measured.
 """
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-#: Programs that fill a large GPU a few times over: how many pieces a sum over the batch is cut into. A constant, not
+#: Number of parts that a sum over the batch is divided into, enough to fill a large GPU a few times. A constant, not
 #: the number of multiprocessors: sums must not change from card to card.
 PROGRAMS = 2048
-#: Tiles of the batch that one piece of such a sum covers at least, so that its partial result is worth its traffic.
+#: Least tiles of the batch in one part of such a sum, so that its partial result is worth its traffic.
 TILES_PER_CHUNK = 4
 
 
 class Tuning(NamedTuple):
-    """Bounds of one op's tile."""
+    """Bounds of the tile of one op of the segment kernel."""
 
     block_u: int  # at most this many of channel axis u
     block_v: int  # at most this many of channel axis v
@@ -36,7 +36,7 @@ TABLE = {
 }  # fmt: skip
 
 
-#: Shares of the registers that are planned with where kernels do not compile.
+#: Shares of the registers that kernels are planned for if they do not compile with all.
 FEWER = (2 / 3, 1 / 2)
 
 
@@ -44,7 +44,7 @@ class Processor(NamedTuple):
     """The resources of an architecture for one program of a printed kernel, and how it is compiled."""
 
     lanes: int  # threads of a program: one warp, so that sums over channels need no barrier
-    registers: int  # of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs
+    registers: int  # of a thread, for values; the rest is for addresses and the compiler
     wide: int  # the same for kernels with more than two channels per thread, which hold more than is counted
     second: int  # the same for second derivatives, of which values and their derivatives are alive together
     narrow: int  # the most of these where operands have 2 bytes: some are then read without a pipeline, into registers
@@ -54,13 +54,13 @@ class Processor(NamedTuple):
     #: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, operands of the next row are
     #: on their way while this one is computed, and the edge after that is looked up.
     stages: int
-    #: Of Triton's compiler. Left without a bound, ptxas lowers the number of registers for the sake of occupancy and
-    #: moves a few values to memory; with one it takes what it needs, which is far from the bound.
+    #: Options of Triton's compiler. Without a bound, ptxas lowers the number of registers for occupancy and spills some
+    #: values; with a bound it uses as many as it needs.
     options: dict[str, int]
     fused: bool = True  # whether products and sums are contracted; releases of Triton differ in the default
 
     def planned(self, order: int, itemsize: int) -> Processor:
-        """The row that kernels of an order of derivative, for operands of so many bytes, are planned with."""
+        """The resources for kernels of an order of derivative and an operand size in bytes."""
         most = self.narrow if itemsize < 4 else self.registers
         return self._replace(registers=min(most, self.second if order == 2 else self.registers))
 
@@ -76,7 +76,7 @@ PROCESSORS = {
 
 
 def processor(backend: str, arch: int | str, release: tuple[int, ...] = ()) -> Processor:
-    """The row of an architecture, as Triton numbers or names it; ``release`` is Triton's, the newest if empty.
+    """The resources of an architecture, by Triton's number or name; ``release`` is Triton's (empty: the newest).
 
     Triton 3.6 dies of some printed kernels for sm_100 and newer, where it packs products of pairs: an assertion of
     LLVM, "Cannot BITCAST between types of different sizes", which sums that are not contracted avoid.
@@ -94,9 +94,9 @@ def processor(backend: str, arch: int | str, release: tuple[int, ...] = ()) -> P
 
 
 def attempts(on: Processor) -> Iterator[Processor]:
-    """The rows that kernels are planned with until they compile: first as they should be, then with fewer registers.
+    """Resources to plan kernels for, one after the other until they compile: first all, then fewer registers.
 
-    At last the compiler's own options are left out as well: a bound of registers is one more way to fail.
+    The last attempt also drops the compiler options, because a bound of registers may make compiling fail.
     """
     yield on
     for share in FEWER:
@@ -106,7 +106,7 @@ def attempts(on: Processor) -> Iterator[Processor]:
 
 
 class Tile(NamedTuple):
-    """The tile of one kernel."""
+    """The tile of one launch of the segment kernel: rows, channels u and v, and warps."""
 
     n: int
     u: int
@@ -115,7 +115,7 @@ class Tile(NamedTuple):
 
 
 def blocks(op: str, width_u: int, width_v: int, *, batched: bool, double: bool) -> Tile:
-    """The tile, of powers of two, for a row of :data:`TABLE` with channel axes of these lengths, 1 if it has none.
+    """The tile, in powers of two, of a row of :data:`TABLE` for channel axes of these lengths (1 without the axis).
 
     Example:
         >>> blocks("mul", 60, 1, batched=True, double=False)
@@ -128,7 +128,7 @@ def blocks(op: str, width_u: int, width_v: int, *, batched: bool, double: bool) 
 
 
 def chunks(tiles: int, others: int) -> int:
-    """Pieces that a sum over ``tiles`` tiles of the batch is cut into, beside ``others`` programs per tile."""
+    """Number of parts of a sum over ``tiles`` tiles of the batch, with ``others`` programs per tile."""
     return max(1, min(-(-tiles // TILES_PER_CHUNK), PROGRAMS // max(1, others)))
 
 
@@ -144,7 +144,7 @@ BYTES_PER_INSTRUCTION = 6
 BYTES_PER_REQUEST = 24
 #: The same, for each of 160,000 edges, in the 10 us that one more kernel takes to begin and to end.
 BYTES_PER_KERNEL = 350
-#: What such counts cannot tell apart: of about the same work, fewer kernels are taken.
+#: Ratio of estimated work below which fewer kernels are preferred.
 CLOSE = 1.03
 #: Loads and stores of a kernel of a formula, whose loads are not overlapped with the loop's arithmetic.
 FORMULA_ACCESSES = 200
@@ -154,27 +154,27 @@ FORMULA_RUN = 16
 FORMULA_POINTERS = 4
 #: Registers of a formula's kernel that its values take at most; with more, second derivatives of sums over rows spill.
 FORMULA_REGISTERS = 190
-#: Bounds of ptxas for a formula's kernels: what it may have, it uses to load ahead, and then moves values to memory.
-#: The second is for sums over rows, and for values in more registers than the third, which do not fit the first.
+#: Register bounds of ptxas for a formula's kernels: with more it loads ahead and spills. The second is for sums over
+#: rows, and for kernels whose values take more registers than the third.
 FORMULA_MAXNREG, FORMULA_MAXNREG_OF_MANY, FORMULA_MANY = 192, 240, 184
-#: Work of a formula's kernels, relative to the least, that is done for the sake of more channels per thread.
+#: Most work of a formula's kernels, relative to the least, that is accepted for more channels per thread.
 TWICE = 1.25
-#: Where one program sums the rows of a node: columns at most, and rows and elements at least that it reads at once.
+#: For a program that sums the rows of a node: most columns, and least rows and elements that it reads at once.
 SUMMED_COLUMNS, SUMMED_AT_ONCE, SUMMED_ELEMENTS = 128, 8, 128
 #: Warps of a program whose lanes are rows of the batch.
 LANE_WARPS = 4
 #: Most channels that one thread of a printed kernel holds; wide loads need several.
 CHANNELS_PER_THREAD = 4
-#: Rows that one program walks where nothing is summed over rows.
+#: Rows per program if nothing is summed over rows.
 ROWS = 4
-#: Programs that a sum over rows is cut into at most; each leaves a row of partial sums.
+#: Most programs of a sum over rows; each writes a row of partial sums.
 SUMMED_CHUNKS = 1024
 #: Programs of one launch that sum over edges, each into a row of its own; the next launch adds to the same rows.
 SUMMED_SEGMENTS = 4096
 
 
 class Cost(NamedTuple):
-    """The values that a kernel holds at once."""
+    """Estimated resources of a kernel: values held at once, loads and stores."""
 
     vectors: int  # values over channels
     scalars: int
@@ -183,16 +183,16 @@ class Cost(NamedTuple):
     numbers: int = 0  # the same without channels
 
     def registers(self, per_thread: int, double: bool) -> int:
-        """Registers of a thread that has so many channels."""
+        """Registers of a thread with ``per_thread`` channels."""
         return (self.vectors * per_thread + self.scalars) * (2 if double else 1)
 
     def shared(self, per_thread: int, double: bool, on: Processor) -> int:
-        """Bytes of shared memory of a program whose threads have so many channels; two rows are on their way."""
+        """Bytes of shared memory of a program for prefetched rows, with ``per_thread`` channels per thread."""
         return (self.loads * per_thread * on.lanes + self.numbers) * (8 if double else 4) * (on.stages - 1)
 
 
 def fits(cost: Cost, channels: int, double: bool, on: Processor, most: int = 2) -> bool:
-    """Whether one kernel can hold so much, for ``most`` channels per thread where there are as many."""
+    """Whether one kernel has enough registers and shared memory, with up to ``most`` channels per thread."""
     per_thread = min(1 if double else most, max(1, channels // on.lanes))
     held = cost.registers(per_thread, double) <= on.registers and cost.shared(per_thread, double, on) <= on.shared_bytes
     return held and cost.accesses <= on.accesses
@@ -219,13 +219,13 @@ def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int
 
 
 def formula_options(on: Processor, sums: bool, held: int) -> dict[str, int]:
-    """Options of Triton's compiler for a kernel of a formula, with sums over rows or not, and so many registers."""
+    """Options of Triton's compiler for a kernel of a formula that holds ``held`` registers, with ``sums`` over rows."""
     bound = FORMULA_MAXNREG_OF_MANY if sums or held > FORMULA_MANY else FORMULA_MAXNREG
     return {**on.options, **({"maxnreg": bound} if "maxnreg" in on.options else {})}
 
 
 def row_chunk(rows: int, summed: bool) -> int:
-    """Rows that one program walks; where it sums over them, so many that the partial sums stay few.
+    """Rows of one program; if it sums over them, as many as keep the partial sums few.
 
     Example:
         >>> row_chunk(100_000, False), row_chunk(100_000, True), row_chunk(0, True)

@@ -1,8 +1,8 @@
-"""Compile kernels for GPUs that are not there, and read what the assembler made of it.
+"""Compiles kernels for GPUs that the machine does not have, and reads registers and spills of the result.
 
 The kernels go through Triton's own just-in-time path (argument binding, specialisation, cache key), with a driver that
-has a target and no device. So what is compiled is what a launch on such a GPU would compile. Not available in a
-process that runs Triton's interpreter.
+has a target and no device, so the result is the binary of a launch on such a GPU. Not available in a process that runs
+Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...arithmetic.writer import Kind
+from ...arithmetic.writer import Task
 from ...forms.formula import Formula
 from ...forms.product import Reading
 from ...forms.program import OPERANDS, Program
 from .. import availability
 from ..print import formula_plan, tuning
-from ..print.groups import ProductPiece
+from ..print.groups import ProductKernel
 from ..segment import launch
 from . import compiling, edges, forms
 from .formula_run import FormulaRunner
@@ -38,12 +38,12 @@ TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_100": ("cuda", 100, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
-_DEVICES = count(1)  # kernels are kept per device number; each activation of a target is a device of its own
+_DEVICES = count(1)  # Triton caches kernels per device number; each activation of a target is a new device
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of a multiprocessor that one compiled kernel takes."""
+    """The registers, spills and shared memory of one compiled kernel."""
 
     registers: int  # vector registers per thread
     spill_bytes: int  # bytes per thread that were moved to memory for want of registers
@@ -77,7 +77,7 @@ def _driver(name: str) -> Any:
     number = next(_DEVICES)
 
     class TargetOnly(DriverBase):
-        """A driver that knows for what to compile, and has no device."""
+        """A driver of Triton with a target and no device."""
 
         def __init__(self) -> None:
             self.target = GPUTarget(*TARGETS[name])
@@ -108,7 +108,7 @@ def _driver(name: str) -> Any:
 
 
 def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms: launch.Terms) -> Any:
-    """Compile what :func:`launch.product` would launch for these CPU tensors; inside :func:`target`."""
+    """Compile the kernel that :func:`launch.product` would launch for these CPU tensors; inside :func:`target`."""
     from triton.runtime import driver
 
     from ..segment.kernels import segment_kernel
@@ -120,22 +120,22 @@ def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms:
 
 def compile_form(
     program: Program,
-    kind: Kind,
+    task: Task,
     dtype: torch.dtype,
     graph: bool = True,
     shared: bool = False,
     atomic: bool = False,
     jobs: int | None = None,
     reading: Reading | None = None,
-) -> Iterator[tuple[ProductPiece, Any]]:
-    """Compile the printed kernels of a request of `FormRunner`, ``jobs`` at a time; inside :func:`target`."""
-    runner = forms.FormRunner(program, kind, dtype, graph, shared, _processor(), atomic, reading)
+) -> Iterator[tuple[ProductKernel, Any]]:
+    """Compile the printed kernels of a `FormRunner`, ``jobs`` at a time; inside :func:`target`."""
+    runner = forms.FormRunner(program, task, dtype, graph, shared, _processor(), atomic, reading)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     if reading is not None:
         widths |= {"t": reading.rows(5) * widths["w"] // 5 + 1, "c": reading.reads}  # of five rows, for intervals
     tensors = {
         name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
-        for name, operand in kind.pointers
+        for name, operand in task.pointers
     }
     index = torch.zeros(2, 5, dtype=torch.int64)
     packed, intervals = edges.pack(index, 5, 5), None
@@ -143,29 +143,29 @@ def compile_form(
         packed, intervals = torch.cat([packed, edges.pack_intervals(index, index[0], 5)]), 5
     tables = edges.unpack(packed, 5, 5, 5, intervals) if graph else None
     _, _, calls = runner.prepare(tensors, tables)
-    yield from zip(runner.plan.pieces, compiling.compile_calls(calls, jobs=jobs), strict=True)
+    yield from zip(runner.plan.kernels, compiling.compile_calls(calls, jobs=jobs), strict=True)
 
 
 def compile_formula(
     base: Formula, dtype: torch.dtype, jobs: int | None = None
-) -> Iterator[tuple[formula_plan.FormulaPiece, Any]]:
+) -> Iterator[tuple[formula_plan.FormulaKernel, Any]]:
     """Compile the printed kernels of a formula, ``jobs`` at a time (None: as many as cores); inside :func:`target`."""
     runner = FormulaRunner(base, dtype, _processor())
-    tensors = [torch.empty(*(() if one.rows == "one" else (5,)), one.width, dtype=dtype) for one in base.operands]
+    tensors = [torch.empty(*(() if o.rows == "one" else (5,)), o.width, dtype=dtype) for o in base.operands]
     tables = edges.unpack(edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5), 5, 5, 5)
     _, calls = runner.prepare(tensors, tables, 5)
-    yield from zip(runner.pieces, compiling.compile_calls(calls, jobs=jobs), strict=True)
+    yield from zip(runner.kernels, compiling.compile_calls(calls, jobs=jobs), strict=True)
 
 
 def _processor() -> tuning.Processor:
     from triton.runtime import driver
 
-    wanted = driver.active.get_current_target()
-    return tuning.processor(wanted.backend, wanted.arch, availability.release())
+    current = driver.active.get_current_target()
+    return tuning.processor(current.backend, current.arch, availability.release())
 
 
 def resources(compiled: Any) -> Resources:
-    """Registers, spills and shared memory of a compiled kernel, from the assembler that Triton brings along."""
+    """Registers, spills and shared memory of a compiled kernel, from Triton's assembler."""
     if "ptx" in compiled.asm:
         registers, spills = _ptxas(compiled.asm["ptx"], compiled.metadata.target.arch)
     else:
@@ -189,11 +189,11 @@ def _ptxas(ptx: str, arch: int) -> tuple[int, int]:
             "-o",
             str(source.with_suffix(".o")),
         ]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
-    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
-    used = re.search(r"Used (\d+) registers", said)
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", printed)
+    used = re.search(r"Used (\d+) registers", printed)
     if used is None or not spills:
-        raise RuntimeError(f"ptxas -v must report registers and spills, got: {said!r}. Look for a changed format.")
+        raise RuntimeError(f"ptxas -v must report registers and spills, got: {printed!r}. Look for a changed format.")
     return int(used[1]), sum(map(int, spills))
 
 

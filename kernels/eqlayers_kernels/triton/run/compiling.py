@@ -1,4 +1,4 @@
-"""Compiles kernels ahead of their launch, several at a time, and plans again what does not compile."""
+"""Compiles kernels before their launch, several at a time; if one fails, plans again for fewer registers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..errors import KernelError
 from ..print import tuning
 from .passes import without_slow_pass
 
-#: Characters of a compiler's error that ours repeats; its last words say most.
+#: Characters of a compiler's error that our error repeats, from its end.
 MOST_WORDS = 300
 
 
 class KernelCall(NamedTuple):
-    """One launch, ready to run or to compile."""
+    """One launch of a Triton kernel: grid, arguments and options."""
 
     kernel: Any
     grid: tuple[int]
@@ -30,17 +30,17 @@ class KernelCall(NamedTuple):
 
 
 class Planned(Protocol):
-    """A request with kernels that can be planned for another processor."""
+    """A runner whose kernels can be planned again for fewer registers."""
 
     on: tuning.Processor
     compiled: set[torch.device]
 
     def plan_for(self, on: tuning.Processor) -> None:
-        """Cut into kernels that take no more than a limit."""
+        """Divide the computation into kernels that fit the resources ``on``."""
 
 
 def threads(jobs: int | None = None) -> int:
-    """Kernels that may be compiled at a time here: one for AMD, whose compiler Triton calls unsafe in threads."""
+    """Number of kernels to compile at a time: one for AMD, whose compiler is not thread-safe."""
     from triton.runtime import driver
 
     if driver.active.get_current_target().backend == "hip":
@@ -48,8 +48,8 @@ def threads(jobs: int | None = None) -> int:
     return max(1, jobs or os.cpu_count() or 1)
 
 
-def kept() -> str:
-    """The folder in which Triton keeps compiled kernels, in a few words."""
+def location() -> str:
+    """A phrase for messages: where Triton stores compiled kernels."""
     from triton import knobs
 
     return f"kept in {knobs.cache.dir}"
@@ -58,11 +58,11 @@ def kept() -> str:
 def compile_calls(
     calls: Sequence[KernelCall], device: torch.device | None = None, jobs: int | None = None
 ) -> Iterator[Any]:
-    """Compile launches at the same time, which Triton allows; ``device`` is None inside :func:`.aot.target`."""
+    """Compile several launches in threads; ``device`` is None inside :func:`.aot.target`."""
 
     def warm(call: KernelCall) -> Any:
         on = torch.cuda.device(device) if device is not None else nullcontext()  # every thread has its own
-        with on, without_slow_pass(), waiting.compilation(kept):
+        with on, without_slow_pass(), waiting.compilation(location):
             return call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
 
     at_once = min(threads(jobs), max(1, len(calls)))
@@ -74,10 +74,10 @@ def compile_calls(
 
 
 def launched(runner: Planned, like: Tensor, prepare: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Buffers, after the launches that fill them; ``prepare`` gives both. KernelError if a kernel does not compile."""
+    """Run the launches of ``prepare()``, and return its buffers; KernelError if a kernel does not compile."""
 
     def different() -> list[KernelCall]:
-        """One launch of each kernel; it may take several."""
+        """One launch of each kernel, of which there may be several."""
         return list({id(call.kernel): call for call in prepare()[-1]}.values())
 
     new = like.is_cuda and like.device not in runner.compiled
@@ -90,19 +90,19 @@ def launched(runner: Planned, like: Tensor, prepare: Callable[[], tuple[Any, ...
 
 
 def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[KernelCall]], device: torch.device) -> bool:
-    """Compile and load what a runner launches, if need be with fewer registers; or KernelError with the first reason.
+    """Compile and load the kernels of a runner, with fewer registers if that fails; KernelError with the first error.
 
-    The result says whether there was anything to compile: without rows there is nothing to launch.
+    Returns whether there were launches: without rows there are none.
     """
     first: Exception | None = None
     for on in tuning.attempts(runner.on):
         if on is not runner.on:
             runner.plan_for(on)
-        made = calls()  # operands and results: too little memory for these is another matter
+        kernel_calls = calls()  # allocates results: an out-of-memory error here is not one of the compiler
         try:
-            for kernel in list(compile_calls(made, device)):
+            for kernel in list(compile_calls(kernel_calls, device)):
                 _ = kernel.run  # loads it
-            return bool(made)
+            return bool(kernel_calls)
         except Exception as error:  # of ptxas, of LLVM, of the driver
             first = first or error
     words = " ".join(str(first).split())

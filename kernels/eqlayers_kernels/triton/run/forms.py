@@ -1,4 +1,4 @@
-"""Runs printed kernels: makes them at first use, allocates results, launches, and adds up partial sums."""
+"""Runs printed kernels of products: compiles at first use, allocates results, launches, and adds partial sums."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...arithmetic.writer import RESULTS, Kind
+from ...arithmetic.writer import RESULTS, Task
 from ...forms.product import Reading
 from ...forms.program import OPERANDS, Program
 from ..print import tuning
 from ..print.groups import plan
 from ..segment import launch
+from .column_order import column_order_of
 from .compiling import KernelCall, launched
 from .edges import TraversalTables
-from .turn import turn_of
 
-#: Columns that one program of the kernel that adds up pieces covers, and pieces that it reads at a time.
+#: Columns of one program of the kernel that adds partial sums of split nodes, and rows that it reads at a time.
 GATHERED = {"BLOCK": 1024, "AT_ONCE": 4}
 
 
 @cache
 def function(source: str, name: str) -> Any:
-    """The kernel of that name in a module's text; Triton reads the text from where tracebacks do."""
+    """The kernel ``name`` of a module's text; the text is put into `linecache`, where Triton reads it."""
     module = ModuleType(f"eqlayers_generated_{hashlib.sha256(source.encode()).hexdigest()[:16]}")
     path = f"<{module.__name__}>"
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
@@ -38,12 +38,12 @@ def function(source: str, name: str) -> Any:
 
 
 class FormRunner:
-    """One request of `plan` for one form, in a dtype; half precision is summed in float32."""
+    """Runs the kernels of one task of a product in one dtype; half precision is summed in float32."""
 
     def __init__(
         self,
         program: Program,
-        kind: Kind,
+        task: Task,
         dtype: torch.dtype,
         graph: bool,
         shared: bool,
@@ -53,86 +53,84 @@ class FormRunner:
         stored: bool | None = None,
     ) -> None:
         self.reading = reading
-        self.kind, self.dtype, self.shared = kind, dtype, shared
-        self.turn = turn_of(program, graph)
-        program = program if self.turn is None else self.turn.program
+        self.task, self.dtype, self.shared = task, dtype, shared
+        self.column_order = column_order_of(program, graph)
+        program = program if self.column_order is None else self.column_order.program
         self.acc = launch.accumulator(dtype)
-        self._request = (program, kind, graph, shared, self.acc == torch.float64), (atomic, reading, stored)
+        self._request = (program, task, graph, shared, self.acc == torch.float64), (atomic, reading, stored)
         self.plan_for(on)
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
-        if reading is not None:  # the gradient of the table has the rows of each place, which overlap in it
+        if reading is not None:  # the gradient of the table is computed per interval, whose rows overlap
             self.widths |= {"t": reading.reads * self.widths["w"], "c": reading.reads}
         self._numbers = all(path.y.mul == 1 for path in program.paths)
 
     def plan_for(self, on: tuning.Processor) -> None:
-        """Cut the request into kernels that take no more than a limit."""
+        """Divide the task into kernels that fit the resources ``on``."""
         what, how = self._request
         self.on = on
         self.compiled: set[torch.device] = set()
-        self.plan = plan(*what, on.planned(self.kind.order, self.dtype.itemsize), *how)
+        self.plan = plan(*what, on.planned(self.task.order, self.dtype.itemsize), *how)
 
     def __call__(
         self, tensors: Mapping[str, Tensor], tables: Mapping[str, TraversalTables] | None
     ) -> dict[str, Tensor]:
-        """Results by operand; KernelError if a kernel does not compile, with fewer registers either.
+        """Results by operand; KernelError if a kernel does not compile, also with fewer registers.
 
-        Args:
-            tensors: By pointer, rows contiguous, all on one device.
-            tables: The edges of a graph, by walk.
+        ``tensors`` has contiguous rows by pointer, all on one device; ``tables`` are the sorted edges, by traversal.
         """
-        x, turn = tensors["x"], self.turn
+        x, order = tensors["x"], self.column_order
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
-            if turn is not None:
-                tensors = {name: turn.to(operand, tensors[name]) for name, operand in self.given}
-            buffers, rooms = launched(self, x, lambda: self.prepare(tensors, tables))
-            results = {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
-            return results if turn is None else {name: turn.back(name, rows) for name, rows in results.items()}
+            if order is not None:
+                tensors = {name: order.to(operand, tensors[name]) for name, operand in self.inputs}
+            buffers, spaces = launched(self, x, lambda: self.prepare(tensors, tables))
+            results = {name: self._result(name, buffer, spaces.get(name), tables) for name, buffer in buffers.items()}
+            return results if order is None else {name: order.back(name, rows) for name, rows in results.items()}
 
     @property
-    def given(self) -> list[tuple[str, str]]:
-        """Pointers that are read, and the operands that they are shaped as."""
-        made = {RESULTS[operand] for operand in self.kind.results}
-        return [(name, operand) for name, operand in self.kind.pointers if name not in made]
+    def inputs(self) -> list[tuple[str, str]]:
+        """Names of the pointers that are read, and the operands whose shapes they have."""
+        written = {RESULTS[operand] for operand in self.task.results}
+        return [(name, operand) for name, operand in self.task.pointers if name not in written]
 
     def prepare(
         self, tensors: Mapping[str, Tensor], tables: Mapping[str, TraversalTables] | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], list[KernelCall]]:
-        """Buffers of the results, buffers of pieces, and the launches that fill them, in the order of the plan."""
+        """Buffers of the results, workspaces of split nodes, and the launches that fill them, in order."""
         rows = tensors["y"].shape[0]
-        # single numbers of 2 bytes are too small to be copied ahead of the loop; the attributes of an edge are few
+        # numbers of 2 bytes cannot be copied asynchronously; y of an edge is small
         narrow = self._numbers and self.dtype.itemsize < 4
         tensors = {
             name: tensor.float() if narrow and name in ("y", "dy") else tensor for name, tensor in tensors.items()
         }
-        chunk = tuning.row_chunk(rows, self.shared and "w" in self.kind.results)
+        chunk = tuning.row_chunk(rows, self.shared and "w" in self.task.results)
         segments = {"rows": -(-rows // chunk)}
-        segments |= {walk: table.nodes.shape[0] for walk, table in (tables or {}).items()}
-        buffers, rooms = {}, {}
-        for operand in self.kind.results:
+        segments |= {traversal: table.nodes.shape[0] for traversal, table in (tables or {}).items()}
+        buffers, workspaces = {}, {}
+        for operand in self.task.results:
             count, table = rows, self._table(operand, tables)
             if table is not None:
                 count = table.num_nodes
-                rooms[operand] = self._allocate(operand, tensors["x"], table.spare, True)
+                workspaces[operand] = self._allocate(operand, tensors["x"], table.workspace_rows, True)
             elif operand in self.plan.added:
                 count = tensors[operand].shape[0]
             elif operand == "w" and self.shared:
-                count = min(segments[self.plan.walks["w"]], tuning.SUMMED_SEGMENTS)
+                count = min(segments[self.plan.traversals["w"]], tuning.SUMMED_SEGMENTS)
             buffers[operand] = self._allocate(operand, tensors["x"], count, table is not None)
         buffers_of = {**tensors, **{RESULTS[operand]: buffer for operand, buffer in buffers.items()}}
-        buffers_of |= {f"{RESULTS[operand]}_room": room for operand, room in rooms.items()}
-        return buffers, rooms, list(self._calls(buffers_of, tables or {}, rows, segments, chunk))
+        buffers_of |= {f"{RESULTS[operand]}_room": workspace for operand, workspace in workspaces.items()}
+        return buffers, workspaces, list(self._calls(buffers_of, tables or {}, rows, segments, chunk))
 
     def _table(self, operand: str, tables: Mapping[str, TraversalTables] | None) -> TraversalTables | None:
-        """The edges of the nodes that a result is summed at, if it is in pieces."""
+        """The sorted edges by which a result is summed at nodes in segments; None for other results."""
         if tables is None or operand not in "xzt" or operand in self.plan.added or self._is_stored(operand):
             return None
-        return tables[self.plan.walks[operand]]
+        return tables[self.plan.traversals[operand]]
 
     def _is_stored(self, operand: str) -> bool:
         return operand == "x" and self.plan.stored
 
     def _allocate(self, operand: str, like: Tensor, rows: int, node: bool) -> Tensor:
-        """``[parts, rows, width]``, in the dtype of the sums where more is to be added up."""
+        """Allocate a result ``[parts, rows, width]``; in the dtype of the sums if its parts are added afterwards."""
         parts = self.plan.parts[operand]
         added = operand in self.plan.added
         summed = parts > 1 or node or added or (operand == "w" and self.shared) or self._is_stored(operand)
@@ -141,15 +139,15 @@ class FormRunner:
         return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
 
     def _result(
-        self, operand: str, buffer: Tensor, room: Tensor | None, tables: Mapping[str, TraversalTables] | None
+        self, operand: str, buffer: Tensor, workspace: Tensor | None, tables: Mapping[str, TraversalTables] | None
     ) -> Tensor:
         if operand == "w" and self.shared:
             return buffer.sum((0, 1)).to(self.dtype)
-        out, table = _added_up(buffer), self._table(operand, tables)
+        out, table = _summed_parts(buffer), self._table(operand, tables)
         if self._is_stored(operand) and tables is not None:
             out = summed_rows(out, tables["by_src"])
-        if table is not None and room is not None:
-            add_up_pieces(out, _added_up(room), table)
+        if table is not None and workspace is not None:
+            add_split_nodes(out, _summed_parts(workspace), table)
         if operand == "t" and self.reading is not None:
             out = self.reading.folded(out)
         return out.to(self.dtype)
@@ -164,56 +162,57 @@ class FormRunner:
     ) -> Iterator[KernelCall]:
         import triton.language as tl
 
-        for piece in self.plan.pieces:
-            walk = piece.text.walk
-            sums = self.shared and "w" in piece.text.kind.results
-            most = tuning.SUMMED_SEGMENTS if sums else launch.MAX_GRID // piece.blocks
-            table = tables.get(walk)
-            pointers = [*(name for name, _ in piece.text.kind.pointers), *(f"{name}_room" for name in piece.text.rooms)]
+        for planned in self.plan.kernels:
+            text = planned.text
+            sums = self.shared and "w" in text.task.results
+            most = tuning.SUMMED_SEGMENTS if sums else launch.MAX_GRID // planned.blocks
+            table = tables.get(text.traversal)
+            pointers = [*(name for name, _ in text.task.pointers), *(f"{name}_room" for name in text.workspaces)]
             tensors = tuple(buffers_of[name] for name in pointers)
             if table is not None:
-                tensors += (*table[:6], *(() if table.ends is None else (table.ends,)))
-            sizes = (rows, *((0, 0) if table is None else (table.num_nodes, table.spare)), chunk, *piece.parts)
+                tensors += (*table[:6], *(() if table.endpoints is None else (table.endpoints,)))
+            nodes = (0, 0) if table is None else (table.num_nodes, table.workspace_rows)
             meta = {
                 "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
-                "BLOCK": piece.block,
+                "BLOCK": planned.block,
                 "STAGES": self.on.stages,
                 "num_warps": 1,
                 "enable_fp_fusion": self.on.fused,
                 **self.on.options,
             }
-            kernel = function(piece.text.source, piece.text.name)
-            for start in range(0, segments[walk], most):
-                count = min(most, segments[walk] - start)
-                args = (*tensors, count, start, min(most, segments[walk]), *sizes)
-                yield KernelCall(kernel, (count * piece.blocks,), args, meta)
+            kernel, total = function(text.source, text.name), segments[text.traversal]
+            for start in range(0, total, most):
+                count = min(most, total - start)
+                args = (*tensors, count, start, min(most, total), rows, *nodes, chunk, *planned.parts)
+                yield KernelCall(kernel, (count * planned.blocks,), args, meta)
 
 
-def _added_up(parts: Tensor) -> Tensor:
+def _summed_parts(parts: Tensor) -> Tensor:
     return parts[0] if parts.shape[0] == 1 else parts.sum(0)
 
 
 def summed_rows(rows: Tensor, table: TraversalTables) -> Tensor:
-    """Sum of the rows of every node, in the order of the table."""
+    """Sums of the rows (edges) of every node, in the order of the table, ``[nodes, width]``."""
     from .gather import sum_rows
 
-    width = rows.shape[1]
-    out, room = (launch.allocate(rows, (count, width), rows.dtype, False) for count in (table.num_nodes, table.spare))
+    width, counts = rows.shape[1], (table.num_nodes, table.workspace_rows)
+    out, workspace = (launch.allocate(rows, (count, width), rows.dtype, False) for count in counts)
     block = min(tuning.SUMMED_COLUMNS, 1 << max(0, width - 1).bit_length())
     at_once = max(tuning.SUMMED_AT_ONCE, tuning.SUMMED_ELEMENTS // block)
-    pieces = table.nodes.shape[0]
-    if pieces and width:
-        sum_rows[(pieces * -(-width // block),)](
-            rows, out, room, *table[1:5], pieces, table.num_nodes, width, BLOCK=block, AT_ONCE=at_once, num_warps=1
-        )
-        add_up_pieces(out, room, table)
+    parts = table.nodes.shape[0]
+    if parts and width:
+        sizes = parts, table.num_nodes, width
+        grid = (parts * -(-width // block),)
+        sum_rows[grid](rows, out, workspace, *table[1:5], *sizes, BLOCK=block, AT_ONCE=at_once, num_warps=1)
+        add_split_nodes(out, workspace, table)
     return out
 
 
-def add_up_pieces(rows: Tensor, pieces: Tensor, table: TraversalTables) -> None:
-    """Write the rows of the nodes whose edges were cut."""
+def add_split_nodes(rows: Tensor, workspace: Tensor, table: TraversalTables) -> None:
+    """Write the rows of split nodes: the sums of their partial sums in the workspace."""
     nodes, width = rows.shape
-    if pieces.shape[0] > 1 and nodes and width:  # some node may have pieces
-        from .gather import add_pieces
+    if workspace.shape[0] > 1 and nodes and width:  # the edges of some node may be split
+        from .gather import add_parts
 
-        add_pieces[(nodes * -(-width // GATHERED["BLOCK"]),)](rows, pieces, table.room, nodes, width, **GATHERED)
+        grid = (nodes * -(-width // GATHERED["BLOCK"]),)
+        add_parts[grid](rows, workspace, table.workspace_ptr, nodes, width, **GATHERED)

@@ -1,9 +1,8 @@
-"""Leaves out one pass of Triton's compiler that takes most of the time and changes nothing in printed kernels.
+"""Skips one slow pass of Triton's compiler that does not change printed kernels.
 
 ``TritonGPUCoalesceAsyncCopy`` looks at every copy into shared memory; its time grows faster than their number (97 % of
 mace-first's gradients). Every copy of a printed kernel is of consecutive elements of one row already, and the PTX is
-the same without it (tests/kernels/test_ptx.py). Triton has no option for it; its hook for stages would have to be set
-at every launch, of everybody's kernels.
+the same without it (tests/kernels/test_ptx.py). Triton has no option for it, and its hook for stages is global.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def without_slow_pass() -> Iterator[None]:
-    """A block in which this thread compiles without the slow pass; other threads keep it."""
+    """A block in which this thread compiles without the slow pass; other threads are not affected."""
     _install()
     before = getattr(_here, "out", False)
     _here.out = True
@@ -31,18 +30,18 @@ def without_slow_pass() -> Iterator[None]:
 
 
 def _install() -> None:
-    """Ask each thread, once in a process. A Triton without a pass of that name is left as it is."""
+    """Wrap the pass, once in a process, to skip it in threads inside the block; does nothing without such a pass."""
     from triton._C import libtriton
 
     ttgpuir = getattr(getattr(libtriton, "passes", None), "ttgpuir", None)
     with _lock:
         original = getattr(ttgpuir, _NAME, None)
-        if original is None or getattr(original, "asks_threads", False):
+        if original is None or getattr(original, "checks_threads", False):
             return
 
         def add(*args: Any, **options: Any) -> None:
             if not getattr(_here, "out", False):
                 original(*args, **options)
 
-        add.asks_threads = True  # type: ignore[attr-defined]
+        add.checks_threads = True  # type: ignore[attr-defined]
         setattr(ttgpuir, _NAME, add)

@@ -1,6 +1,6 @@
-"""The tables of :mod:`.edges` on a GPU: one sort, one sum and three kernels, for both ends of the edges at once.
+"""Makes the tables of :mod:`.edges` on a GPU with one sort, one sum and three kernels, for senders and receivers.
 
-Torch's operators take a hundred launches for the same tables, more time than a small network takes.
+Torch's operators take a hundred launches for the same tables, more time than a small network.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ _SIZES = ["count", "total", "longest", "most", "nodes0", "nodes1", "steps", "beh
 
 
 @triton.jit
-def _first_not_below(values, first, stop, wanted, steps):
-    """Place in the ascending ``values[first:stop]`` of the first that is not below ``wanted``, else ``stop``."""
+def _first_not_below(values, first, stop, value, steps):
+    """Index of the first of the ascending ``values[first:stop]`` that is not below ``value``, else ``stop``."""
     for _ in tl.range(0, steps):
         middle = (first + stop) // 2
-        below = (first < stop) & (tl.load(values + middle, mask=first < stop, other=0) < wanted)
+        below = (first < stop) & (tl.load(values + middle, mask=first < stop, other=0) < value)
         stop = tl.where(below, stop, tl.minimum(middle, stop))
         first = tl.where(below, middle + 1, first)
     return first
 
 
 @triton.jit
-def _sum_before(sums, place, inside):
-    """Of a running sum, what comes before a place."""
-    return tl.load(sums + place - 1, mask=inside & (place > 0), other=0)
+def _sum_before(sums, row, inside):
+    """The running sum before an index: ``sums[row - 1]``, or 0."""
+    return tl.load(sums + row - 1, mask=inside & (row > 0), other=0)
 
 
 @triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=["key0", "key1"])
 def write_keys(
-    keys,  # [walks * E]
-    key0,  # [E] nodes of the first walk
-    key1,  # [E] of the second
+    keys,  # [traversals * E]
+    key0,  # [E] nodes of the first traversal
+    key1,  # [E] nodes of the second
     count,  # E
     nodes0,  # their numbers
     nodes1,
     BLOCK: tl.constexpr,
 ):
-    """Write the sort key of every edge. The second walk follows the first; indices out of range are at its ends."""
+    """Write the sort key of every edge, second traversal after the first; indices out of range come first or last."""
     edge = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = edge < count
     second = tl.program_id(1)
@@ -54,11 +54,11 @@ def write_keys(
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def count_pieces(
+def count_parts(
     keys,  # [total], sorted
-    begins,  # [nodes of all walks + 2] where the edges of each node begin in its walk
-    pieces,  # [2 * nodes of all walks] pieces of each node, and those of them that are written into the room
-    total,  # walks * E
+    begins,  # [nodes of all traversals + 2] first edge of each node in its traversal
+    parts,  # [2 * nodes of all traversals] parts of each node, then workspace rows of each node
+    total,  # traversals * E
     count,
     longest,
     nodes0,
@@ -66,7 +66,7 @@ def count_pieces(
     steps,
     BLOCK: tl.constexpr,
 ):
-    """Cut the edges of every node."""
+    """Write the first edge, the number of parts, and the number of workspace rows of every node."""
     entry = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     nodes = nodes0 + nodes1
     second = (entry > nodes0).to(tl.int64)
@@ -76,82 +76,81 @@ def count_pieces(
     tl.store(begins + entry, begin - second * count, mask=entry < nodes + 2)
     cut = tl.maximum((2 * (end - begin) + longest) // (2 * longest), 1)  # rounded, so that hardly any is much shorter
     node = entry - second
-    inside = (entry < nodes + 1) & (entry != nodes0)  # an entry behind the nodes of a walk is its end
-    tl.store(pieces + node, cut, mask=inside)
-    tl.store(pieces + nodes + node, tl.where(cut > 1, cut, 0), mask=inside)
+    inside = (entry < nodes + 1) & (entry != nodes0)  # the entry after the nodes of a traversal is its end
+    tl.store(parts + node, cut, mask=inside)
+    tl.store(parts + nodes + node, tl.where(cut > 1, cut, 0), mask=inside)
 
 
-@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=["ends"])
+@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=["endpoints"])
 def write_tables(
-    packed,  # the tables of one walk behind the other's
-    order,  # [walks * E] that sorts the keys
-    ends,  # [walks, E] nodes at the other ends
+    packed,  # the tables of the first traversal, then of the second
+    order,  # [traversals * E] that sorts the keys
+    endpoints,  # [traversals, E] other node of each edge
     begins,
-    sums,  # [2 * nodes of all walks] of the pieces, each with those before
+    sums,  # [2 * nodes of all traversals] cumulative sums of `parts`
     count,
     most,
     nodes0,
     nodes1,
     steps,
-    behind,  # elements of the first walk's tables
+    behind,  # elements of the first traversal's tables
     BLOCK: tl.constexpr,
 ):
-    """Every element of the tables."""
+    """Write every element of the tables of `TraversalTables`."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     second = tl.program_id(1).to(tl.int64)
     nodes = tl.where(second == 0, nodes0, nodes1).to(tl.int64)
-    own = second * nodes0  # its first node among those of all walks
+    offset = second * nodes0  # its first node among the nodes of all traversals
     all_nodes = nodes0 + nodes1
     table = packed + second * behind
     length = nodes + most
 
-    before = _sum_before(sums, own, True)
-    first = tl.zeros((BLOCK,), tl.int64) + own
-    node = _first_not_below(sums, first, first + nodes, before + i + 1, steps) - own
+    before = _sum_before(sums, offset, True)
+    first = tl.zeros((BLOCK,), tl.int64) + offset
+    node = _first_not_below(sums, first, first + nodes, before + i + 1, steps) - offset
     real = node < nodes
     node = tl.minimum(node, tl.maximum(nodes - 1, 0))
     known = (i < length) & (nodes > 0)
-    earlier = _sum_before(sums, own + node, known)
-    cut = tl.maximum(tl.load(sums + own + node, mask=known, other=0) - earlier, 1)
+    earlier = _sum_before(sums, offset + node, known)
+    cut = tl.maximum(tl.load(sums + offset + node, mask=known, other=0) - earlier, 1)
     step = i - (earlier - before)
-    begin = tl.load(begins + own + second + node, mask=known, other=0)
-    edges = tl.load(begins + own + second + node + 1, mask=known, other=0) - begin
-    room_before = _sum_before(sums, all_nodes + own, True)
-    place = tl.where(cut > 1, nodes + _sum_before(sums, all_nodes + own + node, known) - room_before + step, node)
+    begin = tl.load(begins + offset + second + node, mask=known, other=0)
+    edges = tl.load(begins + offset + second + node + 1, mask=known, other=0) - begin
+    workspace_before = _sum_before(sums, all_nodes + offset, True)
+    row = tl.where(cut > 1, nodes + _sum_before(sums, all_nodes + offset + node, known) - workspace_before + step, node)
     tl.store(table + i, node, mask=i < length)
     tl.store(table + length + i, tl.where(real, begin + edges * step // cut, 0), mask=i < length)
     tl.store(table + 2 * length + i, tl.where(real, begin + edges * (step + 1) // cut, 0), mask=i < length)
-    tl.store(table + 3 * length + i, tl.where(real, place, -1), mask=i < length)
+    tl.store(table + 3 * length + i, tl.where(real, row, -1), mask=i < length)
 
     edge = tl.load(order + second * count + i, mask=i < count, other=0) - second * count
-    other = tl.load(ends + second * count + edge, mask=i < count, other=0)
+    other = tl.load(endpoints + second * count + edge, mask=i < count, other=0)
     tl.store(table + 4 * length + i, edge, mask=i < count)
     tl.store(table + 4 * length + count + i, other, mask=i < count)
-    room = _sum_before(sums, all_nodes + own + i, i <= nodes) - room_before
-    tl.store(table + 4 * length + 2 * count + i, room, mask=i <= nodes)
+    workspace = _sum_before(sums, all_nodes + offset + i, i <= nodes) - workspace_before
+    tl.store(table + 4 * length + 2 * count + i, workspace, mask=i <= nodes)
 
 
 def sorted_tables(
-    keys: list[Tensor], ends: Tensor, nodes: list[int], longest: int, most: int, lengths: list[int]
+    keys: list[Tensor], endpoints: Tensor, nodes: list[int], longest: int, most: int, lengths: list[int]
 ) -> Tensor:
-    """The packed tables of one walk or two, with so many elements each.
+    """The packed tables of one or two traversals, with ``lengths`` elements each.
 
-    ``keys`` are of each walk the node ``[E]`` of every edge, ``ends [walks, E]`` the nodes at the other ends,
-    contiguous. A node's edges are cut into pieces of about ``longest`` edges at least; there are ``most`` beside one
-    for each node.
+    ``keys`` has for each traversal the node ``[E]`` of every edge, ``endpoints [traversals, E]`` the other node. A
+    node's edges are divided into parts of about ``longest`` edges; there are ``most`` parts beside one for each node.
     """
-    walks, count = ends.shape
-    first, second = (nodes[0], nodes[1]) if walks == 2 else (nodes[0], 0)
-    total, packed = walks * count, ends.new_empty(sum(lengths))
+    traversals, count = endpoints.shape
+    first, second = (nodes[0], nodes[1]) if traversals == 2 else (nodes[0], 0)
+    total, packed = traversals * count, endpoints.new_empty(sum(lengths))
     narrow = first + second < 2**31 - 8  # half the passes of the sort
-    unsorted = ends.new_empty(total, dtype=torch.int32 if narrow else torch.int64)
+    unsorted = endpoints.new_empty(total, dtype=torch.int32 if narrow else torch.int64)
     if count:
-        write_keys[-(-count // BLOCK), walks](unsorted, keys[0], keys[-1], count, first, second, BLOCK=BLOCK)
+        write_keys[-(-count // BLOCK), traversals](unsorted, keys[0], keys[-1], count, first, second, BLOCK=BLOCK)
     in_order, order = unsorted.sort(stable=True)
-    begins, pieces = ends.new_empty(first + second + 2), ends.new_empty(2 * (first + second))
+    begins, parts = endpoints.new_empty(first + second + 2), endpoints.new_empty(2 * (first + second))
     cut = total, count, longest, first, second, total.bit_length()
-    count_pieces[(-(-(first + second + 2) // BLOCK),)](in_order, begins, pieces, *cut, BLOCK=BLOCK)
-    sums, steps = pieces.cumsum(0), max(first, second).bit_length()
+    count_parts[(-(-(first + second + 2) // BLOCK),)](in_order, begins, parts, *cut, BLOCK=BLOCK)
+    sums, steps = parts.cumsum(0), max(first, second).bit_length()
     blocks, sizes = -(-max(max(nodes) + max(most, 1), count) // BLOCK), (count, most, first, second, steps, lengths[0])
-    write_tables[blocks, walks](packed, order, ends, begins, sums, *sizes, BLOCK=BLOCK)
+    write_tables[blocks, traversals](packed, order, endpoints, begins, sums, *sizes, BLOCK=BLOCK)
     return packed

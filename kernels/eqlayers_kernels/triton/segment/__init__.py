@@ -1,1 +1,1 @@
-"""The loop over segments of the sparse products, and its launcher."""
+"""The segment kernel, which runs sparse products, and its launcher."""

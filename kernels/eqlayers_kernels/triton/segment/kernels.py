@@ -169,5 +169,5 @@ def segment_kernel(
 
 @triton.jit
 def smallest_kernel(out):
-    """Write one number: compiled to see whether any kernel can be."""
+    """Write one number; compiled to test whether Triton works."""
     tl.store(out, 1.0)

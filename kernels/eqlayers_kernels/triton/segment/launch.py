@@ -1,4 +1,4 @@
-"""Host side of the segment kernel: shapes and strides to arguments, blocks and grid; then the launch."""
+"""Launches the segment kernel: computes arguments, blocks and grid from shapes and strides."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ LETTERS = {
 
 
 class Terms(NamedTuple):
-    """The terms of a form, in CSR order; None has the meaning that it has for an info of sparse products."""
+    """The terms of a sparse product in CSR form, as in `SparseProductInfo`."""
 
     scale: Tensor | None = None  # [T] in the dtype of the sums; None: 1
     index1: Tensor | None = None  # [T] int64; None: t
     index2: Tensor | None = None  # [T] int64; None: t
     seg_out: Tensor | None = None  # [S + 1] int64; None: segment M is term M
-    gather_index: Tensor | None = None  # [seg_out[-1]] int64; None: the place itself
+    gather_index: Tensor | None = None  # [seg_out[-1]] int64; None: k
     index_out: Tensor | None = None  # [S] int64; None: row M
 
 
 class Problem(NamedTuple):
-    """The problem to compute, apart from the operands.
+    """The op and the sizes of one sparse product.
 
     ``flip`` says that the matrix of the op (second operand of vecmat, result of outer) has its channel axes in the
     order v, u. ``batched`` is (x, y, result); ``batch`` is N.
@@ -60,7 +60,7 @@ class Problem(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One launch of the segment kernel, ready to run or to compile."""
+    """One launch of the segment kernel: grid, arguments and options."""
 
     grid: tuple[int, int, int]
     args: tuple[Any, ...]
@@ -84,8 +84,8 @@ def product(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> Tens
         from .kernels import segment_kernel
 
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
-            for one in launches:
-                segment_kernel[one.grid](*one.args, **one.meta)
+            for launch in launches:
+                segment_kernel[launch.grid](*launch.args, **launch.meta)
     if not any(problem.batched[:2]):  # computed once: every row of the batch is the same
         return z.expand(problem.batch, *z.shape[1:]) if problem.batched[2] else z[0] * problem.batch
     if problem.batched[2]:
@@ -94,7 +94,7 @@ def product(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> Tens
 
 
 def prepare(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms, backend: str) -> tuple[Tensor, list[Launch]]:
-    """The buffer ``[N or pieces, rows, *channels]`` and the launches that fill it (none where it is zero)."""
+    """The buffer ``[N or chunks, rows, *channels]`` and the launches that fill it (none if the result is zero)."""
     if not any(problem.batched[:2]):
         problem = problem._replace(batch=min(problem.batch, 1), batched=(False, False, True))
     sizes = _sizes(problem, x, y)
@@ -105,7 +105,7 @@ def prepare(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms, backend
         return x.new_zeros(shape), []
     # Rows that no segment names are zero; every element of the others is written by the kernel.
     fill = terms.index_out is not None or problem.rows > problem.segments
-    # A sum over the batch in pieces: each into its own row, then one sum over the rows. No atomics, so it repeats.
+    # A sum over the batch in chunks: each into its own row, then one sum over the rows. No atomics: deterministic.
     dtype = x.dtype if problem.batched[2] or steps == 1 else accumulator(x.dtype)
     z = allocate(x, shape, dtype, fill)
     return z, list(_launches(problem, sizes, steps, x, y, z, terms, backend))
@@ -137,19 +137,19 @@ def _sizes(problem: Problem, x: Tensor, y: Tensor | None) -> _Sizes:
         width_v = y.shape[y.ndim - len(second) + second.index("v")]
     double = x.dtype == torch.float64
     blocks = tuning.blocks(problem.op, width_u, width_v, batched=any(problem.batched[:2]), double=double)
-    tiles_u = -(-width_u // blocks.u) if "u" in problem.letters[1] else 1  # a summed axis is walked by one program
+    tiles_u = -(-width_u // blocks.u) if "u" in problem.letters[1] else 1  # one program sums over a whole axis
     tiles_v = -(-width_v // blocks.v)
     tiles_n = -(-problem.batch // blocks.n)
-    pieces = tiles_n
+    chunks = tiles_n
     if not problem.batched[2]:
-        pieces = max(tuning.chunks(tiles_n, problem.segments * tiles_u * tiles_v), -(-problem.batch // MAX_CHUNK))
-    return _Sizes(width_u, width_v, tiles_u, tiles_v, blocks.n * max(1, -(-tiles_n // max(1, pieces))), blocks)
+        chunks = max(tuning.chunks(tiles_n, problem.segments * tiles_u * tiles_v), -(-problem.batch // MAX_CHUNK))
+    return _Sizes(width_u, width_v, tiles_u, tiles_v, blocks.n * max(1, -(-tiles_n // max(1, chunks))), blocks)
 
 
 def _launches(
     problem: Problem, sizes: _Sizes, steps: int, x: Tensor, y: Tensor | None, z: Tensor, terms: Terms, backend: str
 ) -> Iterator[Launch]:
-    """One launch, unless the grid would be too long."""
+    """The launches: one, or several if the grid would be too long."""
     import triton.language as tl
 
     second, out = problem.letters

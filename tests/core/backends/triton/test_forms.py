@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 import eqlayers as eq
 from eqlayers.core.backends import forms
 from eqlayers.core.backends import triton as backend
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.triton import availability
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
@@ -54,14 +54,14 @@ def draw(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 def test_a_product_and_two_derivatives(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds: list[Kind] = []
+    tasks: list[Task] = []
     real = backend.FormRunner.__call__
     monkeypatch.setattr(
-        backend.FormRunner, "__call__", lambda self, *args: kinds.append(self.kind) or real(self, *args)
+        backend.FormRunner, "__call__", lambda self, *args: tasks.append(self.task) or real(self, *args)
     )
     inputs = [draw(3, 14), draw(3, 4)]
     got = towers(product(layout, "triton"), inputs, 2)
-    assert {kind.order for kind in kinds} == {0, 1, 2}, "printed kernels must have run"
+    assert {task.order for task in tasks} == {0, 1, 2}, "printed kernels must have run"
     assert_equal(got, towers(product(layout, "reference"), inputs, 2))
 
 
@@ -114,8 +114,8 @@ def test_torch_has_the_last_word_on_order(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_scales_and_weights_per_sample() -> None:
     x, s = draw(3, 14), draw(3, 8)
-    for kind, values, given in (("external", None, (x, s)), ("fixed", 2.0, (x,)), ("learned", None, (x,))):
-        scales = [eq.SO3Scale(IN1, kind, values, backend=name).double().to(DEVICE) for name in ("triton", "reference")]
+    for task, values, given in (("external", None, (x, s)), ("fixed", 2.0, (x,)), ("learned", None, (x,))):
+        scales = [eq.SO3Scale(IN1, task, values, backend=name).double().to(DEVICE) for name in ("triton", "reference")]
         assert_equal([scales[0](*given)], [scales[1](*given)])
     both = [product("mul_ir", name, shared_weights=False, internal_weights=False) for name in ("triton", "reference")]
     inputs = [draw(3, 14), draw(3, 4), draw(3, both[0].weight_numel)]

@@ -30,8 +30,8 @@ SENDERS, RECEIVERS, ROWS = 6, 8, 12
 
 
 def conv(layout: str, backend: str | None, deterministic: bool = True) -> eq.TensorProductConv:
-    kind: dict[str, Any] = {"shared_weights": False, "internal_weights": False, "deterministic": deterministic}
-    return eq.TensorProductConv(IN, SH, OUT, PATHS, layout=layout, backend=backend, **kind).to(DEVICE)
+    task: dict[str, Any] = {"shared_weights": False, "internal_weights": False, "deterministic": deterministic}
+    return eq.TensorProductConv(IN, SH, OUT, PATHS, layout=layout, backend=backend, **task).to(DEVICE)
 
 
 def graph(edges: int) -> eq.Graph:
@@ -84,7 +84,7 @@ def test_two_orders_are_those_of_stored_weights(reads: int, orders: int, layout:
         mine = derivatives(conv(layout, "triton"), given, orders, edges, stored=False)
     forms = [use for use in seen if use.form.reading]
     assert {use.backend for use in forms} == {"triton"}
-    assert {use.form.kind.results for use in forms} >= {("z",), ("x", "y", "t", "c"), ("x", "y", "c", "z"), ("t",)}
+    assert {use.form.task.results for use in forms} >= {("z",), ("x", "y", "t", "c"), ("x", "y", "c", "z"), ("t",)}
     wanted = derivatives(conv(layout, "torch"), given, orders, edges, stored=True)
     for a, b in zip(mine, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12 * float(b.detach().abs().max()))

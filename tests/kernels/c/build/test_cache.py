@@ -23,7 +23,7 @@ PAYLOAD = b"\x7fELF" + bytes(range(256)) * 4
 def folder(tmp_path, monkeypatch):
     """An empty cache of its own."""
     monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_room", {})
+    monkeypatch.setattr(cache, "_allowance", {})
     monkeypatch.setattr(cache, "_warned", set())
     return tmp_path / "cache" / "kernels"
 
@@ -146,7 +146,7 @@ def test_a_link_or_a_pipe_is_not_used(folder, tmp_path):
 
 
 def place(key):
-    with cache.placed(key, PAYLOAD) as path:
+    with cache.loadable(key, PAYLOAD) as path:
         assert path.read_bytes() == PAYLOAD
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert not path.parent.exists()
@@ -210,7 +210,7 @@ def test_a_folder_that_others_can_write_is_not_used(folder, mode):
 def test_a_working_cache_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with cache.placed(KEYS[0], PAYLOAD) as path:
+        with cache.loadable(KEYS[0], PAYLOAD) as path:
             pass
     assert path.exists()
 
@@ -222,7 +222,7 @@ def age(path, seconds):
 
 def test_the_least_recently_used_go_first(folder, monkeypatch):
     size = cache.store(KEYS[0], PAYLOAD).stat().st_size
-    cache._room.clear()
+    cache._allowance.clear()
     monkeypatch.setattr(cache, "LIMIT_BYTES", 3 * size)
     for i, key in enumerate(KEYS[:3]):
         age(cache.store(key, PAYLOAD), 100 - 10 * i)  # KEYS[0] is the oldest
@@ -231,7 +231,7 @@ def test_the_least_recently_used_go_first(folder, monkeypatch):
     cache.store(KEYS[3], PAYLOAD)
     assert {path.stem for path in folder.iterdir()} == {KEYS[0], KEYS[2], KEYS[3]}
     monkeypatch.setattr(cache, "LIMIT_BYTES", size // 2)
-    cache._room.clear()
+    cache._allowance.clear()
     cache.store(KEYS[4], PAYLOAD)
     assert {path.stem for path in folder.iterdir()} == {KEYS[4]}  # what was just stored stays, to be loaded
 
@@ -256,7 +256,7 @@ def test_temporary_files_of_the_dead_are_removed(folder):
     old.write_bytes(PAYLOAD)
     new.write_bytes(PAYLOAD)
     age(old, cache.STALE_SECONDS + 60)
-    cache._room.clear()  # as in another process
+    cache._allowance.clear()  # as in another process
     cache.store(KEYS[1], PAYLOAD)
     assert not old.exists()
     assert new.exists()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.print import driver
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch
@@ -16,10 +16,10 @@ from eqlayers_kernels.forms.program import LAYOUTS, Slot
 
 SPECS = (("uvu", (17, 1, 0), (3, 5, 3)), ("uvw", (2, 1, 9), (1, 3, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
 KINDS = {
-    "values": ("by_dst", Kind(0, ("z",))),
-    "gradients": ("by_src", Kind(1, ("x", "y", "w"))),
-    "second gradients": ("by_src", Kind(2, ("x", "y", "w"), ("x", "y", "w"))),
-    "tangents": ("by_dst", Kind(2, ("z",), ("x", "y", "w"))),
+    "values": ("by_dst", Task(0, ("z",))),
+    "gradients": ("by_src", Task(1, ("x", "y", "w"))),
+    "second gradients": ("by_src", Task(2, ("x", "y", "w"), ("x", "y", "w"))),
+    "tangents": ("by_dst", Task(2, ("z",), ("x", "y", "w"))),
 }
 # (senders, receivers) of every edge; numbers of nodes
 GRAPHS = {
@@ -42,28 +42,28 @@ def edges_of(kernels: Any, name: str) -> Any:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_convolution_is_gather_product_and_sum(kernels: Any, layout: str, what: str) -> None:
     """For every graph, in any number of chunks, to the last bit."""
-    walk, kind = KINDS[what]
+    traversal, task = KINDS[what]
     program = kernels.random_program(layout, False, SPECS)
-    kernel = Kernel(program, kind, "float64", walk)
-    assert kernel.wants_ir_mul == (("x", "z") if layout == "mul_ir" else ())
+    kernel = Kernel(program, task, "float64", traversal)
+    assert kernel.transposed == (("x", "z") if layout == "mul_ir" else ())
     for name in GRAPHS:
         edges = edges_of(kernels, name)
         arrays = kernels.draw(program, "float64", edges=edges)
         once = kernels.check(kernel, arrays, edges)
         for chunks, workers in product((2, 5, 40), (1, 2, 4)):
             again = kernels.run(kernel, arrays, edges, chunks=chunks, workers=workers, past=True)
-            assert all((once[result] == again[result]).all() for result in kind.results)
+            assert all((once[result] == again[result]).all() for result in task.results)
         joined = {"x": edges.src, "z": edges.dst}
-        for result in set(kind.results) & {"x", "z"}:
+        for result in set(task.results) & {"x", "z"}:
             lonely = np.setdiff1d(np.arange(edges.rows(result)), joined[result])
             assert (once[result][lonely] == 0).all(), "nodes without edges have zeros"
 
 
 @pytest.mark.parametrize("what", ["gradients", "second gradients"])
 def test_the_gradient_of_shared_weights_is_summed_over_all_edges(kernels: Any, what: str) -> None:
-    walk, kind = KINDS[what]
+    traversal, task = KINDS[what]
     program = kernels.random_program("ir_mul", True, SPECS)
-    kernel = Kernel(program, kind, "float32", walk, shared=True)
+    kernel = Kernel(program, task, "float32", traversal, shared=True)
     for name in ("unsorted", "more senders", "no edges"):
         edges = edges_of(kernels, name)
         arrays = kernels.draw(program, "float32", shared=True, edges=edges)
@@ -83,24 +83,24 @@ def test_a_nan_in_one_sender_reaches_its_receivers_only(kernels: Any) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
 
 
-@pytest.mark.parametrize(("walk", "wanted"), [("by_dst", "z"), ("by_src", "y")])
-def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, walk: str, wanted: str) -> None:
+@pytest.mark.parametrize(("traversal", "wanted"), [("by_dst", "z"), ("by_src", "y")])
+def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, traversal: str, wanted: str) -> None:
     """The tables name rows from 2^33 on, and addresses are given as if there were rows before: none is touched."""
     far = 2**33
-    kind = Kind(0, ("z",)) if wanted == "z" else Kind(1, ("y",))
+    task = Task(0, ("z",)) if wanted == "z" else Task(1, ("y",))
     program = kernels.random_program("ir_mul", False, SPECS)
-    kernel = Kernel(program, kind, "float64", walk)
+    kernel = Kernel(program, task, "float64", traversal)
     edges = edges_of(kernels, "unsorted")
     arrays = kernels.draw(program, "float64", edges=edges)
-    ptr, order, others = edges.tables(walk)
+    ptr, order, others = edges.tables(traversal)
     result = np.full((edges.rows(wanted), program.widths["xywz".index(wanted)]), np.nan)
     packed = []
-    for name, operand in kernel.kind.pointers:
+    for name, operand in kernel.task.pointers:
         address, step = kernels.rows_of(arrays.get(name, result))
-        node_of_segment = operand == {"by_dst": "z", "by_src": "x"}[walk]
+        node_of_segment = operand == {"by_dst": "z", "by_src": "x"}[traversal]
         packed += (address if node_of_segment else address - far * step * 8, step)
     ptr[-1] -= far
-    tables, sizes = [ptr, order + far, others + far], [far + order.size, far + edges.others(walk)]
+    tables, sizes = [ptr, order + far, others + far], [far + order.size, far + edges.others(traversal)]
     launch.load(kernel)(ptr.size - 2, [*packed, *(t.ctypes.data for t in tables), *sizes], chunks=3)
     np.testing.assert_array_equal(result, kernels.run(kernel, arrays, edges)[wanted])
 
@@ -112,11 +112,11 @@ def test_regions_and_streamed_weights(
     kernels: Any, monkeypatch: pytest.MonkeyPatch, what: str, graph: str | None, layout: str
 ) -> None:
     """Rows of z larger than a region, slots larger than one, gaps between; some gradients of weights streamed."""
-    walk, kind = KINDS[what]
+    traversal, task = KINDS[what]
     edges = edges_of(kernels, graph) if graph else None
     program = kernels.random_program(layout, True, SPECS, seed=3, gap=40)
     arrays = kernels.draw(program, "float64", edges=edges)
-    make = (program, kind, "float64", walk if graph else "rows")
+    make = (program, task, "float64", traversal if graph else "rows")
     whole = kernels.run(Kernel(*make), arrays, edges)
     monkeypatch.setattr(driver, "REGION_BYTES", 256)
     monkeypatch.setattr(driver, "STREAMED_WEIGHTS", range(5, 18))
@@ -127,7 +127,7 @@ def test_regions_and_streamed_weights(
         assert kernel.sources[0].count("store_past_caches(s_gw") == 2  # of 17, 18, 4 and 17
     for past in (False, True):
         got = kernels.check(kernel, arrays, edges, chunks=2, past=past)
-        assert all((got[name] == whole[name]).all() for name in kind.results)
+        assert all((got[name] == whole[name]).all() for name in task.results)
 
 
 def test_gaps() -> None:

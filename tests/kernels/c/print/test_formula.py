@@ -48,8 +48,8 @@ def expected(base, arrays):
     return out
 
 
-def run(base, arrays, dtype, walk, chunks, workers=1):
-    compiled = launch.load(FormulaKernel(base, dtype, walk))
+def run(base, arrays, dtype, traversal, chunks, workers=1):
+    compiled = launch.load(FormulaKernel(base, dtype, traversal))
     results, packed = [], []
     for a in arrays:
         packed += [a.ctypes.data, a.shape[1]]
@@ -58,13 +58,13 @@ def run(base, arrays, dtype, walk, chunks, workers=1):
         results.append(np.zeros((rows, one.width), TYPES[dtype][0]))
         packed += [results[-1].ctypes.data, one.width]
     segments = SIZES[0]
-    if walk != "rows":
+    if traversal != "rows":
         place = graph_offsets(*SIZES)
         buffer = np.zeros(place.length, np.int64)
         edges = np.ascontiguousarray(EDGES)
         assert load("sort_edges")(edges.ctypes.data, *SIZES, buffer.ctypes.data) == -1
-        packed += [buffer.ctypes.data + 8 * start for start in getattr(place, walk)]
-        segments, others = SIZES[1:] if walk == "by_src" else SIZES[:0:-1]
+        packed += [buffer.ctypes.data + 8 * start for start in getattr(place, traversal)]
+        segments, others = SIZES[1:] if traversal == "by_src" else SIZES[:0:-1]
         packed += [SIZES[0], others]
     compiled(segments, packed, chunks, workers)
     return [z.sum(0, keepdims=True) if one.rows == "one" else z for z, one in zip(results, base.results, strict=False)]
@@ -92,9 +92,9 @@ def test_functions_of_one_number(dtype, channels):
     base = functions(channels)
     arrays = data(base, TYPES[dtype][0])
     assert_equal_to_rounding(run(base, arrays, dtype, "rows", 2), expected(base, arrays), base, dtype)
-    kind, eps = TYPES[dtype][0], 2 * TYPES[dtype][1]
+    op, eps = TYPES[dtype][0], 2 * TYPES[dtype][1]
     far = 80.0 if dtype == "float32" else 700.0
-    sizes = np.concatenate([np.logspace(-30, np.log10(far), 3000), np.linspace(0.1, 3, 3000)]).astype(kind)
+    sizes = np.concatenate([np.logspace(-30, np.log10(far), 3000), np.linspace(0.1, 3, 3000)]).astype(op)
     numbers = np.concatenate([sizes, -sizes])
     base = functions(1)
     for start in range(0, len(numbers), SIZES[0]):
@@ -123,13 +123,13 @@ def test_sums_over_the_rows_of_a_node_and_over_all(layout, rows):
         assert_equal_to_rounding(found, expected(base, arrays), base, "float64")
 
 
-def wide(dim, channels, layout, given, made):
+def wide(dim, channels, layout, inputs, made):
     """Components times a factor of the row: x of these rows to z of those."""
     expr = Expression()
     blocks = (Block(1, dim, *((1, dim) if layout == "mul_ir" else (max(channels, 1), int(channels > 0)))),)
     width = 2 + dim * max(channels, 1)  # a margin at both ends
     operands = [
-        Operand("x", width, blocks, given),
+        Operand("x", width, blocks, inputs),
         Operand("s", max(channels, 1), (Block(0, 1, 1, int(channels > 0)),)),
     ]
     factor = expr.load(1, 0)
@@ -143,30 +143,30 @@ def wide(dim, channels, layout, given, made):
 @pytest.mark.parametrize("channels", [0, 1, 21])
 @pytest.mark.parametrize("layout", ["ir_mul", "mul_ir"])
 @pytest.mark.parametrize(
-    ("walk", "given", "made"),
+    ("traversal", "inputs", "made"),
     [("rows", "each", "each"), ("rows", "one", "each"), ("rows", "each", "one"), ("by_dst", "src", "dst"),
      ("by_src", "dst", "each"), ("by_src", "each", "src")],
 )  # fmt: skip
-def test_blocks_of_many_components(dtype, dim, channels, layout, walk, given, made):
+def test_blocks_of_many_components(dtype, dim, channels, layout, traversal, inputs, made):
     """They come to lanes in squares, of which the last may overlap the one before, or in a function of their own."""
-    base = wide(dim, channels, layout, given, made)
+    base = wide(dim, channels, layout, inputs, made)
     arrays = data(base, TYPES[dtype][0])
     for chunks in (1, 2):
-        found = run(base, arrays, dtype, walk, chunks)
+        found = run(base, arrays, dtype, traversal, chunks)
         assert_equal_to_rounding(found, expected(base, arrays), base, dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("walk", ["by_src", "by_dst"])
+@pytest.mark.parametrize("traversal", ["by_src", "by_dst"])
 @pytest.mark.parametrize("chunks", [1, 2, 5])
-def test_rows_without_channels(dtype, walk, chunks):
+def test_rows_without_channels(dtype, traversal, chunks):
     base = edges_of_points()
     arrays = data(base, TYPES[dtype][0])
-    assert_equal_to_rounding(run(base, arrays, dtype, walk, chunks), expected(base, arrays), base, dtype)
-    wanted = [walk == "by_src", walk == "by_dst", True]
+    assert_equal_to_rounding(run(base, arrays, dtype, traversal, chunks), expected(base, arrays), base, dtype)
+    wanted = [traversal == "by_src", traversal == "by_dst", True]
     back = base.vjp([True] * 3, wanted)
     arrays = data(back, TYPES[dtype][0])
-    found = run(back, arrays, dtype, walk, chunks)
+    found = run(back, arrays, dtype, traversal, chunks)
     # gradients grow with the inverse length of the shortest vector, and errors with its square
     bound = 64 * TYPES[dtype][1] * 100
     for f, w in zip(found, expected(back, arrays), strict=True):

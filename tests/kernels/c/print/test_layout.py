@@ -86,8 +86,8 @@ def test_shuffles_for_every_width_of_vectors(item: int, dim: int) -> None:
         flat = np.arange(dim * lanes)
         for way in ("in", "out"):
             block = layout._block(way, dim, lanes).splitlines()
-            given = flat.reshape(dim, lanes)  # vectors as they are read
-            sources = {f"s{n}": given[n].tolist() for n in range(dim)}
+            inputs = flat.reshape(dim, lanes)  # vectors as they are read
+            sources = {f"s{n}": inputs[n].tolist() for n in range(dim)}
             stored = [line.strip().split(" = ", 1)[1].rstrip(";") for line in block if line.strip().startswith("*")]
             got = np.array([replay(text, sources) if text.startswith("__") else sources[text] for text in stored])
             turned = flat.reshape(lanes, dim).T if way == "in" else flat.reshape(dim, lanes).T
@@ -115,8 +115,8 @@ def test_import_turns_wide_blocks_and_copies_the_rest(kernels: Any) -> None:
     for slot in slots:
         want[:, slot.columns("ir_mul")] = rows[:, slot.columns("mul_ir")]
     assert (want != rows).any()
-    given, turned = kernels.padded(rows), kernels.padded(np.full_like(rows, np.nan))
-    launch.Compiled("import_test", (source,))(7, [*kernels.rows_of(given), *kernels.rows_of(turned)], chunks=3)
+    inputs, turned = kernels.padded(rows), kernels.padded(np.full_like(rows, np.nan))
+    launch.Compiled("import_test", (source,))(7, [*kernels.rows_of(inputs), *kernels.rows_of(turned)], chunks=3)
     np.testing.assert_array_equal(turned, want)
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.print.printer import TYPES, Kernel
 from eqlayers_kernels.forms.program import LAYOUTS, Path, Program, Slot
 from tests.each import each
 
-FORWARD = Kind(0, ("z",))
-BACKWARD = Kind(1, ("x", "y", "w"))
-DOUBLE = Kind(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+FORWARD = Task(0, ("z",))
+BACKWARD = Task(1, ("x", "y", "w"))
+DOUBLE = Task(2, ("x", "y", "w", "z"), ("x", "y", "w"))
 SMALL = (("uvu", (5, 2, 0), (3, 1, 3)), ("uvw", (2, 5, 9), (1, 3, 1)), ("uuu", (4, 4, 0), (1, 3, 1)))
 
 
@@ -24,15 +24,15 @@ def subsets(names: str, least: int = 1) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+@pytest.mark.parametrize("task", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
 @pytest.mark.parametrize(
     ("layout", "dtype", "shared"),
     [("mul_ir", "float32", False), ("ir_mul", "float32", False), ("mul_ir", "float64", True)],
 )
-def test_all_modes(kernels: Any, layout: str, dtype: str, shared: bool, kind: Kind) -> None:
+def test_all_modes(kernels: Any, layout: str, dtype: str, shared: bool, task: Task) -> None:
     """Where weights are shared, modes that can do without have none. Chunks and ways to store change no bit."""
     program = kernels.random_program(layout, not shared)
-    kernel = Kernel(program, kind, dtype, shared=shared)
+    kernel = Kernel(program, task, dtype, shared=shared)
     arrays = kernels.draw(program, dtype, shared=shared)
     once = kernels.check(kernel, arrays)
     for chunks, past in ((1, True), (3, False), (8, True)):
@@ -43,17 +43,17 @@ def test_all_modes(kernels: Any, layout: str, dtype: str, shared: bool, kind: Ki
 
 # of order 2: every single result and every single tangent; test_every_request has the rest
 REQUESTS = [
-    *(Kind(1, results) for results in subsets("xyw")[:5]),
-    *(Kind(2, (result,), ("x", "y", "w")) for result in "xywz"),
-    *(Kind(2, ("x", "y", "w", "z"), (tangent,)) for tangent in "xyw"),
+    *(Task(1, results) for results in subsets("xyw")[:5]),
+    *(Task(2, (result,), ("x", "y", "w")) for result in "xywz"),
+    *(Task(2, ("x", "y", "w", "z"), (tangent,)) for tangent in "xyw"),
 ]
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("kind", REQUESTS, ids=lambda k: f"{k.order}-{''.join(k.results)}-{''.join(k.tangents)}")
-def test_only_what_is_wanted(kernels: Any, kind: Kind) -> None:
+@pytest.mark.parametrize("task", REQUESTS, ids=lambda k: f"{k.order}-{''.join(k.results)}-{''.join(k.tangents)}")
+def test_only_what_is_wanted(kernels: Any, task: Task) -> None:
     program = kernels.random_program("ir_mul", False, SMALL)
-    kernels.check(Kernel(program, kind, "float64"), kernels.draw(program, "float64"), chunks=2)
+    kernels.check(Kernel(program, task, "float64"), kernels.draw(program, "float64"), chunks=2)
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_every_request(kernels: Any, layout: str, shared: bool) -> None:
     program = kernels.random_program(layout, True, (*SMALL, *mixing), seed=5)
     arrays = kernels.draw(program, "float32", shared=shared)
     for results, tangents in itertools.product(subsets("xywz"), subsets("xyw")):
-        kernels.check(Kernel(program, Kind(2, results, tangents), "float32", shared=shared), arrays)
+        kernels.check(Kernel(program, Task(2, results, tangents), "float32", shared=shared), arrays)
 
 
 @pytest.mark.slow
@@ -81,8 +81,8 @@ def test_random_multiplicities(kernels: Any, layout: str, seed: int) -> None:
             (mode, (u, u if equal else v, w), tuple(int(d) for d in rng.choice([1, 3, 5, 7, 9, 11, 13], size=3)))
         )
     program = kernels.random_program(layout, bool(seed % 2), specs, seed, gap=seed - 1)
-    for kind in (FORWARD, BACKWARD, DOUBLE):
-        kernels.check(Kernel(program, kind, "float32"), kernels.draw(program, "float32"), past=True)
+    for task in (FORWARD, BACKWARD, DOUBLE):
+        kernels.check(Kernel(program, task, "float32"), kernels.draw(program, "float32"), past=True)
 
 
 def many_paths(kernels: Any, count: int, layout: str = "ir_mul") -> Program:
@@ -111,9 +111,9 @@ def test_hundreds_of_paths_are_several_units(kernels: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
-def test_hundreds_of_paths_are_right(kernels: Any, kind: Kind) -> None:
-    kernel = Kernel(many_paths(kernels, 300), kind, "float32")
+@pytest.mark.parametrize("task", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+def test_hundreds_of_paths_are_right(kernels: Any, task: Task) -> None:
+    kernel = Kernel(many_paths(kernels, 300), task, "float32")
     assert len(kernel.sources) > 1
     kernels.check(kernel, kernels.draw(kernel.program, "float32", rows=2))
 
@@ -133,13 +133,13 @@ def test_equal_paths_are_one_function(kernels: Any) -> None:
 
 
 def test_equal_kernels_print_equal_sources_others_print_others(kernels: Any) -> None:
-    def sources(layout: str = "mul_ir", kind: Kind = BACKWARD, dtype: str = "float32", **how: Any) -> tuple[str, ...]:
-        return Kernel(kernels.random_program(layout, True, SMALL, how.pop("seed", 0)), kind, dtype, **how).sources
+    def sources(layout: str = "mul_ir", task: Task = BACKWARD, dtype: str = "float32", **how: Any) -> tuple[str, ...]:
+        return Kernel(kernels.random_program(layout, True, SMALL, how.pop("seed", 0)), task, dtype, **how).sources
 
     assert sources() == sources()
     others = [
-        sources("ir_mul"), sources(kind=Kind(1, ("x",))), sources(dtype="float64"), sources(walk="by_src"),
-        sources(shared=True), sources(seed=1), sources(kind=Kind(2, ("x", "y", "w"), ("x",))),
+        sources("ir_mul"), sources(task=Task(1, ("x",))), sources(dtype="float64"), sources(traversal="by_src"),
+        sources(shared=True), sources(seed=1), sources(task=Task(2, ("x", "y", "w"), ("x",))),
     ]  # fmt: skip
     assert len({sources(), *others}) == 1 + len(others)
 

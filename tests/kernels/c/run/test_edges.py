@@ -35,8 +35,8 @@ def test_edges_are_sorted_by_both_ends_and_keep_their_order(
     wrong, out = sort(src, dst, senders, receivers)
     assert wrong == -1
     places = graph_offsets(count, senders, receivers)
-    for walk in ("by_dst", "by_src"):
-        for start, want in zip(getattr(places, walk), graph.tables(walk), strict=True):
+    for traversal in ("by_dst", "by_src"):
+        for start, want in zip(getattr(places, traversal), graph.tables(traversal), strict=True):
             np.testing.assert_array_equal(out[start : start + want.size], want)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.print.loops import run_function
 from eqlayers_kernels.c.print.printer import Kernel, _head
 from eqlayers_kernels.c.run import launch, openmp, threads
@@ -28,7 +28,7 @@ ROWS = 400
 def case(kernels: Any) -> tuple[Kernel, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """A kernel of gradients with shared weights, its operands, and its results on one thread in 16 chunks."""
     program = kernels.random_program("mul_ir", True, SPECS)
-    kernel = Kernel(program, Kind(1, ("x", "y", "w")), "float32", shared=True)
+    kernel = Kernel(program, Task(1, ("x", "y", "w")), "float32", shared=True)
     arrays = kernels.draw(program, "float32", ROWS, shared=True)
     return kernel, arrays, kernels.check(kernel, arrays, chunks=16)
 
@@ -229,16 +229,16 @@ def test_offsets_beyond_32_bits(kernels: Any, layout: str) -> None:
     """Operands and results whose rows are 2^30 elements apart; only the rows themselves are touched."""
     program = kernels.random_program(layout, True, SPECS)
     step = 2**30
-    for kind in (Kind(0, ("z",)), Kind(1, ("x", "y", "w"))):
-        kernel = Kernel(program, kind, "float32")
+    for task in (Task(0, ("z",)), Task(1, ("x", "y", "w"))):
+        kernel = Kernel(program, task, "float32")
         arrays = kernels.draw(program, "float32", rows=4)
         want = kernels.run(kernel, arrays)
-        given, packed = {}, []
-        for name, operand in kind.pointers:
-            given[name] = far_rows(4, program.widths["xywz".index(operand)], step)
+        inputs, packed = {}, []
+        for name, operand in task.pointers:
+            inputs[name] = far_rows(4, program.widths["xywz".index(operand)], step)
             if name in arrays:
-                given[name][...] = arrays[name]
-            packed += (given[name].ctypes.data, step)
+                inputs[name][...] = arrays[name]
+            packed += (inputs[name].ctypes.data, step)
         launch.load(kernel)(4, packed, chunks=2, workers=2, past_caches=True)
-        for name, operand in kind.pointers[-len(kind.results) :]:
-            np.testing.assert_array_equal(given[name], want[operand])
+        for name, operand in task.pointers[-len(task.results) :]:
+            np.testing.assert_array_equal(inputs[name], want[operand])

@@ -29,7 +29,7 @@ def texts(name: str) -> list[FormulaText]:
     """Kernels of values and gradients."""
     base = SAMPLES[name]
     gradient = base.vjp([True] * len(base.results), [True] * len(base.operands))
-    return [piece.text for form in (base, gradient) for piece in plan(form, False, ON)]
+    return [kernel.text for form in (base, gradient) for kernel in plan(form, False, ON)]
 
 
 @each("name", SAMPLES)
@@ -39,15 +39,15 @@ def test_arguments_are_operands_results_rooms_tables_and_sizes(name: str) -> Non
         assert function.name == text.name
         arguments = [one.arg for one in function.args.args]
         pointers = [f"in{n}" for n in text.operands] + [f"out{n}" for n in text.results]
-        pointers += [f"room{n}" for n in text.rooms] + list(text.tables)
+        pointers += [f"room{n}" for n in text.workspaces] + list(text.tables)
         assert arguments == [*pointers, "segments", "rows", "count", "chunk", "never", "ACC", "BLOCK"]
         used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
         assert {"ACC", *(p for p in pointers if p != "nodes")} <= used, "a pointer that nothing is read from"
-        assert bool(text.rooms) == (text.walk in ("by_src", "by_dst"))
+        assert bool(text.workspaces) == (text.traversal in ("by_src", "by_dst"))
         ends = {text.base.operands[n].rows for n in text.operands} & {"src", "dst"}
-        if text.walk in ("rows", "lanes"):
+        if text.traversal in ("rows", "lanes"):
             assert set(text.tables) == {{"src": "senders", "dst": "receivers"}[end] for end in ends}
-        assert ("mask=inside" in text.source) == (text.masked or text.walk == "lanes")
+        assert ("mask=inside" in text.source) == (text.masked or text.traversal == "lanes")
 
 
 @each("run", [3, 16])

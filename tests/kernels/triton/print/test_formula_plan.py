@@ -22,9 +22,9 @@ ON = tuning.PROCESSORS["cuda"]
 def test_kernels_of_a_contraction_repeat_little(order: str, channels: int) -> None:
     """With many channels, kernels of several channels a thread are planned as well."""
     base = derivatives(MADE["contraction"](channels))[order]
-    pieces, whole = plan(base, False, ON), 0
-    for walk in {piece.text.walk for piece in pieces}:
-        stay = walk == "by_src"
+    kernels, whole = plan(base, False, ON), 0
+    for traversal in {kernel.text.traversal for kernel in kernels}:
+        stay = traversal == "by_src"
         slots = [
             (r, c)
             for r, one in enumerate(base.results)
@@ -33,7 +33,7 @@ def test_kernels_of_a_contraction_repeat_little(order: str, channels: int) -> No
             if node is not None
         ]
         whole += schedule(base, terms_of(base, slots), stay).operations
-    assert whole <= sum(piece.text.order.operations for piece in pieces) < 1.15 * whole
+    assert whole <= sum(kernel.text.order.operations for kernel in kernels) < 1.15 * whole
 
 
 @each("channels, double", [(0, False), (40, False), (70, True), (128, False)])
@@ -42,18 +42,18 @@ def test_kernels_that_are_cut_hold_each_term_once(channels: int, double: bool) -
     base = derivatives(polynomial(4, [(0, 0), (1, 1)], channels))["gradients"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "FORMULA_ACCESSES", 9)
-        pieces = plan(base, double, ON)
-    assert len(pieces) > 2
+        kernels = plan(base, double, ON)
+    assert len(kernels) > 2
     slots = [(r, c) for r, part in enumerate(base.outputs) for c, node in enumerate(part) if node is not None]
     wanted = Counter(slot for slot, terms in terms_of(base, slots).items() for _ in terms)
     stored: dict[str, set[tuple[int, int]]] = {}
     totals: Counter[tuple[int, int]] = Counter()
-    for piece in pieces:
-        before = stored.setdefault(piece.text.walk, set())
-        assert piece.text.begun == before
-        before |= set(piece.text.slots)
-        totals.update(step.slot for step in piece.text.order.steps if step.kind == "total")
+    for kernel in kernels:
+        before = stored.setdefault(kernel.text.traversal, set())
+        assert kernel.text.begun == before
+        before |= set(kernel.text.slots)
+        totals.update(step.slot for step in kernel.text.order.steps if step.op == "total")
         if channels:
-            assert piece.block * (piece.blocks - 1) < channels <= piece.block * piece.blocks
-            assert piece.text.masked == (channels < piece.block * piece.blocks)
+            assert kernel.block * (kernel.blocks - 1) < channels <= kernel.block * kernel.blocks
+            assert kernel.text.masked == (channels < kernel.block * kernel.blocks)
     assert totals == wanted

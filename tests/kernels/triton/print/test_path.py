@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eqlayers_kernels.arithmetic.dual import Dual
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.program import LAYOUTS, Axis, Path, Program, Slot
 from eqlayers_kernels.triton.print.path import Body, TritonWriter
 from tests.each import each
@@ -13,15 +13,15 @@ from tests.each import each
 PATH = Path(
     Slot(7, 5, 3), Slot(2, 1, 3), Slot(4, 5, 1), 6, (Axis(5, x=1, w=1, z=1),), ((0, 0, 0, 0.5), (2, 2, 0, -1.0))
 )
-BACKWARD = Kind(1, ("x", "y", "w"))
+BACKWARD = Task(1, ("x", "y", "w"))
 
 
-def body(kind: Kind = BACKWARD, layout: str = "ir_mul", reads: int = 0, **scopes: str) -> Body:
+def body(task: Task = BACKWARD, layout: str = "ir_mul", reads: int = 0, **scopes: str) -> Body:
     """A body of rows, but for the operands whose scope is named."""
-    rooms = frozenset(f"g{name}" for name, scope in scopes.items() if scope == "segment" and name in kind.results)
+    workspaces = frozenset(f"g{name}" for name, scope in scopes.items() if scope == "segment" and name in task.results)
     everywhere = dict.fromkeys("xywztc", "row") | scopes
     program = Program((PATH,), (22, 5, 11, 9), layout)
-    return Body(program, kind, everywhere, True, frozenset(), rooms, reads)
+    return Body(program, task, everywhere, True, frozenset(), workspaces, reads)
 
 
 @each("layout", LAYOUTS)
@@ -42,7 +42,7 @@ def test_columns_are_those_of_the_slot(layout: str) -> None:
 
 def test_elements_are_read_once_where_their_row_begins() -> None:
     """A tangent beside its value; a mask where channels are ragged, none where an operand has no channels."""
-    lines = body(Kind(2, ("z",), ("x",)), y="segment")
+    lines = body(Task(2, ("z",), ("x",)), y="segment")
     out = TritonWriter(lines, 0, PATH)
     assert out.load("x", 1) == out.load("x", 1) == Dual("x_0", "dx_1")
     assert out.load("y", 2) == Dual("y_2")

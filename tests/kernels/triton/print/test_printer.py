@@ -6,20 +6,20 @@ import ast
 import re
 from typing import Any
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.triton.print.printer import KernelText
 from tests.each import each
 
-FORWARD, BACKWARD = Kind(0, ("z",)), Kind(1, ("x", "y", "w"))
+FORWARD, BACKWARD = Task(0, ("z",)), Task(1, ("x", "y", "w"))
 SPECS = (("uvu", (5, 1, 0), (3, 3, 1)), ("uvu", (5, 1, 0), (1, 3, 3)))
 SIZES = ["segments", "start", "sums", "rows", "count", "spare", "chunk"]
 SORTED = ["nodes", "firsts", "stops", "places", "edges", "others"]
 
 
-def text(programs: Any, kind: Kind, walk: str, **options: Any) -> KernelText:
+def text(programs: Any, task: Task, traversal: str, **options: Any) -> KernelText:
     program = programs.random_program("ir_mul", True, SPECS)
-    return KernelText(program, program.paths, kind, walk, **{"shared": False, "masked": True} | options)
+    return KernelText(program, program.paths, task, traversal, **{"shared": False, "masked": True} | options)
 
 
 def rows_of(kernel: KernelText) -> dict[str, str]:
@@ -28,32 +28,32 @@ def rows_of(kernel: KernelText) -> dict[str, str]:
 
 
 @each(
-    "kind, walk, rooms, tables",
+    "task, traversal, workspaces, tables",
     [
         (FORWARD, "rows", [], []),
         (FORWARD, "by_dst", ["z_room"], SORTED),
         (BACKWARD, "by_dst", [], SORTED),
         (BACKWARD, "by_src", ["gx_room"], SORTED),
-        (Kind(1, ("t",), (), ("x", "y", "t", "c")), "by_place", ["gt_room"], [*SORTED, "ends"]),
-        (Kind(1, ("c",), (), ("x", "y", "t", "c")), "by_dst", [], [*SORTED, "ends"]),
+        (Task(1, ("t",), (), ("x", "y", "t", "c")), "by_place", ["gt_room"], [*SORTED, "ends"]),
+        (Task(1, ("c",), (), ("x", "y", "t", "c")), "by_dst", [], [*SORTED, "ends"]),
     ],
 )
 def test_arguments_are_pointers_rooms_tables_sizes_and_parts(
-    programs: Any, kind: Kind, walk: str, rooms: list[str], tables: list[str]
+    programs: Any, task: Task, traversal: str, workspaces: list[str], tables: list[str]
 ) -> None:
-    reading = Reading(4, 1) if "t" in kind.factors else None
-    kernel = text(programs, kind, walk, reading=reading, stored=True)
+    reading = Reading(4, 1) if "t" in task.factors else None
+    kernel = text(programs, task, traversal, reading=reading, stored=True)
     (function,) = (node for node in ast.parse(kernel.source).body if isinstance(node, ast.FunctionDef))
-    pointers = [name for name, _ in kind.pointers]
-    parts = [f"{name}_part" for name in pointers[len(pointers) - len(kind.results) :]]
+    pointers = [name for name, _ in task.pointers]
+    parts = [f"{name}_part" for name in pointers[len(pointers) - len(task.results) :]]
     arguments = [one.arg for one in function.args.args]
-    assert arguments == [*pointers, *rooms, *tables, *SIZES, *parts, "ACC", "BLOCK", "STAGES"]
-    assert function.name == f"{('forward', 'backward')[kind.order]}_{walk}"
+    assert arguments == [*pointers, *workspaces, *tables, *SIZES, *parts, "ACC", "BLOCK", "STAGES"]
+    assert function.name == f"{('forward', 'backward')[task.order]}_{traversal}"
 
 
 def test_rows_are_where_a_walk_finds_them(programs: Any) -> None:
     """Receivers are the nodes of one walk and the other ends of the next; edges have y and weights."""
-    by_dst, by_src = (rows_of(text(programs, BACKWARD, walk)) for walk in ("by_dst", "by_src"))
+    by_dst, by_src = (rows_of(text(programs, BACKWARD, traversal)) for traversal in ("by_dst", "by_src"))
     assert (by_dst["x"], by_dst["g"], by_dst["y"], by_dst["w"]) == ("other", "node", "edge", "edge")
     assert (by_src["x"], by_src["g"], by_src["y"], by_src["w"]) == ("node", "other", "edge", "edge")
     assert by_src["gx"] == "place + gx_part * count_long"

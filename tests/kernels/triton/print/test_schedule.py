@@ -39,21 +39,21 @@ def load(operand: int, component: int) -> float:
 
 def run(base: Formula, order: Order, stay: bool) -> tuple[dict[Slot, float], int]:
     """The sums of components of results, statement by statement, and the most values that are needed at once."""
-    values: dict[Any, float] = {n: node.args[0] for n, node in enumerate(base.nodes) if node.kind == "constant"}
+    values: dict[Any, float] = {n: node.args[0] for n, node in enumerate(base.nodes) if node.op == "constant"}
     numbers, last, most = set(values), {}, 0
     for place, step in enumerate(order.steps):
         last |= dict.fromkeys(step.args, place) | ({step.node: place} if step.node >= 0 else {})
     for place, step in enumerate(order.steps):
         node, args = base.nodes[step.node], [values[arg] for arg in step.args]  # each is there before it is used
-        target = step.slot if step.kind in ("total", "store") else step.node
-        if step.kind == "load":
+        target = step.slot if step.op in ("total", "store") else step.node
+        if step.op == "load":
             assert target not in values, "a component is loaded once"
             values[target] = load(*node.args)
-        elif step.kind in ("add", "total"):
-            assert step.follows == (target in values) or (stay and step.kind == "total")
+        elif step.op in ("add", "total"):
+            assert step.follows == (target in values) or (stay and step.op == "total")
             values[target] = values.get(target, 0.0) + math.prod(args)
-        elif step.kind == "make":
-            values[target] = math.prod(args) if node.kind == "multiply" else getattr(Primitives, node.kind)(*args)
+        elif step.op == "make":
+            values[target] = math.prod(args) if node.op == "multiply" else getattr(Primitives, node.op)(*args)
         needed = {v for v in values if isinstance(v, tuple) or last.get(v, -1) > place} - numbers
         most = max(most, len(needed))
     return {slot: value for slot, value in values.items() if isinstance(slot, tuple)}, most
@@ -71,10 +71,10 @@ def test_the_statements_compute_the_formula(name: str) -> None:
             sums, most = run(base, order, stay)
             assert sums == pytest.approx(wanted, rel=1e-12, abs=1e-13)
             assert order.alive >= most - (0 if stay else len(sums))
-            kinds = [step.kind for step in order.steps]
-            assert order.operations == len(kinds) - kinds.count("load") - kinds.count("store")
-            assert order.accesses == kinds.count("load") + len(wanted)
-            assert kinds.count("store") == (0 if stay else len(wanted))
+            ops = [step.op for step in order.steps]
+            assert order.operations == len(ops) - ops.count("load") - ops.count("store")
+            assert order.accesses == ops.count("load") + len(wanted)
+            assert ops.count("store") == (0 if stay else len(wanted))
         halves = [{slot: parts[half::2] for slot, parts in terms.items() if parts[half::2]} for half in (0, 1)]
         parts = [run(base, schedule(base, some), False)[0] for some in halves]
         assert {slot: sum(part.get(slot, 0.0) for part in parts) for slot in wanted} == pytest.approx(wanted, abs=1e-12)

@@ -13,7 +13,7 @@ import torch
 import triton
 
 from eqlayers import TensorProduct, paths
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 from eqlayers_kernels.triton import availability
@@ -64,12 +64,12 @@ def same_kernel(target, case, changes):
     return len({id(kernel) for kernel in kernels})
 
 
-def same_form(target, kind, sizes):
+def same_form(target, task, sizes):
     """Into how many kernels one printed kernel compiles for graphs of several sizes, (edges, senders, receivers)."""
     slots = Slot(0, 40, 3), Slot(0, 1, 3), Slot(0, 40, 1)
     path = Path(*slots, 0, (Axis(40, x=1, w=1, z=1),), tuple((i, i, 0, 0.5) for i in range(3)))
     program, on = Program((path,), (120, 3, 40, 40), "ir_mul"), processor(*aot.TARGETS[target][:2])
-    runner = FormRunner(program, Kind(*kind), torch.float32, True, False, on)
+    runner = FormRunner(program, Task(*task), torch.float32, True, False, on)
     kernels = set()
     with aot.target(target):
         for edges, senders, receivers in sizes:
@@ -90,30 +90,30 @@ def printed(target, irreps, operation, dtype, layout):
     options = {"shared_weights": False, "internal_weights": False, "layout": layout}
     program = TensorProduct(*irreps[:2], out, instructions, **options).plan.form.program
     rows = []
-    for direction, kind in DIRECTIONS.items():
+    for direction, task in DIRECTIONS.items():
         with aot.target(target):
             options = {"shared": False, "jobs": 1, **OPERATIONS[operation]}
-            used = [aot.resources(k) for _, k in aot.compile_form(program, kind, getattr(torch, dtype), **options)]
+            used = [aot.resources(k) for _, k in aot.compile_form(program, task, getattr(torch, dtype), **options)]
         rows.append({"direction": direction, **{name: [vars(one)[name] for one in used] for name in vars(used[0])}})
     return rows
 
 
 DIRECTIONS = {
-    "fwd": Kind(0, ("z",)),
-    "bwd": Kind(1, ("x", "y", "w")),
-    "double_bwd": Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
+    "fwd": Task(0, ("z",)),
+    "bwd": Task(1, ("x", "y", "w")),
+    "double_bwd": Task(2, ("x", "y", "w", "z"), ("x", "y", "w")),
 }
 AXES = (Axis(40, x=1, w=1, z=1),)
 
 
-def with_table(target, kind):
+def with_table(target, task):
     """Rows of the kernels of one request that reads weights from a table."""
     paths = [
         Path(Slot(0, 40, 3), Slot(0, 1, 3), Slot(0, 40, 1), 0, AXES, tuple((i, i, 0, 0.5) for i in range(3))),
         Path(Slot(0, 40, 3), Slot(0, 1, 3), Slot(40, 40, 3), 40, AXES, ((0, 1, 2, 0.7), (1, 2, 0, -0.7))),
     ]
     program = Program(tuple(paths), (120, 3, 80, 160), "ir_mul")
-    asked = Kind(*kind, ("x", "y", "t", "c"))
+    asked = Task(*task, ("x", "y", "t", "c"))
     with aot.target(target):
         compiled = aot.compile_form(program, asked, torch.float32, jobs=1, reading=Reading(4, 1))
         return [vars(aot.resources(kernel)) for _, kernel in compiled]
@@ -121,7 +121,7 @@ def with_table(target, kind):
 
 def of_layer(target, name, dtype):
     """Rows of the kernels of a layer's values and two derivatives, which are compiled and not run."""
-    kind, dtype, kernels = KINDS[name], getattr(torch, dtype), {}
+    task, dtype, kernels = KINDS[name], getattr(torch, dtype), {}
 
     def launch(self, kernel, compiled, grid, args):
         kernels[id(compiled)] = compiled
@@ -129,7 +129,7 @@ def of_layer(target, name, dtype):
     with mock.patch.object(Emulator, "launch", launch), emulated(target):
         on = processor(*aot.TARGETS[target][:2], availability.release())
         with mock.patch.object(availability, "processor_of", return_value=on):
-            orders(kind.layer("triton", dtype), kind.arguments(dtype))
+            orders(task.layer("triton", dtype), task.arguments(dtype))
     return [vars(aot.resources(compiled)) for compiled in kernels.values()]
 
 
@@ -146,7 +146,7 @@ def of_sorting(target, sizes):
 
         return mock.MagicMock(__getitem__=lambda _, grid: partial(compile_, grid=grid))
 
-    names = ("write_keys", "count_pieces", "write_tables")
+    names = ("write_keys", "count_parts", "write_tables")
     with aot.target(target), mock.patch.multiple(sorting, **{name: compiling(name) for name in names}):
         for edges, senders, receivers in sizes:
             ends = torch.zeros(2, edges, dtype=torch.int64)

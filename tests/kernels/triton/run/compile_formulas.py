@@ -134,14 +134,15 @@ def compiled(sample: str, order: str, dtype: str, target: str) -> dict:
     base, start = derivatives(SAMPLES[sample]())[order], time.perf_counter()
     with aot.target(target):
         found = [
-            (piece, aot.resources(kernel)) for piece, kernel in aot.compile_formula(base, getattr(torch, dtype), jobs=2)
+            (kernel, aot.resources(kernel))
+            for kernel, kernel in aot.compile_formula(base, getattr(torch, dtype), jobs=2)
         ]
     return {
         "kernels": len(found),
-        "walks": [piece.text.walk for piece, _ in found],
-        "blocks": [piece.block for piece, _ in found],
-        "alive": [piece.text.order.alive for piece, _ in found],
-        "operations": [piece.text.order.operations for piece, _ in found],
+        "walks": [kernel.text.traversal for kernel, _ in found],
+        "blocks": [kernel.block for kernel, _ in found],
+        "alive": [kernel.text.order.alive for kernel, _ in found],
+        "operations": [kernel.text.order.operations for kernel, _ in found],
         "registers": [used.registers for _, used in found],
         "spill_bytes": [used.spill_bytes for _, used in found],
         "shared_bytes": [used.shared_bytes for _, used in found],
@@ -153,7 +154,7 @@ def same(sample: str, order: str, target: str, sizes: list[tuple[int, int, int]]
     """Into how many kernels each piece compiles for batches of several sizes, (rows, senders, receivers)."""
     base = derivatives(SAMPLES[sample]())[order]
     runner = FormulaRunner(base, torch.float32, processor(*aot.TARGETS[target][:2]))
-    kernels: list[set[int]] = [set() for _ in runner.pieces]
+    kernels: list[set[int]] = [set() for _ in runner.kernels]
     with aot.target(target):
         for rows, senders, receivers in sizes:
             count = {"each": rows, "src": senders, "dst": receivers}

@@ -219,9 +219,9 @@ def test_no_size_and_no_row_stride_is_compiled_in(tmp_path):
 def test_no_size_of_a_graph_is_compiled_into_printed_kernels(tmp_path):
     sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (420, 21, 21), (4096, 1000, 33)]
     forms = [
-        {"target": target, "kind": kind, "sizes": sizes}
+        {"target": target, "kind": task, "sizes": sizes}
         for target in ("sm_90", "gfx942")
-        for kind in ((0, ["z"]), (1, ["x", "y", "w"]))
+        for task in ((0, ["z"]), (1, ["x", "y", "w"]))
     ]
     assert ask(tmp_path, forms=forms)["forms"] == [1, 1, 1, 1]
 
@@ -231,7 +231,7 @@ def test_kernels_that_sort_a_graph_are_compiled_once_for_all_sizes(tmp_path):
     sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (421, 21, 21), (4096, 1000, 33), (4097, 1024, 512)]
     cases = [{"target": target, "sizes": sizes} for target in aot.TARGETS]
     for case, kernels in zip(cases, ask(tmp_path, sorting=cases)["sorting"], strict=True):
-        assert [name for name, _ in kernels] == ["write_keys", "count_pieces", "write_tables"]
+        assert [name for name, _ in kernels] == ["write_keys", "count_parts", "write_tables"]
         assert [over(case, {key: [n] for key, n in used.items()}) for _, used in kernels] == [[]] * 3
 
 
@@ -260,7 +260,7 @@ TABLED = (
 @pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])
 @pytest.mark.long
 def test_kernels_that_read_tables_compile_within_their_budget(tmp_path, target):
-    cases = [{"target": target, "kind": kind} for kind in TABLED]
+    cases = [{"target": target, "kind": task} for task in TABLED]
     found = ask(tmp_path, tables=cases)["tables"]
     assert len(found) == len(cases)
     for case, kernels in zip(cases, found, strict=True):

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from eqlayers.layers.tensor_product.module import TensorProduct
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import tuning
@@ -147,22 +147,22 @@ def program(layout: str = "ir_mul"):
 def test_plans_with_fewer_registers_compute_the_same(order):
     """Other kernels, in the interpreter; each attempt is one that the runner takes in place."""
     form = program()
-    kind = (Kind(0, ("z",)), Kind(1, ("x", "y", "w")), Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")))[order]
-    runner = FormRunner(form, kind, torch.float64, True, False, tuning.PROCESSORS["cuda"])
+    task = (Task(0, ("z",)), Task(1, ("x", "y", "w")), Task(2, ("x", "y", "w", "z"), ("x", "y", "w")))[order]
+    runner = FormRunner(form, task, torch.float64, True, False, tuning.PROCESSORS["cuda"])
     made = torch.Generator().manual_seed(0)
     index = torch.tensor([[0, 1], [1, 1]])
     tables = edges.unpack(edges.pack(index, 2, 2), 2, 2, 2)
     widths = dict(zip("xywz", form.widths, strict=True))
     tensors = {
-        name: torch.randn(2, widths[operand], generator=made, dtype=torch.float64) for name, operand in runner.given
+        name: torch.randn(2, widths[operand], generator=made, dtype=torch.float64) for name, operand in runner.inputs
     }
-    found, pieces = [], []
+    found, kernels = [], []
     for on in tuning.attempts(runner.on):
         runner.plan_for(on)
         found.append(runner(tensors, tables))
-        pieces.append(len(runner.plan.pieces))
-    assert pieces == sorted(pieces)
-    assert pieces[-1] > pieces[0]
+        kernels.append(len(runner.plan.kernels))
+    assert kernels == sorted(kernels)
+    assert kernels[-1] > kernels[0]
     for other in found[1:]:
         for name, want in found[0].items():
             assert (other[name] - want).abs().max() <= 500 * 2.0**-53 * want.abs().max()
@@ -190,7 +190,7 @@ def test_runners_compile_before_they_launch(monkeypatch, anywhere):
 
     monkeypatch.setattr(compiling, "compile_or_plan_again", compiled)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    runner = FormRunner(program(), Kind(0, ("z",)), torch.float32, False, False, tuning.PROCESSORS["cuda"])
+    runner = FormRunner(program(), Task(0, ("z",)), torch.float32, False, False, tuning.PROCESSORS["cuda"])
     tensors = {"x": torch.randn(2, 512), "y": torch.randn(2, 8), "w": torch.randn(2, 256)}
     for _ in range(2):
         runner(tensors, None)

@@ -17,26 +17,28 @@ def check(table: TraversalTables, key: np.ndarray, other: np.ndarray, nodes: int
     np.testing.assert_array_equal(table.edges, order)
     np.testing.assert_array_equal(table.others, other[order])
     assert table.num_nodes == nodes
-    real = (table.places >= 0).nonzero().flatten().tolist()
+    real = (table.targets >= 0).nonzero().flatten().tolist()
     assert len(real) <= table.nodes.shape[0] == nodes + key.size // edges.LEAST
-    places, end = [], 0
+    targets, end = [], 0
     for number in real:
         node, first, stop = (int(part[number]) for part in table[:3])
         assert first == end, "pieces follow one another"
         assert stop - first <= 1.5 * edges.LEAST
         assert (key[order[first:stop]] == node).all()
-        places.append((node, int(table.places[number])))
+        targets.append((node, int(table.targets[number])))
         end = stop
     assert end == key.size
-    assert sorted({node for node, _ in places}) == list(range(nodes)), "a node without edges has a piece for its zeros"
-    room = 0
+    assert sorted({node for node, _ in targets}) == list(range(nodes)), "a node without edges has a piece for its zeros"
+    workspace_ptr = 0
     for node in range(nodes):
-        rows = [place for piece_of, place in places if piece_of == node]
-        assert int(table.room[node]) == room
-        room += len(rows) if len(rows) > 1 else 0
-        assert rows == ([node] if len(rows) == 1 else [nodes + int(table.room[node]) + n for n in range(len(rows))])
-    assert int(table.room[nodes]) == room <= table.spare
-    rest = torch.ones(table.places.shape[0], dtype=torch.bool)
+        rows = [place for piece_of, place in targets if piece_of == node]
+        assert int(table.workspace_ptr[node]) == workspace_ptr
+        workspace_ptr += len(rows) if len(rows) > 1 else 0
+        assert rows == (
+            [node] if len(rows) == 1 else [nodes + int(table.workspace_ptr[node]) + n for n in range(len(rows))]
+        )
+    assert int(table.workspace_ptr[nodes]) == workspace_ptr <= table.workspace_rows
+    rest = torch.ones(table.targets.shape[0], dtype=torch.bool)
     rest[real] = False
     assert not (table.stop - table.first)[rest].any(), "pieces that are none"
 
@@ -54,13 +56,13 @@ def test_pieces_hold_each_edge_once(count: int, senders: int, receivers: int, le
         assert packed.dtype == torch.int64
         assert packed.shape == (length(count, senders, receivers),)
         tables = unpack(packed, count, senders, receivers)
-        assert tables["by_dst"].ends is None
+        assert tables["by_dst"].endpoints is None
         check(tables["by_dst"], dst, src, receivers)
         check(tables["by_src"], src, dst, senders)
         more = pack_intervals(index, torch.from_numpy(place), 11)
         assert more.shape == (interval_length(count, 11),)
         tables = unpack(torch.cat([packed, more]), count, senders, receivers, 11)
         check(tables["by_place"], place, src, 11)
-        np.testing.assert_array_equal(tables["by_place"].ends, dst[tables["by_place"].edges])
-        np.testing.assert_array_equal(tables["by_dst"].ends, place)
-        np.testing.assert_array_equal(tables["by_src"].ends, place)
+        np.testing.assert_array_equal(tables["by_place"].endpoints, dst[tables["by_place"].edges])
+        np.testing.assert_array_equal(tables["by_dst"].endpoints, place)
+        np.testing.assert_array_equal(tables["by_src"].endpoints, place)

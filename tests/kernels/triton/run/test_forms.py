@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.program import LAYOUTS, Program
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import groups, tuning
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neit
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 SENTINEL = 1234.0
-FORWARD = Kind(0, ("z",))
-BACKWARD = Kind(1, ("x", "y", "w"))
-DOUBLE = Kind(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+FORWARD = Task(0, ("z",))
+BACKWARD = Task(1, ("x", "y", "w"))
+DOUBLE = Task(2, ("x", "y", "w", "z"), ("x", "y", "w"))
 #: Modes with one axis, on both sides of a warp's width; one without channels.
 SPECS = (
     ("uvu", (40, 1, 0), (3, 3, 1)),
@@ -50,7 +50,7 @@ def sea(values: torch.Tensor, filled: float) -> torch.Tensor:
 
 def run(
     program: Program,
-    kind: Kind,
+    task: Task,
     arrays: Any,
     edges: Any,
     shared: bool,
@@ -74,7 +74,7 @@ def run(
     if edges:
         index = torch.from_numpy(np.stack([edges.src, edges.dst])).to(DEVICE)
         tables = unpack(pack(index, edges.senders, edges.receivers), edges.src.size, edges.senders, edges.receivers)
-    found = FormRunner(program, kind, dtype, edges is not None, shared, on, atomic, stored=stored)(tensors, tables)
+    found = FormRunner(program, task, dtype, edges is not None, shared, on, atomic, stored=stored)(tensors, tables)
     for buffer in buffers:
         flat = buffer._base
         assert (flat[:64] == SENTINEL).all(), "written before a result"
@@ -87,7 +87,7 @@ def check(
     programs: Any,
     monkeypatch: Any,
     program: Program,
-    kind: Kind,
+    task: Task,
     dtype: torch.dtype = torch.float64,
     edges: Any = None,
     shared: bool = False,
@@ -98,20 +98,20 @@ def check(
     # operands that every dtype holds exactly, so that only sums and results are rounded
     drawn = programs.draw(program, "float32", rows, shared, edges)
     arrays = {name: torch.from_numpy(a).to(dtype).double().numpy() for name, a in drawn.items()}
-    ways = (False, True) if edges and "x" in kind.results and not atomic else (None,)  # summed at senders in two ways
+    ways = (False, True) if edges and "x" in task.results and not atomic else (None,)  # summed at senders in two ways
     for stored in ways:
-        got = run(program, kind, arrays, edges, shared, dtype, monkeypatch, atomic, on, stored)
-        _compare(programs, program, kind, dtype, got, arrays, edges)
+        got = run(program, task, arrays, edges, shared, dtype, monkeypatch, atomic, on, stored)
+        _compare(programs, program, task, dtype, got, arrays, edges)
     return got
 
 
 def _compare(
-    programs: Any, program: Program, kind: Kind, dtype: torch.dtype, got: dict[str, np.ndarray], arrays: Any, edges: Any
+    programs: Any, program: Program, task: Task, dtype: torch.dtype, got: dict[str, np.ndarray], arrays: Any, edges: Any
 ) -> None:
     half = dtype in (torch.float16, torch.bfloat16)
     summed = "float64" if dtype == torch.float64 else "float32"
     # the interpreter truncates to bfloat16: one unit in the last place, not half of one
-    programs.compare(program, kind, summed, got, arrays, edges, eps=torch.finfo(dtype).eps if half else 0)
+    programs.compare(program, task, summed, got, arrays, edges, eps=torch.finfo(dtype).eps if half else 0)
 
 
 GRAPH = ([0, 3, 1, 0, 3, 3, 2], [2, 0, 0, 2, 2, 4, 2], 4, 6)  # src, dst, senders, receivers; some without edges
@@ -123,82 +123,82 @@ def graph(programs: Any) -> Any:
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+@pytest.mark.parametrize("task", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
 @pytest.mark.parametrize(
     ("layout", "by_graph", "shared"),
     [("mul_ir", False, False), ("ir_mul", False, True), ("mul_ir", True, True), ("ir_mul", True, False)],
 )
-def test_all_modes(programs: Any, monkeypatch: Any, layout: str, by_graph: bool, shared: bool, kind: Kind) -> None:
+def test_all_modes(programs: Any, monkeypatch: Any, layout: str, by_graph: bool, shared: bool, task: Task) -> None:
     program = programs.random_program(layout, True, SPECS)
     assert groups.why_not(program) is None
-    check(programs, monkeypatch, program, kind, edges=graph(programs) if by_graph else None, shared=shared)
+    check(programs, monkeypatch, program, task, edges=graph(programs) if by_graph else None, shared=shared)
 
 
-@pytest.mark.parametrize("kind", [FORWARD, DOUBLE], ids=["values", "second gradients"])
-def test_without_weights(programs: Any, monkeypatch: Any, kind: Kind) -> None:
+@pytest.mark.parametrize("task", [FORWARD, DOUBLE], ids=["values", "second gradients"])
+def test_without_weights(programs: Any, monkeypatch: Any, task: Task) -> None:
     program = programs.random_program("mul_ir", False, SPECS[:4])
     without = tuple(path for path in program.paths if path.weight is None)
     assert len(without) >= 4
-    check(programs, monkeypatch, dataclasses.replace(program, paths=without), kind)
+    check(programs, monkeypatch, dataclasses.replace(program, paths=without), task)
 
 
-def name_of(kind: Kind) -> str:
-    return f"{kind.order}-{''.join(kind.results)}-{''.join(kind.tangents)}"
+def name_of(task: Task) -> str:
+    return f"{task.order}-{''.join(task.results)}-{''.join(task.tangents)}"
 
 
 REQUESTS = [
-    Kind(1, ("x",)), Kind(1, ("y",)), Kind(1, ("x", "w")),
-    Kind(2, ("z",), ("y",)), Kind(2, ("y",), ("x", "w")), Kind(2, ("x", "w"), ("w",)), Kind(2, ("w",), ("x",)),
+    Task(1, ("x",)), Task(1, ("y",)), Task(1, ("x", "w")),
+    Task(2, ("z",), ("y",)), Task(2, ("y",), ("x", "w")), Task(2, ("x", "w"), ("w",)), Task(2, ("w",), ("x",)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", REQUESTS, ids=name_of)
-def test_only_what_is_wanted(programs: Any, monkeypatch: Any, kind: Kind) -> None:
-    got = check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), kind, edges=graph(programs))
-    assert set(got) == set(kind.results)
+@pytest.mark.parametrize("task", REQUESTS, ids=name_of)
+def test_only_what_is_wanted(programs: Any, monkeypatch: Any, task: Task) -> None:
+    got = check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), task, edges=graph(programs))
+    assert set(got) == set(task.results)
 
 
 @pytest.mark.thinned(4)
-@pytest.mark.parametrize("kind", [BACKWARD, DOUBLE, *REQUESTS], ids=name_of)
-def test_gradients_by_receivers(programs: Any, monkeypatch: Any, kind: Kind) -> None:
+@pytest.mark.parametrize("task", [BACKWARD, DOUBLE, *REQUESTS], ids=name_of)
+def test_gradients_by_receivers(programs: Any, monkeypatch: Any, task: Task) -> None:
     """In any order, all is computed in one walk, and only the gradient of x is added in memory."""
-    shared = "w" in kind.results and kind.order == 2
+    shared = "w" in task.results and task.order == 2
     for program in (programs.random_program("ir_mul", True, SPECS), programs.random_program("mul_ir", False, FEW)):
-        cut = groups.plan(program, kind, True, shared, double=True, on=ON, atomic=True)
-        assert {piece.text.walk for piece in cut.pieces} == {"by_dst"}
-        assert cut.added == {"x"} & set(kind.results)
-        for piece in cut.pieces:
-            assert ("atomic_add" in piece.text.source) == ("x" in kind.results)
-        check(programs, monkeypatch, program, kind, edges=graph(programs), shared=shared, atomic=True)
+        cut = groups.plan(program, task, True, shared, double=True, on=ON, atomic=True)
+        assert {kernel.text.traversal for kernel in cut.kernels} == {"by_dst"}
+        assert cut.added == {"x"} & set(task.results)
+        for kernel in cut.kernels:
+            assert ("atomic_add" in kernel.text.source) == ("x" in task.results)
+        check(programs, monkeypatch, program, task, edges=graph(programs), shared=shared, atomic=True)
 
 
 def test_order_is_fixed_unless_asked(programs: Any) -> None:
     """Without the gradient of x nothing leaves a receiver; with it, edges are walked by senders, or it is
     stored for each edge."""
     program = programs.random_program("ir_mul", True, FEW)
-    for kind, walks in ((FORWARD, {"by_dst"}), (Kind(1, ("y", "w")), {"by_dst"}), (DOUBLE, {"by_dst", "by_src"})):
+    for task, traversals in ((FORWARD, {"by_dst"}), (Task(1, ("y", "w")), {"by_dst"}), (DOUBLE, {"by_dst", "by_src"})):
         for stored in (False, True):
-            cut = groups.plan(program, kind, True, False, double=False, on=ON, stored=stored)
-            wanted = {"by_dst"} if stored else walks
-            assert {piece.text.walk for piece in cut.pieces} == wanted == set(cut.walks.values())
-            assert cut.stored is (stored and "x" in kind.results)
+            cut = groups.plan(program, task, True, False, double=False, on=ON, stored=stored)
+            wanted = {"by_dst"} if stored else traversals
+            assert {kernel.text.traversal for kernel in cut.kernels} == wanted == set(cut.traversals.values())
+            assert cut.stored is (stored and "x" in task.results)
             assert not cut.added
-            assert not any("atomic" in piece.text.source for piece in cut.pieces)
+            assert not any("atomic" in kernel.text.source for kernel in cut.kernels)
 
 
 def test_gradients_are_stored_where_that_moves_less(programs: Any) -> None:
     """Three rows of x for an edge instead of one of g; no more than the weights' gradient; not for shared weights."""
     program = programs.random_program("ir_mul", True, FEW)
 
-    def stores(widths: tuple[int, ...], kind: Kind = BACKWARD, shared: bool = False) -> bool:
+    def stores(widths: tuple[int, ...], task: Task = BACKWARD, shared: bool = False) -> bool:
         wide = SimpleNamespace(widths=widths)
-        return groups.stores(wide, kind, shared)  # type: ignore[arg-type]
+        return groups.stores(wide, task, shared)  # type: ignore[arg-type]
 
     assert stores((1152, 16, 2176, 9088))
     assert not stores((1152, 16, 2176, 3 * 1152))
     assert not stores((1152, 16, 1151, 9088))
     assert not stores((1152, 16, 2176, 9088), shared=True)
-    assert not stores((1152, 16, 2176, 9088), Kind(1, ("x",)))
+    assert not stores((1152, 16, 2176, 9088), Task(1, ("x",)))
     assert groups.plan(program, BACKWARD, True, False, double=False, on=ON, atomic=True, stored=True).added == {"x"}
 
 
@@ -208,7 +208,7 @@ def test_every_row_of_processors(programs: Any, monkeypatch: Any, name: str) -> 
     on = tuning.PROCESSORS[name]
     program = programs.random_program("ir_mul", True, SPECS[:2])
     cut = groups.plan(program, BACKWARD, True, False, double=True, on=on)
-    assert min(piece.block for piece in cut.pieces) == on.lanes
+    assert min(kernel.block for kernel in cut.kernels) == on.lanes
     check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), on=on)
 
 
@@ -216,8 +216,8 @@ def test_every_row_of_processors(programs: Any, monkeypatch: Any, name: str) -> 
 def test_dtypes(programs: Any, monkeypatch: Any, dtype: torch.dtype) -> None:
     """Half precision is summed in float32 and rounded once."""
     program = programs.random_program("ir_mul", True, FEW)
-    for kind in (FORWARD, BACKWARD):
-        check(programs, monkeypatch, program, kind, dtype, graph(programs))
+    for task in (FORWARD, BACKWARD):
+        check(programs, monkeypatch, program, task, dtype, graph(programs))
     check(programs, monkeypatch, program, BACKWARD, dtype, graph(programs), atomic=True)
 
 
@@ -228,7 +228,7 @@ def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_gr
     few = ON._replace(accesses=1)
     whole = groups.plan(program, BACKWARD, by_graph, False, double=True, on=ON)
     cut = groups.plan(program, BACKWARD, by_graph, False, double=True, on=few)
-    assert len(cut.pieces) == len(program.paths) > len(whole.pieces)
+    assert len(cut.kernels) == len(program.paths) > len(whole.kernels)
     assert max(cut.parts.values()) > 1
     check(programs, monkeypatch, program, BACKWARD, edges=graph(programs) if by_graph else None, on=few)
 
@@ -239,7 +239,9 @@ def test_several_blocks_of_channels(programs: Any, monkeypatch: Any, layout: str
     """The gradient of what has no channels is a sum over blocks; the last is ragged."""
     few = ON._replace(registers=1, wide=1)
     program = programs.random_program(layout, True, (("uvu", (70, 1, 0), (1, 3, 3)), ("uvv", (1, 70, 0), (3, 1, 3))))
-    assert {piece.blocks for piece in groups.plan(program, BACKWARD, False, False, double=True, on=few).pieces} == {3}
+    assert {kernel.blocks for kernel in groups.plan(program, BACKWARD, False, False, double=True, on=few).kernels} == {
+        3
+    }
     check(programs, monkeypatch, program, BACKWARD, on=few)
     check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), shared=True, on=few)
     check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), atomic=True, on=few)
@@ -253,11 +255,11 @@ def test_edges_of_one_node_are_cut(programs: Any, monkeypatch: Any, shared: bool
     tables = unpack(pack(torch.from_numpy(np.stack([hub.src, hub.dst])), 4, 6), 9, 4, 6)["by_dst"]
     assert tables.nodes.shape[0] == 10
     assert (tables.stop - tables.first).tolist() == [1, 1, 2, 2, 2, 0, 0, 1, 0, 0]
-    assert tables.places.tolist() == [0, 6, 7, 8, 9, 2, 3, 4, 5, -1]
-    assert tables.room.tolist() == [0, 0, 4, 4, 4, 4, 4]
+    assert tables.targets.tolist() == [0, 6, 7, 8, 9, 2, 3, 4, 5, -1]
+    assert tables.workspace_ptr.tolist() == [0, 0, 4, 4, 4, 4, 4]
     program = programs.random_program("ir_mul", True, FEW)
-    for kind in (FORWARD, BACKWARD):
-        check(programs, monkeypatch, program, kind, edges=hub, shared=shared)
+    for task in (FORWARD, BACKWARD):
+        check(programs, monkeypatch, program, task, edges=hub, shared=shared)
     check(programs, monkeypatch, program, BACKWARD, edges=hub, shared=shared, atomic=True)
 
 
@@ -267,13 +269,13 @@ def test_pieces_are_even(count: int) -> None:
     index = torch.stack([torch.arange(count) % 3, torch.full((count,), 2)])
     table = unpack(pack(index, 3, 4), count, 3, 4)["by_dst"]
     lengths = (table.stop - table.first)[table.nodes == 2]
-    pieces = lengths[lengths > 0]
-    assert int(pieces.sum()) == count
-    assert int(pieces.max()) - int(pieces.min()) <= 1
-    assert int(pieces.max()) < 1.5 * max(sorting.LEAST, count / sorting.PIECES)
-    assert pieces.numel() == max(1, round(count / max(sorting.LEAST, -(-count // sorting.PIECES)) + 1e-9))
-    assert int(table.room[3] - table.room[2]) == (pieces.numel() if pieces.numel() > 1 else 0)
-    assert int(table.places.max()) < table.num_nodes + table.spare
+    kernels = lengths[lengths > 0]
+    assert int(kernels.sum()) == count
+    assert int(kernels.max()) - int(kernels.min()) <= 1
+    assert int(kernels.max()) < 1.5 * max(sorting.LEAST, count / sorting.MOST_PARTS)
+    assert kernels.numel() == max(1, round(count / max(sorting.LEAST, -(-count // sorting.MOST_PARTS)) + 1e-9))
+    assert int(table.workspace_ptr[3] - table.workspace_ptr[2]) == (kernels.numel() if kernels.numel() > 1 else 0)
+    assert int(table.targets.max()) < table.num_nodes + table.workspace_rows
 
 
 def test_packed_tables_have_the_length_of_their_sizes() -> None:
@@ -314,12 +316,12 @@ def test_results_keep_nothing_else_alive(programs: Any) -> None:
     program = programs.random_program("ir_mul", True, SPECS[:2])
     index = torch.stack([torch.arange(20) % 4, torch.full((20,), 2)]).to(DEVICE)
     tables = unpack(pack(index, 4, 3), 20, 4, 3)
-    assert tables["by_dst"].spare > 1
+    assert tables["by_dst"].workspace_rows > 1
     rows = {"x": 4, "y": 20, "w": 20, "g": 3}
     widths = dict(zip("xywg", program.widths, strict=True))
     tensors = {name: torch.ones(rows[name], widths[name], device=DEVICE) for name in rows}
-    for kind in (FORWARD, BACKWARD):
-        for value in FormRunner(program, kind, torch.float32, True, False, ON)(tensors, tables).values():
+    for task in (FORWARD, BACKWARD):
+        for value in FormRunner(program, task, torch.float32, True, False, ON)(tensors, tables).values():
             assert value.untyped_storage().nbytes() == value.numel() * 4
 
 
@@ -331,7 +333,7 @@ def test_what_is_not_printed_says_so(programs: Any) -> None:
 def test_sizes_are_arguments(programs: Any) -> None:
     """One text for every number of rows: only channel counts, columns and coefficients are printed."""
     program = programs.random_program("ir_mul", True, FEW)
-    piece = groups.plan(program, FORWARD, True, False, double=False, on=ON).pieces[0]
+    kernel = groups.plan(program, FORWARD, True, False, double=False, on=ON).kernels[0]
     sizes = '"segments", "start", "sums", "rows", "count", "spare", "chunk", "z_part"'
-    assert f"do_not_specialize=[{sizes}]" in piece.text.source
-    assert piece.text.source == groups.plan(program, FORWARD, True, False, double=False, on=ON).pieces[0].text.source
+    assert f"do_not_specialize=[{sizes}]" in kernel.text.source
+    assert kernel.text.source == groups.plan(program, FORWARD, True, False, double=False, on=ON).kernels[0].text.source

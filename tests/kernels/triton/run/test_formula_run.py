@@ -158,7 +158,7 @@ def test_harmonics(monkeypatch: Any, order: str, dtype: torch.dtype) -> None:
     base = derivatives(harmonics(6 if order != "second gradients" else 4))[order]
     arrays = draw(base, len(ENDS[0]), ENDS, dtype)
     arrays[0][4] = 0.0
-    assert {piece.text.walk for piece in plan(base, False, ON)} == {"lanes"}
+    assert {kernel.text.traversal for kernel in plan(base, False, ON)} == {"lanes"}
     check(monkeypatch, base, dtype, arrays=arrays)
 
 
@@ -194,7 +194,7 @@ def test_dtypes(monkeypatch: Any, dtype: torch.dtype) -> None:
     """Half precision is summed in float32, also where several kernels add to one result."""
     monkeypatch.setattr(tuning, "FORMULA_ACCESSES", 12)
     base = derivatives(polynomial(4, [(0, 0), (1, 1)], 40))["gradients"]
-    assert any(piece.text.begun for piece in plan(base, False, ON))
+    assert any(kernel.text.begun for kernel in plan(base, False, ON))
     check(monkeypatch, base, dtype)
     check(monkeypatch, derivatives(geometry())["gradients"], dtype)
 
@@ -215,7 +215,7 @@ def test_many_small_kernels_give_the_same(monkeypatch: Any, sample: str, order: 
     monkeypatch.setattr(tuning, "FORMULA_ACCESSES", 9)
     cut = plan(base, True, ON)
     assert len(cut) > len(whole)
-    assert any(piece.text.begun for piece in cut)
+    assert any(kernel.text.begun for kernel in cut)
     check(monkeypatch, base)
 
 
@@ -225,7 +225,7 @@ def test_many_small_kernels_give_the_same(monkeypatch: Any, sample: str, order: 
 def test_branches_that_are_never_taken_change_nothing(monkeypatch: Any, channels: int, run: int) -> None:
     base = derivatives(polynomial(4, [(0, 0), (1, 1)], channels))["gradients"]
     monkeypatch.setattr(tuning, "FORMULA_RUN", run)
-    texts = [piece.text for piece in plan(base, True, ON)]
+    texts = [kernel.text for kernel in plan(base, True, ON)]
     assert all("< never:" in text.source for text in texts)
     check(monkeypatch, base)
 
@@ -237,7 +237,7 @@ def test_every_row_of_processors(monkeypatch: Any, name: str) -> None:
     """Programs have the lanes of a warp of the processor, or several per thread, and channels that do not fill them."""
     base = derivatives(polynomial(4, [(0, 0)], 2 * tuning.PROCESSORS[name].lanes + 6))["gradients"]
     few = tuning.PROCESSORS[name]._replace(registers=1, wide=1)
-    assert {piece.block for piece in plan(base, False, few)} == {few.lanes}
+    assert {kernel.block for kernel in plan(base, False, few)} == {few.lanes}
     for on in (tuning.PROCESSORS[name], few):
         check(monkeypatch, base, on=on)
 

@@ -37,7 +37,7 @@ class Launches(TorchDispatchMode):
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.seen: list[str] = []
-        for name in ("write_keys", "count_pieces", "write_tables"):
+        for name in ("write_keys", "count_parts", "write_tables"):
             monkeypatch.setattr(sorting, name, {grid: partial(self._note, name) for grid in GRIDS})
 
     def _note(self, name: str, *args: Any, **meta: Any) -> None:

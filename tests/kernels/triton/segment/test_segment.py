@@ -43,8 +43,8 @@ def expected(op: str, x, y, terms: launch.Terms, rows: int) -> torch.Tensor:
     for segment, (start, stop) in enumerate(itertools.pairwise(bounds)):
         for t in terms.gather_index[start:stop].tolist():
             b = x.new_ones(x.shape[0]) if y is None else y[:, terms.index2[t]]
-            piece = torch.einsum(f"nu,n{second}->n{out}", x[:, terms.index1[t]], b)
-            z[:, terms.index_out[segment]] += terms.scale[t] * piece
+            kernel = torch.einsum(f"nu,n{second}->n{out}", x[:, terms.index1[t]], b)
+            z[:, terms.index_out[segment]] += terms.scale[t] * kernel
     return z
 
 
@@ -149,9 +149,9 @@ def test_pieces_of_a_sum_over_the_batch_are_not_rounded(dtype, monkeypatch):
     monkeypatch.setattr(tuning, "TABLE", {"mul": tuning.Tuning(block_u=8, block_v=1, elements=16, num_warps=1)})
     monkeypatch.setattr(tuning, "TILES_PER_CHUNK", 1)
     x, y = operands("mul", batch=5, dtype=dtype)
-    pieces, _ = launch.prepare(launch.Problem("mul", 3, 5, 5, (True, True, False)), x, y, TERMS, "cuda")
-    assert pieces.shape == ((3 if dtype != torch.float64 else 5), 5, 5)
-    assert pieces.dtype == launch.accumulator(dtype)
+    kernels, _ = launch.prepare(launch.Problem("mul", 3, 5, 5, (True, True, False)), x, y, TERMS, "cuda")
+    assert kernels.shape == ((3 if dtype != torch.float64 else 5), 5, 5)
+    assert kernels.dtype == launch.accumulator(dtype)
 
 
 def test_rows_that_no_segment_names_are_zero_and_only_they_are_filled(monkeypatch):
