@@ -35,9 +35,9 @@ class Network(torch.nn.Module):
         self.second = Interaction(features, self.irreps_sh, scalars, cutoff=cutoff, gate="silu")
         self.read = Linear(scalars, "0e", layout="ir_mul")
 
-    def forward(self, kind, edges, graph):
+    def forward(self, atom_types, edges, graph):
         """``[A]``, the number of each atom: species from 0, lengths and harmonics of edges, their ends."""
-        x = self.first(self.embedding(kind), edges.harmonics, edges.lengths, graph)
+        x = self.first(self.embedding(atom_types), edges.harmonics, edges.lengths, graph)
         x = self.second(x, edges.harmonics, edges.lengths, graph)
         return self.read(x).squeeze(-1)
 

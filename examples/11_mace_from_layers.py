@@ -35,13 +35,13 @@ class Layer(torch.nn.Module):
         self.mix = Linear(after, after, layout="ir_mul")
         self.neighbors = neighbors
 
-    def forward(self, x, kind, edges, basis, graph):
+    def forward(self, x, atom_types, edges, basis, graph):
         """Features of atoms before to those after."""
         # A_i = sum over neighbours j of R(r_ij) Y(r_ij) x_j: gather, product and sum in one call, nothing kept by edge
         weights = self.radial(edges.lengths, basis)
         a = self.down(self.conv(self.up(x), edges.harmonics, weights, graph)) / self.neighbors
         # B_i = all invariant and equivariant products of one, two and three A_i, weighted by the species of the atom
-        return self.mix(self.contract(a, kind)) + self.skip(x, kind)
+        return self.mix(self.contract(a, atom_types)) + self.skip(x, atom_types)
 
 
 class Network(torch.nn.Module):
@@ -65,11 +65,11 @@ class Network(torch.nn.Module):
             Linear(scalars, "16x0e", layout="ir_mul"), torch.nn.SiLU(), Linear("16x0e", "0e", layout="ir_mul")
         )
 
-    def forward(self, kind, edges, graph):
+    def forward(self, atom_types, edges, graph):
         """``[A]``, the number of each atom."""
         basis = self.basis(edges.lengths)  # the same for both layers
-        x = self.first(self.embedding(kind), kind, edges, basis, graph)
-        y = self.second(x, kind, edges, basis, graph)
+        x = self.first(self.embedding(atom_types), atom_types, edges, basis, graph)
+        y = self.second(x, atom_types, edges, basis, graph)
         return (self.read_first(x) + self.read_second(y)).squeeze(-1)
 
 

@@ -129,6 +129,7 @@ def thermochemical_atomref(target: Target) -> Mapping[int, float] | None:
     """Energies of the free atoms by atomic number, in eV and float64, or None where QM9 gives none.
 
     Example:
+        >>> from eqlayers.data.targets import TARGETS
         >>> {z: round(energy, 3) for z, energy in thermochemical_atomref(TARGETS["U0"]).items()}
         {1: -13.613, 6: -1029.863, 7: -1485.303, 8: -2042.611, 9: -2713.485}
     """
