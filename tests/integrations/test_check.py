@@ -98,7 +98,7 @@ def test_a_kernel_that_is_wrong_in_one_dtype(monkeypatch: pytest.MonkeyPatch, dt
     def wrong(self: Any, x: torch.Tensor, *args: Any) -> torch.Tensor:
         return right(self, x, *args) * (1 + size * (x.dtype == dtype))
 
-    model = nn.Sequential(product())
+    model = nn.Sequential(o3.FullyConnectedTensorProduct("2x0e + 2x1o", "1o + 2e", "2x1o + 2x2e + 2x1e"))
     assert accelerate(model, inplace=False).worst < 1
     monkeypatch.setattr(AcceleratedTensorProduct, "forward", wrong)
     with pytest.raises(MismatchError, match=rf"agree with it in {dtype} to .* a difference of {size:.2g} in"):
