@@ -127,7 +127,7 @@ def read_filter(value: Any) -> list[o3.Irrep] | None:
 
 
 def channel_major_order(irreps: Any) -> np.ndarray:
-    """The place in ``mul_ir`` of each entry of the ``ir_mul`` layout, ``[irreps.dim]`` int64; or IrrepsError.
+    """The index in ``mul_ir`` of each column of the ``ir_mul`` layout, ``[irreps.dim]`` int64; or IrrepsError.
 
     Example:
         >>> channel_major_order(o3.Irreps("2x1o")).tolist()
@@ -142,7 +142,7 @@ def channel_major_order(irreps: Any) -> np.ndarray:
 
 
 def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> torch.Tensor:
-    r"""The matrix by which ``irreps`` turn under an orthogonal 3 x 3 matrix, in float64 whatever the default dtype.
+    r"""The matrix that represents an orthogonal 3 x 3 matrix on ``irreps``, always in float64.
 
     Degrees above 1 come from :math:`D^l = (2l+1)\, C^T (D^{l-1} \otimes D^1)\, C`; a determinant of -1 adds the parity.
 

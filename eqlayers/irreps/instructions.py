@@ -94,7 +94,7 @@ def read_instructions(
 
 
 def read_final(instructions: Any) -> list[Instruction]:
-    """Instructions that are final already, as layers keep them, or ConfigError."""
+    """Check that instructions have final coefficients; ConfigError if not."""
     fix = "Take the instructions of a layer."
     items = check_items("instructions", instructions, "a list of instructions", fix)
     return [check_type(f"instructions[{i}]", ins, Instruction, "an Instruction", fix) for i, ins in enumerate(items)]

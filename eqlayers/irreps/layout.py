@@ -19,7 +19,7 @@ LAYOUTS = ("mul_ir", "ir_mul")
 
 
 def slots_of(irreps: o3.Irreps) -> list[Slot]:
-    """The place of each irreps group in a flat row.
+    """The columns of each irreps group in a flat row, as slots.
 
     Example:
         >>> slots_of(o3.Irreps("2x0e + 3x1o"))

@@ -48,7 +48,7 @@ def _terms(scale: Scale, **indices: Tensor) -> Tensor | None:
 
 
 def _no_identity(index: Tensor, size: int) -> Tensor | None:
-    """None where the index is the identity on an axis of that size, which needs no look-up."""
+    """The index, or None if it is the identity on an axis of ``size`` elements."""
     return None if index.shape[0] == size and torch.equal(index, torch.arange(size, device=index.device)) else index
 
 

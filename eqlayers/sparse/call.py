@@ -1,4 +1,4 @@
-"""One call of a sparse product or scale, checked and brought to the one shape that backends see."""
+"""Calls of sparse products and scales: checked, with leading axes flattened to one batch axis."""
 
 from __future__ import annotations
 

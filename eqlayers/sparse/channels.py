@@ -16,7 +16,7 @@ _FORM = re.compile(r"([a-z]*),([a-z]*)->([a-z]*)")
 
 
 class Channels(NamedTuple):
-    """A channel spec, taken apart: the letters of operand 1, operand 2 and the result."""
+    """A parsed channel spec: the letters of operand 1, operand 2 and the result."""
 
     first: str
     second: str
@@ -76,7 +76,7 @@ def parse(spec: str) -> Channels:
 
 
 class Sides(NamedTuple):
-    """How a spec is a named op: its name, and which of (operand 1, operand 2, result) are taken transposed."""
+    """A named op that equals a spec, and which of (operand 1, operand 2, result) must be transposed for it."""
 
     op: str
     transposed: tuple[bool, bool, bool]

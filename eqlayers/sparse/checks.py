@@ -1,4 +1,4 @@
-"""Checks of the fields of an info: what was expected, what came, the fix."""
+"""Checks of the fields of an info."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.torch_internals import being_traced
 
 
 class Words(NamedTuple):
-    """The names in which messages speak of an info: its class, its index fields and the operands."""
+    """Names for error messages: the class of an info, its index fields, and the operands."""
 
     owner: str
     indices: tuple[str, ...]

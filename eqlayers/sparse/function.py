@@ -70,7 +70,7 @@ class _SparseProduct(torch.autograd.Function):
     @staticmethod
     @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        """Linear in each operand: one of them replaced by its tangent."""
+        """The sum of products with one operand replaced by its tangent: the product is linear in each."""
         x, y = ctx.saved_tensors
         dx, dy = tangents[:2]
         parts = [_SparseProduct.apply(*pair, *ctx.form) for pair in ((dx, y), (x, dy)) if None not in pair]
@@ -94,7 +94,7 @@ class _SparseProduct(torch.autograd.Function):
 
 
 def _rows(t: Tensor, mapped: bool, batched: bool, size: int, batch: int) -> Tensor:
-    """``[size * batch, ...]``, rows of a batch side by side; as it is where all rows are the same."""
+    """An operand of a mapped call as ``[size * batch, ...]``; unchanged if all rows share it."""
     if not (mapped or batched):
         return t
     t = t if mapped else t.unsqueeze(0)

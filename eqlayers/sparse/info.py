@@ -1,4 +1,4 @@
-"""The two index structures of the sparse operations, checked where they are born.
+"""The two index structures of the sparse operations, checked at construction.
 
 A plain NamedTuple cannot override ``__new__`` and its ``_replace`` walks round it; hence a private class with the
 fields and a public one with the checks, in that order.
@@ -21,7 +21,7 @@ Infos = tuple["SparseProductInfo", "SparseProductInfo", "SparseProductInfo"]
 
 
 class TermList(NamedTuple):
-    """An info written out, one entry per term and sorted by output row: the loop of simple backends."""
+    """The terms of an info as tensors with one entry per term, sorted by output row."""
 
     scale: Tensor | None  # [K] s_t in the order below; None is 1
     index1: Tensor  # [K] int64, row of operand 1
@@ -195,12 +195,12 @@ class SparseProductInfo(_Movable, _ProductFields):
 
     @property
     def num_terms(self) -> int | None:
-        """Number of terms T; None where scale and both indices are None (then the operands say it)."""
+        """Number of terms T; None if scale and both indices are None (then the operands decide it)."""
         return next((v.shape[0] for v in (self.scale, self.index1, self.index2) if v is not None), None)
 
     @property
     def num_segments(self) -> int | None:
-        """Number of segments S; None where only the operands say it."""
+        """Number of segments S; None if only the operands decide it."""
         if self.seg_out is not None:
             return self.seg_out.shape[0] - 1
         return self.num_terms if self.gather_index is None else self.gather_index.shape[0]
@@ -274,7 +274,7 @@ def _top(index: Tensor | None) -> int:
 
 
 class _OneOperand(SparseProductInfo):
-    """A scale as a product of one operand, which speaks of a scale."""
+    """A scale as a product info of one operand, whose messages name the fields of the scale."""
 
     _words = SCALE
 

@@ -105,14 +105,14 @@ def _by_terms(
 
 
 def _rows(t: Tensor, dim: int, info: SparseProductInfo, name: str, index: Tensor, part: slice) -> Tensor:
-    """The rows of some terms; a part of the operand itself where every term has the next row."""
+    """The rows of the operand that terms read; a view if the rows are consecutive."""
     if _is_identity(info, name, index, t.shape[dim]):
         return t.narrow(dim, part.start, part.stop - part.start)
     return t.index_select(dim, as_constant(index)[part])
 
 
 def _is_identity(info: SparseProductInfo, name: str, index: Tensor, size: int) -> bool:
-    """Whether each row of some size is named once, in order."""
+    """Whether an index is 0, 1, ..., size - 1."""
     look = lambda: bool((index == torch.arange(size, device=index.device)).all())  # noqa: E731
     return index.shape[0] == size and bool(info.cached(("identity", name, size), look))
 

@@ -169,7 +169,7 @@ class ProgramInfos:
 
 
 class BlockedRows(NamedTuple):
-    """An operand: its rows, and their blocks by the first column."""
+    """The rows of an operand, and their blocks by first column."""
 
     whole: Tensor
     parts: dict[int, Tensor]
@@ -279,7 +279,7 @@ def _first_rows(slots: Sequence[Slot]) -> dict[Slot, int]:
 
 
 def _described(number: int, path: Path) -> Iterator[str]:
-    """A path and its terms, a line for each component of z."""
+    """A path and its terms as text, a line for each component of z."""
     weights = "" if path.weight is None else f", w[{path.weight}:{path.weight + path.weight_count}]"
     x, y, z = (f"{name}[{slot.start}:{slot.stop}]" for name, slot in (("x", path.x), ("y", path.y), ("z", path.z)))
     yield f"path {number}: {x}, {y}{weights} -> {z}"

@@ -31,7 +31,7 @@ def _sides(channels: Channels) -> Sides | None:
 
 
 def refuse(call: Call) -> str | None:
-    """None if the kernel can run the call, else why not."""
+    """None if the segment kernel can run the call, else the reason, a phrase that follows the name of the way."""
     device = call.x.device
     if device.type != "cuda" and not (device.type == "cpu" and availability.interpreted()):
         return f"needs CUDA or HIP tensors, got {device.type}"

@@ -160,7 +160,7 @@ def run_aggregate(
     deterministic: bool,
     backend: str | None,
 ) -> Tensor:
-    """See `attention_aggregate`."""
+    """Run `attention_aggregate` with a form that is already built."""
     check_rows("values", values, graph.num_edges, form.program.widths[0])
     check_rows("logits", logits, graph.num_edges, heads)
     weights = edge_softmax(logits, graph, None, envelope, sink, deterministic=deterministic)
@@ -178,7 +178,7 @@ def _form(irreps: Irreps, heads: int, layout: str) -> Form:
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, heads: int, layout: str) -> Form:
-    """A form, made outside of the trace of a compiler."""
+    """The cached form of irreps and heads; compilers do not trace this."""
     heads = check_integer("heads", heads, 1, fix="4 is usual.")
     return _form(as_irreps(irreps), heads, check_choice("layout", layout, LAYOUTS))
 

@@ -11,7 +11,7 @@ from ...irreps.layout import slots_of
 
 
 def check_heads(name: str, irreps: o3.Irreps, heads: int) -> o3.Irreps:
-    """The irreps, if so many heads have equal shares of their copies; IrrepsError if not.
+    """The irreps, if every multiplicity is divisible by the number of heads; else IrrepsError.
 
     Example:
         >>> check_heads("irreps", o3.Irreps("8x0e + 4x1o"), 4)

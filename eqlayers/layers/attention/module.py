@@ -87,7 +87,7 @@ class AttentionAggregate(FormModule):
         num_nodes: int | None = None,
         envelope: Tensor | None = None,
     ) -> Tensor:
-        """Weight and sum up.
+        """Weight messages by attention, and sum them at receivers.
 
         Args:
             values: ``[E, irreps.dim]``, the messages.
@@ -224,7 +224,7 @@ class EquivariantAttention(EquivariantModule):
         edge_index: Tensor | Graph,
         envelope: Tensor | None = None,
     ) -> Tensor:
-        """One step.
+        """Run one step of attention.
 
         Args:
             x: ``[N, irreps_in.dim]`` node features.
@@ -255,7 +255,7 @@ class EquivariantAttention(EquivariantModule):
         return features
 
     def _logits(self, x: Tensor, edge_attr: Tensor, edge_scalars: Tensor, graph: Graph) -> Tensor:
-        """``[E, heads]``."""
+        """The attention logits of the edges, ``[E, heads]``."""
         weights = edge_scalars @ (self.compare * self.num_scalars**-0.5)
         query, key = self.query(x), self.key(x)
         if self.logits == "dot":

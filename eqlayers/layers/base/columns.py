@@ -1,4 +1,4 @@
-"""Columns of irrep copies in a flat row, and how to take them out."""
+"""Columns of irrep copies in a flat row, and functions that select them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def columns_of(slots: list[Slot], copies: Sequence[Copies], layout: str) -> list
 
 
 def take(x: Tensor, columns: Sequence[Columns]) -> Tensor:
-    """The columns, one after the other: a view where they are one range."""
+    """Select columns of flat features and join them; a view if they are one range."""
     parts = []
     for start, length, slot, first in columns:
         if slot is None:
@@ -103,7 +103,7 @@ def same_order(first: o3.Irreps, second: o3.Irreps, layout: str) -> bool:
         >>> same_order(o3.Irreps("1o + 1o"), o3.Irreps("2x1o"), "ir_mul")
         False
     """
-    if layout == "ir_mul" and _turning(first) != _turning(second):
+    if layout == "ir_mul" and _above_scalars(first) != _above_scalars(second):
         return False
     return bool(first.simplify() == second.simplify())
 
@@ -123,6 +123,6 @@ def check_groups(name: str, irreps: o3.Irreps, read: o3.Irreps, layout: str) -> 
         )
 
 
-def _turning(irreps: o3.Irreps) -> list[tuple[int, o3.Irrep]]:
-    """The groups whose components 'ir_mul' separates: groups of degree above 0."""
+def _above_scalars(irreps: o3.Irreps) -> list[tuple[int, o3.Irrep]]:
+    """The groups of degree above 0, whose columns depend on the layout."""
     return [(mul, ir) for mul, ir in irreps if mul and ir.l]

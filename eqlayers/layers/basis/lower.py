@@ -127,7 +127,7 @@ def _couplings(rank: int) -> dict[Irrep, np.ndarray]:
 
 
 def _orthonormal(rows: np.ndarray) -> list[np.ndarray]:
-    """An orthonormal basis of the space of some rows, from the first on."""
+    """An orthonormal basis of the span of rows, by Gram-Schmidt from the first row."""
     basis: list[np.ndarray] = []
     for row in rows:
         for _ in range(2):  # twice, against rounding

@@ -83,7 +83,7 @@ class ChangeOfBasis(FormModule):
         self.num_paths = len(self.irreps_in)
 
     def _read(self, basis: Any) -> dict[o3.Irrep, np.ndarray]:
-        """The matrix of every irrep."""
+        """Check the argument ``basis``, and return the matrix of every irrep."""
         wanted = dict.fromkeys(ir for _, ir in self.irreps_in)
         if isinstance(basis, Mapping):
             by_irrep = {as_irrep(key, "an irrep of basis"): value for key, value in basis.items()}

@@ -34,7 +34,7 @@ def monomials(dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def monomial_numbers(dim: int, degree: int) -> dict[tuple[int, ...], int]:
-    """The place of each monomial in `monomials`."""
+    """The index of each monomial in the list of `monomials`."""
     return {factors: number for number, factors in enumerate(monomials(dim, degree))}
 
 
@@ -50,7 +50,7 @@ def permutations_of(dim: int, degree: int) -> np.ndarray:
 
 @cache
 def _times(dim: int, degree: int) -> np.ndarray:
-    """``[dim, monomials of the degree]``: the monomial of the next degree that a component and a monomial make."""
+    """Index of the product of each component with each monomial, among monomials of degree + 1."""
     numbers = monomial_numbers(dim, degree + 1)
     rows = [[numbers[tuple(sorted((*f, i)))] for f in monomials(dim, degree)] for i in range(dim)]
     return np.array(rows, dtype=np.int64).reshape(dim, -1)
@@ -74,7 +74,7 @@ class _Path(NamedTuple):
 
 
 def _irreps(text: str) -> list[tuple[int, int, Irrep]]:
-    """Number, first component and irrep of every group of single irreps."""
+    """(number, first component, irrep) of every group of the input, which has one copy of each irrep."""
     irreps = o3.Irreps(text)
     return [(n, s.start, (ir.l, ir.p)) for n, (s, (_, ir)) in enumerate(zip(irreps.slices(), irreps, strict=True))]
 
@@ -85,7 +85,7 @@ def _products(a: Irrep, b: Irrep) -> list[Irrep]:
 
 @cache
 def _singles(text: str) -> tuple[_Path, ...]:
-    """The irreps of the input themselves."""
+    """The couplings of degree 1: the irreps of the input."""
     unit = np.eye(o3.Irreps(text).dim)
     return tuple(_Path(ir, (n,), unit[start : start + 2 * ir[0] + 1]) for n, start, ir in _irreps(text))
 
@@ -214,7 +214,7 @@ def _sparser(paths: list[_Path], counts: np.ndarray) -> list[_Path]:
 
 
 def cleaned(values: np.ndarray) -> np.ndarray:
-    """Entries with 0 in place of rounding errors of the largest."""
+    """The values, with entries set to 0 that are rounding errors of the largest one."""
     largest = float(np.abs(values).max(initial=0.0))
     return np.where(np.abs(values) < ROUNDING * largest, 0.0, values)
 

@@ -30,7 +30,7 @@ MOST = 4
 
 @dataclass(frozen=True)
 class Mixing:
-    """How paths are made of the independent polynomials of one irrep and degree: ``[R, P]`` float64, as its bytes."""
+    """The matrix ``[R, P]`` from independent polynomials of one irrep and degree to paths, hashable by its bytes."""
 
     data: bytes
     shape: tuple[int, int]
@@ -47,7 +47,7 @@ class Mixing:
 
     @property
     def is_zero(self) -> bool:
-        """Whether there is no polynomial."""
+        """Whether the matrix has no rows: there is no polynomial."""
         return not self.matrix.any()
 
 
@@ -109,7 +109,7 @@ def _read(
 
 @dataclass(frozen=True)
 class Contraction:
-    """All that a symmetric contraction computes."""
+    """The irreps, degrees and mixings that define a symmetric contraction."""
 
     irreps_in: str  # as texts
     irreps_out: str
@@ -153,7 +153,7 @@ class _Coefficients:
         self._known: dict[tuple[int, tuple[float, ...]], int] = {}
 
     def add(self, group: int, row: np.ndarray) -> Signed:
-        """Number and sign of a coefficient."""
+        """Add a coefficient, and return its number and sign."""
         sign = 1 if row[np.flatnonzero(row)[0]] > 0 else -1
         key = (group, tuple(np.round(sign * row, 10) + 0.0))
         number = self._known.setdefault(key, len(self.rows))
@@ -207,7 +207,7 @@ def lowered(contraction: Contraction) -> Formulas:
 
 
 def _in_order(results: Sequence[dict[tuple[int, ...], Signed]], dim: int, count: int) -> list[int]:
-    """Places of the coefficients: in the order in which the nested sums first read them."""
+    """New indices of the coefficients, in the order in which the nested sums first read them."""
     place: dict[int, int] = {}
     for terms in results:
         for factors in sorted(terms):

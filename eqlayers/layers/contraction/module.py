@@ -183,7 +183,7 @@ class SymmetricContraction(FormulaModule):
         return z if self._picked["z"] is None or not self.num_terms else z[:, self._picked["z"]]
 
     def _at_once(self, flat: Tensor, polynomials: Gathered, known: KnownSpecies) -> Tensor | None:
-        """The contraction of operands that kernels read as they are, for known species; None of others."""
+        """Fast path for cached species: call the kernel directly; None if operands need conversion."""
         species = known.species
         if species is None or (known.y.ndim == 2 and self.one_hot) or flat.dtype is not ACCUMULATE.get(flat.dtype):
             return None
@@ -236,7 +236,7 @@ class SymmetricContraction(FormulaModule):
         return run_formula(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)[0]
 
     def _species_of(self, y: Tensor) -> Species | None:
-        """The species of each atom, kept for the next layer; None if the result has to be linear in y."""
+        """The species of each atom, cached for the next layer; None if the result must be linear in y."""
         mixes = y.ndim == 2 and self._must_mix(y)
         if is_hidden(y):
             return None if mixes else species_on_device(y, self.num_elements)
@@ -281,11 +281,11 @@ class SymmetricContraction(FormulaModule):
         return y.requires_grad or not (is_hidden(y) or bool(_is_one_hot(y).all()))
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the formulas, which are made again."""
+        """The state without the formulas, which are built again after loading."""
         return {name: value for name, value in self.__dict__.items() if name != "_formulas"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the formulas."""
+        """Build the formulas."""
         super().__setstate__(state)
         self._lower()
 
@@ -306,7 +306,7 @@ def _lower_again(layer: SymmetricContraction, keys: Any) -> None:
 
 
 def _filled(name: str, irreps: Any) -> o3.Irreps:
-    """Irreps that are there."""
+    """Irreps without empty groups; IrrepsError if none is left."""
     groups = as_irreps(irreps, name)
     if not groups or 0 in {mul for mul, _ in groups}:
         raise IrrepsError(

@@ -105,7 +105,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         species: Tensor | None = None,
         basis: Tensor | KnotBasis | None = None,
     ) -> Tensor:
-        """One step.
+        """Run one step of message passing.
 
         Args:
             x: ``[A, irreps_in.dim]`` node features.

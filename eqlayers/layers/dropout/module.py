@@ -45,7 +45,7 @@ def check_probability(p: Any) -> float:
 
 
 def _drawn(like: Tensor, rows: int, columns: int, p: float) -> Tensor:
-    """0 with probability p, else 1 / (1 - p), ``[rows, columns]``."""
+    """Random factors ``[rows, columns]``: 0 with probability p, else 1 / (1 - p)."""
     noise = like.new_empty(rows, columns)
     if p in (0.0, 1.0):
         return noise.fill_(1 - p)
@@ -62,7 +62,7 @@ def drop_copies(x: Tensor, muls: list[int], numbers: Tensor, p: float) -> Tensor
 
 
 def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_graphs: int | None) -> Tensor:
-    """See `drop_path`."""
+    """Run `drop_path` on checked arguments."""
     check_floating("x", x, "[N, ...]")
     if x.ndim == 0:
         raise ShapeError("x must be [N, ...], got a number. Give it an axis of rows.")
@@ -91,7 +91,7 @@ def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_gra
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str) -> FlatLayout:
-    """A layout, made outside of the trace of a compiler."""
+    """The cached layout of irreps; compilers do not trace this."""
     return _flat(as_irreps(irreps), check_choice("layout", layout, LAYOUTS))
 
 

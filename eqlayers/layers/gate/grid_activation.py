@@ -124,8 +124,8 @@ def rotation_constants(lmax: int, resolution: int, aspect_ratio: float) -> Const
     nb, na = 2 * resolution, round(2 * aspect_ratio * resolution)
     alphas, betas = 2 * np.pi * np.arange(na) / na, np.pi * (np.arange(nb) + 0.5) / nb
     irreps = o3.Irreps([(1, (l, 1)) for l in range(lmax + 1)])
-    about_y = torch.stack([representation_matrix(irreps, _turn(angle, 2, 0)) for angle in alphas.tolist()])
-    about_x = torch.stack([representation_matrix(irreps, _turn(angle, 1, 2)) for angle in betas.tolist()])
+    about_y = torch.stack([representation_matrix(irreps, _axis_rotation(angle, 2, 0)) for angle in alphas.tolist()])
+    about_x = torch.stack([representation_matrix(irreps, _axis_rotation(angle, 1, 2)) for angle in betas.tolist()])
     blocks = []
     for part, (_, ir) in zip(irreps.slices(), irreps, strict=True):
         y, x = about_y[:, part, part], about_x[:, part, part]
@@ -134,8 +134,8 @@ def rotation_constants(lmax: int, resolution: int, aspect_ratio: float) -> Const
     return {"D": matrices, "qw": _quadrature(nb) / na**2, "alpha": alphas, "beta": betas, "gamma": alphas}
 
 
-def _turn(angle: float, first: int, second: int) -> np.ndarray:
-    """Rotation that turns one axis towards another."""
+def _axis_rotation(angle: float, first: int, second: int) -> np.ndarray:
+    """The rotation matrix by an angle from axis ``first`` towards axis ``second``."""
     matrix = np.eye(3)
     c, s = np.cos(angle), np.sin(angle)
     matrix[first, first] = matrix[second, second] = c
@@ -206,9 +206,9 @@ class S2Activation(EquivariantModule):
         self.to_s2 = Grid(sphere_constants, lmax, *points, normalization, None)
         self.from_s2 = Grid(sphere_constants, lmax_out, *points, normalization, lmax)
         self._flat = FlatLayout(self.irreps_in, "mul_ir")
-        self._set_turns()
+        self._set_rotations()
 
-    def _set_turns(self) -> None:
+    def _set_rotations(self) -> None:
         """Make the matrices that rotate the grid, also if ``random_rot`` was set after construction."""
         if self.random_rot and "turn_in" not in self._modules:
             self.turn_in, self.turn_out = WignerD(self.irreps_in, "angles"), WignerD(self.irreps_out, "angles")
@@ -216,7 +216,7 @@ class S2Activation(EquivariantModule):
     def forward(self, features: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
         features = checked(self._flat, "features", features)
-        self._set_turns()
+        self._set_rotations()
         angles = self._angles(features) if self.random_rot else None
         if angles is not None:
             features = features @ self.turn_in(angles).type_as(features).T

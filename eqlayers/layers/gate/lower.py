@@ -25,7 +25,7 @@ AS_IT_IS: Act = ("", 1.0)
 
 
 class Source(NamedTuple):
-    """The source of copies: an operand, a slot, and the first copy in this slot."""
+    """The source of copies: an operand, a block of it, and the first copy in the block."""
 
     slot: Slot
     first: int = 0
@@ -76,7 +76,7 @@ def activated(expr: Expression, act: Act, value: int) -> int:
 
 @lru_cache(maxsize=256)
 def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str, added: int, kept: bool) -> Formula:
-    """The formula from operands to the parts, one behind the other; each part has at least one copy.
+    """The formula from operands to the concatenated parts; each part has at least one copy.
 
     The operands are: ``added``, 1 or more, which are added up to the first of these widths; the others that sources
     name; and if ``kept`` one of the output's columns, which is added to the output.

@@ -195,7 +195,7 @@ class Gate(FormulaModule):
         self._gated = columns_of(slots, [Copies(slots.index(s.slot), s.first, mul) for mul, (s, _) in runs], layout)
 
     def _sources(self, groups: list[Any], order: list[int]) -> list[tuple[int, Source]]:
-        """Copies of each group, and where they stand in the input."""
+        """The sources of each group's copies in the input."""
         ends = list(accumulate((mul for mul, _ in self.irreps_in), initial=0))
         sources: dict[int, tuple[int, Source]] = {}
         copies = 0

@@ -147,5 +147,5 @@ def spherical_harmonics(
 
 @torch.compiler.assume_constant_result
 def _harmonics(l: Any, normalize: bool, normalization: str) -> Formula:
-    """A formula, made outside of the trace of a compiler, which may come first."""
+    """The cached formula of harmonics; compilers do not trace this."""
     return harmonics_formula(read_degrees(l)[0], normalize, normalization)

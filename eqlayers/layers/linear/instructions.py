@@ -113,7 +113,7 @@ def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> lis
 
 
 def weight_slices(instructions: Sequence[LinearInstruction]) -> list[LinearSlices]:
-    """Places of all instructions one after the other, biases after the weights, as e3nn lists them."""
+    """Slices of the weights of all instructions in the flat vectors, biases after weights, as e3nn orders them."""
     out, start = [], 0
     for ins in instructions:
         stop = start + math.prod(ins.path_shape)

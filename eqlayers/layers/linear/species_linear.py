@@ -114,7 +114,7 @@ class SpeciesLinear(EquivariantModule):
         return self.linear.infos
 
     def _of_any_species(self, features: Tensor, kind: Tensor) -> Tensor:
-        """The map by one and the same sequence of operations, without a look at the species."""
+        """Map features without reading the species, so that operations do not depend on their values."""
         if self.num_species <= MASKED:
             parts = [self.linear(features, self.weight[n]) for n in range(self.num_species)]
             chosen = [part * (kind == n)[:, None].to(part.dtype) for n, part in enumerate(parts)]

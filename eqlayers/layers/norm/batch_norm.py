@@ -32,9 +32,9 @@ class _BatchNormalization(Normalization):
         normalization: str,
         layout: str,
         backend: str | None,
-        apart: bool,
+        has_mean: bool,
     ) -> None:
-        super().__init__(irreps, eps, affine, normalization, layout, backend, apart=apart, zero=True)
+        super().__init__(irreps, eps, affine, normalization, layout, backend, has_mean=has_mean, zero=True)
         self.momentum = check_number("momentum", momentum, at_least=0.0, at_most=1.0, fix="Use 0.1.")
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -53,7 +53,7 @@ class _BatchNormalization(Normalization):
         running: Tensor | None = getattr(self, name)
         return None if running is not None and ACCUMULATE.get(x.dtype) == running.dtype != x.dtype else running
 
-    def _keep(self, running: Tensor | None, new: Tensor) -> None:
+    def _update(self, running: Tensor | None, new: Tensor) -> None:
         """Move running statistics towards the statistics of a batch."""
         assert running is not None
         running.copy_((1 - self.momentum) * running + self.momentum * new.detach())
@@ -123,7 +123,7 @@ class BatchNorm(_BatchNormalization):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(irreps, eps, momentum, affine, normalization, layout, backend, apart=True)
+        super().__init__(irreps, eps, momentum, affine, normalization, layout, backend, has_mean=True)
         self.irreps = self.irreps_in
         self.instance, self.include_bias = check_flag("instance", instance), check_flag("include_bias", include_bias)
         self.reduce = check_choice("reduce", reduce, ("mean", "max"))
@@ -152,17 +152,17 @@ class BatchNorm(_BatchNormalization):
         scalars = scalars - self._to_rows(mean, x.shape[0])
         var = self._joined(self._reduced(scalars.square(), batch), self._reduced(squares, batch))
         if not self.instance:
-            self._keep(self.running_mean, mean)
-            self._keep(self.running_var, var)
+            self._update(self.running_mean, mean)
+            self._update(self.running_var, var)
         numbers = self._to_rows(self._factors(var, weight), x.shape[0])
         factors, others = numbers_of(self._plan, numbers, True), numbers_of(self._plan, numbers, False)
         scalars = scalars * factors if bias is None else torch.addcmul(bias, scalars, factors)
         return scaled_by(self._plan, x, others, scalars, self.backend).reshape(wide.shape).to(dtype)
 
-    def _joined(self, apart: Tensor, others: Tensor) -> Tensor:
-        """Numbers of all copies ``[..., num_irreps]`` from the numbers of copies that are apart, and of the others."""
-        pieces = {flag: iter(t.split(self._counts[flag], -1)) for flag, t in ((True, apart), (False, others))}
-        return torch.cat([next(pieces[group.apart]) for group in self._plan.groups if group.mul], -1)
+    def _joined(self, has_mean: Tensor, others: Tensor) -> Tensor:
+        """Numbers of all copies ``[..., num_irreps]`` from the numbers of scalars with a mean, and of other copies."""
+        pieces = {flag: iter(t.split(self._counts[flag], -1)) for flag, t in ((True, has_mean), (False, others))}
+        return torch.cat([next(pieces[group.has_mean]) for group in self._plan.groups if group.mul], -1)
 
     def _by_running(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Normalise by the running statistics: one formula."""
@@ -239,7 +239,7 @@ class BatchRMSNorm(_BatchNormalization):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(irreps, eps, momentum, affine, normalization, layout, backend, apart=False)
+        super().__init__(irreps, eps, momentum, affine, normalization, layout, backend, has_mean=False)
         self.register_buffer("running_squared_norm", torch.ones(self.irreps_in.num_irreps))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -252,7 +252,7 @@ class BatchRMSNorm(_BatchNormalization):
         x = wide.reshape(-1, self._flat.dim)
         if self.training:
             squares = squares_of(self._plan, x, self.backend)[1].mean(0)
-            self._keep(self.running_squared_norm, squares)
+            self._update(self.running_squared_norm, squares)
         else:
             squares = self.running_squared_norm.to(x.dtype)
         factors = self._factors(squares, weight)

@@ -27,23 +27,24 @@ NORMALIZATIONS = ("component", "norm")
 
 
 class CopyPlan:
-    """The places of the copies of irreps, and the formulas that compute with a number for each copy.
+    """The columns of irrep copies, and the formulas that compute with one number for each copy.
 
-    Even scalars may be *apart* (True): they have means and biases. ``counts`` are copies of each group, ``ranges`` the
-    first copy and number of copies of each run of groups that are apart, and of the others. The normalization is
+    Even scalars have a mean and bias if ``has_mean``. ``counts`` are copies of each group, ``ranges`` the first copy
+    and number of copies of each run of groups with a mean, and of the others. The normalization is
     'component' for squared norms over 2l + 1, 'norm' for squared norms.
     """
 
-    def __init__(self, irreps: Irreps, layout: str, apart: bool = False, normalization: str = "norm") -> None:
+    def __init__(self, irreps: Irreps, layout: str, has_mean: bool = False, normalization: str = "norm") -> None:
         self.flat = FlatLayout(irreps, layout)
         by_component = check_choice("normalization", normalization, NORMALIZATIONS) == "component"
         self.groups = tuple(
-            CopyGroup(mul, ir.dim, apart and ir.is_scalar(), 1 / ir.dim if by_component else 1.0) for mul, ir in irreps
+            CopyGroup(mul, ir.dim, has_mean and ir.is_scalar(), 1 / ir.dim if by_component else 1.0)
+            for mul, ir in irreps
         )
-        self.counts = {flag: [g.mul for g in self.groups if g.apart == flag and g.mul] for flag in (True, False)}
+        self.counts = {flag: [g.mul for g in self.groups if g.has_mean == flag and g.mul] for flag in (True, False)}
         self.ranges: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
         first = 0
-        for flag, group in groupby((g for g in self.groups if g.mul), lambda g: g.apart):
+        for flag, group in groupby((g for g in self.groups if g.mul), lambda g: g.has_mean):
             count = sum(g.mul for g in group)
             self.ranges[flag].append((first, count))
             first += count
@@ -84,9 +85,9 @@ def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, l
     return operands[name], [operands.get(key) for key in others], wide if mixed else dtype
 
 
-def numbers_of(plan: CopyPlan, numbers: Tensor, apart: bool) -> Tensor:
-    """Select from numbers of all copies ``[..., num_irreps]`` the copies that are apart, or the others."""
-    ranges = plan.ranges[apart]
+def numbers_of(plan: CopyPlan, numbers: Tensor, has_mean: bool) -> Tensor:
+    """Select from numbers of all copies ``[..., num_irreps]`` the copies with a mean (even scalars), or the others."""
+    ranges = plan.ranges[has_mean]
     if len(ranges) == 1:
         return numbers.narrow(-1, *ranges[0])
     parts = [numbers.narrow(-1, first, count) for first, count in ranges]
@@ -94,7 +95,7 @@ def numbers_of(plan: CopyPlan, numbers: Tensor, apart: bool) -> Tensor:
 
 
 def squares_of(plan: CopyPlan, x: Tensor, backend: str | None) -> tuple[Tensor, Tensor]:
-    """``[..., dim]`` to the scalars that are apart and the squares of the other copies, each ``[..., copies]``."""
+    """Even scalars with a mean, and squared norms of all other copies, ``[..., copies]`` each, of x ``[..., dim]``."""
     none = x.narrow(-1, 0, 0)
     if not plan.counts[False]:
         return x, none
@@ -140,7 +141,7 @@ def _factors(squares: Tensor, muls: Sequence[int], weight: Tensor | None, eps: f
 def run_layer_norm(
     plan: CopyPlan, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, backend: str | None
 ) -> Tensor:
-    """See ``nn.LayerNorm``; of a plan whose scalars are apart."""
+    """Run ``nn.LayerNorm`` with a plan in which even scalars have a mean."""
     FlatLayout.check(plan.flat, "x", x)  # compilers guard no methods of constants, which the plan is in functions
     x, (weight, bias), dtype = in_float32("x", x, weight=weight, bias=bias)
     if not x.numel():
@@ -241,7 +242,7 @@ def _gradients(g: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> tuple
 def run_rms_norm(
     plan: CopyPlan, x: Tensor, weight: Tensor | None, over: str, eps: float, backend: str | None
 ) -> Tensor:
-    """See ``nn.RMSNorm``."""
+    """Run ``nn.RMSNorm`` with a plan."""
     FlatLayout.check(plan.flat, "x", x)
     x, (weight,), dtype = in_float32("x", x, weight=weight)
     if not x.numel():
@@ -260,11 +261,11 @@ def run_rms_norm(
 
 
 @torch.compiler.assume_constant_result
-def _read(irreps: Any, layout: str, apart: bool, normalization: str, simplified: bool = False) -> CopyPlan:
-    """A plan, made outside of the trace of a compiler."""
+def _read(irreps: Any, layout: str, has_mean: bool, normalization: str, simplified: bool = False) -> CopyPlan:
+    """The cached plan of irreps; compilers do not trace this."""
     groups, layout = as_irreps(irreps), check_choice("layout", layout, LAYOUTS)
     normalization = check_choice("normalization", normalization, NORMALIZATIONS)
-    return _plan(joined(groups, layout) if simplified else groups, layout, apart, normalization)
+    return _plan(joined(groups, layout) if simplified else groups, layout, has_mean, normalization)
 
 
 def _check_numbers(name: str, numbers: Tensor | None, count: int) -> None:

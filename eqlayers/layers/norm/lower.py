@@ -21,7 +21,7 @@ class CopyGroup(NamedTuple):
 
     mul: int
     dim: int
-    apart: bool = False
+    has_mean: bool = False
     factor: float = 1.0
 
 
@@ -32,7 +32,7 @@ class _Row:
         self.width, self.components = 0, 0
         self.blocks: list[Block] = []
 
-    def place(self, mul: int, dim: int, channels: int, layout: str) -> list[list[int]]:
+    def add(self, mul: int, dim: int, channels: int, layout: str) -> list[list[int]]:
         """The components of the next group, for each block of its copies."""
         new = blocks_of(Source(Slot(self.width, mul, dim)), mul, channels, layout)
         self.blocks += new
@@ -48,19 +48,19 @@ class _Row:
 
 @lru_cache(maxsize=256)
 def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
-    """Features to the scalars that are apart, and to the squared norms of other copies; both only if there are any."""
+    """The formula from features to even scalars with a mean, and to squared norms of other copies, if there are any."""
     groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)
-    expr, x, kept, squares = Expression(), _Row(), _Row(), _Row()
+    expr, x, direct, squares = Expression(), _Row(), _Row(), _Row()
     values: tuple[list[int | None], list[int | None]] = ([], [])
-    for mul, dim, apart, factor in groups:
-        (kept if apart else squares).place(mul, 1, channels, layout)
-        for block in x.place(mul, dim, channels, layout):
+    for mul, dim, has_mean, factor in groups:
+        (direct if has_mean else squares).add(mul, 1, channels, layout)
+        for block in x.add(mul, dim, channels, layout):
             loads = [expr.load(0, i) for i in block]
-            values[not apart].append(
-                loads[0] if apart else expr.scale(factor, expr.add(*(expr.multiply(v, v) for v in loads)))
+            values[not has_mean].append(
+                loads[0] if has_mean else expr.scale(factor, expr.add(*(expr.multiply(v, v) for v in loads)))
             )
-    rows = [(kept.operand("scalars"), values[0]), (squares.operand("squares"), values[1])]
+    rows = [(direct.operand("scalars"), values[0]), (squares.operand("squares"), values[1])]
     present = [(row, nodes) for row, nodes in rows if row.width]
     results, outputs = [row for row, _ in present], [nodes for _, nodes in present]
     return register_formula(formula(expr, [x.operand("x")], results, outputs, channels))
@@ -76,11 +76,11 @@ def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> For
     channels = common_channels(group.mul for group in groups)
     expr, x, numbers, scalars = Expression(), _Row(), _Row(), _Row()
     outputs: list[int | None] = []
-    some = any(not group.apart for group in groups)
-    for mul, dim, apart, _ in groups:
-        places = (scalars if apart else numbers).place(mul, 1, channels, layout)
-        for block, (k,) in zip(x.place(mul, dim, channels, layout), places, strict=True):
-            if apart:
+    some = any(not group.has_mean for group in groups)
+    for mul, dim, has_mean, _ in groups:
+        components = (scalars if has_mean else numbers).add(mul, 1, channels, layout)
+        for block, (k,) in zip(x.add(mul, dim, channels, layout), components, strict=True):
+            if has_mean:
                 outputs.append(expr.load(1 + some, k))
             else:
                 outputs += [expr.multiply(expr.load(0, i), expr.load(1, k)) for i in block]
@@ -99,11 +99,11 @@ def centred_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
     channels = common_channels(group.mul for group in groups)
     expr, x, numbers, means = Expression(), _Row(), _Row(), _Row()
     outputs: list[int | None] = []
-    for mul, dim, apart, _ in groups:
-        factors = [expr.load(1, k) for (k,) in numbers.place(mul, 1, channels, layout)]
-        blocks = x.place(mul, dim, channels, layout)
-        if apart:
-            for (i,), (k,), factor in zip(blocks, means.place(mul, 1, channels, layout), factors, strict=True):
+    for mul, dim, has_mean, _ in groups:
+        factors = [expr.load(1, k) for (k,) in numbers.add(mul, 1, channels, layout)]
+        blocks = x.add(mul, dim, channels, layout)
+        if has_mean:
+            for (i,), (k,), factor in zip(blocks, means.add(mul, 1, channels, layout), factors, strict=True):
                 centred = expr.add(expr.load(0, i), expr.scale(-1.0, expr.load(2, k)))
                 outputs.append(expr.add(expr.multiply(centred, factor), expr.load(3, k)))
         else:

@@ -24,18 +24,18 @@ class CopyModule(FormulaModule):
     """Base of the layers that compute with one number for each irrep copy; see `CopyPlan` for the arguments."""
 
     def __init__(
-        self, irreps: Any, layout: str, backend: str | None, *, apart: bool = False, normalization: str = "norm"
+        self, irreps: Any, layout: str, backend: str | None, *, has_mean: bool = False, normalization: str = "norm"
     ) -> None:
         super().__init__(layout, backend)
         self.irreps_in = as_irreps(irreps, "irreps")
         self.num_paths = len(self.irreps_in)
-        self._plan = plan = CopyPlan(self.irreps_in, layout, apart, normalization)
+        self._plan = plan = CopyPlan(self.irreps_in, layout, has_mean, normalization)
         self._flat, self._counts = plan.flat, plan.counts
         #: Empty if all copies are apart: torch computes these.
         self._formulas = [plan.squares, *plan.scaled.values()] if plan.counts[False] else []
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> Any:
-        """The formulas; None if all copies are apart. Half precision is computed in float32."""
+        """The formulas; None if all copies are scalars with a mean. Half precision is computed in float32."""
         return super().whole_call(ACCUMULATE.get(dtype, dtype), device)
 
 
@@ -53,10 +53,10 @@ class Normalization(CopyModule):
         layout: str,
         backend: str | None,
         *,
-        apart: bool = False,
+        has_mean: bool = False,
         zero: bool = False,
     ) -> None:
-        super().__init__(irreps, layout, backend, apart=apart, normalization=normalization)
+        super().__init__(irreps, layout, backend, has_mean=has_mean, normalization=normalization)
         self.irreps_out = self.irreps_in
         self.eps = check_number("eps", eps, above=None if zero else 0, at_least=0 if zero else None, fix="Use 1e-5.")
         self.affine, self.normalization = check_flag("affine", affine), normalization
@@ -232,7 +232,7 @@ class LayerNorm(Normalization):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(irreps, eps, affine, normalization, layout, backend, apart=True)
+        super().__init__(irreps, eps, affine, normalization, layout, backend, has_mean=True)
         self.bias = torch.nn.Parameter(torch.zeros(sum(self._counts[True]))) if self.affine else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class Value:
 
 
 class _Components(list[Value]):
-    """The components of an operand."""
+    """The components of an operand, which the traced function indexes."""
 
     def __init__(self, one: Rows, values: list[Value]) -> None:
         super().__init__(values)
@@ -221,7 +221,7 @@ def _blocks(irreps: Irreps, copies: int, channels: int, layout: str) -> tuple[Bl
 
 
 class _Numbers:
-    """The functions of formulas on arrays."""
+    """The functions of formulas on numpy arrays."""
 
     @staticmethod
     def inverse_length(*vector: Any) -> Any:

@@ -25,7 +25,7 @@ from ...core.torch_internals import is_plain
 def formula_at_once(
     base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
 ) -> Sequence[Tensor] | None:
-    """The results of a formula whose operands a kernel reads as they are; None of others."""
+    """Fast path: call the kernel of a formula directly; None if operands need conversion."""
     if not is_plain(operands):
         return None
     return at_once(KNOWN.get(base.key) or describe(base.key), operands, graph, backend)

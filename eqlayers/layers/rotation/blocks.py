@@ -56,7 +56,7 @@ def blocks_dim(lmax: int) -> int:
 
 @lru_cache(maxsize=64)
 def wigner_formula(lmax: int) -> Formula:
-    """A quaternion (w, x, y, z), which is normalised, to the matrices of degrees 0 to ``lmax``, row-major."""
+    """The formula from a quaternion (w, x, y, z) to the Wigner D matrices of degrees 0 to ``lmax``, row-major."""
     expr = Expression()
     outputs = _blocks(expr, [expr.load(0, i) for i in range(4)], lmax)
     return register_formula(formula(expr, [_row("quaternion", 4)], [_row("blocks", len(outputs))], [outputs]))
@@ -64,7 +64,7 @@ def wigner_formula(lmax: int) -> Formula:
 
 @lru_cache(maxsize=64)
 def frame_formula(lmax: int) -> Formula:
-    """A vector and its chart, 1 for the first and 0 for the second, to the matrices that turn its direction e to +y.
+    """The formula from a vector and its chart (1 or 0) to the matrices that rotate its direction e to +y.
 
     The first chart is the shortest rotation, :math:`(1 + e_y, -e_z, 0, e_x)`, which there is for all but -y. The second
     is the shortest rotation to -y and then a half turn about x, :math:`(-e_z, 1 - e_y, e_x, 0)`, for all but +y.
@@ -104,11 +104,11 @@ _PRODUCTS: dict[tuple[int, int], tuple[tuple[int, float], ...]] = {
 
 @lru_cache(maxsize=1)
 def quaternion_formula() -> Formula:
-    """A rotation matrix and the number of a component, as a row of 0 and 1, that is not small, to a quaternion."""
+    """The formula from a rotation matrix, and a one-hot row of its largest component, to a quaternion."""
     expr = Expression()
     products = {}
     for (i, j), terms in _PRODUCTS.items():
-        parts = [expr.scale(sign, expr.load(0, place)) for place, sign in terms]
+        parts = [expr.scale(sign, expr.load(0, index)) for index, sign in terms]
         products[i, j] = products[j, i] = expr.add(*([expr.one] if i == j else []), *parts)
     parts = [expr.add(*(expr.multiply(expr.load(1, i), products[i, j]) for i in range(4))) for j in range(4)]
     inverse = expr.inverse_length(*parts)
@@ -190,7 +190,7 @@ def _recursion(k: int, alpha: int, beta: int) -> tuple[float, float]:
 
 
 def _leading(l: int, high: int, low: int, alpha: int) -> float:
-    """Factor of the monic polynomial."""
+    """The factor from monic Jacobi polynomials to entries of Wigner d matrices."""
     k = l - high
     root = math.factorial(l + high) * math.factorial(k) / (math.factorial(l + low) * math.factorial(l - low))
     return math.sqrt(root) * math.comb(2 * k + 2 * high, k) / 2**k

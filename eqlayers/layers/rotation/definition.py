@@ -20,7 +20,7 @@ def matrix_of(degree: int, rotation: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, irreps: Irreps, rotation: Tensor) -> Tensor:
-    """``[N, irreps.dim]`` in 'mul_ir', each copy turned by the matrix of its degree; parities do not matter."""
+    """``[N, irreps.dim]`` in 'mul_ir', each copy rotated by the matrix of its degree; parities do not matter."""
     parts = [
         (x[:, s].reshape(len(x), mul, ir.dim) @ matrix_of(ir.l, rotation).T).flatten(1)
         for s, (mul, ir) in zip(irreps.slices(), irreps, strict=True)

@@ -1,4 +1,4 @@
-"""Rotations as quaternions, the matrices by which irreps turn, and features turned by them."""
+"""Rotations as quaternions, Wigner D matrices, and rotated features."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
 from ..pointwise.run import run_formula
 from .blocks import SEAM, blocks_dim, check_degree, frame_formula, quaternion_formula, wigner_formula
-from .lower import matrix_places, rotation_program
+from .lower import matrix_indices, rotation_program
 
 
 def check_last(
     name: str, value: Tensor, shape: tuple[int, ...], what: str, fix: str = "Move these axes to the end."
 ) -> Tensor:
-    """A tensor with these last axes, or ShapeError or DTypeError."""
+    """A floating-point tensor whose last axes are ``shape``; ShapeError or DTypeError for others."""
     text = ", ".join(["...", *map(str, shape)])
     check_same_dtype(**{name: check_floating(name, value, f"[{text}]")})
     if value.ndim < len(shape) or value.shape[-len(shape) :] != shape:
@@ -66,7 +66,7 @@ def run_quaternion(base: Formula, matrices: Tensor, backend: str | None) -> Tens
 
 @torch.compiler.assume_constant_result
 def _blocks_formula(lmax: int) -> Formula:
-    """A formula, made outside of the trace of a compiler."""
+    """The cached formula of Wigner D matrices; compilers do not trace this."""
     return wigner_formula(check_degree(lmax))
 
 
@@ -182,32 +182,32 @@ def largest_degree(irreps: Irreps) -> int:
     return check_degree(max((ir.l for _, ir in irreps), default=0))
 
 
-def turning_formulas(lmax: int) -> tuple[Formula, Formula]:
+def rotation_formulas(lmax: int) -> tuple[Formula, Formula]:
     """Blocks of a quaternion, up to a degree, and a quaternion of a matrix."""
     return wigner_formula(lmax), quaternion_formula()
 
 
-class Turning:
-    """The product that rotates features of degrees up to 12 by blocks of matrices, forth or back."""
+class RotationPlan:
+    """The plan of a layer that rotates features by Wigner D matrices, or by their transposes."""
 
     def __init__(self, irreps: Irreps, layout: str, kind: str, inverse: bool = False) -> None:
         self.flat, self.kind = FlatLayout(irreps, layout), kind
         self.lmax = largest_degree(irreps)
-        self.formulas, self.width = turning_formulas(self.lmax), blocks_dim(self.lmax)
+        self.formulas, self.width = rotation_formulas(self.lmax), blocks_dim(self.lmax)
         self.parities = kind == "matrix" and any(ir.p == -1 for _, ir in irreps)
         self.form = Form(rotation_program(irreps, self.lmax, layout, inverse, self.parities))
 
 
-_turning = lru_cache(maxsize=256)(Turning)
+_plan = lru_cache(maxsize=256)(RotationPlan)
 
 
 def check_rotation(kind: str, rotation: Tensor) -> Tensor:
-    """A rotation of that kind, or ShapeError or DTypeError."""
+    """Check a rotation given as ``kind`` ('matrix', 'quaternion', ...): ShapeError or DTypeError."""
     fix = f"Name the kind that you pass: {', '.join(ROTATIONS)}."
     return check_last("rotation", rotation, ROTATIONS[kind], f"of the kind {kind!r}", fix)
 
 
-def run_turned(
+def run_wigner(
     formulas: tuple[Formula, Formula], kind: str, rotation: Tensor, parities: bool, backend: str | None
 ) -> Tensor:
     """Wigner D blocks of a checked rotation, flattened; with parity, blocks of even irreps, then of odd ones."""
@@ -222,32 +222,32 @@ def run_turned(
 
 
 def _sign(matrices: Tensor) -> Tensor:
-    """``[..., 1]``: the determinant's sign, which is the parity."""
+    """The sign of the determinant of each matrix, ``[..., 1]``."""
     first, second, third = matrices.detach().unbind(-2)
     volume = (first * torch.linalg.cross(second, third)).sum(-1, keepdim=True)
     return torch.where(volume < 0, -1.0, 1.0).to(matrices.dtype)
 
 
-def full_matrix(blocks: Tensor, places: Tensor, dim: int) -> Tensor:
-    """Blocks of both parities to ``[..., dim, dim]``, by the places of its entries, see `matrix_places`."""
+def full_matrix(blocks: Tensor, indices: Tensor, dim: int) -> Tensor:
+    """The matrix ``[..., dim, dim]`` from blocks of both parities, by the indices of `matrix_indices`."""
     blocks = torch.cat([blocks, blocks.new_zeros(*blocks.shape[:-1], 1)], -1)
-    return taken(blocks, places.to(blocks.device), blocks.ndim - 1).unflatten(-1, (dim, dim))
+    return taken(blocks, indices.to(blocks.device), blocks.ndim - 1).unflatten(-1, (dim, dim))
 
 
-def run_rotate(turning: Turning, x: Tensor, rotation: Tensor, backend: str | None) -> Tensor:
-    """Features turned; see `rotate`."""
-    x, rotation = check_operands(turning.flat, x, rotation)
-    if turning.kind != "blocks":
-        check_rotation(turning.kind, rotation)
-        blocks = run_turned(turning.formulas, turning.kind, rotation, turning.parities, backend)
-        return run_form(turning.form, x, blocks, backend)
-    width = turning.width
+def run_rotate(plan: RotationPlan, x: Tensor, rotation: Tensor, backend: str | None) -> Tensor:
+    """Rotate features; see `rotate`."""
+    x, rotation = check_operands(plan.flat, x, rotation)
+    if plan.kind != "blocks":
+        check_rotation(plan.kind, rotation)
+        blocks = run_wigner(plan.formulas, plan.kind, rotation, plan.parities, backend)
+        return run_form(plan.form, x, blocks, backend)
+    width = plan.width
     if rotation.ndim < 1 or rotation.shape[-1] < width:
         raise ShapeError(
-            f"rotation must be [..., {width}], blocks of degrees 0 to {turning.lmax}, got {list(rotation.shape)}. "
-            f"Make them with lmax={turning.lmax} or more."
+            f"rotation must be [..., {width}], blocks of degrees 0 to {plan.lmax}, got {list(rotation.shape)}. "
+            f"Make them with lmax={plan.lmax} or more."
         )
-    return run_form(turning.form, x, rotation.narrow(-1, 0, width), backend)
+    return run_form(plan.form, x, rotation.narrow(-1, 0, width), backend)
 
 
 def check_operands(flat: FlatLayout, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,7 +258,7 @@ def check_operands(flat: FlatLayout, x: Tensor, rotation: Tensor) -> tuple[Tenso
 
 
 def run_form(form: Form, x: Tensor, y: Tensor, backend: str | None) -> Tensor:
-    """A product without weights, ``[..., width]`` of all three, row by row."""
+    """Run a product without weights row by row, on x and y ``[..., width]``."""
     return run_by_row(form, x, y, broadcast_lead(x=x.shape[:-1], rotation=y.shape[:-1]), backend)
 
 
@@ -266,14 +266,14 @@ def run_form(form: Form, x: Tensor, y: Tensor, backend: str | None) -> Tensor:
 
 
 @torch.compiler.assume_constant_result
-def _read(irreps: Any, layout: str, kind: str, inverse: bool) -> Turning:
-    """A plan, made outside of the trace of a compiler."""
-    return _turning(as_irreps(irreps), check_choice("layout", layout, LAYOUTS), kind, inverse)
+def _read(irreps: Any, layout: str, kind: str, inverse: bool) -> RotationPlan:
+    """The cached plan of irreps; compilers do not trace this."""
+    return _plan(as_irreps(irreps), check_choice("layout", layout, LAYOUTS), kind, inverse)
 
 
 @torch.compiler.assume_constant_result
-def _places(irreps: Any, layout: str, device: str) -> Tensor:
-    return torch.from_numpy(matrix_places(as_irreps(irreps), layout)).to(device)
+def _indices(irreps: Any, layout: str, device: str) -> Tensor:
+    return torch.from_numpy(matrix_indices(as_irreps(irreps), layout)).to(device)
 
 
 def wigner_D(
@@ -292,9 +292,9 @@ def wigner_D(
     """
     kind = check_choice("kind", kind, ROTATIONS)
     check_backend(backend)
-    turning = _read(irreps, layout, kind, False)
-    blocks = run_turned(turning.formulas, kind, check_rotation(kind, rotation), True, backend)
-    return full_matrix(blocks, _places(irreps, layout, str(blocks.device)), turning.flat.dim)
+    plan = _read(irreps, layout, kind, False)
+    blocks = run_wigner(plan.formulas, kind, check_rotation(kind, rotation), True, backend)
+    return full_matrix(blocks, _indices(irreps, layout, str(blocks.device)), plan.flat.dim)
 
 
 def rotate(

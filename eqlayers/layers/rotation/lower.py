@@ -24,8 +24,8 @@ def rotation_program(irreps: Irreps, lmax: int, layout: str, transposed: bool, p
         block = Slot(blocks_start(ir.l) + (width if parities and ir.p == -1 else 0), 1, ir.dim**2)
         terms = []
         for k, i in np.ndindex(ir.dim, ir.dim):
-            place = i * ir.dim + k if transposed else k * ir.dim + i
-            terms.append((i, place, k, 1.0))
+            index = i * ir.dim + k if transposed else k * ir.dim + i
+            terms.append((i, index, k, 1.0))
         if mul:
             paths.append(Path(slot, block, slot, None, (Axis(mul, x=1, z=1),) if mul > 1 else (), tuple(terms)))
     return Program(tuple(paths), (irreps.dim, width * (1 + parities), 0, irreps.dim), layout)
@@ -47,7 +47,7 @@ def turn_program(irreps: Irreps, lmax: int, layout: str) -> Program:
 
 
 @lru_cache(maxsize=64)
-def matrix_places(irreps: Irreps, layout: str) -> np.ndarray:
+def matrix_indices(irreps: Irreps, layout: str) -> np.ndarray:
     """Positions ``[dim * dim]`` of the entries of the whole matrix in the blocks of even irreps, of odd ones, and a 0.
 
     Example:

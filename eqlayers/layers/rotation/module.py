@@ -1,4 +1,4 @@
-"""Rotations of features: the matrices by which irreps turn, features turned by them, and frames of edges."""
+"""Layers of rotations: Wigner D matrices, rotated features, and frames of edges."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from .blocks import blocks_dim, check_degree, frame_formula
 from .functions import (
     KINDS,
     ROTATIONS,
-    Turning,
+    RotationPlan,
     angles_to_quaternion,
     check_last,
     check_operands,
     check_rotation,
     full_matrix,
     largest_degree,
+    rotation_formulas,
     run_form,
     run_frame,
     run_rotate,
-    run_turned,
-    turning_formulas,
+    run_wigner,
 )
-from .lower import matrix_places, turn_program
+from .lower import matrix_indices, turn_program
 
 
 class WignerD(FormulaModule):
@@ -67,7 +67,7 @@ class WignerD(FormulaModule):
         tensor([-1., -1., -1.,  1.,  1.,  1.])
     """
 
-    places: Tensor
+    indices: Tensor
 
     def __init__(
         self, irreps: Any, rotation: str = "matrix", *, layout: str = "mul_ir", backend: str | None = None
@@ -76,9 +76,9 @@ class WignerD(FormulaModule):
         self.irreps = as_irreps(irreps)
         self.rotation = check_choice("rotation", rotation, ROTATIONS)
         self.dim = self.irreps.dim
-        self._formulas = turning_formulas(largest_degree(self.irreps))
-        places = torch.from_numpy(matrix_places(self.irreps, layout).copy())
-        self.register_buffer("places", places, persistent=False)
+        self._formulas = rotation_formulas(largest_degree(self.irreps))
+        indices = torch.from_numpy(matrix_indices(self.irreps, layout).copy())
+        self.register_buffer("indices", indices, persistent=False)
 
     def forward(self, rotation: Tensor) -> Tensor:
         """Rotations of the layer's kind to ``[..., irreps.dim, irreps.dim]``; ShapeError or DTypeError for others."""
@@ -108,10 +108,10 @@ class WignerD(FormulaModule):
         return self._full(_inverted(self._blocks("quaternion", quaternions), k))
 
     def _blocks(self, kind: str, rotation: Tensor) -> Tensor:
-        return run_turned(self._formulas, kind, rotation, True, self.backend)
+        return run_wigner(self._formulas, kind, rotation, True, self.backend)
 
     def _full(self, blocks: Tensor) -> Tensor:
-        return full_matrix(blocks, self.places, self.dim)
+        return full_matrix(blocks, self.indices, self.dim)
 
     def extra_repr(self) -> str:
         """Irreps, kind of rotation, layout and backend."""
@@ -119,7 +119,7 @@ class WignerD(FormulaModule):
 
 
 def _inverted(blocks: Tensor, k: Tensor | None) -> Tensor:
-    """Blocks of even and odd irreps after so many inversions."""
+    """Blocks of even and odd irreps after ``k`` inversions."""
     if k is None:
         return blocks
     if check_tensor("k", k, "[...]").is_complex() or (
@@ -180,9 +180,9 @@ class RotateFeatures(FormulaModule):
         self.num_paths = len(self.irreps_in)
         self._flat, self._lmax = FlatLayout(self.irreps_in, layout), largest_degree(self.irreps_in)
         if method == "dense":
-            self._turning = Turning(self.irreps_in, layout, self.rotation, self.inverse)
-            self._formulas = self._turning.formulas
-            self._forms: tuple[Form, ...] = (self._turning.form,)
+            self._plan = RotationPlan(self.irreps_in, layout, self.rotation, self.inverse)
+            self._formulas = self._plan.formulas
+            self._forms: tuple[Form, ...] = (self._plan.form,)
             return
         to_x = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # takes the axis y to x
         exchange = [representation_matrix([(1, (ir.l, 1))], to_x).numpy().copy() for _, ir in self.irreps_in]
@@ -195,7 +195,7 @@ class RotateFeatures(FormulaModule):
         self._forms = (Form(turn_program(self.irreps_in, self._lmax, layout)), there, back)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
-        """Turn the features.
+        """Rotate the features.
 
         Args:
             x: ``[..., irreps.dim]``.
@@ -208,14 +208,14 @@ class RotateFeatures(FormulaModule):
             ShapeError, DTypeError, DeviceError: The operands do not fit the layer or each other.
         """
         if self.method == "dense":
-            return run_rotate(self._turning, x, rotation, self.backend)
+            return run_rotate(self._plan, x, rotation, self.backend)
         return self._sparse(*check_operands(self._flat, x, rotation))
 
     def _sparse(self, x: Tensor, angles: Tensor) -> Tensor:
         check_rotation("angles", angles)
         orders = torch.arange(1, self._lmax + 1, dtype=angles.dtype, device=angles.device)
-        turned = (-angles.flip(-1) if self.inverse else angles)[..., None] * orders
-        waves = torch.stack([turned.cos(), turned.sin()], -1).flatten(-2)  # by order, cosine and sine
+        rotated = (-angles.flip(-1) if self.inverse else angles)[..., None] * orders
+        waves = torch.stack([rotated.cos(), rotated.sin()], -1).flatten(-2)  # by order, cosine and sine
         waves = torch.cat([torch.ones_like(angles)[..., None], waves], -1)
         alpha, beta, gamma = waves.unbind(-2)
         one = x.new_ones(1)

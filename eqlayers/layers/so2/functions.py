@@ -1,4 +1,4 @@
-"""Maps in the frames of edges: components are sorted by order m, multiplied by matrices, and put back."""
+"""Maps in the frames of edges: components are sorted by order m, multiplied by matrices, and sorted back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check_weight(plan: SO2Plan, weight: Tensor) -> Tensor:
 
 
 def check_scales(plan: SO2Plan, scales: Tensor) -> None:
-    """Raise ShapeError or DTypeError unless these are factors of the input."""
+    """Raise ShapeError or DTypeError unless ``scales`` has a factor for each input column."""
     if check_tensor("scales", scales, f"[..., {plan.num_scales}]").shape[-1:] != (plan.num_scales,):
         raise ShapeError(
             f"scales must be [..., {plan.num_scales}], one for each order m and input channel that has it, got "
@@ -133,7 +133,7 @@ _FIXES = {
 def _packed(
     plan: SO2Plan, x: Tensor, y: Tensor, scales: Tensor | None, weight: Tensor, graph: Graph | None, backend: str | None
 ) -> Tensor:
-    """Sorted by order and mixed; factors of m > 0 serve -m, too."""
+    """The packed rows: features sorted by order m, scaled, and multiplied by the matrices."""
     if scales is not None:
         scales = torch.cat([scales, scales[:, plan.num_scales - plan.num_minus :]], -1)
     form, w = (plan.plain, x.new_empty(0)) if scales is None else (plan.scaled, scales)
@@ -172,7 +172,7 @@ def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, 
 
 @torch.compiler.assume_constant_result
 def _read(irreps_in: Any, irreps_out: Any, mmax: int | None, parity: str, layout: str) -> SO2Plan:
-    """A plan, made outside of the trace of a compiler."""
+    """The cached plan of a map; compilers do not trace this."""
     irreps = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
     order = None if mmax is None else check_integer("mmax", mmax, 0)
     return _plan(

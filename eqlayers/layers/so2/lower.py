@@ -47,7 +47,7 @@ class Block(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns."""
+        """Number of columns."""
         return sum(piece.mul for piece in self.pieces)
 
 
@@ -61,7 +61,7 @@ class SO2Map(NamedTuple):
     parity: str
 
     def matrices(self, number: int) -> int:
-        """Matrices between the blocks of that number."""
+        """Number of matrices between the pair of blocks ``number``: 1, or 2 without parity for m > 0."""
         return 2 if self.parity == "so3" and self.blocks_in[number].m else 1
 
     @property
@@ -114,12 +114,12 @@ def so2_map(irreps_in: o3.Irreps, irreps_out: o3.Irreps, mmax: int | None, parit
 
 
 def packed_widths(blocks: Sequence[Block]) -> tuple[int, int]:
-    """Columns for m >= 0, and for m < 0."""
+    """Number of columns of a packed row for m >= 0, and for m < 0."""
     return sum(block.width for block in blocks), sum(block.width for block in blocks if block.m)
 
 
 class _Component(NamedTuple):
-    """Channels of one component of one group, and where a packed row holds them."""
+    """The channels of one component of one group, and their columns in a packed row."""
 
     group: int
     mul: int

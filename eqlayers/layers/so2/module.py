@@ -61,7 +61,7 @@ class SO2Layer(EquivariantModule):
             self.register_buffer("weight", torch.empty(0))
 
     def _weights(self, weight: Tensor | None) -> Tensor:
-        """The weights of a call."""
+        """The checked weights of a call: the argument, or the layer's own."""
         if weight is None:
             if self.weight_numel and not self.internal_weights:
                 raise ShapeError(
@@ -300,7 +300,7 @@ class SO2Convolution(SO2Layer):
         num_nodes: int | None = None,
         weight: Tensor | None = None,
     ) -> Tensor:
-        """Convolve.
+        """Rotate, map, rotate back and sum at receivers.
 
         Args:
             x: ``[num_src, irreps_in.dim]`` features of the senders.

@@ -103,7 +103,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         layout: str,
         backend: str | None,
     ) -> None:
-        """All but weights, masks and options; ``signed`` are the instructions with the signs of their coefficients."""
+        """Set attributes but weights, masks and options; ``signed`` are instructions with the signs of coefficients."""
         EquivariantModule.__init__(self, layout, backend)
         self.irreps_in1, self.irreps_in2, self.irreps_out = irreps
         self._in1_dim, self._in2_dim = self.irreps_in1.dim, self.irreps_in2.dim

@@ -85,7 +85,7 @@ def basis_program(irreps: o3.Irreps, matrices: Sequence[np.ndarray], layout: str
 
 
 def _placed(slot: Slot, component: int, layout: str, common: str) -> tuple[Slot, int]:
-    """A block and the component in it, in the layout of a program."""
+    """The block, and the component in it, of a component in another layout."""
     return (slot, component) if layout == common else (Slot(slot.start + component * slot.mul, slot.mul, 1), 0)
 
 

@@ -106,11 +106,11 @@ DEGREES = 3
 def that_commutes_with_the_axis() -> Tensor:
     """A matrix that commutes with rotations about y, and mixes degrees."""
     made = torch.Generator().manual_seed(3)
-    places = [(l, m) for l in range(DEGREES + 1) for m in range(-l, l + 1)]
+    indices = [(l, m) for l in range(DEGREES + 1) for m in range(-l, l + 1)]
     symmetric, across = torch.randn(2, DEGREES + 1, DEGREES + 1, DEGREES + 1, generator=made)
-    matrix = torch.zeros(len(places), len(places))
-    for i, (l, m) in enumerate(places):
-        for j, (k, n) in enumerate(places):
+    matrix = torch.zeros(len(indices), len(indices))
+    for i, (l, m) in enumerate(indices):
+        for j, (k, n) in enumerate(indices):
             if m == n:
                 matrix[i, j] = symmetric[l, k, abs(m)]
             elif m == -n:

@@ -174,8 +174,8 @@ def test_features_turn_as_e3nns_matrices_say(kind: str, method: str, inverse: bo
     wanted = torch.einsum("nuji,nuj->nui" if inverse else "nuij,nuj->nui", matrices.expand(5, 2, -1, -1), x)
     found = RotateFeatures(IRREPS, kind, method, inverse=inverse)(x, rotation)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-    turned = RotateFeatures(IRREPS, kind, method, inverse=inverse, layout="ir_mul")(to_ir_mul(x, IRREPS), rotation)
-    torch.testing.assert_close(turned, to_ir_mul(wanted, IRREPS), rtol=0, atol=1e-12)
+    rotated = RotateFeatures(IRREPS, kind, method, inverse=inverse, layout="ir_mul")(to_ir_mul(x, IRREPS), rotation)
+    torch.testing.assert_close(rotated, to_ir_mul(wanted, IRREPS), rtol=0, atol=1e-12)
 
 
 def test_one_rotation_for_all_rows_and_scalars() -> None:
