@@ -90,7 +90,7 @@ def launched(runner: Planned, like: Tensor, prepare: Callable[[], tuple[Any, ...
 
 
 def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[KernelCall]], device: torch.device) -> bool:
-    """Compile and load the kernels of a runner, with fewer registers if that fails; False without kernels; KernelError."""
+    """Compile and load the kernels of a runner, False if there are none; KernelError if fewer registers fail too."""
     first: Exception | None = None
     for on in tuning.attempts(runner.on):
         if on is not runner.on:
