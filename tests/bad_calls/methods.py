@@ -100,6 +100,9 @@ WRONG: dict[str, list[Any]] = {
     "path to write": [None, 1, "", [], b"x", object()],
     "potential": [None, 1, "x", [], torch.nn.Linear(1, 1), object()],
     "description": [None, 1, "x", [], {}, {"network": "x"}, object()],
+    "molecules' irreps": [None, 5, "xx", "3x1o", "", [1]],
+    "molecules' elements": [None, "HCNO", 6, (), (1, 1), (0,), (119,), (1.5,), ("h",), {1: 2}],
+    "positions": [*FEW, X[:, :3].double(), X[:2, :3], X[:, :2], X[:, :3].long(), X[:, :3] * 1j, X[0]],
     "facts": [1, "x", [1], {1: 2}, {"a": object()}, object()],
     "optional dtype": ["float32", torch.int64, torch.complex64, 32, np.float32],
 }  # fmt: skip
@@ -169,11 +172,12 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "NequIP": (models.NequIP, {"species": [1, 8], **BUILT}, {
         **NETWORK, "cutoff_p": "power", "embedding": "width", "properties": "properties"}),
     "MoleculeNetwork": (models.MoleculeNetwork, {"species": [1, 8], **BUILT}, {
-        **NETWORK, "readout": "choice", "pooling": "choice"}),
+        **NETWORK, "species": "molecules' elements", "hidden": "molecules' irreps", "readout": "choice",
+        "pooling": "choice"}),
     "MoleculeNetwork.forward": (MOLECULES.forward, {
         "z": molecule().z, "pos": molecule().pos, "edge_index": EDGES, "batch": torch.zeros(4).long(),
         "num_graphs": 1}, {
-        "z": "numbers of atoms", "pos": "features", "edge_index": "edges", "batch": "species of atoms",
+        "z": "numbers of atoms", "pos": "positions", "edge_index": "edges", "batch": "species of atoms",
         "num_graphs": "chunk"}),
     "MoleculeNetwork.set_statistics": (MOLECULES.set_statistics, {
         "shifts": {1: 0.0, 8: 0.0}, "scale": 1.0, "mean_neighbors": 1.0}, {
