@@ -134,15 +134,15 @@ def compiled(sample: str, order: str, dtype: str, target: str) -> dict:
     base, start = derivatives(SAMPLES[sample]())[order], time.perf_counter()
     with aot.target(target):
         found = [
-            (kernel, aot.resources(kernel))
-            for kernel, kernel in aot.compile_formula(base, getattr(torch, dtype), jobs=2)
+            (planned, aot.resources(kernel))
+            for planned, kernel in aot.compile_formula(base, getattr(torch, dtype), jobs=2)
         ]
     return {
         "kernels": len(found),
-        "walks": [kernel.text.traversal for kernel, _ in found],
-        "blocks": [kernel.block for kernel, _ in found],
-        "alive": [kernel.text.order.alive for kernel, _ in found],
-        "operations": [kernel.text.order.operations for kernel, _ in found],
+        "walks": [planned.text.traversal for planned, _ in found],
+        "blocks": [planned.block for planned, _ in found],
+        "alive": [planned.text.order.alive for planned, _ in found],
+        "operations": [planned.text.order.operations for planned, _ in found],
         "registers": [used.registers for _, used in found],
         "spill_bytes": [used.spill_bytes for _, used in found],
         "shared_bytes": [used.shared_bytes for _, used in found],
