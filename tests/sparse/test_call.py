@@ -8,6 +8,7 @@ from eqlayers.errors import ShapeError
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo
 from eqlayers.sparse.call import ProductCall, ScaleCall, check_channels, flatten_batch
 from eqlayers.sparse.channels import parse
+from tests.each import each
 
 INFO = SparseProductInfo(index1=torch.tensor([0, 1]), index2=torch.tensor([1, 0]), out_size=7)
 
@@ -18,8 +19,8 @@ def flat(first, second, spec="u,u->u"):
     return x, y, a, b, shape
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "shape", "flat1", "flat2"),
+@each(
+    "first, second, shape, flat1, flat2",
     [
         ((), (), (), (2, 3), (2, 3)),
         ((4,), (), (4,), (4, 2, 3), (2, 3)),
@@ -32,7 +33,6 @@ def flat(first, second, spec="u,u->u"):
         ((1,), (6,), (6,), (6, 2, 3), (6, 2, 3)),
         ((1,), (), (1,), (1, 2, 3), (2, 3)),
     ],
-    ids=str,
 )
 def test_leading_axes_become_one(first, second, shape, flat1, flat2):
     x, y, a, b, lead = flat(first, second)
@@ -48,7 +48,7 @@ def test_one_batch_axis_is_not_copied():
     assert b is y
 
 
-@pytest.mark.parametrize(("first", "second"), [((3,), (4,)), ((2, 3), (2, 4)), ((2, 3), (2,))], ids=str)
+@each("first, second", [((3,), (4,)), ((2, 3), (2, 4)), ((2, 3), (2,))])
 def test_batch_axes_that_do_not_match_are_refused(first, second):
     with pytest.raises(ShapeError, match=r"leading \(batch\) axes .*equal, broadcastable or absent, got .*shared"):
         flat(first, second)
@@ -58,7 +58,7 @@ def call(spec, batched, x, y, info=INFO, batch=4):
     return ProductCall(parse(spec), torch.zeros(x), torch.zeros(y), info, batched, batch)
 
 
-@pytest.mark.parametrize("batched", [(a, b, c) for a in (True, False) for b in (True, False) for c in (True, False)])
+@each("batched", [(a, b, c) for a in (True, False) for b in (True, False) for c in (True, False)])
 def test_shapes_of_a_call(batched):
     x, y = ([4] if batched[0] else []), ([4] if batched[1] else [])
     one = call("u,uv->v", batched, (*x, 2, 3), (*y, 5, 3, 6))

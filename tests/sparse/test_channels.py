@@ -8,17 +8,18 @@ import torch
 from eqlayers.errors import ConfigError
 from eqlayers.sparse.channels import Channels, lookup, parse
 from eqlayers.sparse.table import NAMED
+from tests.each import each
 
 SPECS = [*NAMED.values(), "uv,uv->u", "u,uvw->vw", "uv,vw->uw", ",->", "uvw,wvu->", "uv,u->uv"]
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@each("spec", SPECS)
 def test_reading_and_printing_are_inverse(spec):
     assert str(parse(spec)) == spec
     assert parse(spec.replace(",", " , ").replace("->", " -> ")) == parse(spec)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@each("spec", SPECS)
 def test_rotations_are_gradients(spec):
     """The rotated einsums, run on tensors, are the gradients that torch finds for the einsum itself."""
     channels = parse(spec)
@@ -29,7 +30,7 @@ def test_rotations_are_gradients(spec):
     torch.testing.assert_close(torch.einsum(str(channels.rotate_to_second()), gz, x), gy)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@each("spec", SPECS)
 def test_three_rotations_are_none(spec):
     channels = parse(spec)
     assert channels.rotate_to_first().rotate_to_first().rotate_to_first() == channels
@@ -44,8 +45,8 @@ def test_canonical_letters():
     assert parse("zyx,x->zy").canonical().canonical() == Channels("abc", "c", "ab")
 
 
-@pytest.mark.parametrize(
-    ("spec", "op", "transposed"),
+@each(
+    "spec, op, transposed",
     [
         ("b,ba->a", "vecmat", (False, False, False)),
         ("a,ba->b", "vecmat", (False, True, False)),
@@ -61,12 +62,12 @@ def test_lookup(spec, op, transposed):
     assert lookup(parse(spec), NAMED) == (op, transposed)
 
 
-@pytest.mark.parametrize("spec", ["uv,uv->u", "uv,uv->uv", "u,uvw->vw", "uv,vw->uw", "uv,u->uv", ",->"])
+@each("spec", ["uv,uv->u", "uv,uv->uv", "u,uvw->vw", "uv,vw->uw", "uv,u->uv", ",->"])
 def test_lookup_finds_nothing_beyond_the_table(spec):
     assert lookup(parse(spec), NAMED) is None
 
 
-@pytest.mark.parametrize("letters", [("u", "u", "u"), ("u", "v", "uv"), ("u", "u", ""), ("u", "", "u")])
+@each("letters", [("u", "u", "u"), ("u", "v", "uv"), ("u", "u", ""), ("u", "", "u")])
 def test_lookup_is_right_whatever_it_finds(letters):
     """Run what is found, transposing as it says, for every order of places and of letters of a matrix."""
     sizes = {"u": 2, "v": 3}
@@ -81,8 +82,8 @@ def test_lookup_is_right_whatever_it_finds(letters):
             torch.testing.assert_close(z.T if t3 else z, torch.einsum(spec, x, y))
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
+@each(
+    "spec, message",
     [
         ("u,u", r"must read like 'u,uv->v' with lower-case letters, got 'u,u'"),
         ("u,u,u->u", r"must read like"),

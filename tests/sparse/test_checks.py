@@ -7,6 +7,7 @@ import torch
 
 from eqlayers.errors import DeviceError, DTypeError, EqlayersError, IndexRangeError, ShapeError
 from eqlayers.sparse import SparseProductInfo
+from tests.each import each
 from tests.sparse.test_info import full, ints, scale_info
 
 WRONG = {
@@ -54,7 +55,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("changes", "error", "message"), WRONG.values(), ids=WRONG)
+@each("changes, error, message", WRONG.values())
 def test_wrong_fields_are_refused_at_construction_and_by_replace(changes, error, message):
     good = full()
     for make in (full, good._replace, lambda **c: SparseProductInfo._make((good._asdict() | c).values())):
@@ -74,7 +75,7 @@ WRONG_SCALE = {
 }
 
 
-@pytest.mark.parametrize(("changes", "error", "message"), WRONG_SCALE.values(), ids=WRONG_SCALE)
+@each("changes, error, message", WRONG_SCALE.values())
 def test_wrong_fields_of_a_scale_are_refused_in_its_own_words(changes, error, message):
     for make in (scale_info, scale_info()._replace):
         with pytest.raises(error, match=f"(?s)SparseScaleInfo.*{message}") as caught:

@@ -11,6 +11,7 @@ from eqlayers.sparse.run import WAYS
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import check_derivatives
 from tests.covering import covering
+from tests.each import each
 
 SPECS = [*NAMED, "uv,uv->u", "u,uvw->vw", "v,u->uv", ",->"]
 FLAGS = {"first batched": (1, 0), "second batched": (1, 0), "reduced": (False, True)}
@@ -21,7 +22,7 @@ NAMED_CASES = covering({"product": list(NAMED), **FLAGS})
 def cases(choices):
     """Products with or without batch axes, summed over them or not."""
     names = ",".join(name.replace(" ", "_") for name in choices[0])
-    return pytest.mark.parametrize(names, [tuple(case.values()) for case in choices])
+    return each(names, [tuple(case.values()) for case in choices])
 
 
 SIZES, EXTENTS, BATCH = (4, 3, 5), {"u": 2, "v": 3, "w": 2}, 2
@@ -105,12 +106,6 @@ def test_finite_differences_of_third_order(product, first_batched, second_batche
     assert gradgradcheck(function, operands(product, (first_batched, second_batched)))
 
 
-@pytest.mark.parametrize("product", NAMED)
-def test_third_order(product):
-    infos = infos_of()
-    check_derivatives(lambda x, y: sparse_product(product, x, y, *infos), operands(product, (1, 0)), 3, max_elements=1)
-
-
 @pytest.fixture
 def products_run(monkeypatch):
     """The channel specs of the products that the torch backend has run."""
@@ -124,7 +119,7 @@ def products_run(monkeypatch):
     return specs
 
 
-@pytest.mark.parametrize("product", NAMED)
+@each("product", NAMED)
 def test_gradients_that_nothing_needs_are_not_computed(product, products_run):
     for requires in ((True, True), (True, False), (False, True), (False, False)):
         products_run.clear()
@@ -141,7 +136,7 @@ def test_gradients_that_nothing_needs_are_not_computed(product, products_run):
         assert (x.grad is not None, y.grad is not None) == requires
 
 
-@pytest.mark.parametrize("product", ["mul", "outer", "vecmat"])
+@each("product", ["mul", "outer", "vecmat"])
 def test_a_graph_kept_gives_the_same_again_and_operands_are_left_alone(product):
     x, y = operands(product, (1, 0))
     before = x.detach().clone(), y.detach().clone()
@@ -153,7 +148,7 @@ def test_a_graph_kept_gives_the_same_again_and_operands_are_left_alone(product):
         torch.autograd.grad(z.sum(), (x, y))
 
 
-@pytest.mark.parametrize("product", NAMED)
+@each("product", NAMED)
 def test_gradients_of_broadcast_and_strided_operands(product):
     """Batch axes of length 1 are summed over, extra axes too, and a strided gradient comes in."""
     infos = infos_of()
@@ -168,7 +163,7 @@ def test_gradients_of_broadcast_and_strided_operands(product):
             torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("product", NAMED)
+@each("product", NAMED)
 def test_infos_rotate(product):
     """The three views serve the three sides of one form: each is a forward whose gradients are the other two."""
     fwd, bwd1, bwd2 = infos_of()
@@ -191,7 +186,7 @@ def test_infos_rotate(product):
             torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("product", ["mul", "outer", "vecmat"])
+@each("product", ["mul", "outer", "vecmat"])
 def test_exchanged_infos_are_noticed(product):
     """Where sizes differ the shapes tell; where they agree the gradient is wrong, and this comparison sees it."""
     fwd, bwd1, bwd2 = infos_of()

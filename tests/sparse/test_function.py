@@ -3,13 +3,13 @@
 import itertools
 
 import numpy as np
-import pytest
 import torch
 
 from eqlayers import functional, sparse
 from eqlayers.functional import sparse_product
 from eqlayers.sparse import SparseProductInfo, sparse_product_infos
 from tests.covering import covering
+from tests.each import each
 
 CHANNELS = {
     "mul": "u,u->u",
@@ -166,7 +166,7 @@ CASES = covering(
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(choice) for choice in [*case.values()][:3]))
+@each("case", CASES)
 def test_products(case):
     """Any product, with any fields, leading axes, channel numbers and strides, each with each of the others."""
     info = info_of([case[name] for name in FIELDS])
@@ -176,7 +176,7 @@ def test_products(case):
     agree(case["product"], x, y, info, case["accumulated"])
 
 
-@pytest.mark.parametrize("product", CHANNELS)
+@each("product", CHANNELS)
 def test_no_terms_and_no_rows(product):
     nothing = sparse_product_infos([], [], [], [], in1_size=ROWS1, in2_size=ROWS2, out_size=3)
     no_rows = sparse_product_infos([], [], [], in1_size=0, in2_size=0, out_size=0)
@@ -188,7 +188,7 @@ def test_no_terms_and_no_rows(product):
             assert not grad.any()
 
 
-@pytest.mark.parametrize("product", CHANNELS)
+@each("product", CHANNELS)
 def test_classes_and_functions_are_the_product_of_their_name(product):
     x, y = operands(product, lead=((2,), ()))
     infos = sparse_product_infos([3, 0], [1, 4], [2, 0], [0.5, 2.0], in1_size=ROWS1, in2_size=ROWS2, out_size=3)

@@ -9,6 +9,7 @@ import torch
 from eqlayers.errors import IndexRangeError, ShapeError
 from eqlayers.functional import sparse_mul
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo
+from tests.each import each
 
 
 def ints(*values):
@@ -60,7 +61,7 @@ def test_fields_are_those_of_the_specification_in_its_order():
     assert scale.dtype == torch.float64
 
 
-@pytest.mark.parametrize("make", MADE)
+@each("make", MADE)
 def test_copies_are_equal_and_independent(make):
     info = make()
     assert not same(info, info._replace(scale=None))
@@ -73,7 +74,7 @@ def test_copies_are_equal_and_independent(make):
     assert same(info, type(info)._make(info))
 
 
-@pytest.mark.parametrize("make", MADE)
+@each("make", MADE)
 def test_a_dtype_changes_the_scale_only_and_leaves_the_indices_where_they_are(make):
     info = make()
     for dtype in (torch.float32, torch.bfloat16):
@@ -86,7 +87,7 @@ def test_a_dtype_changes_the_scale_only_and_leaves_the_indices_where_they_are(ma
     assert info.scale.dtype == torch.float64
 
 
-@pytest.mark.parametrize("make", MADE)
+@each("make", MADE)
 def test_a_device_moves_every_tensor(make):
     info = make()
     for moved in (info.to("meta"), info.to(device=torch.device("meta")), info.to(torch.empty(0, device="meta"))):
@@ -151,7 +152,7 @@ LATE = {
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch"])
-@pytest.mark.parametrize(("info", "error", "message"), LATE.values(), ids=LATE)
+@each("info, error, message", LATE.values())
 def test_what_only_the_operands_say_is_checked_with_them(info, error, message, backend):
     with pytest.raises(error, match=message):
         sparse_mul(torch.ones(3, 1), torch.ones(3, 1), info, backend=backend)

@@ -15,6 +15,7 @@ from eqlayers.sparse import plans as backend
 from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.table import NAMED
 from tests.covering import covering
+from tests.each import each
 from tests.fresh import fresh
 from tests.sparse.rounding import rounding_bound
 
@@ -91,47 +92,36 @@ def check(spec, x, y, info, triple, dtype):
     assert not got[(magnitude == 0).expand(got.shape)].any(), f"{triple}: rows that nothing names must be exactly zero"
 
 
-CASES = covering({"plan": list(PLANS), "spec": SPECS, "dtype": list(DTYPES)})
+STRIDES = {
+    "contiguous": lambda t: t,
+    "channels outermost": lambda t: t.movedim(-1, 0).contiguous().movedim(0, -1),
+    "rows outermost": lambda t: t.movedim(0, -1).contiguous().movedim(-1, 0),
+    "expanded": lambda t: t[:1].expand_as(t),
+}
+CASES = covering(
+    {
+        "plan": list(PLANS),
+        "spec": SPECS,
+        "triple": [*TRIPLES, (False, False, False)],
+        "info": list(INFOS),
+        "dtype": list(DTYPES),
+        "extents": [(3, 2, 4), (1, 1, 1), (1, 5, 3), (7, 1, 2), (5, 3, 1)],
+        "strides": list(STRIDES),
+    }
+)
 
 
-@pytest.mark.parametrize(("plan", "spec", "dtype"), [tuple(case.values()) for case in CASES])
-def test_every_plan_is_the_reference_within_rounding(plan, spec, dtype, force):
-    force(plan)
-    for turn, triple in enumerate([*TRIPLES, (False, False, False)]):
-        infos = list(INFOS.values())
-        for info in (infos[turn % 7], infos[(turn + 3) % 7]):
-            check(spec, *operands(spec, triple, dtype=dtype), info, triple, dtype)
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_every_plan_on_every_info(plan, force):
-    force(plan)
-    for info in INFOS.values():
-        for spec in ("mul", "outer", "mat_t_vec", "inner"):
-            for triple in ((True, True, True), (True, False, False), (False, True, True)):
-                check(spec, *operands(spec, triple), info, triple, torch.float64)
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_odd_channel_numbers(plan, force):
-    force(plan)
-    for extents in [(1, 1, 1), (1, 5, 3), (7, 1, 2), (5, 3, 1)]:
-        for spec, info in zip(SPECS, itertools.cycle(INFOS.values()), strict=False):
-            pair = operands(spec, (True, False), dict(zip("uvw", extents, strict=True)), torch.float32)
-            check(spec, *pair, info, (True, False, True), torch.float32)
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_strides_do_not_matter(plan, force):
-    force(plan)
-    for spec in ("mul", "vecmat", "outer"):
-        x, y = operands(spec, (True, True))
-        for a, b in ((x.mT.contiguous().mT, y.movedim(0, -1).contiguous().movedim(-1, 0)), (x[:1].expand_as(x), y)):
-            check(spec, a, b, INFOS["segments"], (True, True, True), torch.float64)
+@each("case", CASES)
+def test_every_plan_is_the_reference_within_rounding(case, force):
+    """Any product, info, batch axes, dtype, channel numbers and strides, each with each of the others."""
+    force(case["plan"])
+    extents = dict(zip("uvw", case["extents"], strict=True))
+    pair = map(STRIDES[case["strides"]], operands(case["spec"], case["triple"], extents, case["dtype"]))
+    check(case["spec"], *pair, INFOS[case["info"]], case["triple"], case["dtype"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("plan", PLANS)
+@each("plan", PLANS)
 def test_half_precision_is_summed_in_float32(plan, dtype, force):
     """256 positive terms: sums kept in half precision lose the small ones, far beyond one final rounding."""
     force(plan)
@@ -161,7 +151,7 @@ def test_the_bound_is_exceeded_by_sums_in_half_precision():
     assert ((sparse_product("mul", x, y, info).double() - want).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@each("plan", PLANS)
 def test_coefficients_stay_in_float64_whatever_ran_before(plan, force):
     force(plan)
     info = INFOS["runs of many coefficients"]._replace()  # with a cache of its own
@@ -173,7 +163,7 @@ def test_coefficients_stay_in_float64_whatever_ran_before(plan, force):
     assert info.scale.dtype == torch.float64
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@each("plan", PLANS)
 def test_autocast_does_not_lower_the_sums(plan, force):
     force(plan)
     infos = sparse_product_infos([0, 3, 1], [4, 0, 2], [1, 1, 0], [0.1, 0.7, 1.3], in1_size=4, in2_size=5, out_size=2)
@@ -220,7 +210,7 @@ def test_results_do_not_alias_the_operands():
 
 
 @pytest.mark.parametrize("default", [torch.float64, torch.float16])
-@pytest.mark.parametrize("plan", PLANS)
+@each("plan", PLANS)
 def test_torch_defaults_change_no_number(plan, default, force):
     force(plan)
     pairs = [(spec, info, *operands(spec, (True, True))) for spec, info in zip(SPECS, INFOS.values(), strict=False)]

@@ -10,6 +10,7 @@ from eqlayers.functional import sparse_scale
 from eqlayers.sparse import SparseScale, SparseScaleInfo, sparse_scale_infos
 from eqlayers.sparse.run import WAYS
 from eqlayers.testing import check_derivatives
+from tests.each import each
 
 ACCUMULATE = {
     torch.float64: torch.float64,
@@ -47,7 +48,7 @@ def agree(x, info, dtype=None):
         assert (error <= bound).all(), f"{backend}: {(error / bound).max():.2g} times the rounding bound"
 
 
-@pytest.mark.parametrize("given", range(16), ids="{:04b}".format)
+@each("given", range(16), ids="{:04b}".format)
 def test_every_pattern_of_fields(given):
     scale, index, seg_out, out_size = (bool(given >> k & 1) for k in range(4))
     info = SparseScaleInfo(
@@ -68,14 +69,14 @@ def test_all_none_follows_the_rows_of_each_input():
         agree(torch.randn(2, rows, 2, dtype=torch.float64), info)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@each("dtype", ACCUMULATE)
 def test_dtypes(dtype):
     fwd, bwd = sparse_scale_infos(*TERMS, in_size=ROWS, out_size=OUT)
     agree(torch.randn(3, ROWS, 4, dtype=torch.float64), fwd, dtype)
     agree(torch.randn(3, OUT, 4, dtype=torch.float64), bwd, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@each("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_summed_in_float32(dtype):
     """4096 ones and one term of 4096: a sum in half precision sticks at 2048 (float16) or 256 (bfloat16)."""
     fwd, _ = sparse_scale_infos(torch.arange(4096), torch.zeros(4096).long(), in_size=4096, out_size=1)
@@ -90,7 +91,7 @@ def test_strides_do_not_matter():
         agree(view, fwd)
 
 
-@pytest.mark.parametrize("terms", [TERMS, ([2, 0, 1], [0, 1, 2], None), ([], [], [])], ids=["rows", "permuted", "none"])
+@each("terms", [TERMS, ([2, 0, 1], [0, 1, 2], None), ([], [], [])])
 @pytest.mark.parametrize("lead", [(), (2,), (2, 2)], ids=str)
 def test_derivatives(terms, lead):
     sizes = (3, 3) if terms[2] is None else (ROWS, OUT)

@@ -13,6 +13,7 @@ from eqlayers.sparse.call import ProductCall, ScaleCall
 from eqlayers.sparse.channels import parse
 from eqlayers.sparse.table import NAMED
 from tests.covering import covering
+from tests.each import each
 from tests.fresh import fresh
 from tests.sparse.rounding import rounding_bound
 
@@ -107,24 +108,45 @@ def agree(call: ProductCall | ScaleCall) -> torch.Tensor:
     return got
 
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
-CASES = covering({"op": list(OPS), "batched": list(BATCHED), "dtype": DTYPES})
-ABSENT = covering({"op": ["mul", "outer", "vecmat", "scavec"], "pattern": list(PATTERNS), "batched": list(BATCHED)[:4]})
+def gapped(t: torch.Tensor) -> torch.Tensor:
+    """The same numbers with NaN between them."""
+    wide = torch.full((*t.shape[:-1], 2 * t.shape[-1]), torch.nan, dtype=t.dtype, device=t.device)
+    wide[..., ::2] = t
+    return wide[..., ::2]
 
 
-@pytest.mark.parametrize(("op", "batched", "dtype"), [tuple(case.values()) for case in CASES])
-def test_every_op_batching_and_dtype(op, batched, dtype):
-    agree(product_call(op, batched=batched, dtype=dtype))
+STRIDES = {
+    "contiguous": lambda t: t,
+    "reversed axes": lambda t: t.permute(*range(t.ndim)[::-1]).contiguous().permute(*range(t.ndim)[::-1]),
+    "gaps": gapped,
+    "expanded": lambda t: t[:1].expand_as(t),
+}
+CASES = covering(
+    {
+        "op": list(OPS),
+        "pattern": list(PATTERNS),
+        "batched": list(BATCHED),
+        "dtype": [torch.float64, torch.float32, torch.float16, torch.bfloat16],
+        "strides": list(STRIDES),
+        "size": [(3, WIDTHS), (0, WIDTHS), (3, {"u": 0, "v": 3}), (1, {"u": 1, "v": 1})],
+    },
+    lambda case: (
+        (case.get("strides") != "gaps" or case.get("op") not in ("vecsca", "scavec"))  # a scalar has no channels
+        and ("size" not in case or case["size"][0] or case.get("batched") != "neither, summed")  # a sum of no rows
+    ),
+)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_pattern_of_absent_fields(pattern):
-    for case in ABSENT:
-        if case["pattern"] == pattern:
-            agree(product_call(case["op"], pattern, batched=case["batched"]))
+@each("case", CASES)
+def test_every_product(case):
+    """Any op, absent fields, batch axes, dtype, strides and sizes, each with each of the others."""
+    batch, widths = case["size"]
+    call = product_call(case["op"], case["pattern"], case["batched"], case["dtype"], batch, widths)
+    strided = STRIDES[case["strides"]]
+    agree(replaced(call, x=strided(call.x), y=strided(call.y)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@each("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_summed_in_float32(dtype):
     """A sum of 256 equal terms in half precision loses many: its spacing grows past the term."""
     zeros = torch.zeros(256, dtype=torch.int64)
@@ -148,33 +170,6 @@ def test_many_tiles(op, monkeypatch):
     agree(product_call(op, "segments", batched="both, summed", batch=13, dtype=torch.float32))
 
 
-@pytest.mark.parametrize("op", ["mul", "outer", "mat_t_vec"])
-def test_operands_with_any_strides(op):
-    call = product_call(op, "segments")
-    reversed_axes = [
-        t.permute(*range(t.ndim)[::-1]).contiguous().permute(*range(t.ndim)[::-1]) for t in (call.x, call.y)
-    ]
-    gaps = [
-        torch.full((*t.shape[:-1], 2 * t.shape[-1]), torch.nan, dtype=t.dtype, device=DEVICE) for t in (call.x, call.y)
-    ]
-    for buffer, t in zip(gaps, (call.x, call.y), strict=True):
-        buffer[..., ::2] = t
-    for x, y in (reversed_axes, [g[..., ::2] for g in gaps]):
-        assert not x.is_contiguous()
-        agree(replaced(call, x=x, y=y))
-    expanded = call.x[:1].expand_as(call.x)
-    assert expanded.stride(0) == 0
-    agree(replaced(call, x=expanded))
-
-
-@pytest.mark.parametrize("batched", ["both", "both, summed", "neither"])
-@pytest.mark.parametrize(("batch", "widths"), [(0, WIDTHS), (3, {"u": 0, "v": 3}), (1, {"u": 1, "v": 1})])
-def test_empty_and_single(batched, batch, widths):
-    for op in ("mul", "vecmat", "outer"):
-        got = agree(product_call(op, batched=batched, batch=batch, widths=widths))
-        assert got.numel() == 0 or batch == 1 or (got == 0).all()
-
-
 @pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")  # NumPy says so of inf * 0
 def test_what_is_not_finite_stays_in_its_rows():
     """Lanes behind the last row of the batch must not turn inf into NaN, in a sum over the batch either."""
@@ -186,7 +181,7 @@ def test_what_is_not_finite_stays_in_its_rows():
 
 
 @pytest.mark.parametrize("dtype", ACCUMULATE, ids=str)
-@pytest.mark.parametrize(
+@each(
     "info",
     [
         SparseScaleInfo(coefficients(5), ints(2, 0, 1, 1, 2), ints(0, 2, 2, 5), 4),
@@ -194,7 +189,6 @@ def test_what_is_not_finite_stays_in_its_rows():
         SparseScaleInfo(coefficients(3), None, ints(0, 1, 3), None),
         SparseScaleInfo(None, None, None, None),
     ],
-    ids=["all", "index only", "no index", "nothing"],
 )
 def test_scale(info, dtype):
     if info.scale is not None:

@@ -9,6 +9,7 @@ from eqlayers.sparse import PRODUCTS, channels_of, register_product
 from eqlayers.sparse.channels import lookup, parse
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import check_derivatives, random_product
+from tests.each import each
 
 SPECIFICATION = {  # name: shapes and gradients, from the table of the specification
     "mul": ("u,u->u", "mul(y, gz)", "mul(gz, x)"),
@@ -35,7 +36,7 @@ def test_the_table_is_that_of_the_specification():
     assert {name: spec for name, (spec, _, _) in SPECIFICATION.items()} == NAMED
 
 
-@pytest.mark.parametrize("name", SPECIFICATION)
+@each("name", SPECIFICATION)
 def test_gradient_columns_follow_from_the_einsum(name):
     """Rotate the subscripts, rename letters, look up; and say which matrix is transposed."""
     channels = parse(PRODUCTS[name].channels)
@@ -65,7 +66,7 @@ NEW = {
 
 
 @pytest.mark.parametrize("batched", [(1, 1), (1, 0), (0, 1), (0, 0)], ids=str)
-@pytest.mark.parametrize(("name", "spec"), NEW.items(), ids=NEW)
+@each("name, spec", NEW.items())
 def test_a_registered_product_has_derivatives_of_every_order(name, spec, batched):
     row = register_product(name, spec)
     assert PRODUCTS[name] is row
@@ -98,14 +99,14 @@ def test_the_row_spells_its_gradients():
     assert row.grad2 == "'uv,uv->u'(gz, x)"
 
 
-@pytest.mark.parametrize("name", ["two words", "", "u,u->u", "1st"])
+@each("name", ["two words", "", "u,u->u", "1st"])
 def test_names_are_identifiers(name):
     with pytest.raises(ConfigError, match="must be an identifier"):
         register_product(name, "u,u->u")
     assert name not in PRODUCTS
 
 
-@pytest.mark.parametrize("spec", ["u,u", "uu,u->u", "u,v->u", "u,u->v"])
+@each("spec", ["u,u", "uu,u->u", "u,v->u", "u,u->v"])
 def test_specs_outside_the_family_are_not_registered(spec):
     with pytest.raises(ConfigError):
         register_product("bad", spec)
