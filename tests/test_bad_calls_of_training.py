@@ -77,7 +77,7 @@ STATISTICS = {"structures": PAIRS, "edges": LISTS, "train": np.arange(2)}
 PLOT = {"true": [1.0, 2.0], "predicted": [1.0, 2.0], "name": "mu", "unit": "D", "caption": "x"}
 Row = tuple[Callable[..., Any], dict[str, Any], dict[str, Values]]
 
-#: A call -> its function, the arguments that are given rightly, and wrong values beyond those of the annotations.
+#: A call -> its function, its right arguments, and wrong values that no annotation implies.
 ROWS: dict[str, Row] = {
     # ---- data
     "get_target": (data.get_target, {}, {"name": (None, 3, ["U0"], "u0", b"U0", "")}),
