@@ -139,7 +139,7 @@ def compiled(sample: str, order: str, dtype: str, target: str) -> dict:
         ]
     return {
         "kernels": len(found),
-        "walks": [planned.text.traversal for planned, _ in found],
+        "traversals": [planned.text.traversal for planned, _ in found],
         "blocks": [planned.block for planned, _ in found],
         "alive": [planned.text.order.alive for planned, _ in found],
         "operations": [planned.text.order.operations for planned, _ in found],

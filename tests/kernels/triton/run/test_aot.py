@@ -219,7 +219,7 @@ def test_no_size_and_no_row_stride_is_compiled_in(tmp_path):
 def test_no_size_of_a_graph_is_compiled_into_printed_kernels(tmp_path):
     sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (420, 21, 21), (4096, 1000, 33)]
     forms = [
-        {"target": target, "kind": task, "sizes": sizes}
+        {"target": target, "task": task, "sizes": sizes}
         for target in ("sm_90", "gfx942")
         for task in ((0, ["z"]), (1, ["x", "y", "w"]))
     ]
@@ -260,7 +260,7 @@ TABLED = (
 @pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])
 @pytest.mark.long
 def test_kernels_that_read_tables_compile_within_their_budget(tmp_path, target):
-    cases = [{"target": target, "kind": task} for task in TABLED]
+    cases = [{"target": target, "task": task} for task in TABLED]
     found = ask(tmp_path, tables=cases)["tables"]
     assert len(found) == len(cases)
     for case, kernels in zip(cases, found, strict=True):
