@@ -25,32 +25,21 @@ WRONG: dict[str, list[Any]] = {
 
 CARTESIAN, TURN, FULL = nn.CartesianTensor("ij=ji"), nn.RotateFeatures(IRREPS), nn.WignerD(IRREPS)
 EYE, ONE = torch.eye(3), torch.tensor([1.0, 0.0, 0.0, 0.0])
-KIND = {"layout": "choice", "backend": "backend"}
 
-#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+#: Name -> the callable, arguments that work, and keys of wrong values that names and annotations do not imply.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "wigner_blocks": (functional.wigner_blocks, {"quaternions": ONE, "lmax": 2}, {
-        "quaternions": "quaternions", "lmax": "degree to 12", "backend": "backend"}),
-    "matrix_to_quaternion": (functional.matrix_to_quaternion, {"matrices": EYE}, {
-        "matrices": "matrices of rotations", "backend": "backend"}),
+    "wigner_blocks": (functional.wigner_blocks, {"quaternions": ONE, "lmax": 2}, {"lmax": "degree to 12"}),
+    "matrix_to_quaternion": (functional.matrix_to_quaternion, {"matrices": EYE}, {}),
     "angles_to_quaternion": (
         functional.angles_to_quaternion, dict.fromkeys(("alpha", "beta", "gamma"), torch.ones(2)),
         dict.fromkeys(("alpha", "beta", "gamma"), "angles")),
-    "edge_frame": (functional.edge_frame, {"vectors": torch.ones(5, 3), "lmax": 2}, {
-        "vectors": "vectors of edges", "lmax": "degree to 12", "backend": "backend"}),
-    "wigner_D": (functional.wigner_D, {"irreps": IRREPS, "rotation": EYE}, {
-        "irreps": "irreps", "rotation": "matrices of rotations", "kind": "choice", **KIND}),
-    "rotate": (functional.rotate, {"x": torch.ones(4, 5), "irreps": IRREPS, "rotation": EYE}, {
-        "x": "features", "irreps": "irreps", "rotation": "matrices of rotations", "kind": "choice", "inverse": "flag",
-        **KIND}),
-    "WignerD.forward": (FULL.forward, {"rotation": EYE}, {"rotation": "matrices of rotations"}),
-    "WignerD.D_from_matrix": (FULL.D_from_matrix, {"R": EYE}, {"R": "matrices of rotations"}),
-    "WignerD.D_from_quaternion": (FULL.D_from_quaternion, {"q": ONE}, {"q": "quaternions"}),
-    "RotateFeatures.forward": (TURN.forward, {"x": torch.ones(4, 5), "rotation": EYE}, {
-        "x": "features", "rotation": "matrices of rotations"}),
-    "EdgeFrame": (nn.EdgeFrame, {"lmax": 2}, {"lmax": "degree to 12", "backend": "backend"}),
-    "EdgeFrame.forward": (nn.EdgeFrame(1).forward, {"vectors": torch.ones(5, 3)}, {"vectors": "vectors of edges"}),
-    "CartesianTensor": (nn.CartesianTensor, {"formula": "ij=ji"}, {"formula": "formula", "traceless": "flag"}),
+    "edge_frame": (functional.edge_frame, {"vectors": torch.ones(5, 3), "lmax": 2}, {"lmax": "degree to 12"}),
+    "wigner_D": (functional.wigner_D, {"irreps": IRREPS, "rotation": EYE}, {}),
+    "rotate": (functional.rotate, {"x": torch.ones(4, 5), "irreps": IRREPS, "rotation": EYE}, {}),
+    "WignerD.D_from_matrix": (FULL.D_from_matrix, {"R": EYE}, {}),
+    "WignerD.D_from_quaternion": (FULL.D_from_quaternion, {"q": ONE}, {"k": ""}),
+    "EdgeFrame": (nn.EdgeFrame, {"lmax": 2}, {"lmax": "degree to 12"}),
+    "CartesianTensor": (nn.CartesianTensor, {"formula": "ij=ji"}, {"formula": "formula"}),
     "CartesianTensor.from_cartesian": (CARTESIAN.from_cartesian, {"data": EYE}, {"data": "tensor"}),
     "CartesianTensor.to_cartesian": (CARTESIAN.to_cartesian, {"data": torch.ones(6)}, {"data": "of a tensor"}),
 }  # fmt: skip

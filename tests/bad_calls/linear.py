@@ -36,38 +36,26 @@ WRONG: dict[str, list[Any]] = {
 EXTRACT = {"irreps_in": IRREPS, "irreps_outs": ["1o"], "instructions": [(1,)]}
 FORMULA = {"function": lambda x: [x[0]], "operands": {"x": "4x0e"}, "irreps_out": "4x0e"}
 
-#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+#: Name -> the callable, arguments that work, and keys of wrong values that names and annotations do not imply.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "Extract": (nn.Extract, EXTRACT, {
-        "irreps_in": "irreps", "irreps_outs": "list of irreps", "instructions": "groups", "squeeze_out": "flag",
-        "layout": "choice"}),
-    "ExtractIr": (nn.ExtractIr, {"irreps_in": IRREPS, "ir": "1o"}, {
-        "irreps_in": "irreps", "ir": "irrep", "layout": "choice"}),
-    "Split": (nn.Split, {"irreps": IRREPS, "parts": [1, -1]}, {
-        "irreps": "irreps", "parts": "parts", "layout": "choice"}),
-    "Merge": (nn.Merge, {"irreps": ["2x0e", "1o"]}, {"irreps": "list of irreps", "layout": "choice"}),
-    "Separable": (nn.Separable, {"irreps": IRREPS, "parts": ["2x0e", "1o"], "modules": [None, None]}, {
-        "irreps": "irreps", "parts": "parts", "modules": "modules", "layout": "choice"}),
-    "ChangeOfBasis": (nn.ChangeOfBasis, {"irreps": IRREPS}, {
-        "irreps": "irreps", "basis": "basis", "inverse": "flag", "layout_out": "optional choice", **LAYER}),
-    "IrrepwiseLinear": (nn.IrrepwiseLinear, {"irreps_in": IRREPS}, {
-        "irreps_in": "irreps", "channels_out": "channels", "biases": "biases", **LAYER}),
-    "LowRankLinear": (nn.LowRankLinear, {"irreps_in": IRREPS, "irreps_out": IRREPS, "rank": 1}, {
-        "irreps_in": "irreps", "irreps_out": "irreps", "rank": "width", "instructions": "pairs", "biases": "biases",
-        "path_normalization": "choice", **LAYER}),
-    "SO3Linear": (nn.SO3Linear, {"irreps_in": "2x0e + 2x1o", "irreps_edge": "0e + 1o", "irreps_out": "2x1o"}, {
-        "irreps_in": "irreps", "irreps_edge": "irreps", "irreps_out": "irreps", "feature_mode": "choice",
-        "paths": "triples", **LAYER}),
-    "TensorDot": (nn.TensorDot, {"irreps_in1": IRREPS}, {
-        "irreps_in1": "irreps", "irreps_in2": "second", "feature_mode": "choice", "scaled": "flag", **LAYER}),
-    "FormulaLayer": (nn.FormulaLayer, FORMULA, {
-        "function": "functions", "operands": "operands", "irreps_out": "irreps", "rows": "rows",
-        "rows_out": "rows out", "check": "flag", **LAYER}),
+    "Extract": (nn.Extract, EXTRACT, {"irreps_outs": "list of irreps", "instructions": "groups"}),
+    "ExtractIr": (nn.ExtractIr, {"irreps_in": IRREPS, "ir": "1o"}, {"ir": "irrep"}),
+    "Split": (nn.Split, {"irreps": IRREPS, "parts": [1, -1]}, {"parts": "parts"}),
+    "Merge": (nn.Merge, {"irreps": ["2x0e", "1o"]}, {"irreps": "list of irreps"}),
+    "Separable": (nn.Separable, {"irreps": IRREPS, "parts": ["2x0e", "1o"], "modules": [None, None]},
+        {"parts": "parts", "modules": "modules"}),
+    "ChangeOfBasis": (nn.ChangeOfBasis, {"irreps": IRREPS}, {"basis": "basis"}),
+    "IrrepwiseLinear": (nn.IrrepwiseLinear, {"irreps_in": IRREPS}, {"channels_out": "channels", **LAYER}),
+    "SO3Linear": (nn.SO3Linear, {"irreps_in": "2x0e + 2x1o", "irreps_edge": "0e + 1o", "irreps_out": "2x1o"},
+        {"paths": "triples", **LAYER}),
+    "TensorDot": (nn.TensorDot, {"irreps_in1": IRREPS}, {"irreps_in2": "second", **LAYER}),
+    "FormulaLayer": (nn.FormulaLayer, FORMULA, {"function": "functions", "operands": "operands", "rows": "rows",
+        "rows_out": "rows out"}),
     "Extract.forward": (nn.Extract(**EXTRACT).forward, {"x": X}, {"x": "any dtype"}),
     "Split.forward": (nn.Split(IRREPS, [1, -1]).forward, {"x": X}, {"x": "any dtype"}),
     "Sort.forward": (nn.Sort(IRREPS).forward, {"x": X}, {"x": "any dtype"}),
     "Sort.back": (nn.Sort(IRREPS).back, {"x": X}, {"x": "any dtype"}),
     "Identity.forward": (nn.Identity(IRREPS, IRREPS).forward, {"features": X}, {"features": "any dtype"}),
-    "FormulaLayer.forward": (nn.FormulaLayer(lambda x: [x[0]], {"x": "5x0e"}, "5x0e").forward, {"x": X}, {
-        "x": "features"}),
+    "FormulaLayer.forward": (nn.FormulaLayer(lambda x: [x[0]], {"x": "5x0e"}, "5x0e").forward, {"x": X},
+        {"x": "features"}),
 }  # fmt: skip

@@ -115,33 +115,28 @@ STEP = nn.Interaction("5x0e", "0e", "5x0e", self_connection="species", num_speci
 INTERACT = {"x": X, "edge_attr": torch.ones(3, 1), "lengths": R, "edge_index": EDGES, "species": KIND}
 POTENTIAL = models.Potential(models.TFN([1, 8], "2x0e + 2x1o", radial_hidden=[2], backend="torch"), [1, 8]).eval()
 BUILT = {"hidden": "2x0e + 2x1o", "radial_hidden": [2]}
-NETWORK = {
-    "species": "elements", "hidden": "irreps", "lmax": "size", "layers": "width", "num_basis": "width",
-    "cutoff": "positive", "radial_hidden": "widths", "mean_neighbors": "positive", "knots": "knots",
-    "backend": "backend",
-}  # fmt: skip
 MOLECULES = models.MoleculeNetwork([1, 8], "2x0e + 2x1o", radial_hidden=[2], backend="torch")
 
-#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+#: Name -> the callable, arguments that work, and keys of wrong values that names and annotations do not imply.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "AgnesiTransform.forward": (AGNESI.forward, {"lengths": R, "kind": KIND, "graph": GRAPH}, {
-        "lengths": "lengths of edges", "kind": "places", "graph": "graph"}),
-    "AgnesiTransform.between": (AGNESI.between, BETWEEN, {
-        "lengths": "lengths of edges", "first": "places of ends", "second": "places of ends"}),
-    "ZBL.forward": (nn.ZBL().forward, {"z": KIND + 1, "edges": edges(), "graph": GRAPH}, {
-        "z": "numbers of atoms", "edges": "edge vectors", "graph": "graph"}),
-    "ZBL.reach": (nn.ZBL().reach, {"species": [1, 8]}, {"species": "elements"}),
-    "BesselBasis.forward of transformed": (nn.BesselBasis().forward, {"lengths": R}, {
-        "lengths": "any lengths", "transformed": "transformed"}),
-    "RadialNetwork.forward of functions": (RADIAL.forward, {"lengths": R}, {
-        "lengths": "any lengths", "basis": "radial functions"}),
-    "RadialTable.forward of functions": (TABLE.forward, {"lengths": R}, {
-        "lengths": "any lengths", "basis": "radial functions"}),
+    "AgnesiTransform.forward": (AGNESI.forward, {"lengths": R, "kind": KIND, "graph": GRAPH},
+        {"lengths": "lengths of edges", "kind": "places"}),
+    "AgnesiTransform.between": (AGNESI.between, BETWEEN, {"lengths": "lengths of edges", "first": "places of ends",
+        "second": "places of ends"}),
+    "ZBL.forward": (nn.ZBL().forward, {"z": KIND + 1, "edges": edges(), "graph": GRAPH}, {"z": "numbers of atoms",
+        "edges": "edge vectors"}),
+    "ZBL.reach": (nn.ZBL().reach, {"species": [1, 8]}, {}),
+    "BesselBasis.forward of transformed": (nn.BesselBasis().forward, {"lengths": R}, {"lengths": "any lengths",
+        "transformed": "transformed"}),
+    "RadialNetwork.forward of functions": (RADIAL.forward, {"lengths": R}, {"lengths": "any lengths",
+        "basis": "radial functions"}),
+    "RadialTable.forward of functions": (TABLE.forward, {"lengths": R}, {"lengths": "any lengths",
+        "basis": "radial functions"}),
     "RadialTable.error": (TABLE.error, {}, {"samples": "samples"}),
-    "Interaction of species": (nn.Interaction, {"irreps_in": "4x0e", "irreps_sh": "0e", "irreps_out": "4x0e"}, {
-        "self_connection": "choice", "num_species": "width", "gate": "choice", "residual": "flag", "p": "power"}),
-    "Interaction.forward of species": (STEP.forward, INTERACT, {
-        "species": "species of atoms", "basis": "radial functions of edges"}),
+    "Interaction of species": (nn.Interaction, {"irreps_in": "4x0e", "irreps_sh": "0e", "irreps_out": "4x0e"},
+        {"self_connection": "choice", "num_species": "width", "gate": "choice", "residual": "flag", "p": "power"}),
+    "Interaction.forward of species": (STEP.forward, INTERACT, {"species": "species of atoms",
+        "basis": "radial functions of edges"}),
     "CartesianTensor.forward": (nn.CartesianTensor("ij").forward, {"tensor": torch.eye(3)}, {"tensor": "tensor"}),
     "CartesianTensor.from_vectors": (spread(nn.CartesianTensor("ij").from_vectors), {
         "vectors": [torch.ones(3), torch.ones(3)]}, {"vectors": "vectors"}),
@@ -150,63 +145,47 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "Merge.forward": (spread(nn.Merge(["2x0e", "1o"]).forward), {
         "features": [torch.ones(4, 2), torch.ones(4, 3)]}, {"features": "merged"}),
     "NormalizedActivation.forward": (nn.NormalizedActivation("silu").forward, {"x": X}, {"x": "any lengths"}),
-    "WignerD.D_from_angles": (nn.WignerD("1o").D_from_angles, dict.fromkeys(("alpha", "beta", "gamma"), R), {
-        "alpha": "any lengths", "beta": "any lengths", "gamma": "any lengths", "k": "inversions"}),
-    "WignerD.D_from_quaternion of parities": (nn.WignerD("1o").D_from_quaternion, {"q": torch.ones(3, 4)}, {
-        "k": "inversions"}),
-    "TensorProduct.weight_view_for_instruction": (TP.weight_view_for_instruction, {"instruction": 0}, {
-        "instruction": "instruction", "weight": "flat weights"}),
-    "TensorProduct.weight_views": (listed(TP.weight_views), {}, {
-        "weight": "flat weights", "yield_instruction": "flag"}),
-    "TensorProduct.visualize": (TP.visualize, {}, {
-        "weight": "shown", "plot_weight": "flag", "aspect_ratio": "positive", "ax": "shown"}),
-    "Linear.weight_view_for_instruction": (LINEAR.weight_view_for_instruction, {"instruction": 0}, {
-        "instruction": "instruction", "weight": "flat weights"}),
-    "Linear.weight_views": (listed(LINEAR.weight_views), {}, {
-        "weight": "flat weights", "yield_instruction": "flag"}),
-    "TensorSquare of irreps_out": (eq.TensorSquare, {"irreps_in": "2x0e", "irreps_out": "2x0e"}, {
-        "irreps_out": "irreps"}),
-    "TensorSquare.forward": (SQUARE.forward, {"x": torch.ones(4, 2)}, {"x": "features", "weight": "flat weights"}),
-    "TensorSquare.from_e3nn": (eq.TensorSquare.from_e3nn, {"module": o3.TensorSquare("0e")}, {
-        "module": "module", "backend": "backend"}),
-    "NequIP": (models.NequIP, {"species": [1, 8], **BUILT}, {
-        **NETWORK, "cutoff_p": "power", "embedding": "width", "properties": "properties"}),
-    "MoleculeNetwork": (models.MoleculeNetwork, {"species": [1, 8], **BUILT}, {
-        **NETWORK, "species": "molecules' elements", "hidden": "molecules' irreps", "readout": "choice",
-        "pooling": "choice"}),
-    "MoleculeNetwork.forward": (MOLECULES.forward, {
-        "z": molecule().z, "pos": molecule().pos, "edge_index": EDGES, "batch": torch.zeros(4).long(),
-        "num_graphs": 1}, {
-        "z": "numbers of atoms", "pos": "positions", "edge_index": "edges", "batch": "species of atoms",
-        "num_graphs": "chunk"}),
-    "MoleculeNetwork.set_statistics": (MOLECULES.set_statistics, {
-        "shifts": {1: 0.0, 8: 0.0}, "scale": 1.0, "mean_neighbors": 1.0}, {
-        "shifts": "shifts", "scale": "positive", "mean_neighbors": "positive"}),
-    "MACE.set_mean_neighbors": (models.MACE([1], "2x0e", correlation=1, layers=1).set_mean_neighbors, {"number": 2.0}, {
-        "number": "positive"}),
-    "NequIP.set_mean_neighbors": (models.NequIP([1], "2x0e", 1).set_mean_neighbors, {"number": 2.0}, {
-        "number": "positive"}),
-    "TFN.set_mean_neighbors": (models.TFN([1], "2x0e", 1).set_mean_neighbors, {"number": 2.0}, {"number": "positive"}),
-    "Potential": (models.Potential, {"network": POTENTIAL.network, "species": [1, 8]}, {
-        "network": "network", "species": "elements", "shifts": "shifts", "scale": "scales", "repulsion": "repulsion",
-        "subtract_isolated": "option flag", "backend": "backend"}),
-    "Potential.forward": (POTENTIAL.forward, {"structures": molecule()}, {
-        "structures": "structures", "outputs": "outputs", "create_graph": "option flag"}),
+    "WignerD.D_from_angles": (nn.WignerD("1o").D_from_angles, dict.fromkeys(("alpha", "beta", "gamma"), R),
+        {"alpha": "any lengths", "beta": "any lengths", "gamma": "any lengths", "k": "inversions"}),
+    "WignerD.D_from_quaternion of parities": (nn.WignerD("1o").D_from_quaternion, {"q": torch.ones(3, 4)},
+        {"k": "inversions"}),
+    "TensorProduct.weight_view_for_instruction": (TP.weight_view_for_instruction, {"instruction": 0},
+        {"instruction": "instruction", "weight": "flat weights"}),
+    "TensorProduct.weight_views": (listed(TP.weight_views), {}, {"weight": "flat weights"}),
+    "TensorProduct.visualize": (TP.visualize, {}, {"weight": "shown", "aspect_ratio": "positive", "ax": "shown"}),
+    "Linear.weight_view_for_instruction": (LINEAR.weight_view_for_instruction, {"instruction": 0},
+        {"instruction": "instruction", "weight": "flat weights"}),
+    "Linear.weight_views": (listed(LINEAR.weight_views), {}, {"weight": "flat weights"}),
+    "TensorSquare of irreps_out": (eq.TensorSquare, {"irreps_in": "2x0e", "irreps_out": "2x0e"},
+        {"irreps_out": "irreps"}),
+    "TensorSquare.forward": (SQUARE.forward, {"x": torch.ones(4, 2)}, {"weight": "flat weights"}),
+    "TensorSquare.from_e3nn": (eq.TensorSquare.from_e3nn, {"module": o3.TensorSquare("0e")}, {"module": "module"}),
+    "NequIP": (models.NequIP, {"species": [1, 8], **BUILT}, {"embedding": "width"}),
+    "MoleculeNetwork": (models.MoleculeNetwork, {"species": [1, 8], **BUILT}, {"species": "molecules' elements",
+        "hidden": "molecules' irreps"}),
+    "MoleculeNetwork.forward": (MOLECULES.forward, {"z": molecule().z, "pos": molecule().pos, "edge_index": EDGES,
+        "batch": torch.zeros(4).long(), "num_graphs": 1}, {"z": "numbers of atoms", "pos": "positions",
+        "batch": "species of atoms", "num_graphs": "chunk"}),
+    "MoleculeNetwork.set_statistics": (MOLECULES.set_statistics, {"shifts": {1: 0.0, 8: 0.0}, "scale": 1.0,
+        "mean_neighbors": 1.0}, {}),
+    "MACE.set_mean_neighbors": (models.MACE([1], "2x0e", correlation=1, layers=1).set_mean_neighbors, {"number": 2.0},
+        {}),
+    "NequIP.set_mean_neighbors": (models.NequIP([1], "2x0e", 1).set_mean_neighbors, {"number": 2.0}, {}),
+    "TFN.set_mean_neighbors": (models.TFN([1], "2x0e", 1).set_mean_neighbors, {"number": 2.0}, {}),
+    "Potential": (models.Potential, {"network": POTENTIAL.network, "species": [1, 8]}, {"network": "network",
+        "repulsion": "repulsion", "subtract_isolated": "option flag"}),
+    "Potential.forward": (POTENTIAL.forward, {"structures": molecule()}, {"structures": "structures"}),
     "Potential.atomic_energies": (POTENTIAL.atomic_energies, {"structures": molecule()}, {"structures": "structures"}),
-    "Potential.hessian": (POTENTIAL.hessian, {"structures": molecule()}, {
-        "structures": "structures", "chunk_size": "chunk"}),
+    "Potential.hessian": (POTENTIAL.hessian, {"structures": molecule()}, {"structures": "structures"}),
     "Potential.kind_of": (POTENTIAL.kind_of, {"z": molecule().z}, {"z": "numbers of atoms"}),
-    "Potential.set_statistics": (POTENTIAL.set_statistics, {"shifts": {1: 0.0}, "scale": 1.0}, {
-        "shifts": "shifts", "scale": "scales", "mean_neighbors": "positive", "tensor_scales": "tensor scales"}),
-    "build_potential": (models.build_potential, {"description": models.describe_potential(POTENTIAL)}, {
-        "description": "description", "classes": "classes"}),
-    "describe_potential": (models.describe_potential, {"potential": POTENTIAL}, {"potential": "potential"}),
-    "extend_potential": (models.extend_potential, {"potential": POTENTIAL, "species": [1, 6, 8]}, {
-        "potential": "potential", "species": "elements", "shifts": "shifts"}),
-    "recomputed": (entered(models.recomputed), {"network": models.TFN([1], "2x0e", 1)}, {
-        "network": "module of parts"}),
+    "Potential.set_statistics": (POTENTIAL.set_statistics, {"shifts": {1: 0.0}, "scale": 1.0},
+        {"mean_neighbors": "positive", "tensor_scales": "tensor scales"}),
+    "build_potential": (models.build_potential, {"description": models.describe_potential(POTENTIAL)},
+        {"description": "description", "classes": "classes"}),
+    "describe_potential": (models.describe_potential, {"potential": POTENTIAL}, {}),
+    "extend_potential": (models.extend_potential, {"potential": POTENTIAL, "species": [1, 6, 8]}, {}),
+    "recomputed": (entered(models.recomputed), {"network": models.TFN([1], "2x0e", 1)}, {"network": "module of parts"}),
     "SO2Linear.weight_views": (listed(nn.SO2Linear("2x0e", "2x0e").weight_views), {}, {"weight": "flat weights"}),
-    "FormulaLayer.forward on a graph": (
-        nn.FormulaLayer(lambda x: [x[0]], {"x": "5x0e"}, "5x0e", rows={"x": "src"}).forward, {"x": X, "graph": GRAPH}, {
-        "graph": "graph or edges"}),
+    "FormulaLayer.forward on a graph": (nn.FormulaLayer(lambda x: [x[0]], {"x": "5x0e"}, "5x0e",
+        rows={"x": "src"}).forward, {"x": X, "graph": GRAPH}, {"graph": "graph or edges"}),
 }  # fmt: skip

@@ -27,16 +27,9 @@ WRONG: dict[str, list[Any]] = {
 EQUIFORMER = {"species": [1, 8], "hidden": "4x0e + 4x1o", "layers": 1, "radial_hidden": [2], "attention_hidden": 2}
 
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "Equiformer": (models.Equiformer, EQUIFORMER, {
-        "species": "elements", "hidden": "irreps", "heads": "width", "layers": "width", "mmax": "order",
-        "num_basis": "width", "cutoff": "positive", "cutoff_p": "power", "radial_hidden": "widths",
-        "attention_hidden": "width", "embedding": "order", "properties": "properties", "knots": "knots",
-        "backend": "backend"}),
+    "Equiformer": (models.Equiformer, EQUIFORMER, {"embedding": "order"}),
     "Committee": (models.Committee, {"members": MEMBERS}, {"members": "members"}),
-    "Committee.forward": (COMMITTEE.forward, {"structures": WATER}, {
-        "structures": "structures of two", "outputs": "outputs", "create_graph": "option flag"}),
-    "Committee.each": (COMMITTEE.each, {"structures": WATER}, {
-        "structures": "structures of two", "outputs": "outputs", "create_graph": "option flag"}),
-    "Committee.hessian": (COMMITTEE.hessian, {"structures": WATER}, {
-        "structures": "structures of two", "chunk_size": "chunk"}),
+    "Committee.forward": (COMMITTEE.forward, {"structures": WATER}, {"structures": "structures of two"}),
+    "Committee.each": (COMMITTEE.each, {"structures": WATER}, {"structures": "structures of two"}),
+    "Committee.hessian": (COMMITTEE.hessian, {"structures": WATER}, {"structures": "structures of two"}),
 }  # fmt: skip

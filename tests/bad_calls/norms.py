@@ -40,52 +40,39 @@ WRONG: dict[str, list[Any]] = {
     "axis": [5, -3, 1.5, "1", None, [1], True],
 }  # fmt: skip
 
-OF_EACH = {"irreps": "irreps", "eps": "small", "normalization": "choice", **LAYER}
 GATE = {"irreps_scalars": "2x0e", "act_scalars": [torch.tanh], "irreps_gates": "2x0e", "act_gates": [torch.tanh]}
 GATE["irreps_gated"] = "2x1o"
 ALL_GATE = {"irreps_scalars": "scalars", "irreps_gates": "gates", "irreps_gated": "gated", **LAYER}
 S2 = {"irreps": "0e + 1o", "act": torch.tanh, "res": 6}
 SO3 = {"lmax_in": 1, "lmax_out": 1, "act": torch.tanh, "resolution": 2}
 
-#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+#: Name -> the callable, arguments that work, and keys of wrong values that names and annotations do not imply.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "norm": (functional.norm, {"x": X, "irreps": IRREPS}, {
-        "x": "features", "irreps": "irreps", "squared": "flag", **LAYER}),
-    "layer_norm": (functional.layer_norm, {"x": X, "irreps": IRREPS}, {
-        "x": "features", "weight": "by copy", "bias": "by copy", **OF_EACH}),
-    "rms_norm": (functional.rms_norm, {"x": X, "irreps": IRREPS}, {
-        "x": "features", "weight": "by copy", "over": "choice", **OF_EACH}),
-    "Activation": (nn.Activation, {"irreps_in": IRREPS, "acts": [torch.tanh, None]}, {
-        "irreps_in": "irreps", "acts": "two acts", "layout": "choice"}),
+    "norm": (functional.norm, {"x": X, "irreps": IRREPS}, {}),
+    "layer_norm": (functional.layer_norm, {"x": X, "irreps": IRREPS}, {"weight": "by copy", "bias": "by copy"}),
+    "rms_norm": (functional.rms_norm, {"x": X, "irreps": IRREPS}, {"weight": "by copy"}),
+    "Activation": (nn.Activation, {"irreps_in": IRREPS, "acts": [torch.tanh, None]}, {"acts": "two acts"}),
     "Activation of scalars": (nn.Activation, {"irreps_in": "2x0e + 1x0o", "acts": [None, None]}, {"acts": "acts"}),
     "Activation of odd scalars": (nn.Activation, {"irreps_in": "2x0o", "acts": [None]}, {"acts": "odd acts"}),
-    "Activation.forward": (nn.Activation(IRREPS, [torch.tanh, None]).forward, {"features": X}, {
-        "features": "features", "dim": "axis"}),
+    "Activation.forward": (nn.Activation(IRREPS, [torch.tanh, None]).forward, {"features": X}, {"dim": "axis"}),
     "Gate": (nn.Gate, GATE, ALL_GATE),
-    "Gate of two": (nn.Gate, {**GATE, "irreps_scalars": "1x0e + 1x0o", "act_scalars": [None, None]}, {
-        "act_scalars": "acts"}),
-    "Gate of two gates": (nn.Gate, {**GATE, "irreps_gates": "1x0e + 1x0o", "act_gates": [None, None]}, {
-        "act_gates": "acts"}),
-    "Gate.forward of vectors": (nn.Gate("1x0e", [torch.tanh], "0e", [torch.cos], "1o").forward, {"features": X}, {
-        "features": "features"}),
-    "NormActivation": (nn.NormActivation, {"irreps_in": IRREPS, "scalar_nonlinearity": torch.sigmoid}, {
-        "irreps_in": "irreps", "scalar_nonlinearity": "function", "normalize": "flag", "bias": "flag",
-        "epsilon": "optional small", **LAYER}),
+    "Gate of two": (nn.Gate, {**GATE, "irreps_scalars": "1x0e + 1x0o", "act_scalars": [None, None]},
+        {"act_scalars": "acts"}),
+    "Gate of two gates": (nn.Gate, {**GATE, "irreps_gates": "1x0e + 1x0o", "act_gates": [None, None]},
+        {"act_gates": "acts"}),
+    "Gate.forward of vectors": (nn.Gate("1x0e", [torch.tanh], "0e", [torch.cos], "1o").forward, {"features": X},
+        {"features": "features"}),
+    "NormActivation": (nn.NormActivation, {"irreps_in": IRREPS, "scalar_nonlinearity": torch.sigmoid},
+        {"scalar_nonlinearity": "function", "epsilon": "optional small"}),
     "NormActivation, not normalized": (nn.NormActivation, {
         "irreps_in": IRREPS, "scalar_nonlinearity": torch.sigmoid, "normalize": False}, {"epsilon": "given"}),
-    "S2Activation": (nn.S2Activation, S2, {
-        "irreps": "signal", "act": "act", "res": "points", "normalization": "choice", "lmax_out": "optional lmax",
-        "random_rot": "flag"}),
-    "SO3Activation": (nn.SO3Activation, SO3, {
-        "lmax_in": "lmax", "lmax_out": "lmax", "act": "act", "resolution": "width", "normalization": "choice",
+    "S2Activation": (nn.S2Activation, S2, {"irreps": "signal", "act": "act", "res": "points",
+        "lmax_out": "optional lmax"}),
+    "SO3Activation": (nn.SO3Activation, SO3, {"lmax_in": "lmax", "lmax_out": "lmax", "act": "act",
         "aspect_ratio": "ratio"}),
-    "Dropout": (nn.Dropout, {"irreps": IRREPS, "p": 0.5}, {"irreps": "irreps", "p": "probability", "layout": "choice"}),
-    "dropout": (functional.dropout, {"x": X, "irreps": IRREPS}, {
-        "x": "features", "irreps": "irreps", "p": "probability", "training": "flag", "layout": "choice"}),
-    "drop_path": (functional.drop_path, {"x": X, "batch": torch.tensor([0, 0, 1, 1])}, {
-        "x": "any features", "p": "probability", "batch": "graphs", "training": "flag",
-        "num_graphs": "optional count"}),
-    "DropPath": (nn.DropPath, {"p": 0.5}, {"p": "probability"}),
-    "DropPath.forward": (nn.DropPath(0.5).forward, {"x": X, "batch": torch.tensor([0, 0, 1, 1])}, {
-        "x": "any features", "batch": "graphs", "num_graphs": "optional count"}),
+    "dropout": (functional.dropout, {"x": X, "irreps": IRREPS}, {}),
+    "drop_path": (functional.drop_path, {"x": X, "batch": torch.tensor([0, 0, 1, 1])}, {"x": "any features",
+        "batch": "graphs", "num_graphs": "optional count"}),
+    "DropPath.forward": (nn.DropPath(0.5).forward, {"x": X, "batch": torch.tensor([0, 0, 1, 1])},
+        {"x": "any features", "batch": "graphs", "num_graphs": "optional count"}),
 }  # fmt: skip

@@ -11,7 +11,6 @@ from eqlayers import functional, nn
 
 NAN = float("nan")
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
-LAYER = {"layout": "choice", "backend": "backend"}
 
 #: Kinds of wrong values that the common table lacks.
 WRONG: dict[str, list[Any]] = {
@@ -33,35 +32,27 @@ SUMMED = {"values": torch.ones(3, 5), "logits": torch.ones(3, 1), "edge_index": 
 R = {"lengths": torch.ones(4)}
 CALL = {"x": torch.ones(4, 5), "edge_attr": torch.ones(3, 4), "edge_scalars": torch.ones(3, 2), "edge_index": EDGES}
 
-#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+#: Name -> the callable, arguments that work, and keys of wrong values that names and annotations do not imply.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "RadialBasis": (nn.RadialBasis, {}, {**BASIS, "p": "optional power"}),
+    "RadialBasis": (nn.RadialBasis, {}, {}),
     "BesselBasis of others": (nn.BesselBasis, {}, {"envelope": "optional module"}),
     "RadialNetwork of others": (nn.RadialNetwork, {"num_weights": 3}, {"basis": "network basis"}),
     "GaussianBasis": (nn.GaussianBasis, {}, SPACED),
     "CosineBasis": (nn.CosineBasis, {}, SPACED),
     "SmoothFiniteBasis": (nn.SmoothFiniteBasis, {}, SPACED),
     "FourierBasis": (nn.FourierBasis, {}, SPACED),
-    "ChebyshevBasis": (nn.ChebyshevBasis, {}, {**BASIS, "p": "optional power"}),
-    "polynomial_cutoff": (functional.polynomial_cutoff, R, {"lengths": "lengths", "cutoff": "positive", "p": "power"}),
-    "cosine_cutoff": (functional.cosine_cutoff, R, {"lengths": "lengths", "cutoff": "positive"}),
-    "smooth_cutoff": (functional.smooth_cutoff, R, {"lengths": "lengths", "cutoff": "positive", "start": "start"}),
-    "radial_basis": (functional.radial_basis, R, {
-        "lengths": "lengths", "basis": "choice", "num_basis": "width", "cutoff": "positive", "start": "start",
-        "inside": "flag"}),
-    "attention_aggregate": (functional.attention_aggregate, {**SUMMED, "irreps": "2x0e + 1x1o", "heads": 1}, {
-        "values": "by edge", "logits": "by edge", "irreps": "irreps", "heads": "width", "edge_index": "edges",
-        "num_nodes": "receivers", "envelope": "envelope", "sink": "sink", "deterministic": "flag", **LAYER}),
-    "edge_softmax": (functional.edge_softmax, {"logits": torch.ones(3, 2), "edge_index": EDGES, "num_nodes": 4}, {
-        "logits": "by edge logits", "edge_index": "edges", "num_nodes": "receivers", "envelope": "envelope",
-        "sink": "sink", "deterministic": "flag"}),
-    "AttentionAggregate.forward": (nn.AttentionAggregate("2x0e + 1x1o").forward, SUMMED, {
-        "values": "by edge", "logits": "by edge", "edge_index": "edges", "num_nodes": "receivers",
-        "envelope": "envelope"}),
-    "EquivariantAttention.forward": (
-        nn.EquivariantAttention("2x0e + 1x1o", "0e + 1o", "2x0e", 2, 1).forward, CALL, {
-        "x": "features", "edge_attr": "by edge", "edge_scalars": "by edge scalars", "edge_index": "edges",
-        "envelope": "envelope"}),
+    "polynomial_cutoff": (functional.polynomial_cutoff, R, {"p": "power"}),
+    "cosine_cutoff": (functional.cosine_cutoff, R, {}),
+    "smooth_cutoff": (functional.smooth_cutoff, R, {}),
+    "radial_basis": (functional.radial_basis, R, {}),
+    "attention_aggregate": (functional.attention_aggregate, {**SUMMED, "irreps": "2x0e + 1x1o", "heads": 1},
+        {"values": "by edge", "logits": "by edge", "num_nodes": "receivers", "envelope": "envelope", "sink": "sink"}),
+    "edge_softmax": (functional.edge_softmax, {"logits": torch.ones(3, 2), "edge_index": EDGES, "num_nodes": 4},
+        {"logits": "by edge logits", "num_nodes": "receivers", "envelope": "envelope", "sink": "sink"}),
+    "AttentionAggregate.forward": (nn.AttentionAggregate("2x0e + 1x1o").forward, SUMMED, {"values": "by edge",
+        "logits": "by edge", "num_nodes": "receivers", "envelope": "envelope"}),
+    "EquivariantAttention.forward": (nn.EquivariantAttention("2x0e + 1x1o", "0e + 1o", "2x0e", 2, 1).forward, CALL,
+        {"edge_attr": "by edge", "edge_scalars": "by edge scalars", "envelope": "envelope"}),
 }  # fmt: skip
 #: Of logits any number of columns is one of heads; of these scalars two are those of the layer.
 WRONG["by edge logits"] = [value for value in WRONG["by edge"] if getattr(value, "shape", ()) != (3, 9)]

@@ -31,21 +31,16 @@ WRONG: dict[str, list[Any]] = {
 LINEAR, CONV = nn.SO2Linear(IRREPS, "3x0e + 2x1o"), nn.SO2Convolution(IRREPS, "3x0e + 2x1o")
 PRODUCT = nn.FullyConnectedTensorProduct(IRREPS, "0e + 1o", IRREPS)
 
-#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+#: Name -> the callable, arguments that work, and keys of wrong values that names and annotations do not imply.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
-    "SO2Linear.forward": (LINEAR.forward, {"x": torch.ones(4, 5)}, {
-        "x": "features", "scales": "factors", "weight": "matrices"}),
+    "SO2Linear.forward": (LINEAR.forward, {"x": torch.ones(4, 5)}, {"scales": "factors", "weight": "matrices"}),
     "so2_linear": (functional.so2_linear, {"x": torch.ones(4, 5), "irreps_in": IRREPS, "irreps_out": IRREPS,
-        "weight": torch.ones(nn.SO2Linear(IRREPS, IRREPS).weight_numel)}, {
-        "x": "features", "scales": "factors", "weight": "given matrices",
-        **{name: kind for name, kind in LAYER.items() if name != "internal_weights"}}),
-    "SO2Convolution": (nn.SO2Convolution, {"irreps_in": IRREPS, "irreps_out": IRREPS}, {
-        **LAYER, "lmax": "degree of frames"}),
-    "SO2Convolution.forward": (
-        CONV.forward, {"x": torch.ones(4, 5), "frames": torch.ones(3, 3), "edge_index": EDGES}, {
-            "x": "features", "frames": "vectors", "edge_index": "edges", "scales": "factors",
-            "envelope": "factors of rows", "num_nodes": "nodes", "weight": "matrices"}),
-    "SO2Convolution.from_tensor_product": (nn.SO2Convolution.from_tensor_product, {"tp": PRODUCT}, {
-        "tp": "product", "linear": "product behind", "normalization": "choice", "backend": "backend"}),
+        "weight": torch.ones(nn.SO2Linear(IRREPS, IRREPS).weight_numel)}, {"scales": "factors",
+        "weight": "given matrices", **{name: kind for name, kind in LAYER.items() if name != "internal_weights"}}),
+    "SO2Convolution": (nn.SO2Convolution, {"irreps_in": IRREPS, "irreps_out": IRREPS}, {"lmax": "degree of frames"}),
+    "SO2Convolution.forward": (CONV.forward, {"x": torch.ones(4, 5), "frames": torch.ones(3, 3), "edge_index": EDGES},
+        {"frames": "vectors", "scales": "factors", "envelope": "factors of rows", "weight": "matrices"}),
+    "SO2Convolution.from_tensor_product": (nn.SO2Convolution.from_tensor_product, {"tp": PRODUCT}, {"tp": "product",
+        "linear": "product behind"}),
 }  # fmt: skip
 WRONG["given matrices"] = [None, *WRONG["matrices"]]

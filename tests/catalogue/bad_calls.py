@@ -15,15 +15,27 @@ from .cases import Case
 
 #: An argument, or an argument with its annotation -> the key of its wrong values in tests/wrong_values.py.
 NAMES = {
-    "backend": "backend", "cutoff": "positive", "edge_index": "edges", "eps": "small", "lengths": "lengths",
-    "mmax": "order", "momentum": "probability", "p: int": "power", "p: int | None": "optional power",
-    "start": "start", "weight": "weight",
+    "R": "matrices of rotations", "backend": "backend", "biases": "biases", "chunk_size": "chunk", "cutoff": "positive",
+    "cutoff_p": "power", "device": "device", "edge_index": "edges", "eps": "small", "filter_ir_out": "filter",
+    "hidden": "irreps", "in_size": "size", "in1_size": "size", "in2_size": "size", "input": "sparse",
+    "input1": "sparse", "input2": "sparse", "instructions: Sequence[tuple[int, int]] | None": "pairs",
+    "instructions: Sequence[Instruction]": "ready instructions", "knots": "knots", "layout": "choice",
+    "lengths": "lengths", "lmax: int": "size", "matrices: Tensor": "matrices of rotations", "mmax": "order",
+    "momentum": "probability", "num_nodes": "nodes", "num_src": "size", "out_size: int": "size", "outputs": "outputs",
+    "p: float": "probability", "p: int": "power", "p: int | None": "optional power", "product: str": "product",
+    "properties": "properties", "q": "quaternions", "quaternions": "quaternions", "readout_hidden": "irreps",
+    "rotation": "matrices of rotations", "seed": "count", "shifts: Mapping[Any, float]": "shifts",
+    "shifts: Mapping[Any, float] | None": "shifts", "species: Sequence[int | str]": "elements", "start": "start",
+    "terms: int": "count", "vectors: Tensor": "vectors of edges", "weight": "weight",
 }  # fmt: skip
 #: An annotation -> the same, for all other arguments.
 ANNOTATIONS = {
     "bool": "flag", "bool | None": "option flag", "str": "choice", "str | None": "optional choice",
     "int": "width", "float": "positive", "Sequence[int]": "widths", "torch.dtype": "dtype",
     "Tensor": "features", "Tensor | None": "features", "torch.nn.Module": "module",
+    "torch.nn.Module | None": "optional module", "SparseProductInfo": "info", "SparseScaleInfo": "info",
+    "ProductPlan": "info", "Index": "index", "Scale": "scale", "Graph": "graph", "Potential": "potential",
+    "float | Mapping[Any, float]": "scales",
 }  # fmt: skip
 
 
