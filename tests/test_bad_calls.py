@@ -158,7 +158,8 @@ CASES: dict[str, Case] = {
     "find": Case(backends.find, {"name": "cpu"}, {"name": "backend"}),
     "check_backend": Case(backends.check_backend, {"name": "cpu"}, {"name": "backend"}),
     "check_derivatives": Case(testing.check_derivatives, {"fn": torch.sin,
-        "inputs": [torch.zeros(1, dtype=torch.float64, requires_grad=True)], "order": 1}, {"fn": "function", "inputs": "tensors"}),
+        "inputs": [torch.zeros(1, dtype=torch.float64, requires_grad=True)], "order": 1}, {
+        "fn": "function", "inputs": "tensors"}),
     "equivariance_residual": Case(testing.equivariance_residual, {"fn": lambda x: x, "irreps_in": ["1o"],
         "irreps_out": "1o"}, {"fn": "function", "irreps_in": "irrep texts", "inputs": "optional tensors",
         "determinant": "determinant"}),
