@@ -13,17 +13,9 @@ COMMITTEE = models.Committee(MEMBERS)
 OTHERS = [MEMBERS[0], models.Potential(models.TFN([1], **SMALL), [1])]
 WRONG: dict[str, list[Any]] = {
     "members": [None, 1, "x", [], MEMBERS[:1], MEMBERS[0], [MEMBERS[0]] * 2, [*MEMBERS, None], OTHERS],
-    "structures of two": [
-        None,
-        1,
-        "x",
-        (),
-        torch.ones(2),
-        object(),
-        WATER._replace(z=WATER.z + 1),
-        WATER._replace(pos=None),
-    ],
-}
+    "structures of two": [None, 1, "x", (), torch.ones(2), object(), WATER._replace(z=WATER.z + 1),
+        WATER._replace(pos=None)],
+}  # fmt: skip
 EQUIFORMER = {"species": [1, 8], "hidden": "4x0e + 4x1o", "layers": 1, "radial_hidden": [2], "attention_hidden": 2}
 
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
