@@ -57,12 +57,9 @@ class Compiled:
             parallel(self._work, ctypes.addressof(job), workers, 0)
             openmp.note(job[5], job[6], workers)
         else:
-            threads.run(self._take_chunks, (job,), total=workers, chunks=workers, threads=workers)
+            threads.run(self._take, ctypes.addressof(job), workers)
         if job[3]:
             raise _error(job[3])
-
-    def _take_chunks(self, job: ctypes.Array[ctypes.c_int64], begin: int, end: int) -> None:
-        self._take(ctypes.addressof(job))
 
 
 def _error(status: int) -> Exception:

@@ -1,8 +1,8 @@
-"""A parallel loop over chunks of a range, for C functions that ctypes calls without Python's lock.
+"""A pool of threads for C functions that ctypes calls without Python's lock.
 
 There is no OpenMP here: a second OpenMP runtime beside torch's makes the two fight for the cores. A few daemon threads
-wait on a queue. The caller always takes chunks itself, so a call made while every thread is busy (from a second Python
-thread, or from inside a chunk) goes on alone instead of waiting for one: nothing here can deadlock.
+wait on a queue. The caller always works itself, so a call made while every thread is busy goes on alone instead of
+waiting for one: nothing here can deadlock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -35,56 +35,38 @@ class PerProcess(Generic[T]):
             return self._values.setdefault("value", self._create())
 
 
-class _Job:
-    """One call of `run`, whose chunks are given in order to the caller and to helper threads."""
+class _Call:
+    """One call of `run`, which the caller and helpers from the pool work on."""
 
-    def __init__(self, fn: Callable[..., object], args: tuple[Any, ...], total: int, chunks: int) -> None:
-        self.fn, self.args, self.total, self.chunks = fn, args, total, chunks
-        self.tickets = iter(range(chunks))  # next() on it is one step under Python's lock
-        self.error: BaseException | None = None
+    def __init__(self, work: Callable[[int], object], job: int) -> None:
+        self.work, self.job = work, job
         self.lock = threading.Lock()
-        self.active = 0  # helpers inside `take_chunks`
+        self.active = 0  # helpers inside `work`
         self.closed = False  # the caller is leaving: no other helper may begin
         self.idle = threading.Semaphore(0)
 
-    def take_chunks(self) -> None:
-        """Run chunks until none is left, or one has failed."""
-        for index in self.tickets:
-            if self.error is not None:
-                return
-            self.fn(*self.args, self.total * index // self.chunks, self.total * (index + 1) // self.chunks)
-
     def help(self) -> None:
-        """Run chunks on a thread of the pool; errors are stored for the caller."""
+        """The share of a thread of the pool; nothing if the caller has left."""
         with self.lock:
             if self.closed:
                 return
             self.active += 1
         try:
-            self.take_chunks()
-        except BaseException as error:
-            self.error = self.error or error
+            self.work(self.job)
         finally:
             with self.lock:
                 self.active -= 1
                 if self.closed and self.active == 0:
                     self.idle.release()
 
-    def lead(self) -> None:
-        """Run chunks on the calling thread, wait for helpers, and raise the first error."""
+    def lead(self, helpers: int) -> None:
+        """The share of the caller, who then waits for helpers that have begun: they still write to the buffers."""
+        interrupt: KeyboardInterrupt | None = None
         try:
-            self.take_chunks()
-        except BaseException as error:  # KeyboardInterrupt too: helpers must stop before the caller frees anything
-            self.error = error
-        self._close()
-        if self.error is not None:
-            try:
-                raise self.error
-            finally:
-                self.error = None  # else it and its traceback keep each other, and the operands, alive
-
-    def _close(self) -> None:
-        """Stop new helpers from beginning, and wait for running ones."""
+            _pool.get().submit(self, helpers)
+            self.work(self.job)
+        except KeyboardInterrupt as error:
+            interrupt = error
         with self.lock:
             self.closed = True
             busy = self.active > 0
@@ -93,69 +75,44 @@ class _Job:
                 self.idle.acquire()
                 busy = False
             except KeyboardInterrupt as error:
-                self.error = error  # no new chunks; those that run are waited for
-        del self.fn, self.args  # the job may lie in the queue behind a long one; the operands must not live that long
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
 
 class _Pool:
-    """Daemon threads that wait for jobs; started when first needed, as many as the largest request needs."""
+    """Daemon threads that wait for calls; started when first needed, as many as the largest request needs."""
 
     def __init__(self) -> None:
-        self.jobs: SimpleQueue[_Job] = SimpleQueue()
+        self.calls: SimpleQueue[_Call] = SimpleQueue()
         self.lock = threading.Lock()
         self.size = 0
 
-    def submit(self, job: _Job, helpers: int) -> None:
-        """Offers `job` to at most `helpers` threads."""
-        if self.size < helpers:
-            self._grow(helpers)
-        for _ in range(min(helpers, self.size)):
-            self.jobs.put(job)
-
-    def _grow(self, size: int) -> None:
+    def submit(self, call: _Call, helpers: int) -> None:
+        """Offer a call to at most `helpers` threads."""
         with self.lock:
-            while self.size < size:
+            while self.size < helpers:
                 try:
                     threading.Thread(target=self._serve, name=f"eqlayers-{self.size}", daemon=True).start()
                 except RuntimeError:  # the system's limit, or the interpreter is leaving: those there are do the work
-                    return
+                    break
                 self.size += 1
+        for _ in range(min(helpers, self.size)):
+            self.calls.put(call)
 
     def _serve(self) -> None:
         while True:
-            self.jobs.get().help()
+            self.calls.get().help()
 
 
 _pool: PerProcess[_Pool] = PerProcess(_Pool)
 
 
-def run(fn: Callable[..., object], args: tuple[Any, ...], total: int, chunks: int, threads: int) -> None:
-    """Calls ``fn(*args, begin, end)`` for consecutive chunks of ``[0, total)``, on several threads.
+def run(work: Callable[[int], object], job: int, threads: int) -> None:
+    """Call the C function ``work(job)`` on this thread and, where free, on ``threads - 1`` of the pool.
 
-    The bounds depend on `total` and `chunks` alone, never on the number of threads or their timing. May be called from
-    several Python threads at once, from inside `fn`, and after a fork. What `fn` returns is dropped: give a C function
-    an ``errcheck`` if its status can be an error. ``threads`` counts the caller, too.
-
-    Example:
-        >>> out = [0] * 10
-        >>> def square(out, begin, end):
-        ...     out[begin:end] = [i * i for i in range(begin, end)]
-        >>> run(square, (out,), total=10, chunks=3, threads=2)
-        >>> out
-        [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]
+    ``job`` is the address of what is to be done; each call of ``work`` takes chunks of it until none are left, and
+    raises nothing. `run` returns once all chunks are done, and may be called from several Python threads at once and
+    after a fork.
     """
-    if total < 0 or chunks < 1 or threads < 1:
-        raise ValueError(
-            f"expected total >= 0 and chunks, threads >= 1, got total={total}, chunks={chunks}, threads={threads}; "
-            f"pass the number of rows, and torch.get_num_threads() as threads"
-        )
-    if total == 0:
-        return
-    chunks = min(chunks, max(1, total))
-    if chunks == 1:
-        fn(*args, 0, total)
-        return
-    job = _Job(fn, args, total, chunks)
-    if threads > 1:
-        _pool.get().submit(job, min(threads, chunks) - 1)
-    job.lead()
+    _Call(work, job).lead(threads - 1)

@@ -212,7 +212,7 @@ def test_what_a_thread_does_with_its_processor_is_not_waiting() -> None:
     begun = openmp.clock()
     packed = (ctypes.c_int64 * 3)(2, 2, 0)
     job = (ctypes.c_int64 * 7)(ctypes.addressof(packed), 2, 0, 0, begun, 0, 0)
-    busy._take_chunks(job, 0, 1)  # what every thread does
+    busy._take(ctypes.addressof(job))  # what every thread does
     took = openmp.clock() - begun
     assert 60_000_000 <= job[5] <= took
     assert 0 <= job[6] <= took - job[5]
