@@ -13,7 +13,8 @@ from triton._C.libtriton.passes import ttgpuir
 
 from eqlayers import TensorProductConv
 from eqlayers_kernels.triton.print import groups
-from eqlayers_kernels.triton.run import aot, passes
+from eqlayers_kernels.triton.run import aot, edges, forms, passes
+from ptx_emulator.compiled import processor_of_target
 from ptx_emulator.emulator import emulated
 
 #: 30 of 40 edges to node 2, 27 from node 1: both are cut into pieces; node 5 of 11 has no edge.
@@ -96,9 +97,9 @@ def same_without_pass() -> dict:
         ran.append(0)
         passes._here.out = out
         with aot.target("sm_90"):
-            runner = aot.forms.FormRunner(program, task, torch.float32, True, False, aot._processor())
+            runner = forms.FormRunner(program, task, torch.float32, True, False, processor_of_target())
             index = torch.tensor(HUBS)
-            tables = aot.edges.unpack(aot.edges.pack(index, NODES, NODES), index.shape[1], NODES, NODES)
+            tables = edges.unpack(edges.pack(index, NODES, NODES), index.shape[1], NODES, NODES)
             shapes = {"x": NODES, "z": NODES}
             tensors = {
                 pointer: torch.empty(shapes.get(operand, index.shape[1]), runner.widths[operand])

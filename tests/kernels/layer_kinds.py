@@ -76,7 +76,7 @@ def gate(layout: str) -> nn.Gate:
     return nn.Gate("4x0e + 4x0o", [SILU, TANH], "8x0e", [SIGMOID], "4x1o + 4x2e", layout=layout)
 
 
-#: Of products and convolutions: further arguments of `aot.compile_form`.
+#: Of products and convolutions: further arguments of `compile_form`.
 OPERATIONS = {"product": {"graph": False}, "conv": {"graph": True}, "atomic-conv": {"graph": True, "atomic": True}}
 EDGES = torch.tensor([[0, 1, 2, 0, 3, 2, 3], [1, 0, 1, 2, 1, 2, 1]])  # node 3 has no edge in
 SILU, TANH, SIGMOID = torch.nn.functional.silu, torch.tanh, torch.sigmoid

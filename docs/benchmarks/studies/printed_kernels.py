@@ -43,7 +43,7 @@ from eqlayers_kernels.forms.program import Program
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 
-#: What the kernels are for -> arguments of `aot.compile_form`.
+#: What the kernels are for -> arguments of `compile_form`.
 OPERATIONS = {"product": {"graph": False}, "conv": {"graph": True}, "atomic-conv": {"graph": True, "atomic": True}}
 BOUNDS = (
     "Bounds are no times: what the machine code needs at least of an H200 for 3,000 nodes and 160,000 edges, by counts "
@@ -71,6 +71,8 @@ def compile_all(job: dict[str, Any]) -> list[Record]:
     """Compile all directions of one problem in this process: a row for each direction."""
     import triton
 
+    from ptx_emulator.compiled import compile_form
+
     problem, dtype = Problem(**job["problem"]), getattr(torch, job["dtype"])
     program = TensorProduct(**problem.arguments(), layout=job["layout"]).plan.form.program
     rows = []
@@ -79,7 +81,7 @@ def compile_all(job: dict[str, Any]) -> list[Record]:
         with aot.target(job["target"]):
             # one thread: the other cores have processes of their own
             options: dict[str, Any] = {"shared": problem.shared, "jobs": 1, **OPERATIONS[job["operation"]]}
-            compiled = aot.compile_form(program, task, dtype, **options)
+            compiled = compile_form(program, task, dtype, **options)
             used = [(kernel, aot.resources(binary)) for kernel, binary in compiled]
         rows.append(
             {
@@ -142,9 +144,9 @@ def run_kernels(
     """Compile the kernels of a configuration and collect what they take."""
     folders: Sequence[str | None] = [_checked(folder) for folder in triton] or [None]
     tasks = list(product(folders, _tasks(config, only)))
-    if find_spec("ptx_emulator") is None and any(_has_bounds(job, Problem(**job["problem"])) for _, job in tasks):
+    if find_spec("ptx_emulator") is None:
         raise ConfigError(
-            "the package ptx_emulator must be found, which bounds the kernels of sm_90, got a Python that does not "
+            "the package ptx_emulator must be found, which compiles and bounds kernels, got a Python that does not "
             "look into the folder kernels/. Type pip install -e ., or set PYTHONPATH=.:kernels."
         )
     rows: list[Record] = []

@@ -111,8 +111,7 @@ _pool: PerProcess[_Pool] = PerProcess(_Pool)
 def run(work: Callable[[int], object], job: int, threads: int) -> None:
     """Call the C function ``work(job)`` on this thread and, where free, on ``threads - 1`` of the pool.
 
-    ``job`` is the address of what is to be done; each call of ``work`` takes chunks of it until none are left, and
-    raises nothing. `run` returns once all chunks are done, and may be called from several Python threads at once and
-    after a fork.
+    ``job`` is the address of a job in chunks. A call of ``work`` takes chunks until none are left, and raises nothing.
+    `run` returns once all chunks are done, and may be called from several Python threads at once and after a fork.
     """
     _Call(work, job).lead(threads - 1)

@@ -18,18 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ...arithmetic.writer import Task
-from ...forms.formula import Formula
-from ...forms.product import Reading
-from ...forms.program import OPERANDS, Program
 from .. import availability
-from ..print import formula_plan, tuning
-from ..print.groups import ProductKernel
-from ..segment import launch
-from . import compiling, edges, forms
-from .formula_run import FormulaRunner
 
 #: name -> (backend, architecture, lanes of a warp), as Triton's GPUTarget takes them.
 TARGETS: dict[str, tuple[str, int | str, int]] = {
@@ -105,63 +95,6 @@ def _driver(name: str) -> Any:
             raise NotImplementedError("nothing can be launched here")
 
     return TargetOnly()
-
-
-def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms: launch.Terms) -> Any:
-    """Compile the kernel that :func:`launch.product` would launch for these CPU tensors; inside :func:`target`."""
-    from triton.runtime import driver
-
-    from ..segment.kernels import segment_kernel
-
-    backend = driver.active.get_current_target().backend
-    _, (first, *_rest) = launch.prepare(problem, x, y, terms, backend)
-    return segment_kernel.warmup(*first.args, grid=first.grid, **first.meta)
-
-
-def compile_form(
-    program: Program,
-    task: Task,
-    dtype: torch.dtype,
-    graph: bool = True,
-    shared: bool = False,
-    atomic: bool = False,
-    jobs: int | None = None,
-    reading: Reading | None = None,
-) -> Iterator[tuple[ProductKernel, Any]]:
-    """Compile the printed kernels of a `FormRunner`, ``jobs`` at a time; inside :func:`target`."""
-    runner = forms.FormRunner(program, task, dtype, graph, shared, _processor(), atomic, reading)
-    widths = dict(zip(OPERANDS, program.widths, strict=True))
-    if reading is not None:
-        widths |= {"t": reading.rows(5) * widths["w"] // 5 + 1, "c": reading.reads}  # of five rows, for intervals
-    tensors = {
-        name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
-        for name, operand in task.pointers
-    }
-    index = torch.zeros(2, 5, dtype=torch.int64)
-    packed, intervals = edges.pack(index, 5, 5), None
-    if reading is not None:
-        packed, intervals = torch.cat([packed, edges.pack_intervals(index, index[0], 5)]), 5
-    tables = edges.unpack(packed, 5, 5, 5, intervals) if graph else None
-    _, _, calls = runner.prepare(tensors, tables)
-    yield from zip(runner.plan.kernels, compiling.compile_calls(calls, jobs=jobs), strict=True)
-
-
-def compile_formula(
-    base: Formula, dtype: torch.dtype, jobs: int | None = None
-) -> Iterator[tuple[formula_plan.FormulaKernel, Any]]:
-    """Compile the printed kernels of a formula, ``jobs`` at a time (None: as many as cores); inside :func:`target`."""
-    runner = FormulaRunner(base, dtype, _processor())
-    tensors = [torch.empty(*(() if o.rows == "one" else (5,)), o.width, dtype=dtype) for o in base.operands]
-    tables = edges.unpack(edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5), 5, 5, 5)
-    _, calls = runner.prepare(tensors, tables, 5)
-    yield from zip(runner.kernels, compiling.compile_calls(calls, jobs=jobs), strict=True)
-
-
-def _processor() -> tuning.Processor:
-    from triton.runtime import driver
-
-    current = driver.active.get_current_target()
-    return tuning.processor(current.backend, current.arch, availability.release())
 
 
 def resources(compiled: Any) -> Resources:

@@ -23,6 +23,7 @@ from eqlayers_kernels.triton.run.edges import _by_kernels, pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.segment import launch
 from eqlayers_kernels.triton.segment.kernels import segment_kernel
+from ptx_emulator.compiled import compile_form, compile_product
 from ptx_emulator.emulator import Emulator, emulated
 from tests.kernels.layer_kinds import KINDS, OPERATIONS, orders
 
@@ -51,7 +52,7 @@ def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, 
 
 def compiled(target, **case):
     with aot.target(target):
-        kernel = aot.compile_product(*sample(**case))
+        kernel = compile_product(*sample(**case))
     return vars(aot.resources(kernel))
 
 
@@ -60,7 +61,7 @@ def same_kernel(target, case, changes):
     kernels = []
     with aot.target(target):
         for change in ({}, *changes):
-            kernels.append(aot.compile_product(*sample(**{**case, **change})))
+            kernels.append(compile_product(*sample(**{**case, **change})))
     return len({id(kernel) for kernel in kernels})
 
 
@@ -93,7 +94,7 @@ def printed(target, irreps, operation, dtype, layout):
     for direction, task in DIRECTIONS.items():
         with aot.target(target):
             options = {"shared": False, "jobs": 1, **OPERATIONS[operation]}
-            used = [aot.resources(k) for _, k in aot.compile_form(program, task, getattr(torch, dtype), **options)]
+            used = [aot.resources(k) for _, k in compile_form(program, task, getattr(torch, dtype), **options)]
         rows.append({"direction": direction, **{name: [vars(one)[name] for one in used] for name in vars(used[0])}})
     return rows
 
@@ -115,7 +116,7 @@ def with_table(target, task):
     program = Program(tuple(paths), (120, 3, 80, 160), "ir_mul")
     asked = Task(*task, ("x", "y", "t", "c"))
     with aot.target(target):
-        compiled = aot.compile_form(program, asked, torch.float32, jobs=1, reading=Reading(4, 1))
+        compiled = compile_form(program, asked, torch.float32, jobs=1, reading=Reading(4, 1))
         return [vars(aot.resources(kernel)) for _, kernel in compiled]
 
 

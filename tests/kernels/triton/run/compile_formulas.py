@@ -16,6 +16,7 @@ from eqlayers_kernels.triton.print.tuning import processor
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
+from ptx_emulator.compiled import compile_formula
 from tests.formulas import functions
 
 ORDERS = {"l": [(l, m) for l in range(4) for m in range(-l, l + 1)]}
@@ -134,8 +135,7 @@ def compiled(sample: str, order: str, dtype: str, target: str) -> dict:
     base, start = derivatives(SAMPLES[sample]())[order], time.perf_counter()
     with aot.target(target):
         found = [
-            (planned, aot.resources(kernel))
-            for planned, kernel in aot.compile_formula(base, getattr(torch, dtype), jobs=2)
+            (planned, aot.resources(kernel)) for planned, kernel in compile_formula(base, getattr(torch, dtype), jobs=2)
         ]
     return {
         "kernels": len(found),
