@@ -140,7 +140,6 @@ CASES: dict[str, Case] = {
     "paths": Case(eq.paths, TWO, {"filter_ir_out": "filter or irreps", "irreps_out": "optional irreps"}),
     "representation_matrix": Case(algebra.representation_matrix, {"irreps": "1o", "matrix": np.eye(3)},
         {"matrix": "matrix"}),
-    "channel_major_order": Case(algebra.channel_major_order, {"irreps": "1o"}, {}),
     "wigner_3j": Case(algebra.wigner_3j, {"l1": 1, "l2": 1, "l3": 0}, {"l1": "degree", "l2": "degree", "l3": "degree"}),
     "SparseProductInfo": Case(sparse.SparseProductInfo, INFOS[0]._asdict(), {"scale": "info scale",
         "index1": "info index", "index2": "info index", "seg_out": "info index", "out_size": "out size",

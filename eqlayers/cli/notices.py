@@ -60,11 +60,7 @@ def warnings_as_lines() -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Context manager: show compilation that takes more than two seconds on standard error.
-
-    Raises:
-        KeyboardInterrupt: After Ctrl-C, with a message if kernels were compiled.
-    """
+    """Context manager: show compilation that takes more than two seconds; after Ctrl-C, say that kernels are kept."""
     bar = _Bar()
     try:
         with waiting.listening(bar.update) as count:
@@ -87,7 +83,7 @@ class _Bar:
         self.timer: threading.Timer | None = None
         self.lock = threading.RLock()
 
-    def update(self, done: int, total: int, folder: waiting.Place) -> None:
+    def update(self, done: int, total: int, location: waiting.Location) -> None:
         """Show the number of compiled kernels."""
         with self.lock:
             if self.timer is not None:
@@ -95,7 +91,7 @@ class _Bar:
             self.batch = self.batch or total > done + 1
             if not self.announced:
                 self.announced = True
-                print(waiting.sentence(folder, total if self.batch else None), file=sys.stderr, flush=True)
+                print(waiting.sentence(location, total if self.batch else None), file=sys.stderr, flush=True)
             if self.bar is None and done < total and _terminal_is_free():
                 redirect = {"redirect_stdout": sys.stdout.isatty(), "refresh_per_second": 4}
                 self.bar, self.task = started_bar("kernels", None, **redirect)

@@ -69,9 +69,6 @@ def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
     Returns:
         ``[2 l1 + 1, 2 l2 + 1, 2 l3 + 1]`` float64, read-only. Components as e3nn orders them, l = 1 is (x, y, z).
 
-    Raises:
-        IrrepsError: Degrees that are no counts, or do not fit each other.
-
     Source:
         ``e3nn.o3.wigner_3j``; Geiger and Smidt 2022, arXiv:2207.09453.
 
@@ -126,21 +123,6 @@ def read_filter(value: Any) -> list[o3.Irrep] | None:
     ]
 
 
-def channel_major_order(irreps: Any) -> np.ndarray:
-    """The index in ``mul_ir`` of each column of the ``ir_mul`` layout, ``[irreps.dim]`` int64; or IrrepsError.
-
-    Example:
-        >>> channel_major_order(o3.Irreps("2x1o")).tolist()
-        [0, 3, 1, 4, 2, 5]
-    """
-    irreps = as_irreps(irreps)
-    blocks = [
-        s.start + np.arange(mul * ir.dim).reshape(mul, ir.dim).T.ravel()
-        for s, (mul, ir) in zip(irreps.slices(), irreps, strict=True)
-    ]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *blocks]).astype(np.int64)
-
-
 def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> torch.Tensor:
     r"""The matrix that represents an orthogonal 3 x 3 matrix on ``irreps``, always in float64.
 
@@ -153,9 +135,6 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
 
     Returns:
         ``[irreps.dim, irreps.dim]`` float64.
-
-    Raises:
-        IrrepsError: The matrix is not orthogonal, or the irreps cannot be read.
 
     Example:
         >>> representation_matrix("1o + 1e", -np.eye(3)).diagonal().tolist()

@@ -92,10 +92,8 @@ def check_unseen(saved: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -
     of the data speak; "start" are those that the potential of ``start_from`` was trained on.
 
     Returns:
-        The share that was trained on, and a sentence, for each part that has such structures.
-
-    Raises:
-        ConfigError: A part that is drawn holds structures that the checkpoint itself was trained on.
+        The share that was trained on, and a sentence, for each part that has such structures; ConfigError for a drawn
+        part with structures of the checkpoint's training part.
     """
     said = {}
     for name, now in identities(data).items():

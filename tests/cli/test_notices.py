@@ -41,10 +41,10 @@ def while_compiling(monkeypatch: pytest.MonkeyPatch, written: Written) -> str:
     with shown():
         count = waiting._counts.get()[-1]
         count.lock.acquire()  # both before anything is said
-        with waiting.compilation(disk.kept), waiting.compilation(disk.kept):
+        with waiting.compilation(disk.location), waiting.compilation(disk.location):
             count.lock.release()
             assert written.event.wait(60)
-        with waiting.compilation(disk.kept):
+        with waiting.compilation(disk.location):
             pass
     return written.getvalue()
 

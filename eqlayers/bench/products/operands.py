@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...irreps.algebra import channel_major_order
+from ...irreps.layout import to_ir_mul
 from ..roofline import tensor_bytes
 from .problems import GraphSpec, Problem
 
@@ -107,7 +107,7 @@ def layout_form(problem: Problem, layout: str) -> Form:
     if layout == "mul_ir":
         return dict.fromkeys("xywz", Columns())
     irreps = {"x": problem.irreps_in1, "y": problem.irreps_in2, "z": problem.irreps_out}
-    return {"w": Columns()} | {k: Columns(torch.from_numpy(channel_major_order(r))) for k, r in irreps.items()}
+    return {"w": Columns()} | {k: Columns(to_ir_mul(torch.arange(r.dim), r)) for k, r in irreps.items()}
 
 
 def into_form(values: dict[str, Tensor], form: Form) -> dict[str, Tensor]:

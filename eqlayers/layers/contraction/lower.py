@@ -45,11 +45,6 @@ class Mixing:
         """``[R, P]`` float64."""
         return np.frombuffer(self.data, dtype=np.float64).reshape(self.shape)
 
-    @property
-    def is_zero(self) -> bool:
-        """Whether the matrix has no rows: there is no polynomial."""
-        return not self.matrix.any()
-
 
 @lru_cache(maxsize=256)
 def mixing(text: str, ir_out: Irrep, degree: int, reduced: bool) -> Mixing:
