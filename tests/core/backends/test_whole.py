@@ -15,13 +15,17 @@ import eqlayers as eq
 from eqlayers.core.backends import whole
 from eqlayers.irreps.modes import MODES
 from tests.by_hand import contract as by_hand
+from tests.covering import covering
+from tests.each import each
 
 EPS = torch.finfo(torch.float64).eps
-BOTH = pytest.mark.parametrize(
-    "run", [whole.contract, whole.by_infos, whole.define], ids=["torch", "sparse", "reference"]
-)
+RUNS = [whole.contract, whole.by_infos, whole.define]
+BOTH = pytest.mark.parametrize("run", RUNS, ids=["torch", "sparse", "reference"])
 LAYOUTS = pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-SHARED = pytest.mark.parametrize("shared", [True, False], ids=["shared", "sample"])
+CASES = covering(
+    {"mode": list(MODES), "run": RUNS, "mul": [3, 2, 1], "layout": ["mul_ir", "ir_mul"], "shared": [True, False]},
+    lambda case: case.get("mul") != 1 or "<" not in case.get("mode", ""),  # one copy has no pairs
+)
 
 
 def layer(mode: str, mul: int, layout: str = "mul_ir", has_weight: bool = True, **kwargs: Any) -> eq.TensorProduct:
@@ -42,14 +46,8 @@ def operands(
     return [torch.randn(shape, dtype=dtype) for shape in shapes]
 
 
-@BOTH
-@LAYOUTS
-@SHARED
-@pytest.mark.parametrize("mul", [1, 2, 3])
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode(run: Any, mode: str, mul: int, layout: str, shared: bool) -> None:
-    if mul == 1 and "<" in mode:
-        return  # no pairs
+@each("mode, run, mul, layout, shared", [tuple(case.values()) for case in CASES])
+def test_every_mode(mode: str, run: Any, mul: int, layout: str, shared: bool) -> None:
     product = layer(mode, mul, layout)
     given = operands(product, shared)
     arrays = dict(zip("xyw", (t.numpy().reshape(-1, t.shape[-1]) for t in given), strict=True))
@@ -149,7 +147,7 @@ def test_coefficients_are_cast_once_from_float64() -> None:
     path = whole._whole(product.plan.form.key).paths[0]
     for dtype in (torch.float32, torch.float64, torch.float32):
         whole.contract(product.plan.form.key, *operands(product, True, dtype=dtype))
-    tables = path._constants._tensors.kept
+    tables = path._constants._tensors.on_host
     kept = tables[torch.float64], tables[torch.float32]
     assert {key for key in tables if isinstance(key, torch.dtype)} == {torch.float32, torch.float64}
     assert torch.equal(kept[1], kept[0].float())

@@ -124,8 +124,8 @@ def test_nothing_grows_from_call_to_call() -> None:
     x, y = torch.randn(3, 8).double(), torch.randn(3, 9).double()
     ours(x, y)
     wholes = whole._whole(ours.plan.form.key)
-    kept = [len(path._constants._tensors.kept) for path in wholes.paths]
+    kept = [len(path._constants._tensors.on_host) for path in wholes.paths]
     for _ in range(5):
         ours(x, y)
     assert whole._whole(ours.plan.form.key) is wholes
-    assert kept == [len(path._constants._tensors.kept) for path in wholes.paths] == [1] * len(kept)
+    assert kept == [len(path._constants._tensors.on_host) for path in wholes.paths] == [1] * len(kept)
