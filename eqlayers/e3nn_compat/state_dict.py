@@ -24,12 +24,12 @@ from ..irreps.instructions import Instruction
 _GENERATED = "_compiled_main"
 
 
-def check_e3nn_layer(module: Any, kind: str, *attributes: str) -> Any:
-    """A layer of e3nn's, of any version and in any package, told by its attributes, or ConfigError."""
+def check_e3nn_layer(module: Any, name: str, *attributes: str) -> Any:
+    """The module, if its attributes are those of an e3nn layer, of any version of e3nn; else ConfigError."""
     common = ("irreps_out", "instructions", "weight", "internal_weights", "shared_weights", "output_mask")
-    if not isinstance(module, torch.nn.Module) or not all(hasattr(module, name) for name in (*attributes, *common)):
+    if not isinstance(module, torch.nn.Module) or not all(hasattr(module, attr) for attr in (*attributes, *common)):
         raise ConfigError(
-            f"module must be an e3nn.o3.{kind}, or of a class derived from it, got {got(module)}. Pass such a layer; "
+            f"module must be an e3nn.o3.{name}, or of a class derived from it, got {got(module)}. Pass such a layer; "
             f"for a whole model use eqlayers.accelerate."
         )
     return module
@@ -44,8 +44,8 @@ def share_tensors(layer: torch.nn.Module, module: torch.nn.Module, *names: str) 
 
 
 def has_channel_axes(module: Any) -> bool:
-    """Whether an ``e3nn.o3.Linear`` was built with ``f_in`` and ``f_out``, which it does not keep."""
-    # its generated code alone knows, which then cuts two axes off the shape of the features
+    """Whether an ``e3nn.o3.Linear`` was built with ``f_in`` and ``f_out``, which it does not store."""
+    # only its generated code shows it, which then drops the last two axes of the features' shape
     code = getattr(getattr(module, _GENERATED, None), "code", "")
     return re.search(r"(?:None|0), -2\b", code) is not None
 
@@ -63,32 +63,32 @@ def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
 
 
 class E3nnFlags:
-    """Mixin of layers that have the private attributes of their e3nn twins; the attributes change no number."""
+    """Mixin of layers with the private options of the equal e3nn layers, which change no result."""
 
     _optimize_einsums = True
 
     def _take_flags(self, **flags: bool | None) -> None:
-        """Keep the flags of a constructor; None is e3nn's default of the process."""
+        """Store flags of a constructor as attributes; None is e3nn's global default."""
         defaults = get_optimization_defaults()
         for name, value in flags.items():
             setattr(self, name, check_flag(name, defaults[name[1:]] if value is None else value))
 
     def _share_flags(self, theirs: torch.nn.Module) -> None:
-        """Take the flags that an e3nn layer has; older versions have fewer."""
+        """Copy the flags of an e3nn layer; older versions have fewer."""
         for name in ("_did_compile_right", "_specialized_code", "_optimize_einsums"):
             if hasattr(theirs, name):
                 setattr(self, name, getattr(theirs, name))
 
 
 class E3nnState(E3nnFlags, torch.nn.Module):
-    """Mixin of layers whose e3nn twin has generated buffers; needs ``irreps_*``, ``instructions``, ``weights``."""
+    """Mixin of layers with ``plan``, ``instructions`` and ``output_mask`` whose e3nn layer has generated buffers."""
 
     _specialized_code, _did_compile_right = True, False
     _state_options: dict[str, Any]
     _generated: dict[str, torch.Tensor] | None = None
 
     def _keep_generated(self, module: torch.nn.Module) -> None:
-        """Remember the generated buffers of an e3nn layer, to write the same keys as it does."""
+        """Store the generated buffers of an e3nn layer, so that state dicts have the same keys."""
         self._generated = generated_buffers(module)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -126,7 +126,7 @@ class E3nnState(E3nnFlags, torch.nn.Module):
             error_msgs.append(str(error))
 
     def _follow(self, loaded: dict[str, torch.Tensor]) -> None:
-        """Take the signs of loaded coefficients: e3nn computes with the coefficients that it loads."""
+        """Use the signs of loaded coefficients in the plan, since e3nn computes with coefficients as loaded."""
         me: Any = self
         signs = coefficient_signs(loaded, me.plan.irreps, me.instructions)
         signed = [
@@ -157,12 +157,12 @@ def coefficient_signs(
     """Signs of the Wigner 3j symbols that a layer stores, relative to the installed e3nn's: +1 or -1 per instruction.
 
     e3nn 0.4 and 0.6 differ in the sign of some triples of degrees, and a saved layer keeps the signs of its version.
-    None where the symbols are not among the generated buffers; ConfigError if they are others but for signs.
+    None for instructions whose symbols are not stored; ConfigError if symbols differ by more than signs.
     """
     sign_of: dict[tuple[int, ...], float] = {}
     for key, value, degrees in _symbols(generated):
         sign, error = _deviation(value, degrees)
-        if not error <= torch.finfo(torch.bfloat16).eps:  # they may once have been rounded to any dtype
+        if not error <= torch.finfo(torch.bfloat16).eps:  # saved symbols may have been rounded to any dtype
             raise ConfigError(
                 f"the buffer {key} must hold the Wigner 3j symbols of degrees {degrees} up to their sign, got values "
                 f"that differ by {error:.1e}. Load the layer's state anew, or leave it as it is."
@@ -175,10 +175,10 @@ def coefficient_signs(
 def exact_symbols(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The Wigner 3j symbols that a layer stores, in float64 with its signs, by the names of their buffers.
 
-    e3nn computes them in the default dtype of the time; ``.double()`` of a float32 layer keeps their float32 rounding.
+    e3nn computes them in torch's default dtype; ``.double()`` of a float32 layer keeps their float32 rounding.
     """
-    held = _symbols(generated_buffers(module))
-    return {key: torch.from_numpy(wigner_3j(*ls) * _deviation(value, ls)[0]) for key, value, ls in held}
+    stored = _symbols(generated_buffers(module))
+    return {key: torch.from_numpy(wigner_3j(*ls) * _deviation(value, ls)[0]) for key, value, ls in stored}
 
 
 def _symbols(generated: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, tuple[int, ...]]]:
@@ -189,7 +189,7 @@ def _symbols(generated: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Te
 
 
 def _deviation(value: torch.Tensor, degrees: tuple[int, ...]) -> tuple[float, float]:
-    """Sign of the symbols relative to the installed e3nn's, and the largest difference beside it."""
+    """Sign of the symbols relative to the installed e3nn's, and the largest difference up to that sign."""
     theirs, ours = value.double().cpu().numpy(), wigner_3j(*degrees)
     if theirs.shape != ours.shape:
         return 1.0, float("inf")
@@ -207,12 +207,12 @@ def _generated_by_e3nn(
     """The generated buffers of an e3nn product with the same paths, in float64 on the CPU."""
     with torch.device("cpu"):
         try:
-            twin = TheirProduct(
+            e3nn_layer = TheirProduct(
                 *irreps, list(paths), internal_weights=False, shared_weights=shared_weights, **dict(options)
             )
-        except (NotImplementedError, IndexError):  # compile_right of modes that e3nn has not: no twin, no keys
+        except (NotImplementedError, IndexError):  # compile_right of modes that e3nn lacks: no layer, no keys
             return {}
-        state = {k: v for k, v in twin.state_dict().items() if k.startswith(_GENERATED)}
+        state = {k: v for k, v in e3nn_layer.state_dict().items() if k.startswith(_GENERATED)}
         for key in state:
             degrees = _degrees(key)
             if degrees is not None:  # e3nn rounded it to the default dtype

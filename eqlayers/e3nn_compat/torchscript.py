@@ -1,4 +1,4 @@
-"""TorchScript: a layer is one operator, which finds the layer from its description, a JSON text in the graph.
+"""TorchScript: a layer is one operator, which rebuilds the layer from its description, a JSON text in the graph.
 
 ``torch.jit.script`` cannot read the Python of a layer, so a layer gives it a wrapper (`Scriptable`); under
 ``torch.jit.trace`` the layer calls the operator itself. Shapes are checked at every call; all batch shapes work.
@@ -32,7 +32,7 @@ _library = torch.library.Library("eqlayers", "FRAGMENT")
 
 
 def operator(schema: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Decorator: make a function the operator ``torch.ops.eqlayers.<name>``; its parts give its derivatives."""
+    """Decorator: make a function the operator ``torch.ops.eqlayers.<name>``; autograd differentiates its calls."""
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         _library.define(schema)
@@ -43,16 +43,16 @@ def operator(schema: str) -> Callable[[Callable[..., Tensor]], Callable[..., Ten
 
 
 def described(build: Callable[[Any], _Layer]) -> Callable[[str], _Layer]:
-    """Decorator: a function that builds a layer from a description becomes a function of its text, with a cache.
+    """Decorator: turn a function of parsed JSON, which builds a layer, into a cached function of the JSON text.
 
-    The function that it makes raises ConfigError where the text describes no layer.
+    The decorated function raises ConfigError for a text that describes no layer.
     """
 
     @lru_cache(maxsize=256)
     def layer(spec: str) -> _Layer:
         try:
             return build(json.loads(spec))
-        except Exception as error:  # whatever a text makes of the many steps that build a layer
+        except Exception as error:  # an invalid text can fail in any step of the build
             shown = spec if len(spec) <= 40 else spec[:40] + "..."
             raise ConfigError(
                 f"spec must be the description that a layer gave to TorchScript, got {shown!r}, which is none "
@@ -80,7 +80,7 @@ def _checked_width(x: Tensor, width: int) -> Tensor:
 
 
 def checked(flat: FlatLayout, name: str, x: Tensor) -> Tensor:
-    """The features, checked now, and at every call of a layer that is being traced."""
+    """The features, after a check of their width; a traced graph repeats it at every call."""
     if is_tracing():
         traced: Tensor = torch.ops.eqlayers.checked_width(x, flat.dim)
         return traced
@@ -90,7 +90,7 @@ def checked(flat: FlatLayout, name: str, x: Tensor) -> Tensor:
 
 @operator("widened(Tensor(a) x) -> Tensor(a)")
 def _widened(x: Tensor) -> Tensor:
-    return x.to(ACCUMULATE[x.dtype]).view_as(x)  # the tracer takes one tensor for one value
+    return x.to(ACCUMULATE[x.dtype]).view_as(x)  # a new tensor: the tracer identifies values by tensors
 
 
 @operator("narrowed(Tensor(a) found, Tensor given) -> Tensor(a)")
@@ -99,7 +99,7 @@ def _narrowed(result: Tensor, argument: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """Cast as `layers.norm.functions.in_float32`, by the dtype of the call: `Tensor.to` would keep the traced dtype."""
+    """Cast to the dtype of sums, by the dtype of each call: a traced `Tensor.to` keeps the example's dtype."""
     wide: Tensor = torch.ops.eqlayers.widened(x)
     return wide
 
@@ -122,11 +122,11 @@ class Scriptable(torch.nn.Module):
     """Base of all layers: ``torch.jit.script`` takes a wrapper in place of the layer, if the layer has one."""
 
     #: For each method of the wrapper the operator that it calls; 'traced' for a wrapper that holds the graph of one
-    #: call, in which :func:`checked` looks at the width; None for layers that TorchScript cannot hold.
+    #: call, in which :func:`checked` checks the width; None for layers that TorchScript cannot hold.
     _torchscript: tuple[tuple[str, str], ...] | str | None = None
 
     def _spec(self) -> str:
-        """All that it takes to build the layer again but its weights, for operators that find the layer by it."""
+        """A JSON text, without weights, from which operators rebuild the layer."""
         return ""
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
@@ -135,13 +135,13 @@ class Scriptable(torch.nn.Module):
             refuse_torchscript(self)
         if isinstance(self._torchscript, str):
             return _Graph(self)
-        kind = next(kind for kind in type(self).__mro__ if "_torchscript" in vars(kind))
-        if type(self).forward is not kind.forward:  # type: ignore[attr-defined]
+        base = next(base for base in type(self).__mro__ if "_torchscript" in vars(base))
+        if type(self).forward is not base.forward:  # type: ignore[attr-defined]
             raise ConfigError(
-                f"a layer must have the forward of {kind.__name__} to be scripted, got {type(self).__name__} with "
+                f"a layer must have the forward of {base.__name__} to be scripted, got {type(self).__name__} with "
                 f"another. Use torch.compile or torch.export, or trace it with torch.jit.trace."
             )
-        wrapper: torch.nn.Module = _wrapper_of(kind)(self)
+        wrapper: torch.nn.Module = _wrapper_of(base)(self)
         return wrapper
 
 
@@ -181,18 +181,18 @@ class _Operators(torch.nn.Module):
 
 
 @cache
-def _wrapper_of(kind: Any) -> type[_Operators]:
+def _wrapper_of(base: Any) -> type[_Operators]:
     """The class of the wrappers of a class of layers; TorchScript reads the source of each method."""
     methods: dict[str, Any] = {}
-    for method, call in kind._torchscript:
+    for method, call in base._torchscript:
         arguments = ["self"]
-        for name, parameter in list(inspect.signature(getattr(kind, method)).parameters.items())[1:]:
+        for name, parameter in list(inspect.signature(getattr(base, method)).parameters.items())[1:]:
             needed = parameter.default is inspect.Parameter.empty
             arguments.append(f"{name}: Tensor" if needed else f"{name}: Optional[Tensor] = None")
         source = f"def {method}({', '.join(arguments)}) -> Tensor:\n    return torch.ops.eqlayers.{call}\n"
-        path = f"<TorchScript of {kind.__name__}.{method}>"
+        path = f"<TorchScript of {base.__name__}.{method}>"
         linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
         scope: dict[str, Any] = {"torch": torch, "Tensor": Tensor, "Optional": Optional}
         exec(compile(source, path, "exec"), scope)
         methods[method] = scope[method] if method == "forward" else torch.jit.export(scope[method])
-    return type(f"Scripted{kind.__name__}", (_Operators,), methods)
+    return type(f"Scripted{base.__name__}", (_Operators,), methods)

@@ -1,7 +1,7 @@
 """Group theory, taken from the installed e3nn and kept in float64: irreps, Clebsch-Gordan blocks, normalisation.
 
-Signs of ``wigner_3j`` differ between e3nn versions, so coefficients are always asked of the e3nn at hand, never read
-from a table of ours. Nothing here knows tensors' layouts, terms or kernels.
+Signs of ``wigner_3j`` differ between e3nn versions, so coefficients always come from the installed e3nn, never
+from a stored table.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
     """
     if isinstance(value, o3.Irreps):
         return value
-    says = ""
+    note = ""
     try:
         if value is not None:  # e3nn reads None as no irreps
             return o3.Irreps(value)
     except Exception as error:
-        says = f" (e3nn says: {' '.join(str(error).split())[:200] or type(error).__name__})"
+        note = f" (e3nn says: {' '.join(str(error).split())[:200] or type(error).__name__})"
     raise IrrepsError(
-        f"{name} must be irreps such as '16x0e + 8x1o' (multiplicity x degree, parity e or o), got {got(value)}{says}. "
+        f"{name} must be irreps such as '16x0e + 8x1o' (multiplicity x degree, parity e or o), got {got(value)}{note}. "
         f"Write them so, or as pairs (multiplicity, irrep)."
     )
 
@@ -97,7 +97,7 @@ def _wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
 def tensor_product_paths(
     irreps_in1: Any, irreps_in2: Any, filter_ir_out: Any = None
 ) -> list[tuple[int, int, o3.Irrep]]:
-    """All allowed ``(i_in1, i_in2, ir_out)``, in1 outermost, of a filter (None: every one); or IrrepsError.
+    """Allowed paths ``(i_in1, i_in2, ir_out)`` with ir_out in the filter (None: any), in1 outermost; or IrrepsError.
 
     Example:
         >>> tensor_product_paths("2x0e + 1o", "1o", ["1o"])
@@ -130,8 +130,8 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
 
     Args:
         irreps: Irreps in e3nn's ``mul_ir`` layout.
-        matrix: ``[3, 3]``, orthogonal to 64 roundings of its dtype; of one with fewer digits than float64 the nearest
-            orthogonal matrix is taken.
+        matrix: ``[3, 3]``, orthogonal to 64 rounding units of its dtype; for dtypes below float64 the nearest
+            orthogonal matrix is used.
 
     Returns:
         ``[irreps.dim, irreps.dim]`` float64.
@@ -151,16 +151,16 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
         raise IrrepsError(f"matrix must be a tensor [3, 3] of numbers, got {got(matrix)}. Use torch.eye(3) or another.")
     if isinstance(matrix, torch.Tensor):
         rounding = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
-    turn = tensor.detach().to("cpu", torch.float64)
+    square = tensor.detach().to("cpu", torch.float64)
     unit = torch.eye(3, dtype=torch.float64, device="cpu")
-    if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, unit, rtol=0, atol=max(1e-10, 32 * rounding)):
-        shown = turn.tolist() if turn.numel() <= 9 else got(turn)
+    if square.shape != (3, 3) or not torch.allclose(square @ square.T, unit, rtol=0, atol=max(1e-10, 32 * rounding)):
+        shown = square.tolist() if square.numel() <= 9 else got(square)
         raise IrrepsError(f"matrix must be orthogonal [3, 3], got {shown}. Use e3nn.o3.rand_matrix() or its negative.")
     for _ in range(6 if rounding > np.finfo(np.float64).eps else 0):  # Newton's steps to the nearest orthogonal matrix
-        turn = turn @ (1.5 * unit - 0.5 * turn.T @ turn)
-    sign = 1 if torch.linalg.det(turn) > 0 else -1
+        square = square @ (1.5 * unit - 0.5 * square.T @ square)
+    sign = 1 if torch.linalg.det(square) > 0 else -1
     irreps = as_irreps(irreps)
-    degrees = [torch.eye(1, dtype=torch.float64, device="cpu"), sign * turn]
+    degrees = [torch.eye(1, dtype=torch.float64, device="cpu"), sign * square]
     for l in range(2, max([ir.l for _, ir in irreps], default=0) + 1):
         c = torch.from_numpy(wigner_3j(l - 1, 1, l).copy())
         degrees.append((2 * l + 1) * torch.einsum("ijk,lmn,il,jm->kn", c, c, degrees[l - 1], degrees[1]))

@@ -14,7 +14,7 @@ from .modes import MODES
 
 
 class Instruction(NamedTuple):
-    """One path, with e3nn's fields; ``path_weight`` is the final coefficient."""
+    """A path of a tensor product, with e3nn's fields; ``path_weight`` is the final coefficient."""
 
     i_in1: int
     i_in2: int
@@ -32,7 +32,7 @@ IRREP_NORMALIZATION = {
     "none": lambda d1, d2, d3: 1,
 }
 PATH_NORMALIZATION = ("element", "path", "none")
-#: What each normalisation may be; the first is the default.
+#: Allowed values of each argument; the first is the default.
 NORMALIZATIONS = {"irrep_normalization": tuple(IRREP_NORMALIZATION), "path_normalization": PATH_NORMALIZATION}
 
 
@@ -41,7 +41,7 @@ def read_instructions(
 ) -> list[Instruction]:
     """Check instructions ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``; coefficients are not final yet.
 
-    IrrepsError for modes, parities, degrees or multiplicities that do not fit; IndexRangeError for no group.
+    IrrepsError for modes, parities, degrees or multiplicities that do not fit; IndexRangeError for a missing group.
     """
     out = []
     what = "a list of tuples (i_in1, i_in2, i_out, mode, has_weight[, path_weight])"
@@ -111,7 +111,7 @@ def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:
 
 
 def check_normalization(name: str, value: str | None) -> str:
-    """The 'irrep_normalization' or 'path_normalization', or ConfigError; the default for None."""
+    """The value of 'irrep_normalization' or 'path_normalization', checked, or ConfigError; the default for None."""
     return NORMALIZATIONS[name][0] if value is None else check_choice(name, value, NORMALIZATIONS[name])
 
 
@@ -124,26 +124,26 @@ def normalise(
 ) -> list[Instruction]:
     r"""Replace path weights by the final coefficients :math:`c = \sqrt{\alpha\,\sigma^2_{out}\,w_{path} / x}`.
 
-    alpha: 2 l_out + 1 (component), (2 l1 + 1)(2 l2 + 1) (norm), 1 (none). x sums the variance of all paths into that
-    output (element), or takes this path's times their number (path), or is 1 (none). ConfigError for another.
+    alpha: 2 l_out + 1 (component), (2 l1 + 1)(2 l2 + 1) (norm), 1 (none). x: the sum of variances of all paths into the
+    output group (element), this path's variance times the number of paths (path), 1 (none). Else ConfigError.
     """
     irrep_normalization = check_normalization("irrep_normalization", irrep_normalization)
     path_normalization = check_normalization("path_normalization", path_normalization)
     in1_var, in2_var, out_var = variance
 
-    def arriving(ins: Instruction) -> float:
+    def variance_of(ins: Instruction) -> float:
         muls = [r[i].mul for r, i in zip(irreps, ins[:3], strict=True)]
         return in1_var[ins.i_in1] * in2_var[ins.i_in2] * MODES[ins.connection_mode].fan_in(*muls)
 
     total: dict[int, float] = {}
     count: dict[int, int] = {}
     for ins in instructions:
-        total[ins.i_out] = total.get(ins.i_out, 0.0) + arriving(ins)
+        total[ins.i_out] = total.get(ins.i_out, 0.0) + variance_of(ins)
         count[ins.i_out] = count.get(ins.i_out, 0) + 1
     out = []
     for ins in instructions:
         dims = [r[i].ir.dim for r, i in zip(irreps, ins[:3], strict=True)]
-        x = {"element": total[ins.i_out], "path": arriving(ins) * count[ins.i_out], "none": 1.0}[path_normalization]
+        x = {"element": total[ins.i_out], "path": variance_of(ins) * count[ins.i_out], "none": 1.0}[path_normalization]
         alpha = IRREP_NORMALIZATION[irrep_normalization](*dims) * out_var[ins.i_out] * ins.path_weight
         out.append(ins._replace(path_weight=math.sqrt(alpha / x if x > 0 else alpha)))
     return out

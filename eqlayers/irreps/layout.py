@@ -33,7 +33,7 @@ class FlatLayout:
 
     def __init__(self, irreps: o3.Irreps, layout: str) -> None:
         self.irreps = irreps
-        self.dim = irreps.dim  # kept: counting irreps at every call is slow, and no compiler can trace it
+        self.dim = irreps.dim  # stored: counting irreps at every call is slow, and compilers cannot trace it
         self.layout = check_choice("layout", layout, LAYOUTS)
         self.slots = slots_of(irreps)
         self.sizes = [slot.mul * slot.dim for slot in self.slots]
@@ -42,7 +42,7 @@ class FlatLayout:
         """Raise unless ``x`` is ``[..., irreps.dim]``."""
         dim = self.dim
         if isinstance(x, Tensor) and x.ndim >= 1 and x.shape[-1] == dim and x.layout is torch.strided:
-            return  # at once: this stands in the way of every call
+            return  # the fast case of every call
         check_tensor(name, x, f"[..., {dim}]")
         if dim in x.shape[:-1]:
             fix = f"The features go last: move that axis with `{name}.movedim(..., -1)`."
@@ -56,11 +56,11 @@ class FlatLayout:
 def _reordered(x: Tensor, irreps: o3.Irreps, inverse: bool) -> Tensor:
     irreps = as_irreps(irreps)
     FlatLayout(irreps, "mul_ir").check("x", x)
-    pieces = []
-    for piece, (mul, ir) in zip(x.split([part.dim for part in irreps], -1), irreps, strict=True):
+    blocks = []
+    for block, (mul, ir) in zip(x.split([part.dim for part in irreps], -1), irreps, strict=True):
         sizes = (ir.dim, mul) if inverse else (mul, ir.dim)
-        pieces.append(piece.unflatten(-1, sizes).transpose(-1, -2).flatten(-2))
-    return torch.cat(pieces, -1) if pieces else x.clone()
+        blocks.append(block.unflatten(-1, sizes).transpose(-1, -2).flatten(-2))
+    return torch.cat(blocks, -1) if blocks else x.clone()
 
 
 def to_ir_mul(x: Tensor, irreps: o3.Irreps) -> Tensor:

@@ -1,4 +1,4 @@
-"""The eight connection modes of a tensor product: each is a row of channel letters.
+"""The eight connection modes of a tensor product, described by the letters of their channel axes.
 
 u are the channels of in1, v of in2, w of out; q are the pairs u < v of one multiplicity. Weight shape, fan-in,
 multiplicity rule and the axes of the path all follow from the letters.
@@ -20,7 +20,7 @@ class Mode(NamedTuple):
     out: str
     weight: str
     fan: str  # the letters summed over: their extents multiply to the fan-in
-    must_weight: bool  # the output has channels that only a weight connects
+    must_weight: bool  # the output has channels that only weights connect to the inputs
 
     @property
     def pairs(self) -> bool:

@@ -1,4 +1,4 @@
-"""Lists of instructions from irreps: the loop over all pairs of groups that every equivariant network begins with."""
+"""Lists of instructions from irreps: all allowed paths between groups of two inputs and an output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def paths(
         irreps_in1, irreps_in2: Irreps of the two inputs.
         filter_ir_out: Irreps of the outputs that are kept, as ``"0e + 1o"`` or a list; multiplicities do not count.
             None keeps all.
-        irreps_out: Irreps of the output, or None to make them.
+        irreps_out: Irreps of the output, or None to derive them.
         mode: Connection mode of all paths, see :class:`eqlayers.TensorProduct`. Modes with channels of the output
             alone ('uvw', 'uuw', 'u<vw') need ``irreps_out``.
         has_weight: Whether paths have weights.
@@ -77,12 +77,12 @@ def paths(
         )
     else:
         muls = [math.prod(row.extents(first[i].mul, second[j].mul, 0)[c] for c in row.out) for i, j, _ in pairs]
-        out, place, _ = o3.Irreps([(mul, ir) for mul, (*_, ir) in zip(muls, pairs, strict=True)]).sort()
-        triples = [(i, j, place[k]) for k, (i, j, _) in enumerate(pairs)]
+        out, position, _ = o3.Irreps([(mul, ir) for mul, (*_, ir) in zip(muls, pairs, strict=True)]).sort()
+        triples = [(i, j, position[k]) for k, (i, j, _) in enumerate(pairs)]
     if not triples:
-        wanted = out if irreps_out is not None else "any irrep" if keep is None else filtered
+        allowed = out if irreps_out is not None else "any irrep" if keep is None else filtered
         raise IrrepsError(
-            f"some irrep of irreps_out must lie in irreps_in1 x irreps_in2, got {first} x {second} for {wanted}. "
+            f"some irrep of irreps_out must lie in irreps_in1 x irreps_in2, got {first} x {second} for {allowed}. "
             f"Add degrees, or check parities (spherical harmonics of degree l have parity (-1)^l)."
         )
     for i, j, k in triples:

@@ -1,4 +1,4 @@
-"""The infos of an operation and of its gradients, from one list of terms."""
+"""Builds the index structures (infos) of a sparse operation and of its gradients from a list of terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .checks import check_in_range, check_lengths, check_one_dimensional
 from .info import Infos, SparseProductInfo, SparseScaleInfo
 
 Index = Tensor | np.ndarray | Sequence[int]
-#: Integers that torch can hold, but not compare.
+#: Integer dtypes that torch can store, but not compare.
 _WIDER = (torch.uint16, torch.uint32)
 Scale = Tensor | np.ndarray | Sequence[float] | None
 
@@ -32,19 +32,19 @@ def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
 
 def _tensor(name: str, values: Any, what: str, fix: str) -> Tensor:
     try:
-        given = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
-        if not (given.is_meta or given.is_quantized):
-            return given.to("cpu", torch.int64) if given.dtype in _WIDER else given.to("cpu")
-    except Exception:  # whatever numpy and torch say of objects that hold no numbers
+        tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
+        if not (tensor.is_meta or tensor.is_quantized):
+            return tensor.to("cpu", torch.int64) if tensor.dtype in _WIDER else tensor.to("cpu")
+    except Exception:  # numpy and torch raise many types for objects without numbers
         pass
     raise DTypeError(f"{name} must hold {what}, got {got(values)}. {fix}") from None
 
 
 def _terms(scale: Scale, **indices: Tensor) -> Tensor | None:
-    """The coefficients in float64, if there is one for each term: that they are constant is for the infos to check."""
-    given = None if scale is None else _tensor("scale", scale, "real constants", "Pass numbers, or None for 1.")
-    check_lengths(indices if given is None else {**indices, "scale": given})
-    return given if given is None or given.is_complex() else given.to(torch.float64)
+    """Coefficients in float64, one per term, or None; the infos check that they require no gradient."""
+    tensor = None if scale is None else _tensor("scale", scale, "real constants", "Pass numbers, or None for 1.")
+    check_lengths(indices if tensor is None else {**indices, "scale": tensor})
+    return tensor if tensor is None or tensor.is_complex() else tensor.to(torch.float64)
 
 
 def _no_identity(index: Tensor, size: int) -> Tensor | None:
@@ -53,14 +53,14 @@ def _no_identity(index: Tensor, size: int) -> Tensor | None:
 
 
 def _segments(out: Tensor, size: int) -> tuple[Tensor, Tensor | None]:
-    """The stable order that sorts the terms by output row, and the ends of all rows, empty ones included."""
+    """The stable order of terms by output row, and row boundaries ``[size + 1]``; None for one term per row."""
     order = torch.argsort(out, stable=True)
     counts = torch.bincount(out, minlength=size)
     if out.shape[0] == size and bool((counts == 1).all()):
         return order, None
-    ends = torch.zeros(size + 1, dtype=torch.int64, device=out.device)
-    torch.cumsum(counts, 0, out=ends[1:])
-    return order, ends
+    boundaries = torch.zeros(size + 1, dtype=torch.int64, device=out.device)
+    torch.cumsum(counts, 0, out=boundaries[1:])
+    return order, boundaries
 
 
 def _view(
@@ -86,13 +86,13 @@ def sparse_product_infos(
     in2_size: int,
     out_size: int,
 ) -> Infos:
-    r"""The three views of one term list: the product, the gradient of input1 and the gradient of input2.
+    r"""The infos of a sparse product and of the gradients of input1 and input2, from one list of terms.
 
     The terms are :math:`z[\mathrm{index\_out}_t] \mathrel{+}= s_t\; x[\mathrm{index1}_t] \circ y[\mathrm{index2}_t]`,
     in any order. Rows that no term names are zero (and have zero gradient).
 
     Args:
-        index1, index2, index_out: ``[T]`` integers, rows of input1, of input2 and of the output.
+        index1, index2, index_out: ``[T]`` integers, rows of input1, of input2 and of the output, for each term.
         scale: ``[T]`` coefficients, kept in float64; None means 1.
         in1_size, in2_size, out_size: Sparse rows of input1, input2 and the output.
 
@@ -147,6 +147,6 @@ def sparse_scale_infos(
     views = []
     for source, target, sizes in ((i, o, (in_size, out_size)), (o, i, (out_size, in_size))):
         order, seg_out = _segments(target, sizes[1])
-        kept = None if s is None else s[order]
-        views.append(SparseScaleInfo(kept, _no_identity(source[order], sizes[0]), seg_out, sizes[1]))
+        sorted_scale = None if s is None else s[order]
+        views.append(SparseScaleInfo(sorted_scale, _no_identity(source[order], sizes[0]), seg_out, sizes[1]))
     return views[0], views[1]

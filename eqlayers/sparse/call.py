@@ -83,24 +83,24 @@ class ScaleCall:
 Call = ProductCall | ScaleCall
 
 
-def check_infos(kind: type[Any], like: Tensor, **infos: Any) -> None:
-    """Raise unless infos of gradients are of their class or None, the first one is no None, and all are on a device."""
+def check_infos(cls: type[Any], like: Tensor, **infos: Any) -> None:
+    """Raise unless infos are of their class and on the device of ``like``; all but the first may be None."""
     for number, (name, info) in enumerate(infos.items()):
-        if not isinstance(info, kind) and (info is not None or number == 0):
+        if not isinstance(info, cls) and (info is not None or number == 0):
             raise DTypeError(
-                f"{name} must be a {kind.__name__}, got {type(info).__name__}. Build the infos from lists of terms, as "
+                f"{name} must be a {cls.__name__}, got {type(info).__name__}. Build the infos from lists of terms, as "
                 f"with eqlayers.sparse.sparse_product_infos or sparse_scale_infos."
             )
-        here = None if info is None else info.device
-        if here is not None and here != like.device:
+        device = None if info is None else info.device
+        if device is not None and device != like.device:
             raise DeviceError(
-                f"{name} must be on the device of the operands, {like.device}, got {here}. "
+                f"{name} must be on the device of the operands, {like.device}, got {device}. "
                 f"Move the infos with `.to('{like.device}')`."
             )
 
 
 def needed(info: Any, number: int | str, rows: int) -> Any:
-    """The info of a gradient; GradientError for None, ShapeError if it is not of so many rows of the input."""
+    """The info of a gradient, checked: GradientError for None, ShapeError unless it has ``rows`` output rows."""
     if info is None:
         raise GradientError(
             f"info_bwd{number} must be given, because the gradient of input{number} is needed, got None. "
@@ -134,7 +134,7 @@ def check_channels(channels: Channels, x: Tensor, y: Tensor) -> None:
 
 
 def flatten_batch(channels: Channels, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Bring leading axes to one batch axis; an operand without leading axes stays shared. Broadcasts the rest."""
+    """Broadcast leading axes and flatten them to one batch axis; operands without leading axes stay as they are."""
     lead = [t.shape[: t.ndim - 1 - len(c)] for t, c in ((x, channels.first), (y, channels.second))]
     try:
         shape = broadcast_shapes(lead)

@@ -1,7 +1,7 @@
-"""Channel specs: the einsum over the dense axes of a sparse product, and what follows from it.
+"""Channel specs: the einsum over the dense axes of a sparse product, and the specs of its gradients.
 
-A spec is written ``"u,uv->v"``: the channel axes of operand 1, of operand 2 and of the result. Everything that
-differentiation needs is a rotation of the three (the form is linear in each), so it is computed here, not listed.
+A spec is written ``"u,uv->v"``: the channel axes of operand 1, of operand 2 and of the result. A product is linear in
+both operands, so the spec of a gradient is a rotation of these three.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def parse(spec: str) -> Channels:
         >>> parse("u,uv->v").rotate_to_first()
         Channels(first='uv', second='v', out='u')
     """
-    found = _FORM.fullmatch(spec.replace(" ", ""))
-    if found is None:
+    match = _FORM.fullmatch(spec.replace(" ", ""))
+    if match is None:
         raise ConfigError(
             f"channels must read like 'u,uv->v' with lower-case letters, got {spec!r}. Write one such spec."
         )
-    channels = Channels(*found.groups())
+    channels = Channels(*match.groups())
     for part in channels:
         if len(set(part)) != len(part):
             raise ConfigError(
@@ -69,27 +69,27 @@ def parse(spec: str) -> Channels:
     for letter in sorted(set("".join(channels))):
         if sum(letter in part for part in channels) < 2:
             raise ConfigError(
-                f"every letter of channels must stand in at least two of the three places, got {letter!r} once in "
+                f"every letter of channels must occur in at least two of operands and result, got {letter!r} once in "
                 f"{spec!r}. Sum or expand that axis outside the product."
             )
     return channels
 
 
 class Sides(NamedTuple):
-    """A named op that equals a spec, and which of (operand 1, operand 2, result) must be transposed for it."""
+    """A named product that equals a spec after transposing the flagged ones of (operand 1, operand 2, result)."""
 
     op: str
     transposed: tuple[bool, bool, bool]
 
 
 def lookup(channels: Channels, names: dict[str, str]) -> Sides | None:
-    """The op among ``names`` (name -> spec) that ``channels`` is, up to transposed matrices; None if it is none."""
-    wanted = channels.canonical()
+    """The product among ``names`` (name -> spec) that equals ``channels`` up to transposed matrices, or None."""
+    canonical = channels.canonical()
     for op, spec in names.items():
         for flips in _FLIPS:
             flipped = Channels(*(p[::-1] if f and len(p) == 2 else p for p, f in zip(parse(spec), flips, strict=True)))
-            real = tuple(f and len(p) == 2 for p, f in zip(wanted, flips, strict=True))
-            if flipped.canonical() == wanted and real == flips:
+            real = tuple(f and len(p) == 2 for p, f in zip(canonical, flips, strict=True))
+            if flipped.canonical() == canonical and real == flips:
                 return Sides(op, flips)
     return None
 

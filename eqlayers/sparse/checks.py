@@ -1,4 +1,4 @@
-"""Checks of the fields of an info."""
+"""Checks of the fields of an info: the index structure of a sparse product or scale."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SCALE = Words("SparseScaleInfo", ("index",), ("input",))
 
 def check_one_dimensional(name: str, value: Any, integer: bool) -> None:
     """Raise unless ``value`` is a 1-D tensor, int64 or floating-point."""
-    kind = "int64" if integer else "floating-point"
+    dtype = "int64" if integer else "floating-point"
     if not isinstance(value, Tensor):
         raise DTypeError(
-            f"{name} must be a 1-D {kind} tensor or None, got {type(value).__name__}. "
+            f"{name} must be a 1-D {dtype} tensor or None, got {type(value).__name__}. "
             f"Wrap it with torch.tensor(...), or build the infos from lists of terms."
         )
     if value.dtype != torch.int64 if integer else not value.is_floating_point():
-        raise DTypeError(f"{name} must be {kind}, got {value.dtype}. Convert it with `.to(...)`.")
+        raise DTypeError(f"{name} must be {dtype}, got {value.dtype}. Convert it with `.to(...)`.")
     if value.ndim != 1:
         raise ShapeError(f"{name} must have one axis, got shape {list(value.shape)}. Flatten it first.")
 
@@ -48,8 +48,8 @@ def check_lengths(per_term: Mapping[str, Tensor | None], owner: str = "") -> Non
 
 def check_in_range(name: str, value: Tensor, size: int, what: str) -> None:
     """Raise unless all values lie in [0, size)."""
-    # The values are looked at on the CPU only: elsewhere a look would stall the stream, and builders work on the CPU.
-    if value.device.type != "cpu" or value.numel() == 0 or being_traced():  # a copy that a tracer makes was checked
+    # Values are read on the CPU only, where builders work: on a GPU the read would wait for the stream.
+    if value.device.type != "cpu" or value.numel() == 0 or being_traced():  # tensors of a trace were checked before
         return
     low, high = int(value.min()), int(value.max())
     if low < 0 or high >= size:
@@ -60,7 +60,7 @@ def check_in_range(name: str, value: Tensor, size: int, what: str) -> None:
 
 
 def check_segments(owner: str, seg_out: Tensor, end: int | None) -> None:
-    """Raise unless the segments start at 0 or later, never fall, and end at most at ``end``."""
+    """Raise unless segment boundaries are non-negative, do not decrease, and are at most ``end``."""
     if seg_out.shape[0] == 0:
         raise ShapeError(
             f"{owner}.seg_out must have one entry more than there are segments, got none. Pass [0] for no segments."
@@ -77,6 +77,6 @@ def check_segments(owner: str, seg_out: Tensor, end: int | None) -> None:
 
 
 def short(values: Tensor) -> str:
-    """The values as text, the long tail left out."""
+    """The values as text, or the first 10 of more than 12."""
     items = values.tolist()
     return str(items) if len(items) <= 12 else f"[{', '.join(map(str, items[:10]))}, ... ({len(items)} entries)]"

@@ -1,7 +1,7 @@
 """One autograd Function for every sparse product and every order of derivative.
 
-The form is linear in each operand, so a gradient is the same form with its roles rotated: channels, row maps and
-infos turn together, and the backward of the backward is again this Function.
+The product is linear in each operand, so a gradient is the same product with channels, batch flags and infos rotated
+together, and the second derivative calls this Function again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .info import SparseProductInfo
 from .run import WAYS, select
 from .table import NAMED, PRODUCTS, channels_of
 
-#: The three infos of a call; the infos of gradients may be None.
-Given = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
+#: Infos of the product and of the gradients of input1 and input2; those of gradients may be None.
+CallInfos = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
 
 
 class _SparseProduct(torch.autograd.Function):
@@ -35,7 +35,7 @@ class _SparseProduct(torch.autograd.Function):
         channels: Channels,
         batched: tuple[bool, bool, bool],
         batch: int,
-        infos: Given,
+        infos: CallInfos,
         backend: str | None,
     ) -> Tensor:
         call = ProductCall(channels, x, y, infos[0], batched, batch)
@@ -78,13 +78,13 @@ class _SparseProduct(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, y: Tensor, *form: Any) -> tuple[Tensor, int]:
-        """The mapped axis becomes part of the batch axis, or the batch axis."""
+        """Run a mapped call as one product whose batch axis contains the mapped axis."""
         channels, batched, batch, infos, backend = form
         size, mapped = info.batch_size, [dim is not None for dim in in_dims[:2]]
         x, y = (t if dim is None else t.movedim(dim, 0) for t, dim in zip((x, y), in_dims, strict=False))
         if not any(batched):
             return _SparseProduct.apply(x, y, channels, (*mapped, True), size, infos, backend), 0
-        if not batched[2] and batch != 1:  # a sum over the batch of each sample: a call for each
+        if not batched[2] and batch != 1:  # results are sums over the batch: one call per sample
             pairs = [[t[i] if own else t for t, own in zip((x, y), mapped, strict=True)] for i in range(size)]
             return torch.stack([_SparseProduct.apply(*pair, *form) for pair in pairs]), 0
         x, y = (_rows(t, *how, size, batch) for t, how in zip((x, y), zip(mapped, batched, strict=False), strict=True))
@@ -113,12 +113,12 @@ def sparse_product(
     *,
     backend: str | None = None,
 ) -> Tensor:
-    r"""Any sparse product, by the name of its row or by its channel einsum.
+    r"""A sparse product, chosen by name (a key of ``eqlayers.sparse.PRODUCTS``) or by its channel einsum.
 
     .. math:: z_{nM} = \sum_{t \in \mathrm{seg}[M]} s_t\; x_{n, i_1[t]} \circ y_{n, i_2[t]}
 
     Args:
-        product: A row of ``eqlayers.sparse.PRODUCTS``, one added by ``register_product``, or a spec as ``"u,v->uv"``.
+        product: A key of ``PRODUCTS``, a name added by ``register_product``, or a spec such as ``"u,v->uv"``.
         input1: ``[..., M1, *channels]``; without leading axes it is shared by all rows.
         input2: ``[..., M2, *channels]``; leading axes broadcast with the axes of input1.
         info_fwd: The terms, sorted by output row.
@@ -156,7 +156,7 @@ def sparse_product(
 
 
 class SparseProduct:
-    """Base of the named products: ``apply`` is the one body, ``product`` the row that it runs."""
+    """Base class of the named sparse products; ``product`` is the name that ``apply`` runs."""
 
     product: str
 

@@ -1,6 +1,6 @@
 """The two index structures of the sparse operations, checked at construction.
 
-A plain NamedTuple cannot override ``__new__`` and its ``_replace`` walks round it; hence a private class with the
+A NamedTuple cannot override ``__new__``, and its ``_replace`` would bypass the checks; hence a private class with the
 fields and a public one with the checks, in that order.
 """
 
@@ -23,9 +23,9 @@ Infos = tuple["SparseProductInfo", "SparseProductInfo", "SparseProductInfo"]
 class TermList(NamedTuple):
     """The terms of an info as tensors with one entry per term, sorted by output row."""
 
-    scale: Tensor | None  # [K] s_t in the order below; None is 1
+    scale: Tensor | None  # [K] coefficients; None means 1
     index1: Tensor  # [K] int64, row of operand 1
-    index2: Tensor  # [K] int64, row of operand 2; of a scale info the number of the term
+    index2: Tensor  # [K] int64, row of operand 2; the index of the term for a scale
     row: Tensor  # [K] int64, row of the result
 
 
@@ -48,19 +48,19 @@ class _Movable:
         return self.to(torch.device("cuda") if device is None else torch.device("cuda", device))
 
     def on(self, device: torch.device) -> Any:
-        """Move the info to ``device``, once: the copy is kept. An info that is there already is returned itself."""
-        here = self.device
-        return self if here is None or here == device else self.cached(("on", device), lambda: self.to(device))
+        """The info on ``device``: itself if it is there already, else a copy, which is cached."""
+        current = self.device
+        return self if current is None or current == device else self.cached(("on", device), lambda: self.to(device))
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Any:
         fields = self._asdict()  # type: ignore[attr-defined]
         return type(self)(**{k: change(v) if isinstance(v, Tensor) else v for k, v in fields.items()})
 
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        """A value derived from this info (a cast scale, a dense table), made once."""
+        """A value derived from this info (a cast scale, a dense table), computed by ``make`` at the first request."""
         cache = self.__dict__.setdefault("_cache", {})
         if key not in cache:
-            if len(cache) >= 256:  # infos without tensors make tables for every size that they meet
+            if len(cache) >= 256:  # an info without tensors derives a table for each size of operands
                 cache.clear()
             if being_traced() and not torch.compiler.is_dynamo_compiling():
                 with outside_of_traces():
@@ -70,7 +70,7 @@ class _Movable:
         return cache[key]
 
     def __getstate__(self) -> None:
-        return None  # the cache is derived: copies and pickles make their own
+        return None  # copies and pickles start with an empty cache
 
     @property
     def device(self) -> torch.device | None:
@@ -83,13 +83,13 @@ class _ProductFields(NamedTuple):
     index1: Tensor | None = None  # [T] int64, row of input1; None: t
     index2: Tensor | None = None  # [T] int64, row of input2; None: t
     seg_out: Tensor | None = None  # [S + 1] int64, segment M holds seg_out[M]:seg_out[M + 1]; None: row M is term M
-    gather_index: Tensor | None = None  # [seg_out[-1]] int64, the term at each place; None: the place itself
+    gather_index: Tensor | None = None  # [seg_out[-1]] int64, the term summed at each index k; None: k
     index_out: Tensor | None = None  # [S] int64, row of the output that segment M is stored in; None: M
     out_size: int | None = None  # number of output rows; rows that no segment names are zero; None: S
 
 
 class SparseProductInfo(_Movable, _ProductFields):
-    r"""One view of a sparse product: which terms make which output row.
+    r"""The index structure of a sparse product: which terms are summed into which output row.
 
     .. math:: z_{n, \mathrm{index\_out}[M]} = \sum_{k=\mathrm{seg}[M]}^{\mathrm{seg}[M+1]-1}
               s_t \; x_{n, \mathrm{index1}[t]} \circ y_{n, \mathrm{index2}[t]}, \qquad t = \mathrm{gather}[k]
@@ -97,9 +97,9 @@ class SparseProductInfo(_Movable, _ProductFields):
     Args:
         scale: ``[T]`` floating, :math:`s_t`; None means 1. Keep it float64: backends cast at launch.
         index1, index2: ``[T]`` int64, rows of the operands; None means the identity.
-        seg_out: ``[S + 1]`` int64, climbing; None means no sum, row M is term M.
+        seg_out: ``[S + 1]`` int64, not decreasing; None means no sum, row M is term M.
         gather_index: ``[seg_out[-1]]`` int64, a permutation or choice of terms; None means the identity.
-        index_out: ``[S]`` int64 without repeats, where segment M is stored; None means row M.
+        index_out: ``[S]`` int64 without repeats, output row of segment M; None means row M.
         out_size: Number of output rows; rows that no segment names are zero. None means S.
 
     Raises:
@@ -129,7 +129,7 @@ class SparseProductInfo(_Movable, _ProductFields):
         return super().__new__(cls, scale, index1, index2, seg_out, gather_index, index_out, out_size)._checked()
 
     @classmethod
-    def _make(cls, fields: Any) -> SparseProductInfo:  # type: ignore[override]  # _replace() comes through here: keep it checked too
+    def _make(cls, fields: Any) -> SparseProductInfo:  # type: ignore[override]  # _replace() calls this: check its result, too
         return cls(*fields)
 
     def _checked(self) -> SparseProductInfo:
@@ -153,8 +153,8 @@ class SparseProductInfo(_Movable, _ProductFields):
             limit = (2**62, "it must not be negative") if terms is None else (terms, "the number of terms")
             check_in_range(f"{owner}.gather_index", self.gather_index, *limit)
         if self.seg_out is not None:
-            places = terms if self.gather_index is None else self.gather_index.shape[0]
-            check_segments(owner, self.seg_out, places)
+            length = terms if self.gather_index is None else self.gather_index.shape[0]
+            check_segments(owner, self.seg_out, length)
         if self.out_size is not None and (not isinstance(self.out_size, int) or self.out_size < 0):
             raise ShapeError(f"{owner}.out_size must be a count of rows, got {self.out_size!r}. Pass 0 or more.")
         self._check_output(owner, self.num_segments)
@@ -218,7 +218,7 @@ class SparseProductInfo(_Movable, _ProductFields):
     def check_operands(self, size1: int, size2: int) -> None:
         """Raise unless operands with ``size1`` and ``size2`` sparse rows hold every row that the terms name."""
         words = self._words
-        if self.num_terms is None:  # the operands say how many terms there are: what had to wait for them
+        if self.num_terms is None:  # operands set the number of terms: checks that need it
             if self.seg_out is not None and self.gather_index is None:
                 seg_out = self.seg_out
                 self.cached(("climbs", size1), lambda: check_segments(words.owner, seg_out, size1))
@@ -234,19 +234,19 @@ class SparseProductInfo(_Movable, _ProductFields):
             if need > size:
                 raise IndexRangeError(
                     f"{operand} must have at least {need} sparse rows, the info names row {need - 1}; got {size}. "
-                    f"Check that the two belong together, bwd1 and bwd2 in place; the axes are [..., M, channels]."
+                    f"Check that both belong together, bwd1 and bwd2 not exchanged; the axes are [..., M, channels]."
                 )
 
     def _rows_needed(self, name: str, index: Tensor | None, size1: int) -> int:
         if index is None:
             terms = self.num_terms
             if terms is None and self.gather_index is not None:
-                terms = self.cached("gathered", lambda: _top(self.gather_index))
+                terms = self.cached("gathered", lambda: _highest_row(self.gather_index))
             return size1 if terms is None else terms
-        return int(self.cached(("needed", name), lambda: _top(index)))
+        return int(self.cached(("needed", name), lambda: _highest_row(index)))
 
     def terms(self, size1: int, size2: int, device: torch.device | None = None) -> TermList:
-        """The info written out term by term, sorted by segment; on ``device`` (CPU) where the info has no tensors."""
+        """All terms as tensors, sorted by segment; on ``device`` (CPU by default) if the info has no tensors."""
         device = self.device or device or torch.device("cpu")
         key = ("terms", device, None if self.num_terms is not None else size1)
         return self.cached(key, lambda: self._terms(size1, size2, device))
@@ -254,13 +254,13 @@ class SparseProductInfo(_Movable, _ProductFields):
     def _terms(self, size1: int, size2: int, device: torch.device) -> TermList:
         segments = self.rows(size1, size2)[1]
         if self.seg_out is None:
-            place = torch.arange(segments, device=device)
-            segment = place
+            position = torch.arange(segments, device=device)
+            segment = position
         else:
             start = int(self.seg_out[0])
             segment = torch.repeat_interleave(torch.arange(segments, device=device), self.seg_out.diff())
-            place = torch.arange(start, start + segment.shape[0], device=device)
-        t = place if self.gather_index is None else self.gather_index[place]
+            position = torch.arange(start, start + segment.shape[0], device=device)
+        t = position if self.gather_index is None else self.gather_index[position]
         return TermList(
             scale=None if self.scale is None else self.scale[t],
             index1=t if self.index1 is None else self.index1[t],
@@ -269,12 +269,12 @@ class SparseProductInfo(_Movable, _ProductFields):
         )
 
 
-def _top(index: Tensor | None) -> int:
+def _highest_row(index: Tensor | None) -> int:
     return 0 if index is None or index.is_meta or index.numel() == 0 else int(index.max()) + 1
 
 
 class _OneOperand(SparseProductInfo):
-    """A scale as a product info of one operand, whose messages name the fields of the scale."""
+    """A sparse scale as the info of a product; error messages name the fields of the scale."""
 
     _words = SCALE
 
@@ -292,7 +292,7 @@ class SparseScaleInfo(_Movable, _ScaleFields):
     Args:
         scale: ``[T]`` floating; None means 1.
         index: ``[T]`` int64, row of the input of each term; None means the identity.
-        seg_out: ``[S + 1]`` int64, climbing: terms ``seg_out[m]:seg_out[m + 1]`` make row m; None: row m is term m.
+        seg_out: ``[S + 1]`` int64, sorted: terms ``seg_out[m]:seg_out[m + 1]`` make row m; None: row m is term m.
         out_size: Number of output rows, at least S; None means S.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Way ``torch``: vectorised torch on any device and dtype.
+"""Backend ``torch``: vectorised torch on any device and dtype.
 
-A product is one of two things. With a dense table of the coefficients it is a contraction of three tensors, in the
-order that takes the fewest operations: spherical harmonics meet the coefficients first, and operands whose channels are
-summed away meet each other first. Where most entries of that table are zero, as for weights that multiply whole irreps,
+A product runs in one of two ways. With a dense table of the coefficients it is a contraction of three tensors, in the
+order of fewest operations: spherical harmonics are multiplied by the coefficients first, and operands with summed
+channels by each other first. If most entries of the table are zero, as for weights that multiply whole irreps,
 both operands are indexed term by term.
 """
 
@@ -16,8 +16,8 @@ from ..core.torch_internals import as_constant, outside_of_autocast
 from .call import ProductCall, ScaleCall
 from .info import SparseProductInfo, TermList
 
-#: Operations of a contraction that take as long as one element of a term that is gathered, and the most entries of a
-#: table of coefficients; see docs/decisions/0026.
+#: Operations of a contraction that take as long as one gathered element of a term, and the largest number of entries of
+#: a table of coefficients; see docs/decisions/0026.
 OPERATIONS, MOST_ENTRIES = 32.0, 1 << 22
 _BLOCK = 1 << 20  # elements of the largest temporary of a product term by term
 
@@ -52,10 +52,10 @@ def _contraction(specs: list[str], sizes: dict[str, int], terms: int) -> Contrac
     entries = sizes["I"] * sizes["J"] * sizes["K"]
     if entries > MOST_ENTRIES:
         return None
-    found, elements = Contraction(["IJK", *specs[:2]], specs[2], sizes), terms
+    dense, elements = Contraction(["IJK", *specs[:2]], specs[2], sizes), terms
     for letter in {*"".join(specs)} - {*"IJK"}:
         elements *= ROWS if letter == "n" else sizes[letter]
-    return found if found.operations <= OPERATIONS * elements else None
+    return dense if dense.operations <= OPERATIONS * elements else None
 
 
 def _table(info: SparseProductInfo, terms: TermList, rows: tuple[int, int, int], like: Tensor) -> Tensor:
@@ -94,18 +94,18 @@ def _by_terms(
         )
         if scale is not None:
             a = a * scale[part].reshape([-1 if letter == "T" else 1 for letter in own[0]])
-        piece = torch.einsum(f"{own[0]},{own[1]}->{own[2]}", a, b)
+        values = torch.einsum(f"{own[0]},{own[1]}->{own[2]}", a, b)
         if step >= count and _is_identity(info, "row", terms.row, out_rows):
-            return piece
+            return values
         if z is None:
-            z = piece.new_zeros([*piece.shape[: dims[2]], out_rows, *piece.shape[dims[2] + 1 :]])
-        _add_rows(z, dims[2], as_constant(terms.row)[part], piece)
+            z = values.new_zeros([*values.shape[: dims[2]], out_rows, *values.shape[dims[2] + 1 :]])
+        _add_rows(z, dims[2], as_constant(terms.row)[part], values)
     assert z is not None
     return z
 
 
 def _rows(t: Tensor, dim: int, info: SparseProductInfo, name: str, index: Tensor, part: slice) -> Tensor:
-    """The rows of the operand that terms read; a view if the rows are consecutive."""
+    """The operand's rows of the terms in ``part``; a view if these are all rows in order."""
     if _is_identity(info, name, index, t.shape[dim]):
         return t.narrow(dim, part.start, part.stop - part.start)
     return t.index_select(dim, as_constant(index)[part])
@@ -113,21 +113,21 @@ def _rows(t: Tensor, dim: int, info: SparseProductInfo, name: str, index: Tensor
 
 def _is_identity(info: SparseProductInfo, name: str, index: Tensor, size: int) -> bool:
     """Whether an index is 0, 1, ..., size - 1."""
-    look = lambda: bool((index == torch.arange(size, device=index.device)).all())  # noqa: E731
-    return index.shape[0] == size and bool(info.cached(("identity", name, size), look))
+    compare = lambda: bool((index == torch.arange(size, device=index.device)).all())  # noqa: E731
+    return index.shape[0] == size and bool(info.cached(("identity", name, size), compare))
 
 
-def _add_rows(z: Tensor, dim: int, rows: Tensor, piece: Tensor) -> None:
+def _add_rows(z: Tensor, dim: int, rows: Tensor, values: Tensor) -> None:
     """``z[rows] += piece`` along ``dim``, in a fixed order on every device (index_add_ uses atomics on GPUs)."""
     if z.device.type == "cpu":
-        z.index_add_(dim, rows, piece)
+        z.index_add_(dim, rows, values)
         return
     hot = torch.nn.functional.one_hot(rows, z.shape[dim]).to(z.dtype)  # [T, O]
-    z.add_(torch.tensordot(piece.movedim(dim, -1), hot, dims=1).movedim(-1, dim))
+    z.add_(torch.tensordot(values.movedim(dim, -1), hot, dims=1).movedim(-1, dim))
 
 
 def scale_of(info: SparseProductInfo, terms: TermList, like: Tensor) -> Tensor:
-    """Coefficients in the dtype of ``like``, cast once from the float64 master."""
+    """Coefficients in the dtype of ``like``, cast from float64 at the first request."""
     assert terms.scale is not None
     scale = terms.scale
     key = ("scale", like.dtype, like.device, scale.shape[0])
@@ -138,7 +138,7 @@ def scale_of(info: SparseProductInfo, terms: TermList, like: Tensor) -> Tensor:
 
 
 def scale(call: ScaleCall) -> Tensor:
-    """``y = S x``: one pass over the rows that terms name; a permutation is one index_select."""
+    """``y = S x``: gather input rows term by term, multiply by coefficients, add by output row."""
     x = call.x.to(call.accumulate)
     info = call.info.as_product()
     terms = info.terms(x.shape[1], x.shape[1], x.device)

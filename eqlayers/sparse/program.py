@@ -1,4 +1,4 @@
-"""A product layer by sparse products: the program of the layer as infos, and a run by them.
+"""Runs the program of a product layer (see ``ProgramInfos``) by sparse products.
 
 A program is a list of paths, and a path is a list of terms. Paths whose operands have equal channels are one group: one
 sparse product multiplies the operands along the terms of all paths of the group, and a second one multiplies weights.
@@ -31,7 +31,7 @@ _LETTERS = "abcdefgh"
 class PathGroup:
     """Paths of a program whose operands have equal channels, as one or two sparse products."""
 
-    paths: tuple[int, ...]  # their numbers in the program
+    paths: tuple[int, ...]  # indices into the paths of the program
     #: Blocks of the operands and of the result, whose components are the sparse rows, one after the other.
     x: tuple[Slot, ...]
     y: tuple[Slot, ...]
@@ -39,8 +39,8 @@ class PathGroup:
     axes: dict[str, Axis]
     letters: dict[str, str]  # channel letters of x, y, w and z
     channels: Channels  # channel spec of the product of x and y
-    #: Infos of that product and of its gradients, with the terms of all paths. The rows of the result are the
-    #: components of each path in a weighted group, and the rows of z in another.
+    #: Infos of the product of x and y and of its gradients, with the terms of all paths. Its rows are the
+    #: components of each path in a group with weights, else the rows of z.
     terms: Infos
     #: Infos of the product with the weights, a row for each path, and of its gradients; None without weights.
     weights: Infos | None
@@ -52,7 +52,7 @@ class PathGroup:
 
 
 class ProgramInfos:
-    """The infos of a product layer: one group for each kind of channels, and the layer's result by sparse products.
+    """The infos of a product layer, a group for each combination of channel axes; a call gives the layer's result.
 
     Args:
         program: The paths, their terms and their channels.
@@ -81,9 +81,9 @@ class ProgramInfos:
         """The groups, in the order of their first paths."""
         found: dict[object, list[int]] = {}
         for number, path in enumerate(self.program.paths):
-            kind = (path.x.mul, path.y.mul, path.z.mul, path.weight is None, _axes(path))
-            found.setdefault(kind, []).append(number)
-        with outside_of_traces():  # the infos are kept, so they must not belong to a trace
+            channels = (path.x.mul, path.y.mul, path.z.mul, path.weight is None, _axes(path))
+            found.setdefault(channels, []).append(number)
+        with outside_of_traces():  # the infos are cached, so they must not belong to a trace
             return tuple(_group(self.program, numbers) for numbers in found.values())
 
     def __len__(self) -> int:
@@ -96,10 +96,10 @@ class ProgramInfos:
         return self.groups[number]
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor | None = None, backend: str | None = None) -> Tensor:
-        """``[N, width]`` of x, y and w to the same; w may be ``[width]``, one row that all share, or None.
+        """The layer's result ``[N, width]`` for flat x, y and w ``[N, width]``; w may be ``[width]`` or None.
 
-        There are two sparse products a group. Sums are formed in float32 or better, and in float64 by 'reference'; for
-        other ways see :func:`eqlayers.functional.sparse_product`.
+        Each group runs one or two products. Sums are formed in float32 or better, and in float64 by 'reference'; for
+        other backends see :func:`eqlayers.functional.sparse_product`.
         """
         with outside_of_autocast(x.device.type):
             return self._result(x, y, x.new_empty(0) if w is None else w, backend)
@@ -122,7 +122,7 @@ class ProgramInfos:
         x, y = self._side(group, "x", rows[0], group.x), self._side(group, "y", rows[1], group.y)
         terms = [info.on(x.device) for info in group.terms]
         z = sparse_product(str(group.channels), x, y, *terms, backend=backend)
-        letters, have = group.letters["z"], group.channels.out
+        letters, product_letters = group.letters["z"], group.channels.out
         if group.weights is not None:
             sizes = [group.axes[letter].length for letter in group.letters["w"]]
             paths = [self.program.paths[number] for number in group.paths]
@@ -130,10 +130,10 @@ class ProgramInfos:
             w = rows[2].joined(slots).unflatten(-1, (len(slots), *sizes))
             weights = [info.on(x.device) for info in group.weights]
             z = sparse_product(str(group.weight_channels), z, w, *weights, backend=backend)
-        elif have != letters:  # a sum over channels, or equal results in several
-            z = torch.einsum(f"nt{have}->nt{''.join(c for c in letters if c in have)}", z)
+        elif product_letters != letters:  # sum channels that z lacks, repeat results over channels that only z has
+            z = torch.einsum(f"nt{product_letters}->nt{''.join(c for c in letters if c in product_letters)}", z)
             for place, letter in enumerate(letters):
-                if letter not in have:
+                if letter not in product_letters:
                     z = z.unsqueeze(2 + place)
             z = z.expand(*z.shape[:2], *(group.axes[letter].length for letter in letters))
         z = z.flatten(2) if letters else z.unsqueeze(2)
@@ -169,34 +169,34 @@ class ProgramInfos:
 
 
 class BlockedRows(NamedTuple):
-    """The rows of an operand, and their blocks by first column."""
+    """The rows of an operand, and views of its blocks by their first column."""
 
     whole: Tensor
     parts: dict[int, Tensor]
 
     def joined(self, slots: Sequence[Slot]) -> Tensor:
-        """Columns of some blocks, side by side: a view where they are neighbours."""
-        if all(one.stop == other.start for one, other in pairwise(slots)):
+        """The columns of some blocks, concatenated; a view if the blocks are adjacent."""
+        if all(left.stop == right.start for left, right in pairwise(slots)):
             return self.whole.narrow(-1, slots[0].start, slots[-1].stop - slots[0].start)
         return torch.cat([self.parts[slot.start] for slot in slots], -1)
 
 
 class Cut:
-    """Cuts rows into blocks, all at once: the gradient of a block alone is as wide as the row."""
+    """Splits rows into all blocks by one call: the gradient of a single slice is as wide as the row."""
 
     def __init__(self, slots: Sequence[Slot], width: int) -> None:
-        ends = sorted({0, width}.union(*((slot.start, slot.stop) for slot in slots)))
-        self.sizes = [stop - start for start, stop in pairwise(ends)]
-        self.starts = ends[:-1]
+        bounds = sorted({0, width}.union(*((slot.start, slot.stop) for slot in slots)))
+        self.sizes = [stop - start for start, stop in pairwise(bounds)]
+        self.starts = bounds[:-1]
 
     def __call__(self, t: Tensor) -> BlockedRows:
-        """The blocks of rows."""
+        """Split rows ``[N, width]`` into blocks."""
         parts = t.split(self.sizes, -1) if len(self.sizes) > 1 else (t,)
         return BlockedRows(t, dict(zip(self.starts, parts, strict=False)))
 
 
 def cuts_of(program: Program) -> list[Cut]:
-    """Cut the rows of x, y and w into the blocks that paths read."""
+    """The splits of x, y and w into the blocks that paths read."""
     paths = program.paths
     weights = [Slot(path.weight, path.weight_count, 1) for path in paths if path.weight is not None]
     slots = ([path.x for path in paths], [path.y for path in paths], weights)
@@ -204,9 +204,9 @@ def cuts_of(program: Program) -> list[Cut]:
 
 
 def joined(program: Program, blocks: Mapping[Slot, Tensor], operands: Sequence[Tensor]) -> Tensor:
-    """Rows ``[N, width]`` of z from its blocks ``[N, components, channels]``; columns of none are 0.
+    """Rows ``[N, width]`` of z from its blocks ``[N, components, channels]``; columns outside all blocks are 0.
 
-    Where no path reads weights, columns of width 0 depend on all operands: each gets a gradient of zeros, not None.
+    If no path reads weights, empty columns of all operands are added: each then gets a gradient of zeros, not None.
     """
     (x, y, w), columns, stop = operands, [], 0
     if not any(path.weight is not None for path in program.paths) and not (program.paths and not w.shape[-1]):
@@ -223,12 +223,12 @@ def joined(program: Program, blocks: Mapping[Slot, Tensor], operands: Sequence[T
 
 
 def _axes(path: Path) -> tuple[Axis, ...]:
-    """The axes that have channels; one pair of channels is not channel 0 of both."""
+    """Axes of several channels, and all axes of pairs u < v: a single pair is not channel 0 of x and y."""
     return tuple(axis for axis in path.axes if axis.length > 1 or axis.pairs)
 
 
 def lettered(path: Path, letters: Sequence[str]) -> tuple[dict[str, Axis], dict[str, str]]:
-    """The axes of a path by letter, and the letters of x, y, w and z, the slowest first."""
+    """The axes of a path by letter, and the letters of x, y, w and z by decreasing stride."""
     axes = dict(zip(letters, _axes(path), strict=False))
     of_operands = {}
     for name in "xywz":
@@ -246,14 +246,14 @@ def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
     out = "".join(letter for letter in axes if letter in letters["x"] + letters["y"])
     if not weighted and all(sum(c in letters[name] for name in "xyz") > 1 for c in set(out + letters["z"])):
         out = letters["z"]
-    terms, weights, made = [], [], 0
+    terms, weights, num_rows = [], [], 0
     for place, path in enumerate(paths):
-        first = made if weighted else rows["z"][path.z]
+        first = num_rows if weighted else rows["z"][path.z]
         terms += [(rows["x"][path.x] + i, rows["y"][path.y] + j, first + k, s) for i, j, k, s in path.terms]
-        weights += [(made + k, place, rows["z"][path.z] + k) for k in range(path.z.dim)]
-        made += path.z.dim
+        weights += [(num_rows + k, place, rows["z"][path.z] + k) for k in range(path.z.dim)]
+        num_rows += path.z.dim
     sizes = {name: sum(slot.dim for slot in slots) for name, slots in (("x", x), ("y", y), ("z", z))}
-    between = made if weighted else sizes["z"]
+    between = num_rows if weighted else sizes["z"]
     return PathGroup(
         tuple(numbers),
         *(x, y, z, axes, letters, Channels(letters["x"], letters["y"], out)),
@@ -262,7 +262,7 @@ def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
         ),
         sparse_product_infos(
             *zip(*sorted(weights, key=lambda term: term[2]), strict=True),
-            in1_size=made, in2_size=len(paths), out_size=sizes["z"],
+            in1_size=num_rows, in2_size=len(paths), out_size=sizes["z"],
         )
         if weighted
         else None,
@@ -293,7 +293,7 @@ _made: dict[str, ProgramInfos] = {}
 
 
 def infos_of(program: Program) -> ProgramInfos:
-    """The infos of a program, made once for equal programs."""
+    """The infos of a program, cached by its key."""
     if program.key not in _made:
         _made[program.key] = ProgramInfos(program)
     return _made[program.key]

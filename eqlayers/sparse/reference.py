@@ -1,4 +1,4 @@
-"""Way ``reference``: the definition, term by term in float64. Slow and obvious; it runs only when named."""
+"""Backend ``reference``: the definition, term by term in float64. It is slow, and runs only if a user names it."""
 
 from __future__ import annotations
 

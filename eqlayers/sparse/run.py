@@ -1,4 +1,4 @@
-"""The ways to run a sparse product or scale, in order of preference, and the choice between them."""
+"""The backends of sparse products and scales, in order of preference, and the choice between them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .call import Call, ProductCall, ScaleCall
 
 
 class Way(NamedTuple):
-    """One way to run sparse products and scales."""
+    """A backend of sparse products and scales."""
 
     product: Callable[[ProductCall], Tensor]  # run a call
     scale: Callable[[ScaleCall], Tensor]
-    #: None if the way can run the call, else the reason, a phrase that follows the name.
+    #: None if the backend can run the call, else the reason, a phrase that follows the backend's name.
     refuse: Callable[[Call], str | None] = lambda call: None
-    only_named: Callable[[Call], bool] = lambda call: False  # whether the call runs this way only when named
+    only_named: Callable[[Call], bool] = lambda call: False  # whether only a named backend runs it
 
 
 def _never(call: Call) -> Tensor:
@@ -41,7 +41,7 @@ WAYS = {
 
 
 def select(call: Call, name: str | None = None) -> str:
-    """Name of the way that runs ``call``: the one asked for, or the first that accepts; BackendError if it refuses."""
+    """The backend that runs ``call``: ``name``, or the first that accepts; BackendError if ``name`` refuses."""
     if name is None:
         return next(name for name, way in WAYS.items() if way.refuse(call) is None and not way.only_named(call))
     if not isinstance(name, str) or name not in WAYS:

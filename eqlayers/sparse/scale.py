@@ -41,7 +41,7 @@ class _Scale(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, *rest: Any) -> tuple[Tensor, int]:
-        """The mapped axis becomes part of the batch axis."""
+        """Run a mapped call as one scale, with the mapped axis as part of the batch axis."""
         x = x.movedim(in_dims[0], 0)
         y = _Scale.apply(x.flatten(0, 1), *rest)
         return y.unflatten(0, x.shape[:2]), 0

@@ -1,7 +1,7 @@
-"""Way ``triton``: the segment kernel, for CUDA and HIP tensors.
+"""Backend ``triton``: a kernel that sums segments of terms, for CUDA and HIP tensors.
 
-In a process that runs Triton's interpreter (``TRITON_INTERPRET=1``) CPU tensors are taken as well, when the way is
-named: the interpreter shows that a kernel is right, and is far too slow to be chosen by default.
+In a process with Triton's interpreter (``TRITON_INTERPRET=1``) it also takes CPU tensors, if a user names it as the
+backend: the interpreter is for tests, and far too slow to be the default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .channels import Channels, Sides, lookup
 from .info import SparseProductInfo
 from .table import NAMED
 
-#: Products with a kernel of the other order of operands: run with the operands swapped.
+#: Products without a kernel, and the product that equals each after swapping its operands.
 SWAPPED = {"scavec": "vecsca", "mat_t_vec": "vecmat"}
 
 
@@ -31,7 +31,7 @@ def _sides(channels: Channels) -> Sides | None:
 
 
 def refuse(call: Call) -> str | None:
-    """None if the segment kernel can run the call, else the reason, a phrase that follows the name of the way."""
+    """None if the segment kernel can run the call, else the reason, a phrase that follows the backend's name."""
     device = call.x.device
     if device.type != "cuda" and not (device.type == "cpu" and availability.interpreted()):
         return f"needs CUDA or HIP tensors, got {device.type}"
@@ -47,9 +47,9 @@ def refuse(call: Call) -> str | None:
 
 
 def only_named(call: Call) -> bool:
-    """Whether another way should run the call unless this one is named.
+    """Whether another backend should run the call unless a user names this one.
 
-    The interpreter runs only if it is named, and CPU tensors can run nowhere else. Products with one matrix for all
+    Triton's interpreter runs only on request, and CPU tensors run only in it. Products with one matrix for all
     rows, and the gradients of such a matrix, are matrix products: torch's are faster than a loop over segments, which
     reads the matrix anew for every few rows.
     """
@@ -62,7 +62,7 @@ def _is_gemm(call: ProductCall) -> bool:
 
 
 def product(call: ProductCall) -> Tensor:
-    """Run one product: the seven ops are five kernels, and a transposed matrix is a pair of strides."""
+    """Run a product; five kernels serve seven products, and a transposed matrix exchanges two strides."""
     sides = _sides(call.channels)
     assert sides is not None  # refuse() says so first
     info, dtype = call.info, call.x.dtype
@@ -77,7 +77,7 @@ def product(call: ProductCall) -> Tensor:
 
 
 def scale(call: ScaleCall) -> Tensor:
-    """Run one scale: the same loop with one operand."""
+    """Run a scale by the kernel of products, with one operand."""
     info = call.info.as_product()
     segments, rows = info.rows(call.x.shape[1], call.x.shape[1])[1:]
     terms = launch.Terms(_scale(info, call.x.dtype), info.index1, None, info.seg_out)
@@ -86,10 +86,10 @@ def scale(call: ScaleCall) -> Tensor:
 
 
 def _scale(info: SparseProductInfo, dtype: torch.dtype) -> Tensor | None:
-    """The coefficients in the dtype of the sums: cast once, kept with the info."""
+    """The coefficients in the dtype of sums, cached with the info."""
     if info.scale is None:
         return None
-    wanted, values = launch.accumulator(dtype), info.scale
-    cast = values if values.dtype == wanted else info.cached(("scale", wanted), lambda: values.to(wanted))
+    sum_dtype, values = launch.accumulator(dtype), info.scale
+    cast = values if values.dtype == sum_dtype else info.cached(("scale", sum_dtype), lambda: values.to(sum_dtype))
     assert isinstance(cast, Tensor)
     return cast

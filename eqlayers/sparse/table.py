@@ -14,13 +14,13 @@ from .channels import Channels, parse
 
 
 class Row(NamedTuple):
-    """One product: ``z = op(x, y)``, with its gradients as the same family sees them (``^T``: axes swapped)."""
+    """A sparse product ``z = op(x, y)``, and its gradients as other products of the table (``^T``: axes swapped)."""
 
     name: str
     channels: str  # channel axes of input1, input2 -> output
     grad1: str  # gx, a product of (y, gz)
     grad2: str  # gy, a product of (gz, x)
-    function: str = ""  # the autograd Function of that name, if there is one
+    function: str = ""  # name of its autograd Function, or ''
 
 
 #                name         channels    gx                    gy                  Function
@@ -44,13 +44,13 @@ def register_product(name: str, channels: str) -> Row:
     Args:
         name: A new name, an identifier.
         channels: Einsum over the channel axes, such as ``"u,v->uv"``. No letter twice in one operand; every letter
-            in at least two of the three places.
+            in at least two of input1, input2 and output.
 
     Returns:
         The row, with its gradients spelled out. Run it with ``eqlayers.functional.sparse_product(name, ...)``.
 
     Raises:
-        ConfigError: The name is taken by another spec or is no identifier, or the spec is not of the family.
+        ConfigError: The name is taken by another spec or is no identifier, or the spec cannot be read.
 
     Example:
         >>> register_product("scaled_matrix", "uv,u->uv").grad2

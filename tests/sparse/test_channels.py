@@ -91,7 +91,7 @@ def test_lookup_is_right_whatever_it_finds(letters):
         ("", r"must read like"),
         ("uu,u->u", r"not repeat a letter within one operand, got 'uu'.*diagonal"),
         ("u,u->uu", r"not repeat a letter within one operand"),
-        ("u,v->u", r"at least two of the three places, got 'v' once .*Sum or expand"),
+        ("u,v->u", r"at least two of operands and result, got 'v' once .*Sum or expand"),
         ("u,->uv", r"got 'v' once"),
     ],
 )
