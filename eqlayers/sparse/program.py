@@ -79,12 +79,12 @@ class ProgramInfos:
     @cached_property
     def groups(self) -> tuple[PathGroup, ...]:
         """The groups, in the order of their first paths."""
-        found: dict[object, list[int]] = {}
+        groups: dict[object, list[int]] = {}
         for number, path in enumerate(self.program.paths):
             channels = (path.x.mul, path.y.mul, path.z.mul, path.weight is None, _axes(path))
-            found.setdefault(channels, []).append(number)
+            groups.setdefault(channels, []).append(number)
         with outside_of_traces():  # the infos are cached, so they must not belong to a trace
-            return tuple(_group(self.program, numbers) for numbers in found.values())
+            return tuple(_group(self.program, numbers) for numbers in groups.values())
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -132,9 +132,9 @@ class ProgramInfos:
             z = sparse_product(str(group.weight_channels), z, w, *weights, backend=backend)
         elif product_letters != letters:  # sum channels that z lacks, repeat results over channels that only z has
             z = torch.einsum(f"nt{product_letters}->nt{''.join(c for c in letters if c in product_letters)}", z)
-            for place, letter in enumerate(letters):
+            for index, letter in enumerate(letters):
                 if letter not in product_letters:
-                    z = z.unsqueeze(2 + place)
+                    z = z.unsqueeze(2 + index)
             z = z.expand(*z.shape[:2], *(group.axes[letter].length for letter in letters))
         z = z.flatten(2) if letters else z.unsqueeze(2)
         return list(z.split([slot.dim for slot in group.z], 1))
@@ -163,8 +163,8 @@ class ProgramInfos:
             x, y, w, z = (repr(group.letters[name]) for name in "xywz")
             weights = f" -> {z}" if group.weights is None else f" -> {group.channels.out!r}; then weights {w} -> {z}"
             lines.append(f"group {number}: x {x}, y {y}{weights}")
-            for place in group.paths:
-                lines += [f"  {line}" for line in _described(place, self.program.paths[place])]
+            for index in group.paths:
+                lines += [f"  {line}" for line in _described(index, self.program.paths[index])]
         return "\n".join(lines)
 
 
@@ -247,10 +247,10 @@ def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
     if not weighted and all(sum(c in letters[name] for name in "xyz") > 1 for c in set(out + letters["z"])):
         out = letters["z"]
     terms, weights, num_rows = [], [], 0
-    for place, path in enumerate(paths):
+    for index, path in enumerate(paths):
         first = num_rows if weighted else rows["z"][path.z]
         terms += [(rows["x"][path.x] + i, rows["y"][path.y] + j, first + k, s) for i, j, k, s in path.terms]
-        weights += [(num_rows + k, place, rows["z"][path.z] + k) for k in range(path.z.dim)]
+        weights += [(num_rows + k, index, rows["z"][path.z] + k) for k in range(path.z.dim)]
         num_rows += path.z.dim
     sizes = {name: sum(slot.dim for slot in slots) for name, slots in (("x", x), ("y", y), ("z", z))}
     between = num_rows if weighted else sizes["z"]
@@ -271,11 +271,11 @@ def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
 
 def _first_rows(slots: Sequence[Slot]) -> dict[Slot, int]:
     """The sparse row of the first component of each block."""
-    found, row = {}, 0
+    first_rows, row = {}, 0
     for slot in slots:
-        found[slot] = row
+        first_rows[slot] = row
         row += slot.dim
-    return found
+    return first_rows
 
 
 def _described(number: int, path: Path) -> Iterator[str]:
@@ -289,11 +289,11 @@ def _described(number: int, path: Path) -> Iterator[str]:
             yield f"  z{k} = {' '.join(terms).removeprefix('+ ')}"
 
 
-_made: dict[str, ProgramInfos] = {}
+_cached: dict[str, ProgramInfos] = {}
 
 
 def infos_of(program: Program) -> ProgramInfos:
     """The infos of a program, cached by its key."""
-    if program.key not in _made:
-        _made[program.key] = ProgramInfos(program)
-    return _made[program.key]
+    if program.key not in _cached:
+        _cached[program.key] = ProgramInfos(program)
+    return _cached[program.key]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def sign(ir: Irrep) -> int:
-    """P (-1)^l: how the irrep changes under a reflection at a plane through y, apart from the sign of m."""
+    """P (-1)^l: how a reflection at a plane through y changes the irrep, except for the sign of m."""
     return int(ir.p * (-1) ** ir.l)
 
 
@@ -22,8 +22,8 @@ def so2_linear(x: Tensor, irreps_in: Irreps, irreps_out: Irreps, matrices: Itera
         matrices: ``[channels in, channels out]``. For order m = 0 one matrix for each sign, since signs do not mix. For
             each m > 0 one matrix between all channels that have this order.
 
-    The components (m, -m) of a channel are one vector. Irreps of negative sign are turned by J = ((0, -1), (1, 0))
-    before and back behind, so that the map commutes with reflections. A sum over n channels is divided by sqrt(n).
+    The components (m, -m) of a channel are one vector. Irreps of negative sign are rotated by J = ((0, -1), (1, 0))
+    before the map and back after it, so that it commutes with reflections. A sum over n channels is divided by sqrt(n).
 
     Source:
         Passaro and Zitnick 2023, arXiv:2302.03655, without parity.
@@ -45,8 +45,8 @@ def so2_linear(x: Tensor, irreps_in: Irreps, irreps_out: Irreps, matrices: Itera
             packed = torch.cat(pairs, 2)
             mixed = packed @ next(left) / math.sqrt(packed.shape[2])
             for b, part in zip(writes, mixed.split([irreps_out[b].mul for b in writes], 2), strict=True):
-                l, turned = irreps_out[b].ir.l, m > 0 and sign(irreps_out[b].ir) < 0
-                out[b][:, :, l + m] = part[1] if turned else part[0]
+                l, rotated = irreps_out[b].ir.l, m > 0 and sign(irreps_out[b].ir) < 0
+                out[b][:, :, l + m] = part[1] if rotated else part[0]
                 if m:
-                    out[b][:, :, l - m] = -part[0] if turned else part[1]
-    return torch.cat([one.flatten(1) for one in out], 1)
+                    out[b][:, :, l - m] = -part[0] if rotated else part[1]
+    return torch.cat([part.flatten(1) for part in out], 1)

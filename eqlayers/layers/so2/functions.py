@@ -24,15 +24,15 @@ from .lower import PARITIES, pack_program, packed_widths, so2_map, unpack_progra
 
 
 class SO2Plan:
-    """A map of packed rows with the programs before and after it; see ``nn.SO2Linear`` for the arguments.
+    """Matrices for each order m, and programs that sort features by m before them and undo it; see ``nn.SO2Linear``.
 
-    With ``lmax``, the degree of the frames, features are turned to them and back; None is for features in the frame.
+    The programs also rotate features to edge frames of degree ``lmax`` and back; None: features are in the frame.
 
     Attributes:
         shapes: ``[matrices, in, out]`` of the weights of each block of one order.
         orders: The order of each block; orders m = 0 come first.
-        num_scales: Factors of the input for a row; the last ``num_minus`` factors serve -m, too.
-        plain, scaled: Programs before the map, without and with factors. back: That after it.
+        num_scales: Number of input factors of a row; the last ``num_minus`` multiply both m and -m.
+        plain, scaled: Programs before the matrices, without and with factors. back: The program after them.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ _plan = lru_cache(maxsize=64)(SO2Plan)
 
 
 def check_weight(plan: SO2Plan, weight: Tensor) -> Tensor:
-    """The weights of a call, or ShapeError or DTypeError."""
+    """The weights of a call, checked; ShapeError or DTypeError."""
     if check_tensor("weight", weight, f"[{plan.weight_numel}]").shape != (plan.weight_numel,):
         raise ShapeError(
             f"weight must be [{plan.weight_numel}], got {list(weight.shape)}. One set of weights serves all rows; "
@@ -72,8 +72,8 @@ def check_scales(plan: SO2Plan, scales: Tensor) -> None:
 
 
 def run_linear(plan: SO2Plan, x: Tensor, weight: Tensor, scales: Tensor | None, backend: str | None) -> Tensor:
-    """Features in the frame; see ``nn.SO2Linear.forward``. The caller has checked the weight's shape."""
-    FlatLayout.check(plan.flat, "x", x)  # compilers guard no methods of constants, which the plan is in functions
+    """Map features that are in the frame; see ``nn.SO2Linear.forward``. The weight's shape has been checked."""
+    FlatLayout.check(plan.flat, "x", x)  # compilers do not guard methods of constants such as the plan
     lead = tuple(x.shape[:-1])
     if scales is not None:
         check_scales(plan, scales)
@@ -83,10 +83,10 @@ def run_linear(plan: SO2Plan, x: Tensor, weight: Tensor, scales: Tensor | None, 
     else:
         x, weight = of_one_dtype(x=x, weight=weight)
     x = as_rows(x, lead)
-    one = x.new_ones(1, 1).expand(x.shape[0], 1)
-    packed = _packed(plan, x, one, scales, weight, None, backend)
+    ones = x.new_ones(1, 1).expand(x.shape[0], 1)
+    packed = _packed(plan, x, ones, scales, weight, None, backend)
     rows = packed.shape[:1]
-    z = run_by_row(plan.back, packed, one.to(packed.dtype), rows, backend)
+    z = run_by_row(plan.back, packed, ones.to(packed.dtype), rows, backend)
     return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
 
@@ -103,13 +103,13 @@ def run_convolution(
 ) -> Tensor:
     """The convolution on a graph; see ``nn.SO2Convolution.forward``. The caller has checked features and weight."""
     operands = {"x": x, "frames": frames, "weight": weight}
-    wanted: dict[str, tuple[int, ...]] = {"x": (graph.num_src, plan.flat.dim), "frames": (graph.num_edges, width)}
+    shapes: dict[str, tuple[int, ...]] = {"x": (graph.num_src, plan.flat.dim), "frames": (graph.num_edges, width)}
     if scales is not None:
         check_scales(plan, scales)
-        operands["scales"], wanted["scales"] = scales, (graph.num_edges, plan.num_scales)
+        operands["scales"], shapes["scales"] = scales, (graph.num_edges, plan.num_scales)
     if envelope is not None:
-        operands["envelope"], wanted["envelope"] = envelope, (graph.num_edges,)
-    for name, shape in wanted.items():
+        operands["envelope"], shapes["envelope"] = envelope, (graph.num_edges,)
+    for name, shape in shapes.items():
         if check_tensor(name, operands[name], "with a row for each node or edge").shape != shape:
             raise ShapeError(f"{name} must be {list(shape)}, got {list(operands[name].shape)}. {_FIXES[name]}")
     operands = dict(zip(operands, of_one_dtype(**operands), strict=True))

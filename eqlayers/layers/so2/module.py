@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SO2Layer(EquivariantModule):
-    """A map of packed rows with the programs before and after it."""
+    """Base of layers that sort features by order m, multiply each order by a matrix, and sort back."""
 
     _before = "sorting by order m"  # the first step, in the words of explain(); the last step undoes it
     weight: Tensor
@@ -82,10 +82,10 @@ class SO2Layer(EquivariantModule):
             yield m, part.view(shape)
 
     def scale_slices(self) -> list[tuple[int, int, slice]]:
-        """The order m of each stretch of the scales, the number of the group in irreps_in, and the columns."""
+        """Triples: order m, index of the group in irreps_in, and its columns of the scales for this order."""
         slices, start = [], 0
         for block in self._plan.map.blocks_in:
-            slices += [(block.m, p.group, slice(start + p.start, start + p.start + p.mul)) for p in block.pieces]
+            slices += [(block.m, p.group, slice(start + p.start, start + p.start + p.mul)) for p in block.groups]
             start += block.width
         return slices
 
@@ -93,13 +93,13 @@ class SO2Layer(EquivariantModule):
     def infos(self) -> tuple[ProgramInfos, ProgramInfos]:
         """The programs before and after the matrix products, as infos of sparse products.
 
-        The first sorts the components of the features by order m, the second puts them back. Both take a 1 as their
-        second operand in a frame of the edge, or the rotation to the edge.
+        The first sorts the components of the features by order m, the second sorts them back. The second operand of
+        both is 1 for features in the frame of the edge, else the rotation to it.
         """
         return infos_of(self._plan.plain.program), infos_of(self._plan.back.program)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
-        """The program in front of the matrix products; None without any."""
+        """The program before the matrix products; None without any matrix product."""
         if not self.num_paths:
             return None
         return self._before, self._plan.plain.request(dtype, device)
@@ -110,8 +110,8 @@ class SO2Layer(EquivariantModule):
 
     def extra_repr(self) -> str:
         """Irreps, orders, parity, weights."""
-        kind = self.parity if self.mmax is None else f"mmax {self.mmax}, {self.parity}"
-        return f"{self.irreps_in} -> {self.irreps_out} | {kind} | {self.weight_numel} weights | {self._kind()}"
+        options = self.parity if self.mmax is None else f"mmax {self.mmax}, {self.parity}"
+        return f"{self.irreps_in} -> {self.irreps_out} | {options} | {self.weight_numel} weights | {self._kind()}"
 
 
 class SO2Linear(SO2Layer):

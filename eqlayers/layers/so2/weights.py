@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_convertible(tp: ProductLayer, linear: Linear | None) -> str:
-    """The parity of the equal map, 'o3' if harmonics of degree l have the parity (-1)^l; ConfigError if none is."""
+    """The parity of the map equal to ``tp``: 'o3' if harmonics have parity (-1)^l, else 'so3'; or ConfigError."""
     for number, ins in enumerate(tp.plan.instructions):
         if tp.irreps_in2[ins.i_in2].mul != 1:
             raise ConfigError(
@@ -47,10 +47,10 @@ def check_convertible(tp: ProductLayer, linear: Linear | None) -> str:
     return "o3" if all(ir.p == (-1) ** (ir.l % 2) for ir in used) else "so3"
 
 
-def so2_weights(kind: SO2Map, tp: ProductLayer, linear: Linear | None, normalization: str) -> Tensor:
-    """``[weight_numel]`` float64: the map between rotations then equals the product with ``linear`` behind it."""
-    matrices = [torch.zeros(shape, dtype=torch.float64, device="cpu") for shape in kind.shapes]
-    gains = kind.gains()
+def so2_weights(so2: SO2Map, tp: ProductLayer, linear: Linear | None, normalization: str) -> Tensor:
+    """``[weight_numel]`` float64, with which the map in the frame equals the product followed by ``linear``."""
+    matrices = [torch.zeros(shape, dtype=torch.float64, device="cpu") for shape in so2.shapes]
+    gains = so2.gains()
     for number, ins in enumerate(tp.plan.instructions):
         if 0 in ins.path_shape or ins.path_weight == 0:
             continue
@@ -62,12 +62,12 @@ def so2_weights(kind: SO2Map, tp: ProductLayer, linear: Linear | None, normaliza
         degrees = (tp.irreps_in1[ins.i_in1].ir.l, tp.irreps_in2[ins.i_in2].ir.l, tp.irreps_out[ins.i_out].ir.l)
         block = harmonics_block(*degrees, normalization) * ins.path_weight
         for target, mixed in _targets(matrix, ins.i_out, linear):
-            for place, (a, b) in enumerate(zip(kind.blocks_in, kind.blocks_out, strict=True)):
+            for index, (a, b) in enumerate(zip(so2.blocks_in, so2.blocks_out, strict=True)):
                 rows, columns = _columns(a, ins.i_in1), _columns(b, target)
                 if rows is not None and columns is not None:
-                    which, value = _entry(kind, block, a.m, sum(degrees) % 2, ins.i_in1)
-                    scale = (len(matrices[place]) * a.width) ** 0.5 / gains[target]
-                    matrices[place][which, rows, columns] += value * scale * mixed
+                    which, value = _entry(so2, block, a.m, sum(degrees) % 2, ins.i_in1)
+                    scale = (len(matrices[index]) * a.width) ** 0.5 / gains[target]
+                    matrices[index][which, rows, columns] += value * scale * mixed
     return (
         torch.cat([part.flatten() for part in matrices])
         if matrices
@@ -76,7 +76,7 @@ def so2_weights(kind: SO2Map, tp: ProductLayer, linear: Linear | None, normaliza
 
 
 def _targets(matrix: Tensor, group: int, linear: Linear | None) -> list[tuple[int, Tensor]]:
-    """The groups that a path's result reaches, and the matrices from the channels of its input to theirs."""
+    """Output groups of a path after ``linear``, each with the matrix from input channels to output channels."""
     if linear is None:
         return [(group, matrix)]
     views = linear.weight_views(yield_instruction=True)
@@ -88,16 +88,16 @@ def _targets(matrix: Tensor, group: int, linear: Linear | None) -> list[tuple[in
 
 
 def _columns(block: Block, group: int) -> slice | None:
-    return next((slice(p.start, p.start + p.mul) for p in block.pieces if p.group == group), None)
+    return next((slice(p.start, p.start + p.mul) for p in block.groups if p.group == group), None)
 
 
-def _entry(kind: SO2Map, block: object, m: int, odd: int, group: int) -> tuple[int, float]:
-    """The matrix that a path adds to, and the value: even sums of degrees are diagonal in m, odd ones take -m to m."""
+def _entry(so2: SO2Map, block: object, m: int, odd: int, group: int) -> tuple[int, float]:
+    """Index and value of a path's matrix entry: even sums of degrees map m to m, odd sums map -m to m."""
     table = torch.as_tensor(block, device="cpu")
     first, second = table.shape[0] // 2, table.shape[1] // 2
     if not odd:
         return 0, float(table[first + m, second + m])
     value = float(table[first + m, second - m])
-    if kind.parity == "so3":
+    if so2.parity == "so3":
         return min(m, 1), value
-    return 0, value if kind.turned(kind.irreps_in, group) else -value
+    return 0, value if so2.uses_j(so2.irreps_in, group) else -value

@@ -34,7 +34,7 @@ class ProductLayer(E3nnState, EquivariantModule):
     Arguments, attributes and errors are the same as in :class:`eqlayers.TensorProduct`.
     """
 
-    _owner = "TensorProduct"  # as messages call it
+    _owner = "TensorProduct"  # name of the layer in error messages
     _sorts = False  # whether the layer `sort` sorts and joins the groups of the result
     irreps_out: Irreps
     instructions: list[Instruction]
@@ -77,8 +77,8 @@ class ProductLayer(E3nnState, EquivariantModule):
         )
         read = read_instructions(*irreps, instructions)
         final = normalise(read, irreps, variance, irrep_normalization, path_normalization)
-        ownership_ = ownership(internal_weights, shared_weights, any(i.has_weight for i in final))
-        self._assemble(irreps, final, final, ownership_, layout, backend)
+        owns = ownership(internal_weights, shared_weights, any(i.has_weight for i in final))
+        self._assemble(irreps, final, final, owns, layout, backend)
         self._take_flags(_specialized_code=_specialized_code, _optimize_einsums=_optimize_einsums)
         compiled = {"compile_left_right": compile_left_right, "compile_right": compile_right}
         flags = {**compiled, "_specialized_code": self._specialized_code}
@@ -103,7 +103,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         layout: str,
         backend: str | None,
     ) -> None:
-        """Set attributes but weights, masks and options; ``signed`` are instructions with the signs of coefficients."""
+        """Set attributes except weights, masks and options; ``signed`` are instructions with signs of coefficients."""
         EquivariantModule.__init__(self, layout, backend)
         self.irreps_in1, self.irreps_in2, self.irreps_out = irreps
         self._in1_dim, self._in2_dim = self.irreps_in1.dim, self.irreps_in2.dim
@@ -171,7 +171,7 @@ class ProductLayer(E3nnState, EquivariantModule):
 
         Args:
             weight: As in :meth:`forward`.
-            plot_weight: Whether the shade of a path shows the mean square of its weights; else green is weighted.
+            plot_weight: Whether the shade of a path shows the mean square of its weights; else these paths are green.
             aspect_ratio: Width over height of the hexagon, or 'auto', which grows with the groups; or ConfigError.
             ax: Axes to draw on; None for the current ones. MissingPackageError if matplotlib is not installed.
         """

@@ -39,7 +39,7 @@ def tensor_product_program(
 def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float], layout: str) -> Program:
     """Every irreps group times its scalars and a constant norm: x the features, y the scalars, no weights.
 
-    Scalars are one group of 0e for each group, with as many copies or with one.
+    Scalars have a group of 0e for each group of irreps, with the same multiplicity or 1.
     """
     paths = []
     for slot, scalar, norm in zip(slots_of(irreps), slots_of(scalars), norms, strict=True):
@@ -52,40 +52,40 @@ def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float],
 def linear_program(
     irreps: tuple[o3.Irreps, o3.Irreps], paths: Sequence[tuple[int, int, float]], layout: str
 ) -> Program:
-    """A matrix of weights for each pair of groups: x the features, y a 1, w the matrices one by one.
+    """A matrix of weights for each pair of groups: x the features, y is 1, w the matrices, concatenated.
 
     Paths are (group of the features, group of the result, constant factor).
     """
-    made, offset, slots = [], 0, [slots_of(part) for part in irreps]
+    result, offset, slots = [], 0, [slots_of(part) for part in irreps]
     for i, k, factor in paths:
         x, z = slots[0][i], slots[1][k]
         if x.mul and z.mul:
             axes = (Axis(x.mul, x=1, w=z.mul), Axis(z.mul, w=1, z=1))
             terms = tuple((m, 0, m, factor) for m in range(x.dim))
-            made.append(Path(x, Slot(0, 1, 1), z, offset, tuple(axis for axis in axes if axis.extent > 1), terms))
+            result.append(Path(x, Slot(0, 1, 1), z, offset, tuple(axis for axis in axes if axis.extent > 1), terms))
         offset += x.mul * z.mul
-    return Program(tuple(made), (irreps[0].dim, 1, offset, irreps[1].dim), layout)
+    return Program(tuple(result), (irreps[0].dim, 1, offset, irreps[1].dim), layout)
 
 
 def basis_program(irreps: o3.Irreps, matrices: Sequence[np.ndarray], layout: str, layout_out: str) -> Program:
-    """A constant matrix ``[2 l + 1, 2 l + 1]`` on the components of every copy: x the features, y a 1, no weights.
+    """A constant matrix ``[2 l + 1, 2 l + 1]`` on the components of every copy: x the features, y is 1, no weights.
 
     The layouts of x and z may differ: to 'mul_ir' a block in 'ir_mul' is a row of blocks of one component each.
     """
     common = layout if layout == layout_out else "mul_ir"
-    paths, one = [], Slot(0, 1, 1)
+    paths, unit = [], Slot(0, 1, 1)
     for slot, matrix in zip(slots_of(irreps), matrices, strict=True):
         axes = (Axis(slot.mul, x=1, z=1),) if slot.mul > 1 else ()
-        places: dict[tuple[Slot, Slot], list[tuple[int, int, int, float]]] = {}
+        terms_of: dict[tuple[Slot, Slot], list[tuple[int, int, int, float]]] = {}
         for k, i in np.argwhere(matrix != 0).tolist() if slot.mul else ():
-            (x, column), (z, row) = _placed(slot, i, layout, common), _placed(slot, k, layout_out, common)
-            places.setdefault((x, z), []).append((column, 0, row, float(matrix[k, i])))
-        paths += [Path(x, one, z, None, axes, tuple(terms)) for (x, z), terms in places.items()]
+            (x, column), (z, row) = _in_layout(slot, i, layout, common), _in_layout(slot, k, layout_out, common)
+            terms_of.setdefault((x, z), []).append((column, 0, row, float(matrix[k, i])))
+        paths += [Path(x, unit, z, None, axes, tuple(terms)) for (x, z), terms in terms_of.items()]
     return Program(tuple(paths), (irreps.dim, 1, 0, irreps.dim), common)
 
 
-def _placed(slot: Slot, component: int, layout: str, common: str) -> tuple[Slot, int]:
-    """The block, and the component in it, of a component in another layout."""
+def _in_layout(slot: Slot, component: int, layout: str, common: str) -> tuple[Slot, int]:
+    """Slot and component in the layout ``common`` of a component of ``slot`` in ``layout``."""
     return (slot, component) if layout == common else (Slot(slot.start + component * slot.mul, slot.mul, 1), 0)
 
 

@@ -114,7 +114,7 @@ class TensorProduct(ProductLayer):
 
 @described
 def _layer(spec: Any) -> TensorProduct:
-    """The layer of a description, without weights."""
+    """A layer, without weights, from the description that `TensorProduct._spec` writes."""
     layer = TensorProduct.__new__(TensorProduct)
     in1, in2, out = map(Irreps, spec["irreps"])
     instructions = [Instruction(*row)._replace(path_shape=tuple(row[6])) for row in spec["instructions"]]

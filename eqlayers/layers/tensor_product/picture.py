@@ -36,7 +36,7 @@ def draw_paths(
     angles = np.arange(6) * np.pi / 3
     corners = np.stack([np.cos(angles), np.sin(angles)], 1) * _size(irreps, aspect_ratio)
     sides = [corners[pair] for pair in ([3, 2], [0, 1], [4, 5])]  # of in1, in2 and out, from the left
-    places = [np.linspace(side[0], side[1], len(part) + 2)[1:-1] for side, part in zip(sides, irreps, strict=True)]
+    positions = [np.linspace(side[0], side[1], len(part) + 2)[1:-1] for side, part in zip(sides, irreps, strict=True)]
     for side in sides:
         ax.plot(*side.T, color="black", linewidth=1, zorder=2)
     largest = max(shades.values(), default=0.0) if shades else 0.0
@@ -45,10 +45,10 @@ def draw_paths(
         if ins.has_weight:
             blues = mpl.colormaps["Blues"]
             color = "green" if shades is None else blues(0.5 + 0.5 * (shades[number] / largest if largest else 0.0))
-        ends = np.stack([places[side][index] for side, index in enumerate(ins[:3])])
-        for end in ends:
-            ax.plot(*np.stack([end, ends.mean(0)]).T, color=color, alpha=0.5, linewidth=1.5)
-    for part, points, words in zip(irreps, places, _LABELS, strict=True):
+        vertices = np.stack([positions[side][index] for side, index in enumerate(ins[:3])])
+        for end in vertices:
+            ax.plot(*np.stack([end, vertices.mean(0)]).T, color=color, alpha=0.5, linewidth=1.5)
+    for part, points, words in zip(irreps, positions, _LABELS, strict=True):
         for (mul, ir), point in zip(part, points, strict=True):
             text = f"${ir}$" if mul == 1 else f"${mul} \\times {ir}$"
             ax.annotate(text, point, textcoords="offset points", **words)

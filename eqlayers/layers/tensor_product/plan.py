@@ -23,14 +23,14 @@ COPIES = 24
 def split_scalars(
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction]
 ) -> tuple[list[Instruction], list[Instruction]]:
-    """Instructions of matrix products, or none, and of other paths; in each list the others have the coefficient 0."""
+    """Instructions that run as matrix products (or []) and the others; coefficients of the other list's paths are 0."""
     products = [_is_product(irreps, ins) for ins in instructions]
     if not any(products):
         return [], list(instructions)
 
-    def only(kind: bool) -> list[Instruction]:
+    def only(dense: bool) -> list[Instruction]:
         pairs = zip(products, instructions, strict=True)
-        return [ins if flag == kind else ins._replace(path_weight=0.0) for flag, ins in pairs]
+        return [ins if flag == dense else ins._replace(path_weight=0.0) for flag, ins in pairs]
 
     return only(True), only(False)
 
@@ -83,7 +83,7 @@ class ProductPlan:
         self.rest: ProductPlan | None = ProductPlan(irreps, others, layout) if scalars else None
 
     def __reduce__(self) -> tuple[type[ProductPlan], tuple[object, ...]]:
-        return ProductPlan, (self.irreps, self.instructions, self.layout)  # a process that loads it knows it by its key
+        return ProductPlan, (self.irreps, self.instructions, self.layout)  # built again when it is loaded
 
     def __repr__(self) -> str:
         in1, in2, out = self.irreps

@@ -1,4 +1,4 @@
-"""Tensor products and convolutions on flat features: one call of a whole form."""
+"""Runs tensor products and convolutions on flat features, all paths by one kernel call where possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..base.module import check_dense
 from .plan import ProductPlan
 from .tabled_weights import TabledWeights
 
-#: Backends that run all paths of a layer by its infos, also the paths that are matrix products.
+#: Backends that run all paths of a layer by sparse products, also the paths that are matrix products.
 BY_INFOS = ("sparse", "reference")
 
 
@@ -83,8 +83,8 @@ def run_convolution(
     else:
         x, y, w = of_one_dtype(x=x, edge_attr=y, weight=w)
     edges = graph.num_edges
-    wanted = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
-    for tensor, rows in zip((x, y, w), wanted, strict=False):
+    num_rows = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
+    for tensor, rows in zip((x, y, w), num_rows, strict=False):
         if tensor.ndim != 2 or tensor.shape[0] != rows:
             raise _other_rows(tensor, x, y, rows)
     if graph.edge_index.device != x.device:
@@ -102,12 +102,12 @@ def run_convolution(
 def _read_from_table(
     plan: ProductPlan, x: Tensor, y: Tensor, w: TabledWeights, graph: Graph, backend: str, deterministic: bool
 ) -> Tensor:
-    """A convolution whose kernel combines the rows of the table."""
+    """A convolution whose kernel interpolates the weights of edges from the rows of a table."""
     intervals = w.reading.intervals(w.table.shape[0])
-    ends = graph.num_src, graph.num_dst
+    num_nodes = graph.num_src, graph.num_dst
 
     def sort(interval: Tensor) -> Tensor:
-        return sorted_intervals(graph.tables(sorted_edges), graph.edge_index, interval, *ends, intervals)
+        return sorted_intervals(graph.tables(sorted_edges), graph.edge_index, interval, *num_nodes, intervals)
 
     operands = x, y, w.table, w.coefficients
     tables = graph.interval_tables(w.interval, intervals, sort)
@@ -184,6 +184,6 @@ def _check_weight(plan: ProductPlan, weight: Tensor, order: str) -> None:
     if fits and (plan.weight_numel == 0 or weight.is_floating_point()):
         return
     refuse_edges("weight", weight, order)
-    want = f"[{plan.weight_numel}] or [..., {plan.weight_numel}]"
-    check_tensor("weight", weight, want)
-    raise ShapeError(f"weight must be {want}, got {list(weight.shape)}. Take the number from plan.weight_numel.")
+    shape = f"[{plan.weight_numel}] or [..., {plan.weight_numel}]"
+    check_tensor("weight", weight, shape)
+    raise ShapeError(f"weight must be {shape}, got {list(weight.shape)}. Take the number from plan.weight_numel.")

@@ -61,8 +61,8 @@ class ElementwiseTensorProduct(TensorProduct):
     r"""Product copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
 
     Args:
-        irreps_in1, irreps_in2: Irreps of equal number; groups are joined and split so that they pair up, which the
-            attributes irreps_in1 and irreps_in2 say. In 'ir_mul' none are joined, and none may need to be split.
+        irreps_in1, irreps_in2: Irreps of equal number; groups are joined and split so that they pair up, as the
+            attributes irreps_in1 and irreps_in2 show. In 'ir_mul' none are joined, and none may need to be split.
         filter_ir_out: Irreps to keep in the output; None keeps all.
         irrep_normalization: See :class:`TensorProduct`.
         **kwargs: Further arguments of :class:`TensorProduct`.
@@ -112,8 +112,8 @@ def paired(first: o3.Irreps, second: o3.Irreps) -> tuple[o3.Irreps, o3.Irreps]:
 
 def _common_cuts(first: list[int], second: list[int]) -> list[int]:
     """Multiplicities after cutting both lists wherever either has a boundary."""
-    ends = sorted({sum(muls[:i]) for muls in (first, second) for i in range(1, len(muls) + 1)})
-    return [end - start for start, end in zip([0, *ends], ends, strict=False) if end > start]
+    cuts = sorted({sum(muls[:i]) for muls in (first, second) for i in range(1, len(muls) + 1)})
+    return [end - start for start, end in zip([0, *cuts], cuts, strict=False) if end > start]
 
 
 def _cut(irreps: o3.Irreps, muls: list[int]) -> o3.Irreps:
@@ -126,7 +126,7 @@ class FullTensorProduct(TensorProduct):
     r"""Product of all pairs of copies, without weights: :math:`z_{uv} = x_u \otimes y_v`; the output is sorted.
 
     Args:
-        irreps_in1, irreps_in2: Irreps of the inputs; simplified first, which they must be in 'ir_mul' (or IrrepsError).
+        irreps_in1, irreps_in2: Irreps of the inputs; simplified first. In 'ir_mul' they must be so (or IrrepsError).
         filter_ir_out: Irreps to keep in the output; None keeps all.
         irrep_normalization: See :class:`TensorProduct`.
         **kwargs: Further arguments of :class:`TensorProduct`.
@@ -166,7 +166,7 @@ class TensorSquare(TensorProduct):
     r"""Product of a feature with itself, each unordered pair of copies once.
 
     Args:
-        irreps_in: Irreps of the input; simplified first, which they must be in 'ir_mul'.
+        irreps_in: Irreps of the input; simplified first. In 'ir_mul' they must be simplified already.
         irreps_out: Irreps of the output, fully connected with weights; None for all products without weights.
             Simplified first, too.
         filter_ir_out: Irreps to keep when ``irreps_out`` is None.
@@ -235,7 +235,7 @@ def _square_alpha(norm: str, ir: o3.Irrep, out: o3.Irrep, diagonal: bool) -> flo
 
 
 def _square_pairs(irreps: o3.Irreps, norm: str, keep: Any) -> list[tuple[int, int, str, o3.Irrep, float]]:
-    """(i, j, kind, ir_out, alpha) with i <= j; kind: 'pair' (two groups), 'above' (u < v) or 'same' (u = v)."""
+    """(i, j, copies, ir_out, alpha) with i <= j; copies: 'pair' (two groups), 'above' (u < v) or 'same' (u = v)."""
     out = []
     for i, j, ir in tensor_product_paths(irreps, irreps, keep):
         if i > j:
@@ -254,27 +254,27 @@ def _square_pairs(irreps: o3.Irreps, norm: str, keep: Any) -> list[tuple[int, in
 def _square_full(irreps: o3.Irreps, keep: Any, norm: str) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
     modes = {"pair": "uvuv", "above": "uvu<v", "same": "uuu"}
     out, rows = [], []
-    for k, (i, j, kind, ir, alpha) in enumerate(_square_pairs(irreps, norm, keep)):
+    for k, (i, j, copies, ir, alpha) in enumerate(_square_pairs(irreps, norm, keep)):
         mul = {"pair": irreps[i].mul * irreps[j].mul, "above": irreps[i].mul * (irreps[i].mul - 1) // 2}
-        out.append((mul.get(kind, irreps[i].mul), ir))
-        rows.append((i, j, k, modes[kind], False, alpha))
+        out.append((mul.get(copies, irreps[i].mul), ir))
+        rows.append((i, j, k, modes[copies], False, alpha))
     return _sorted(out, rows)
 
 
 def _square_connected(irreps: o3.Irreps, out: o3.Irreps, norm: str) -> list[tuple[Any, ...]]:
     modes = {"pair": "uvw", "above": "u<vw", "same": "uuw"}
     rows = [
-        (i, j, k, modes[kind], True, alpha)
+        (i, j, k, modes[copies], True, alpha)
         for k, (_, ir_out) in enumerate(out)
-        for i, j, kind, _, alpha in _square_pairs(irreps, norm, [ir_out])
+        for i, j, copies, _, alpha in _square_pairs(irreps, norm, [ir_out])
     ]
     return sorted(rows, key=lambda row: row[:3])  # e3nn's order of weights: in1, in2, out; stable
 
 
 def _sorted(out: list[Any], rows: list[tuple[Any, ...]]) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
     """Sort the output irreps as e3nn does, and renumber the instructions."""
-    irreps, place, _ = o3.Irreps(out).sort()
-    return irreps, [(i, j, place[k], *rest) for i, j, k, *rest in rows]
+    irreps, position, _ = o3.Irreps(out).sort()
+    return irreps, [(i, j, position[k], *rest) for i, j, k, *rest in rows]
 
 
 class SO3Linear(TensorProduct):
@@ -283,8 +283,8 @@ class SO3Linear(TensorProduct):
     .. math:: z^{(k)}_{u} = \sum_{(i, j) \to k} \frac{1}{\sqrt{P_k}} w^{(ijk)}_u\, x^{(i)}_u \otimes y^{(j)}, \qquad
               z^{(k)}_{w} = \sum_{(i, j) \to k} \frac{1}{\sqrt{P_k C}} \sum_u w^{(ijk)}_{uw}\, x^{(i)}_u \otimes y^{(j)}
 
-    for 'uu' and 'uv': :math:`P_k` paths into a group of the output, and C channels. It is a tensor product with 'uvu'
-    or 'uvw' paths, all that there are, and Equitorch's ``SO3Linear`` with ``path_norm`` (and ``channel_norm`` for
+    for 'uu' and 'uv': :math:`P_k` paths into a group of the output, and C channels. It is a tensor product along all
+    allowed paths 'uvu' or 'uvw', equal to Equitorch's ``SO3Linear`` with ``path_norm`` (and ``channel_norm`` for
     'uv'): its C channels of an irrep are a group of C copies here.
 
     Args:
@@ -292,7 +292,7 @@ class SO3Linear(TensorProduct):
         irreps_edge: Irreps of the harmonics, of multiplicity 1.
         irreps_out: Irreps of the output; for 'uu' of the multiplicities of the features.
         feature_mode: 'uu' for a weight per channel, 'uv' for a matrix that mixes channels.
-        paths: Triples ``(i_in, i_edge, i_out)`` of groups, to have some paths only; None for all.
+        paths: Triples ``(i_in, i_edge, i_out)`` of groups, to use these paths only; None for all.
         **kwargs: Further arguments of :class:`TensorProduct`.
 
     Attributes:
@@ -320,7 +320,7 @@ class SO3Linear(TensorProduct):
         paths: Sequence[tuple[int, int, int]] | None = None,
         **kwargs: Any,
     ) -> None:
-        kind = check_choice("feature_mode", feature_mode, ("uu", "uv"))
+        check_choice("feature_mode", feature_mode, ("uu", "uv"))
         first, second = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_edge, "irreps_edge")
         out = as_irreps(irreps_out, "irreps_out")
         fix = "Count groups of each from 0, in a list."
@@ -334,16 +334,16 @@ class SO3Linear(TensorProduct):
         if not items:
             raise IrrepsError(f"paths must hold at least one triple, got {got(paths)}. Leave them out for all paths.")
         triples = [tuple(path) for path in items]
-        if kind == "uu":
+        if feature_mode == "uu":
             for i, _, k in triples if paths is None else ():
                 if first[i].mul != out[k].mul:
                     raise IrrepsError(
                         f"irreps_out must have the multiplicities of irreps_in with feature_mode='uu', got {first[i]} "
                         f"-> {out[k]}. Use 'uv', which mixes channels, or give paths."
                     )
-        mode = {"uu": "uvu", "uv": "uvw"}[kind]
+        mode = {"uu": "uvu", "uv": "uvw"}[feature_mode]
         super().__init__(first, second, out, [(*triple, mode, True) for triple in triples], **kwargs)
-        self.feature_mode = kind
+        self.feature_mode = feature_mode
 
 
 class TensorDot(TensorProduct):

@@ -17,11 +17,11 @@ from ...core.errors import ConfigError, DeviceError, DTypeError, ShapeError
 class TabledWeights(NamedTuple):
     """Weights of edges by interpolation: ``w[e] = sum_k coefficients[e, k] table[orders * interval[e] + k]``.
 
-    A convolution that gets them combines the rows inside its kernel, where it has one, and never stores ``[E, W]``.
+    A convolution with a kernel interpolates rows inside the kernel, and never stores the weights ``[E, W]``.
 
     Attributes:
         table: ``[R, W]``.
-        interval: ``[E]`` int64.
+        interval: ``[E]`` int64, the interval of the table that each edge reads.
         coefficients: ``[E, reads]``.
         orders: Rows of the table from interval to interval.
 
@@ -39,11 +39,11 @@ class TabledWeights(NamedTuple):
 
     @property
     def reading(self) -> Reading:
-        """How rows are read."""
+        """Rows that an edge reads, and rows from interval to interval."""
         return Reading(self.coefficients.shape[1], self.orders)
 
     def weights(self) -> Tensor:
-        """``[E, W]``, stored."""
+        """The weights ``[E, W]``, interpolated now."""
         first = self.interval * self.orders
         parts = [
             column.unsqueeze(1) * taken(self.table, first + k) for k, column in enumerate(self.coefficients.unbind(1))
@@ -63,7 +63,7 @@ class TabledWeights(NamedTuple):
         )
 
     def check(self, edges: int, width: int) -> None:
-        """Raise ShapeError, DTypeError or DeviceError unless they are weights of so many edges."""
+        """Raise ShapeError, DTypeError or DeviceError unless they are weights ``[edges, width]``."""
         table, interval, coefficients, orders = self
         for name, tensor in zip(self._fields, self[:3], strict=False):
             check_tensor(name, tensor, "of weights by interpolation")
@@ -90,4 +90,4 @@ class TabledWeights(NamedTuple):
 
 
 for _name in ("__add__", "__radd__", "__rmul__"):
-    setattr(TabledWeights, _name, TabledWeights._refuse)  # a tuple would be joined or repeated
+    setattr(TabledWeights, _name, TabledWeights._refuse)  # not the concatenation and repetition of tuples
