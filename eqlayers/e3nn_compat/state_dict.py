@@ -25,7 +25,7 @@ _GENERATED = "_compiled_main"
 
 
 def check_e3nn_layer(module: Any, name: str, *attributes: str) -> Any:
-    """The module, if its attributes are those of an e3nn layer, of any version of e3nn; else ConfigError."""
+    """The module, if it has the attributes of an e3nn layer of any version; else ConfigError."""
     common = ("irreps_out", "instructions", "weight", "internal_weights", "shared_weights", "output_mask")
     if not isinstance(module, torch.nn.Module) or not all(hasattr(module, attr) for attr in (*attributes, *common)):
         raise ConfigError(

@@ -21,7 +21,7 @@ from .info import SparseProductInfo
 from .run import WAYS, select
 from .table import NAMED, PRODUCTS, channels_of
 
-#: Infos of the product and of the gradients of input1 and input2; those of gradients may be None.
+#: Infos of the product and of the gradients of input1 and input2; infos of gradients may be None.
 CallInfos = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
 
 
