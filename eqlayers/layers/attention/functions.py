@@ -33,7 +33,7 @@ def edge_softmax(
     *,
     deterministic: bool = True,
 ) -> Tensor:
-    r"""Softmax over the edges into each node, with an envelope within the sums and a sink that has a share as well.
+    r"""Softmax over the edges into each node, with an envelope as a factor and a sink as one more term of each sum.
 
     .. math:: a_e = \frac{f_e\, e^{s_e}}{e^{s_0} + \sum_{k \to i} f_k\, e^{s_k}}
 
@@ -42,7 +42,7 @@ def edge_softmax(
     the sum from vanishing, so this holds for the last edge of a node, too. Logits far above the sink move the
     fall towards the cutoff, to where :math:`f_e \approx e^{s_0 - s_e}`. The weights of a node add up to less than 1.
 
-    The largest exponent of every node is taken off first, so no logit is too large.
+    The largest exponent of every node is subtracted first, so no logit overflows.
 
     Args:
         logits: ``[E, H]``, s, for H heads.
@@ -51,14 +51,14 @@ def edge_softmax(
         num_nodes: Number of receivers; may be left out for a graph.
         envelope: ``[E]``, f, 0 or more, such as of :class:`eqlayers.nn.PolynomialCutoff`; 1 if None.
         sink: Logit :math:`s_0`: a number, ``[H]`` or ``[num_nodes, H]``.
-        deterministic: Whether a GPU must keep an order of the sums.
+        deterministic: Whether a GPU must add in a fixed order.
 
     Returns:
         ``[E, H]`` weights.
 
     Raises:
         ShapeError, DTypeError, DeviceError: The inputs do not fit each other.
-        IndexRangeError: An edge has an end outside its nodes (found on CPU only).
+        IndexRangeError: An index of an edge is out of range (checked on the CPU only).
 
     Source:
         Vaswani et al. 2017, arXiv:1706.03762, for the softmax; Xiao et al. 2024, arXiv:2309.17453, for sinks.
@@ -85,8 +85,8 @@ def edge_softmax(
     for name, rows in (("logits", logits), ("envelope", operands.get("envelope"))):
         if rows is not None and (rows.ndim != 2 or rows.shape[0] != graph.num_edges):
             shape = f"[{graph.num_edges}{', H' if name == 'logits' else ''}]"
-            came = list(rows.shape if name == "logits" else rows.shape[:-1])
-            raise ShapeError(f"{name} must be {shape}, a row for each edge, got {came}. Check edge_index.")
+            shown = list(rows.shape if name == "logits" else rows.shape[:-1])
+            raise ShapeError(f"{name} must be {shape}, a row for each edge, got {shown}. Check edge_index.")
     wide = operands["sink"] if "sink" in operands else logits.new_full((heads,), number)
     if wide.ndim not in (1, 2) or wide.shape[-1] != heads or (wide.ndim == 2 and wide.shape[0] != graph.num_dst):
         raise ShapeError(
@@ -113,7 +113,7 @@ def _softmax(
 ) -> Tensor:
     """The softmax of checked operands; envelope ``[E, 1]``, sink ``[H]`` or ``[N, H]``."""
     tiny = torch.finfo(logits.dtype).tiny
-    top, each = sink.detach().expand(endpoints.num_dst, -1), logits.detach()  # the result does not depend on it
+    top, each = sink.detach().expand(endpoints.num_dst, -1), logits.detach()  # constants: they cancel
     if envelope is not None:
         f = envelope.detach()
         each = torch.where(f > 0, each + f.clamp(min=tiny).log(), -math.inf)
@@ -129,7 +129,7 @@ def _softmax(
 
 
 def receivers(edge_index: Any, num_nodes: int | None) -> Graph:
-    """The graph of edges whose senders are not read; ShapeError or DTypeError if there is none."""
+    """The graph of edges of which only receivers matter; ShapeError or DTypeError for no edges or no number."""
     if isinstance(edge_index, Graph):
         return as_graph(edge_index, edge_index.num_src, num_nodes)
     if num_nodes is None:

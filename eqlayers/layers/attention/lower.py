@@ -1,4 +1,4 @@
-"""Attention with several heads as programs: each head has an equal share of the copies of every irrep."""
+"""Programs of attention with several heads: each head has an equal share of the copies of every irrep."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def heads_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
 def dots_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
     """Scalar products of two features, copy by copy times a weight, summed over the copies of a head: z ``[heads]``.
 
-    The factor is :math:`d^{-1/2}` of d components of a head, and :math:`(2l + 1)^{-1/2}` takes none of it: products of
+    The factor is :math:`d^{-1/2}` for d components of a head, without a further :math:`(2l + 1)^{-1/2}`: products of
     normal numbers have unit variance for weights of 1.
     """
     paths, weight = [], 0

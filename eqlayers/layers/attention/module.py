@@ -1,4 +1,4 @@
-"""Attention over neighbours: weights of edges from invariants, messages that turn with the molecule."""
+"""Attention over neighbours: invariant weights of edges, equivariant messages."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class AttentionAggregate(FormModule):
               a_e = \frac{f_e\, e^{s_e}}{e^{s_0} + \sum_{k \to i} f_k\, e^{s_k}}
 
     Head h has the h-th share of the copies of every irrep. The weights are :func:`eqlayers.functional.edge_softmax`,
-    with an envelope within the sums: an edge that comes to the cutoff vanishes from its node with as many derivatives
-    as the envelope, even if it is the only one. The sum over neighbours is part of the kernel, so that weighted
-    messages are never stored; but on GPUs they are where a head has several copies of an irrep.
+    with an envelope: the weight of an edge goes to 0 at the cutoff, with as many continuous derivatives
+    as the envelope, even if it is the only edge. The sum over neighbours is part of the kernel, so that weighted
+    messages are never stored, except on GPUs if a head has several copies of an irrep.
 
     Args:
         irreps: Of the messages and of the result.
         heads: Number of heads, which divides every multiplicity.
-        deterministic: Whether a GPU must keep an order of the sums.
+        deterministic: Whether a GPU must add in a fixed order.
         layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
@@ -94,14 +94,14 @@ class AttentionAggregate(FormModule):
             logits: ``[E, heads]``.
             edge_index: ``[2, E]`` (src, dst); dst receives; or a :class:`eqlayers.Graph`.
             num_nodes: Number of receivers; may be left out for a graph.
-            envelope: ``[E]``, 0 at the cutoff; 1 if None, and then nothing vanishes there.
+            envelope: ``[E]``, 0 at the cutoff; 1 if None, and then messages do not vanish there.
 
         Returns:
             ``[num_nodes, irreps.dim]``; zero for nodes without edges.
 
         Raises:
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
-            IndexRangeError: An edge has an end outside its nodes (found on CPU only).
+            IndexRangeError: An index of an edge is out of range (checked on the CPU only).
         """
         sink = self.sink.to(check_floating("logits", logits, "[E, heads]").dtype)
         operands = values, logits, receivers(edge_index, num_nodes), self.heads, envelope, sink
@@ -127,7 +127,7 @@ class EquivariantAttention(EquivariantModule):
     * ``'mlp'``: :math:`s_e = b^T \phi\big(q_i + \sum_l r_l(t_e)\, k_{j}^{(l)} \cdot Y_e^{(l)}\big)`, of ``hidden``
       invariants of the message for each head, with a smooth leaky ReLU :math:`\phi`.
 
-    Both are smooth, and vanish at the cutoff as :func:`eqlayers.functional.edge_softmax` says.
+    Both are smooth, and messages vanish at the cutoff; see :func:`eqlayers.functional.edge_softmax`.
 
     Args:
         irreps_in, irreps_out: Of the node features before and after; heads divide every multiplicity before.
@@ -172,7 +172,7 @@ class EquivariantAttention(EquivariantModule):
         backend: str | None = None,
     ) -> None:
         super().__init__(layout, backend)
-        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        kwargs: dict[str, Any] = {"layout": layout, "backend": backend}
         self.heads = check_integer("heads", heads, 1, fix="4 is usual.")
         self.num_scalars = check_integer("num_scalars", num_scalars, 1, fix="Take the num_basis of a basis.")
         self.logits = check_choice("logits", logits, ("mlp", "dot"))
@@ -182,24 +182,24 @@ class EquivariantAttention(EquivariantModule):
         self.irreps_sh, self.irreps_out = as_irreps(irreps_sh, "irreps_sh"), as_irreps(irreps_out, "irreps_out")
         middle, instructions = paths(self.irreps_in, self.irreps_sh, self.irreps_out)
         self.num_paths = len(instructions)
-        self.up = Linear(self.irreps_in, self.irreps_in, **kind)
+        self.up = Linear(self.irreps_in, self.irreps_in, **kwargs)
         self.product = TensorProductConv(
-            self.irreps_in, self.irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kind
+            self.irreps_in, self.irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kwargs
         )
         self.radial = ScalarNetwork([self.num_scalars, *widths, self.product.weight_numel])
-        self.down = Linear(middle, self.irreps_out, **kind)
+        self.down = Linear(middle, self.irreps_out, **kwargs)
         weights = o3.Irreps([(self.irreps_in[i].mul * self.irreps_sh[j].mul, "0e") for i, j, *_ in instructions])
         self._per_head = Form(heads_program(weights, self.heads, layout))
         if self.logits == "dot":
-            self.query, self.key = (Linear(self.irreps_in, self.irreps_in, **kind) for _ in range(2))
+            self.query, self.key = (Linear(self.irreps_in, self.irreps_in, **kwargs) for _ in range(2))
             self._compare = Form(dots_program(self.irreps_in, self.heads, layout))
         else:
-            self._make_mlp(kind)
+            self._make_mlp(kwargs)
         count = self._compare.program.widths[2]
         self.compare = torch.nn.Parameter(torch.randn(self.num_scalars, count))
         self.sink = torch.nn.Parameter(torch.zeros(self.heads))
 
-    def _make_mlp(self, kind: dict[str, Any]) -> None:
+    def _make_mlp(self, kwargs: dict[str, Any]) -> None:
         count = self.heads * self.hidden
         common = [ir for _, ir in self.irreps_sh if any(ir == other for _, other in self.irreps_in)]
         if not common:
@@ -208,11 +208,11 @@ class EquivariantAttention(EquivariantModule):
                 f"{self.irreps_in}. Add 0e to both."
             )
         keys = o3.Irreps([(count, ir) for ir in dict.fromkeys(common)])
-        place = {ir: number for number, (_, ir) in enumerate(self.irreps_sh)}
+        index = {ir: number for number, (_, ir) in enumerate(self.irreps_sh)}
         invariants = o3.Irreps([(count, "0e")])
-        self.query, self.key = Linear(self.irreps_in, invariants, **kind), Linear(self.irreps_in, keys, **kind)
-        paths = [(i, place[ir], 0, "uvu", True) for i, (_, ir) in enumerate(keys)]
-        product = TensorProduct(keys, self.irreps_sh, invariants, paths, shared_weights=False, **kind)
+        self.query, self.key = Linear(self.irreps_in, invariants, **kwargs), Linear(self.irreps_in, keys, **kwargs)
+        paths = [(i, index[ir], 0, "uvu", True) for i, (_, ir) in enumerate(keys)]
+        product = TensorProduct(keys, self.irreps_sh, invariants, paths, shared_weights=False, **kwargs)
         self._compare = product.plan.form
         self.read = torch.nn.Parameter(torch.randn(self.heads, self.hidden))
 
@@ -269,8 +269,8 @@ class EquivariantAttention(EquivariantModule):
 
     def extra_repr(self) -> str:
         """Irreps, heads, logits, layout and backend."""
-        ends = f"{self.irreps_in} x {self.irreps_sh} -> {self.irreps_out}"
-        return f"{ends} | {self.num_paths} paths | {self.heads} heads, {self.logits} | {self._kind()}"
+        irreps = f"{self.irreps_in} x {self.irreps_sh} -> {self.irreps_out}"
+        return f"{irreps} | {self.num_paths} paths | {self.heads} heads, {self.logits} | {self._kind()}"
 
 
 def smooth_leaky_relu(x: Tensor, slope: float = 0.2) -> Tensor:

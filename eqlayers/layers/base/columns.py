@@ -15,7 +15,7 @@ from ...core.errors import IrrepsError
 
 
 class Copies(NamedTuple):
-    """Neighbouring copies of one irreps group."""
+    """A range of copies of an irreps group: the group, its first copy and the number of copies."""
 
     group: int
     first: int
@@ -23,7 +23,7 @@ class Copies(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A range of columns from ``start``, or some channels of a slot."""
+    """A range of columns from ``start``; with ``slot`` the channels of it from ``first``, ``length`` columns in all."""
 
     start: int
     length: int
@@ -32,7 +32,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(slots: list[Slot], copies: Sequence[Copies], layout: str) -> list[Columns]:
-    """Columns of some copies: one range for neighbours; a slot if channels of other copies lie between them."""
+    """Columns of some copies: a range if they are contiguous; with their slot if others lie between."""
     out: list[Columns] = []
     for group, first, count in copies:
         slot = slots[group]
@@ -51,7 +51,7 @@ def columns_of(slots: list[Slot], copies: Sequence[Copies], layout: str) -> list
 
 
 def take(x: Tensor, columns: Sequence[Columns]) -> Tensor:
-    """Select columns of flat features and join them; a view if they are one range."""
+    """Select columns of flat features and concatenate them; a view if they are one range."""
     parts = []
     for start, length, slot, first in columns:
         if slot is None:
@@ -65,18 +65,18 @@ def take(x: Tensor, columns: Sequence[Columns]) -> Tensor:
 
 
 def whole_row(columns: Sequence[Columns], dim: int) -> tuple[list[int], list[int]] | None:
-    """Widths of the ranges of a row, and the range of each of the columns; None unless columns cover the row."""
+    """Widths of the ranges in a row, and the index of each of ``columns`` among them; None if they leave gaps."""
     order = sorted(range(len(columns)), key=lambda n: columns[n].start)
-    ends = [(columns[n].start, columns[n].start + columns[n].length) for n in order]
-    if any(one.slot is not None for one in columns) or [a for a, _ in ends] != [0, *(b for _, b in ends)][:-1]:
+    bounds = [(columns[n].start, columns[n].start + columns[n].length) for n in order]
+    if any(part.slot is not None for part in columns) or [a for a, _ in bounds] != [0, *(b for _, b in bounds)][:-1]:
         return None
-    if not ends or ends[-1][1] != dim:
+    if not bounds or bounds[-1][1] != dim:
         return None
-    return [b - a for a, b in ends], [order.index(n) for n in range(len(columns))]
+    return [b - a for a, b in bounds], [order.index(n) for n in range(len(columns))]
 
 
 def reordered(x: Tensor, columns: Sequence[Columns], whole: tuple[list[int], list[int]] | None) -> Tensor:
-    """The columns of `take`; all columns by one split, whose gradient is one piece of memory."""
+    """The result of `take`, by a single split if columns cover the row (`whole_row`): its gradient is one tensor."""
     if whole is None or len(columns) < 2:
         return take(x, columns)
     parts = x.split_with_sizes(whole[0], -1)
@@ -84,7 +84,7 @@ def reordered(x: Tensor, columns: Sequence[Columns], whole: tuple[list[int], lis
 
 
 def copies_between(copies: Sequence[Copies], first: int, last: int) -> list[Copies]:
-    """The copies from number ``first`` to before ``last``, counted over all groups."""
+    """The copies of index ``first`` to ``last - 1``, counted over all groups."""
     out, start = [], 0
     for group, _, count in copies:
         a, b = max(first - start, 0), min(last - start, count)
@@ -95,7 +95,7 @@ def copies_between(copies: Sequence[Copies], first: int, last: int) -> list[Copi
 
 
 def same_order(first: o3.Irreps, second: o3.Irreps, layout: str) -> bool:
-    """Whether rows of both irreps have the same numbers in the same columns.
+    """Whether flat features have the same layout for both irreps, which may differ in grouping.
 
     Example:
         >>> same_order(o3.Irreps("1o + 1o"), o3.Irreps("2x1o"), "mul_ir")
@@ -115,7 +115,7 @@ def joined(irreps: o3.Irreps, layout: str) -> o3.Irreps:
 
 
 def check_groups(name: str, irreps: o3.Irreps, read: o3.Irreps, layout: str) -> None:
-    """Raise IrrepsError unless rows of ``irreps`` have the order of ``read``, the groups that a layer makes of them."""
+    """Raise IrrepsError unless flat features of ``irreps`` have the layout of ``read``, which a layer makes of them."""
     if not same_order(irreps, read, layout):
         raise IrrepsError(
             f"{name} must have the groups {read} with layout='ir_mul', where groups side by side have another order, "

@@ -1,4 +1,4 @@
-"""The bases of layers: backend, layout, explanations; layers that are formulas, and layers that are products."""
+"""Base classes of layers: backend, layout and explanations; layers of formulas, and layers of a product."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class KeepsFloat64(torch.nn.Module):
     kept_in_float64: tuple[str, ...] = ()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        kept = {name: self.get_buffer(name) for name in self.kept_in_float64}
+        stored = {name: self.get_buffer(name) for name in self.kept_in_float64}
         super()._apply(fn, recurse)
-        for name, value in kept.items():
+        for name, value in stored.items():
             moved = self.get_buffer(name)
             kept_value = torch.empty_like(moved, dtype=value.dtype) if value.is_meta else value.to(moved.device)
-            setattr(self, name, kept_value)  # after ``to_empty``, too, which leaves arbitrary numbers
+            setattr(self, name, kept_value)  # also after ``to_empty``, which does not keep values
         return self
 
 
 class EquivariantModule(Scriptable):
-    """Base of the layers: keeps ``layout`` and ``backend``, and can say which backend runs and why."""
+    """Base of the layers: stores ``layout`` and ``backend``, and explains which backend runs and why."""
 
     num_paths: int = 0
 
@@ -50,7 +50,7 @@ class EquivariantModule(Scriptable):
         self.backend = backend
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
-        """All paths as one call, labelled, which some backends run; None for layers of dense work."""
+        """A label, and the request for a kernel of all paths; None for layers that only use matrix products."""
         return None
 
     def formulas(self) -> tuple[Formula, ...]:
@@ -58,11 +58,11 @@ class EquivariantModule(Scriptable):
         return ()
 
     def dense_paths(self) -> int:
-        """Number of paths that are matrix products of torch, beside the calls above."""
+        """Number of paths that run as matrix products of torch, in addition to `whole_call`."""
         return 0
 
     def called_layers(self) -> Iterable[torch.nn.Module]:
-        """Layers inside that a call uses; other layers inside only hold keys of e3nn's state dict."""
+        """Submodules that a call uses; other submodules only hold keys of e3nn's state dict."""
         return self.children()
 
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
@@ -81,7 +81,7 @@ class EquivariantModule(Scriptable):
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
-        """The backend that runs the layer, and the answers of the others; errors as of `selected_backend`."""
+        """Text that names the backend that runs the layer, and why others do not; errors as of `selected_backend`."""
         dtype, device = check_dtype("dtype", dtype), check_device("device", device)
         lines = [f"{type(self).__name__} on {device}, {dtype}, backend={self.backend or 'auto'}"]
         whole = self.whole_call(dtype, device)
@@ -105,19 +105,19 @@ class EquivariantModule(Scriptable):
         return f"{self.layout}, backend {self.backend or 'auto'}"
 
 
-@cache  # an error is not kept
+@cache  # errors are not cached
 def _select_dense(backend: str, dtype: torch.dtype, device: torch.device) -> None:
     select(Request(None, "", dtype, device), backend)
 
 
 @torch.compiler.assume_constant_result
 def check_dense(backend: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Raise BackendError unless the named backend takes tensors on this device, whose dense work torch does for it."""
+    """Raise BackendError unless the named backend takes such tensors; torch runs its matrix products."""
     _select_dense(backend, dtype, device)
 
 
 class FormulaModule(EquivariantModule):
-    """Base of the layers that are formulas, which every backend runs in one call."""
+    """Base of the layers that run a formula, in one kernel call on every backend."""
 
     _formulas: Any
 
@@ -132,7 +132,7 @@ class FormulaModule(EquivariantModule):
             register_formula(base)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
-        """The formula; None without any."""
+        """The request for the formula; None without any."""
         return ("one formula", Request(None, "", dtype, device)) if self._formulas else None
 
     def extra_repr(self) -> str:
@@ -141,7 +141,7 @@ class FormulaModule(EquivariantModule):
 
 
 class FormModule(EquivariantModule):
-    """Base of the layers that are one product without weights, group by group, which every backend runs in one call."""
+    """Base of the layers that run one product without weights, in one kernel call on every backend."""
 
     _flat: FlatLayout
     _form: Form
@@ -152,5 +152,5 @@ class FormModule(EquivariantModule):
         return infos_of(self._form.program)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
-        """All groups as one call; None without any."""
+        """The request for the product of all groups; None without any."""
         return ("all groups", self._form.request(dtype, device)) if self._flat.dim else None

@@ -1,4 +1,4 @@
-"""Weights: whether a layer stores them, their flat order (by instruction, row-major), and the columns they reach."""
+"""Weights: ownership, flat order (by instruction, row-major), and the output columns that have any."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ORDER = {"TensorProduct": "x, y, weight", "TensorProductConv": "x, edge_attr, we
 
 
 class Weights:
-    """Reads the weights of a call, and cuts a flat vector into the weights of paths.
+    """Checks the weights of a call, and splits a flat vector into the weights of paths.
 
-    Instructions have a ``path_shape``; without ``has_weight`` they take no place. The owner is a layer, for messages.
+    Instructions have a ``path_shape``, and no weights if ``has_weight`` is False. ``owner`` is named in errors.
     """
 
     def __init__(self, owner: str, instructions: Sequence[Any]) -> None:
@@ -53,10 +53,10 @@ class Weights:
             return weight
         if self.owner in ORDER:
             refuse_edges(f"weight of {self.owner}", weight, ORDER[self.owner])
-        want = f"[{self.numel}]" if shared else f"[..., {self.numel}] with at least one batch axis"
-        check_tensor(f"weight of {self.owner}", weight, f"{want}, or a list of tensors")
+        expected = f"[{self.numel}]" if shared else f"[..., {self.numel}] with at least one batch axis"
+        check_tensor(f"weight of {self.owner}", weight, f"{expected}, or a list of tensors")
         fix = "Build the layer with shared_weights=False for weights per sample." if shared else "Add a batch axis."
-        raise ShapeError(f"weight of {self.owner} must be {want}, got {list(weight.shape)}. {fix}")
+        raise ShapeError(f"weight of {self.owner} must be {expected}, got {list(weight.shape)}. {fix}")
 
     def joined(self, weights: Tensor | list[Tensor] | None, shared: bool) -> Tensor | None:
         """One flat tensor for a list of one tensor per weighted instruction, None for an empty list; others as is."""
@@ -85,11 +85,11 @@ class Weights:
         return torch.cat(flat, -1) if flat else weights[0].reshape(0 if shared else (1, 0))
 
     def parts(self, weight: Tensor) -> list[Tensor]:
-        """The views of all instructions, which all have weights: one node of the tape, and one sum behind it."""
+        """Views of the weights of all instructions, which all have some, by one split: its gradient is one tensor."""
         if len(self.shapes) == 1:
             return [weight.view(*weight.shape[:-1], *self.shapes[0])]
-        pieces = weight.split_with_sizes(self.sizes, -1)
-        return [piece.view(*piece.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        parts = weight.split_with_sizes(self.sizes, -1)
+        return [part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def view(self, weight: Tensor, instruction: int) -> Tensor:
         """View ``[..., *path_shape]`` of one instruction; IndexRangeError or ShapeError if it has none."""
@@ -126,6 +126,6 @@ def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> 
 
 
 def output_mask(irreps: Any, reached: set[int]) -> Tensor:
-    """``[irreps.dim]``: 1 in the groups that are reached, else 0."""
+    """``[irreps.dim]``: 1 in groups of index in ``reached``, else 0."""
     parts = [torch.full((mul * ir.dim,), float(i in reached)) for i, (mul, ir) in enumerate(irreps)]
     return torch.cat([torch.ones(0), *parts])

@@ -1,4 +1,4 @@
-r"""Cartesian tensors with symmetric indices as irreps: an orthogonal basis in float64, the one that e3nn chooses.
+r"""Cartesian tensors with symmetric indices as irreps: an orthogonal basis in float64, equal to e3nn's.
 
 Couplings of n vectors from left to right, :math:`((1 \otimes 1) \to l_2) \otimes 1 \to l_3 \dots`, are an orthogonal
 basis of all tensors of rank n. Symmetries of indices, and the condition that traces vanish, are projectors that commute
@@ -19,14 +19,14 @@ from ...core.checks import got
 from ...core.errors import ConfigError
 from ...irreps.algebra import wigner_3j
 
-#: Ranks above need matrices of 3^n rows that take seconds, and have no use that is known.
+#: Higher ranks need matrices of 3^n rows, which take seconds.
 LARGEST_RANK = 6
-#: Below are roundings of projectors, whose true entries are far larger.
+#: Smaller entries of projectors are rounding errors; true entries are far larger.
 _ROUNDING = 1e-9
 
 
 class CartesianBasis(NamedTuple):
-    """Components of irreps as tensors."""
+    """An orthonormal basis of Cartesian tensors, one tensor for each component of irreps."""
 
     indices: str  # letters
     irreps: Irreps  # sorted as e3nn sorts them, equal ones joined
@@ -34,7 +34,7 @@ class CartesianBasis(NamedTuple):
 
 
 def read_formula(formula: Any) -> tuple[str, frozenset[tuple[int, tuple[int, ...]]]]:
-    """Letters of the indices, and the group of signs and permutations; ConfigError for no formula.
+    """Letters of the indices, and the group of signed permutations of them; ConfigError for an invalid formula.
 
     Example:
         >>> read_formula("ij=-ji")[0], sorted(read_formula("ij=-ji")[1])
@@ -62,7 +62,7 @@ def read_formula(formula: Any) -> tuple[str, frozenset[tuple[int, tuple[int, ...
 
 @lru_cache(maxsize=64)
 def cartesian_basis(formula: str, traceless: bool = False) -> CartesianBasis:
-    """The basis of the tensors that a formula allows, also without traces; see ``nn.CartesianTensor``.
+    """The basis of tensors with the symmetries of a formula, traceless on request; see ``nn.CartesianTensor``.
 
     Example:
         >>> cartesian_basis("ij=ji").irreps, cartesian_basis("ij=ji", traceless=True).irreps
@@ -75,7 +75,7 @@ def cartesian_basis(formula: str, traceless: bool = False) -> CartesianBasis:
         allowed = _without_traces(rank, allowed)
     irreps, rows = [], []
     for ir, tensors in sorted(_couplings(rank).items()):
-        first = tensors[:, 0]  # one component says it all, as the projector commutes with rotations
+        first = tensors[:, 0]  # one component suffices, as the projector commutes with rotations
         for row in _orthonormal(first @ allowed @ first.T):
             irreps.append((1, ir))
             rows.append(np.einsum("u,uit->it", row, tensors))
@@ -86,7 +86,7 @@ def cartesian_basis(formula: str, traceless: bool = False) -> CartesianBasis:
 
 
 def _projector(rank: int, group: frozenset[tuple[int, tuple[int, ...]]]) -> np.ndarray:
-    """``[3^n, 3^n]``: the mean over the group, which is 0 where a permutation has both signs."""
+    """``[3^n, 3^n]`` projector: the mean over the group, 0 if a permutation has both signs."""
     numbers = np.arange(3**rank).reshape([3] * rank)
     out = np.zeros((3**rank, 3**rank))
     for sign, order in group:
@@ -95,7 +95,7 @@ def _projector(rank: int, group: frozenset[tuple[int, tuple[int, ...]]]) -> np.n
 
 
 def _without_traces(rank: int, allowed: np.ndarray) -> np.ndarray:
-    """The projector onto the allowed tensors whose traces vanish."""
+    """The projector onto the traceless tensors in the space of the projector ``allowed``."""
     rows = []
     for pair in combinations(range(rank), 2):
         traces = np.einsum("xy,ab->axyb", np.eye(3), np.eye(3 ** (rank - 2))).reshape(-1, *[3] * rank)
@@ -105,13 +105,13 @@ def _without_traces(rank: int, allowed: np.ndarray) -> np.ndarray:
         return allowed
     images = np.concatenate(rows) @ allowed  # traces as functions of allowed tensors
     _, sizes, directions = np.linalg.svd(images, full_matrices=False)
-    kept = directions[sizes > _ROUNDING]
-    return allowed - kept.T @ kept
+    traced = directions[sizes > _ROUNDING]
+    return allowed - traced.T @ traced
 
 
 @lru_cache(maxsize=LARGEST_RANK)
 def _couplings(rank: int) -> dict[Irrep, np.ndarray]:
-    """The couplings to each irrep ``[paths, 2 l + 1, 3^n]``, rows of norm 1 that are orthogonal."""
+    """Couplings of n vectors to each irrep, ``[paths, 2 l + 1, 3^n]``, with orthonormal rows."""
     paths: list[tuple[Irrep, np.ndarray]] = [(Irrep("1o"), np.eye(3))]
     for _ in range(rank - 1):
         longer = []

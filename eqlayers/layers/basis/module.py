@@ -28,9 +28,9 @@ _ROTATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
     "e3nn": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "polar_z": ((0, 1, 0), (0, 0, 1), (1, 0, 0)),  # (x, y, z) to (y, z, x)
 }
-#: Entries below are rounding; true ones of the Wigner D matrices of these rotations are far larger.
+#: Smaller entries of Wigner D matrices of these rotations are rounding errors; true entries are far larger.
 _ROUNDING = 1e-14
-#: Condition of a matrix from which no way back is worth its digits.
+#: Condition number from which on a matrix counts as singular.
 _SINGULAR = 1e12
 
 
@@ -43,16 +43,16 @@ class ChangeOfBasis(FormModule):
 
     Args:
         irreps: Irreps of input and output.
-        basis: 'polar_z' as above; 'e3nn', which changes nothing; a matrix [3, 3], orthogonal to 64 roundings of its
+        basis: 'polar_z' as above; 'e3nn', no change; a matrix [3, 3], orthogonal to 64 rounding units of its
             dtype, whose Wigner D matrices are taken; or a mapping from irreps to matrices ``[2 l + 1, 2 l + 1]``; other
             irreps stay as they are.
-        inverse: Whether to go from that basis to e3nn's.
+        inverse: Whether to transform from that basis to e3nn's.
         layout: 'mul_ir' (e3nn's) or 'ir_mul', of the input.
         layout_out: Layout of the output; the input's if None.
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:
-        IrrepsError, ConfigError: Irreps, a basis or a layout that there are not, or a matrix without inverse.
+        IrrepsError, ConfigError: Invalid irreps, basis or layout, or a matrix without inverse.
 
     Example:
         >>> ChangeOfBasis("1o", "polar_z")(torch.tensor([1.0, 2.0, 3.0]))
@@ -84,24 +84,24 @@ class ChangeOfBasis(FormModule):
 
     def _read(self, basis: Any) -> dict[o3.Irrep, np.ndarray]:
         """Check the argument ``basis``, and return the matrix of every irrep."""
-        wanted = dict.fromkeys(ir for _, ir in self.irreps_in)
+        distinct = dict.fromkeys(ir for _, ir in self.irreps_in)
         if isinstance(basis, Mapping):
             by_irrep = {as_irrep(key, "an irrep of basis"): value for key, value in basis.items()}
-            return {ir: _matrix(ir, by_irrep[ir]) if ir in by_irrep else np.eye(ir.dim) for ir in wanted}
-        turn: Any = basis
+            return {ir: _matrix(ir, by_irrep[ir]) if ir in by_irrep else np.eye(ir.dim) for ir in distinct}
+        matrix3: Any = basis
         if isinstance(basis, str):
             if check_choice("basis", basis, _ROTATIONS) == "e3nn":
-                return {ir: np.eye(ir.dim) for ir in wanted}
-            turn = np.array(_ROTATIONS[basis], dtype=np.float64)
+                return {ir: np.eye(ir.dim) for ir in distinct}
+            matrix3 = np.array(_ROTATIONS[basis], dtype=np.float64)
         out = {}
-        for ir in wanted:
-            matrix = representation_matrix(o3.Irreps([(1, ir)]), turn).numpy().copy()
+        for ir in distinct:
+            matrix = representation_matrix(o3.Irreps([(1, ir)]), matrix3).numpy().copy()
             matrix[np.abs(matrix) < _ROUNDING] = 0.0
             out[ir] = matrix
         return out
 
     def matrix(self, ir: Any) -> Tensor:
-        """``[2 l + 1, 2 l + 1]`` float64, of an irrep that the layer has; IrrepsError for another."""
+        """The matrix ``[2 l + 1, 2 l + 1]`` of an irrep of the layer, float64; IrrepsError for another irrep."""
         irrep = as_irrep(ir)
         if irrep not in self._matrices:
             raise IrrepsError(f"ir must be one of {self.irreps_in}, got {got(ir)}. Pick one of these.")
@@ -115,9 +115,9 @@ class ChangeOfBasis(FormModule):
 
     def extra_repr(self) -> str:
         """Irreps, basis, layouts and backend."""
-        way = f"{self.basis} -> e3nn" if self.inverse else f"e3nn -> {self.basis}"
+        direction = f"{self.basis} -> e3nn" if self.inverse else f"e3nn -> {self.basis}"
         layouts = self.layout if self.layout_out == self.layout else f"{self.layout} -> {self.layout_out}"
-        return f"{self.irreps_in} | {way} | {layouts}, backend {self.backend or 'auto'}"
+        return f"{self.irreps_in} | {direction} | {layouts}, backend {self.backend or 'auto'}"
 
 
 def _matrix(ir: o3.Irrep, value: Any) -> np.ndarray:
@@ -150,22 +150,22 @@ class CartesianTensor(KeepsFloat64):
 
     .. math:: x_c = \sum_{ij\dots} Q_{c\,ij\dots} T_{ij\dots}, \qquad T_{ij\dots} = \sum_c x_c\, Q_{c\,ij\dots}
 
-    Rows of Q are orthonormal. So the way there and back gives the part of a tensor that has the symmetries, and irreps
+    Rows of Q are orthonormal. So a tensor converted to irreps and back is projected on the symmetries, and irreps
     have the norm of such a tensor. The basis is e3nn's: couplings from left to right by the Wigner 3j symbols of the
     installed e3nn; where an irrep occurs several times, as both 0e of an elasticity tensor, the orthonormal
-    combinations which Gram and Schmidt's method makes in the order of the couplings, the first coefficient positive.
+    combinations of Gram and Schmidt's method in the order of the couplings, the first coefficient positive.
 
     Args:
         formula: Index letters, and equal tensors with permuted indices: 'ij' has no symmetry, 'ij=ji' is
             symmetric, 'ij=-ji' antisymmetric, 'ijkl=jikl=klij' elasticity, 2x0e+2x2e+1x4e. Up to 6 indices.
-        traceless: Whether only tensors without traces are meant, which 'ij=ji' has as 1x2e.
+        traceless: Whether tensors have no traces, so that 'ij=ji' is 1x2e.
 
     Attributes:
         irreps_out: Irreps, single copies of each in e3nn's order.
         change_of_basis: ``[irreps_out.dim, 3, ..., 3]`` float64, Q above.
 
     Raises:
-        ConfigError: No formula.
+        ConfigError: An invalid formula.
 
     Source:
         ``e3nn.io.CartesianTensor`` and ``e3nn.o3.ReducedTensorProducts``.
@@ -197,7 +197,7 @@ class CartesianTensor(KeepsFloat64):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
-        self._matrix = self.change_of_basis.flatten(1).to(self._matrix.dtype)  # from float64, not from rounded numbers
+        self._matrix = self.change_of_basis.flatten(1).to(self._matrix.dtype)  # from float64, not from rounded values
         return self
 
     def forward(self, tensor: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class CartesianTensor(KeepsFloat64):
         return self.from_cartesian(tensor)
 
     def from_cartesian(self, data: Tensor) -> Tensor:
-        """``[..., 3, ..., 3]`` to ``[..., irreps_out.dim]``; parts without the symmetries are left out.
+        """``[..., 3, ..., 3]`` to ``[..., irreps_out.dim]``; the part of a tensor without the symmetries is dropped.
 
         Raises:
             ShapeError, DTypeError: The data have another shape or dtype.
@@ -262,7 +262,7 @@ class CartesianTensor(KeepsFloat64):
         matrix = matrix.T if transposed else matrix
         if not under_autocast(device.type):
             return data @ matrix
-        with outside_of_autocast(device.type):  # no work that is worth the digits
+        with outside_of_autocast(device.type):  # too little work to trade precision for speed
             return data @ matrix
 
     def extra_repr(self) -> str:

@@ -1,7 +1,7 @@
 r"""Equivariant polynomials of one feature with itself: the coupling paths of MACE's product basis, symmetrised.
 
 A product of n copies of one feature :math:`x` is symmetric in them, so that a coupling of n copies is a polynomial of
-degree n. Here every coupling is kept as its coefficients on the monomials :math:`x_{i_1} \cdots x_{i_n}` with
+degree n. Here every coupling is stored as its coefficients on the monomials :math:`x_{i_1} \cdots x_{i_n}` with
 :math:`i_1 \le \dots \le i_n`: 816 numbers for three copies of 16 components, not 4096.
 
 Source:
@@ -20,7 +20,7 @@ from e3nn import o3
 
 from ...irreps.algebra import wigner_3j
 
-#: Coefficients below are rounding: of couplings, whose others are above 1e-4, or beside the largest of a matrix.
+#: Smaller coefficients are rounding errors: of couplings (others exceed 1e-4), or relative to the largest of a matrix.
 ROUNDING = 1e-10
 
 Irrep = tuple[int, int]  # degree and parity
@@ -28,19 +28,19 @@ Irrep = tuple[int, int]  # degree and parity
 
 @cache
 def monomials(dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
-    """Monomials of a degree, each as its factors in climbing order."""
+    """Monomials of a degree, each as the indices of its factors in ascending order."""
     return tuple(combinations_with_replacement(range(dim), degree))
 
 
 @cache
 def monomial_numbers(dim: int, degree: int) -> dict[tuple[int, ...], int]:
-    """The index of each monomial in the list of `monomials`."""
+    """The index of each monomial in `monomials`."""
     return {factors: number for number, factors in enumerate(monomials(dim, degree))}
 
 
 @cache
 def permutations_of(dim: int, degree: int) -> np.ndarray:
-    """``[monomials]``: number of different orders of the factors of each."""
+    """``[monomials]``: number of distinct permutations of the factors of each."""
     counts = [
         math.factorial(degree) // math.prod(math.factorial(factors.count(i)) for i in set(factors))
         for factors in monomials(dim, degree)
@@ -50,19 +50,19 @@ def permutations_of(dim: int, degree: int) -> np.ndarray:
 
 @cache
 def _times(dim: int, degree: int) -> np.ndarray:
-    """Index of the product of each component with each monomial, among monomials of degree + 1."""
+    """``[dim, monomials]``: index of each component times each monomial among monomials of degree + 1."""
     numbers = monomial_numbers(dim, degree + 1)
     rows = [[numbers[tuple(sorted((*f, i)))] for f in monomials(dim, degree)] for i in range(dim)]
     return np.array(rows, dtype=np.int64).reshape(dim, -1)
 
 
 def _coupled(left: np.ndarray, l_left: int, start: int, l: int, l_out: int, dim: int, degree: int) -> np.ndarray:
-    """``[2 l_out + 1, monomials]``: a polynomial of a degree coupled with the components of one irrep."""
+    """``[2 l_out + 1, monomials]``: a polynomial coupled with the irrep of the input that begins at ``start``."""
     w3j, times = wigner_3j(l_out, l_left, l), _times(dim, degree)
     out = np.zeros((2 * l_out + 1, len(monomials(dim, degree + 1))))
     for j in range(2 * l + 1):
         out[:, times[start + j]] += w3j[:, :, j] @ left
-    return np.where(np.abs(out) < ROUNDING, 0.0, out)  # an antisymmetric coupling is rounding throughout
+    return np.where(np.abs(out) < ROUNDING, 0.0, out)  # all entries of an antisymmetric coupling are rounding errors
 
 
 class _Path(NamedTuple):
@@ -112,7 +112,7 @@ def _all_paths(text: str, degree: int, natural: bool, most: int) -> tuple[_Path,
 
 
 def _last_couplings(text: str, ir_out: Irrep, degree: int, natural: bool) -> list[tuple[_Path, int, int, Irrep]]:
-    """The last couplings of the paths to one irrep: a path of the degree below; number, start, irrep of the factor."""
+    """The last couplings of paths to an irrep: a path of degree - 1, and number, start and irrep of the last factor."""
     if natural and ir_out[1] != (-1) ** ir_out[0]:
         return []
     before = _all_paths(text, degree - 1, natural, ir_out[0] + _highest(text))
@@ -121,7 +121,7 @@ def _last_couplings(text: str, ir_out: Irrep, degree: int, natural: bool) -> lis
 
 @lru_cache(maxsize=256)
 def _powers(text: str, number: int, degree: int, most: int) -> tuple[_Path, ...]:
-    """A basis of the polynomials of one irrep of the input, of degrees l up to ``most``: the first couplings."""
+    """A basis of the polynomials in a single irrep of the input, of degrees l up to ``most``."""
     dim = o3.Irreps(text).dim
     _, start, ir = _irreps(text)[number]
     if degree == 1:
@@ -139,7 +139,7 @@ def _powers(text: str, number: int, degree: int, most: int) -> tuple[_Path, ...]
 
 
 def _first(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """The polynomials that are independent of the ones before, orthogonal to these, of norm sqrt(2 l + 1)."""
+    """Gram-Schmidt on polynomials, dropping dependent ones; the results have norm sqrt(2 l + 1)."""
     chosen: list[np.ndarray] = []
     for polynomial in polynomials:
         size = _norm(polynomial, counts)
@@ -152,7 +152,7 @@ def _first(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray
 
 
 def _norm(polynomial: np.ndarray, counts: np.ndarray) -> float:
-    """The norm of the symmetric tensor, which has the entry c / count at count places, over sqrt(2 l + 1)."""
+    """The norm over sqrt(2 l + 1) of the symmetric tensor, in which a coefficient c is ``count`` entries c / count."""
     return math.sqrt(float((polynomial**2 / counts).sum()) / len(polynomial))
 
 
@@ -177,21 +177,21 @@ def _independent(text: str, degree: int, only: Irrep) -> tuple[_Path, ...]:
 
 
 def _multiplied(a: _Path, b: _Path, ir: Irrep, dim: int) -> _Path:
-    """The coupling of polynomials of different components, of norm sqrt(2 l + 1)."""
+    """The coupling of two polynomials in different irreps to ``ir``, of norm sqrt(2 l + 1)."""
     groups = (*a.groups, *b.groups)
     numbers, out = monomial_numbers(dim, len(groups)), np.zeros((2 * ir[0] + 1, len(monomials(dim, len(groups)))))
     w3j = wigner_3j(a.ir[0], b.ir[0], ir[0])
     left, right = (np.flatnonzero(path.polynomial.any(0)) for path in (a, b))
     values = np.einsum("abk,at,bs->kts", w3j, a.polynomial[:, left], b.polynomial[:, right])
     first, second = monomials(dim, len(a.groups)), monomials(dim, len(b.groups))
-    place = [[numbers[tuple(sorted(first[t] + second[s]))] for s in right] for t in left]
-    out[:, np.array(place, dtype=np.int64).reshape(len(left), len(right))] = values
+    index = [[numbers[tuple(sorted(first[t] + second[s]))] for s in right] for t in left]
+    out[:, np.array(index, dtype=np.int64).reshape(len(left), len(right))] = values
     out = cleaned(out)
     return _Path(ir, groups, out / _norm(out, permutations_of(dim, len(groups))))
 
 
 def _sparser(paths: list[_Path], counts: np.ndarray) -> list[_Path]:
-    """A basis of the space with fewer entries: one of a pair becomes the combination in which most entries cancel."""
+    """A basis of the same space with fewer entries, by combinations of pairs in which most entries cancel."""
     rows = [path.polynomial for path in paths]
     weight = np.broadcast_to(counts, rows[0].shape) if rows else counts
     for _ in range(20):
@@ -214,13 +214,13 @@ def _sparser(paths: list[_Path], counts: np.ndarray) -> list[_Path]:
 
 
 def cleaned(values: np.ndarray) -> np.ndarray:
-    """The values, with entries set to 0 that are rounding errors of the largest one."""
+    """The values, with entries set to 0 that are rounding errors relative to the largest entry."""
     largest = float(np.abs(values).max(initial=0.0))
     return np.where(np.abs(values) < ROUNDING * largest, 0.0, values)
 
 
 def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
-    """Coefficients of the polynomials that MACE's weights multiply, ``[2 l + 1, monomials, P]``; one of 0 for none.
+    """Coefficients of the polynomials that MACE's weights multiply, ``[2 l + 1, monomials, P]``; for none P = 1, all 0.
 
     Args:
         text: Irreps of the feature, one copy of each.
@@ -248,7 +248,7 @@ def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
 
 
 def has_paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> bool:
-    """Whether `paths` are any; their polynomials may be 0 nevertheless, of couplings that are antisymmetric."""
+    """Whether there are any `paths`; polynomials of antisymmetric couplings are 0, but count."""
     if reduced:
         return bool(_independent(text, degree, ir_out))
     if degree == 1:
@@ -257,7 +257,7 @@ def has_paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> bool:
 
 
 def independent(text: str, ir_out: Irrep, degree: int) -> np.ndarray:
-    """A basis of all equivariant polynomials, ``[2 l + 1, monomials, R]``; one of 0 for none."""
+    """A basis of all equivariant polynomials, ``[2 l + 1, monomials, R]``; for none R = 1, all 0."""
     return _stacked([path.polynomial for path in _independent(text, degree, ir_out)], text, ir_out, degree)
 
 
@@ -281,18 +281,18 @@ def from_dense(tensor: np.ndarray, dim: int, degree: int) -> np.ndarray:
     """The polynomials ``[2 l + 1, monomials, P]`` of a tensor ``[2 l + 1, dim, ..., dim, P]``, symmetric or not."""
     flat = tensor.reshape(len(tensor), -1, tensor.shape[-1])
     out = np.zeros((len(monomials(dim, degree)), len(flat), flat.shape[-1]))
-    _, place = np.nonzero(np.abs(flat).max(-1, initial=0.0))
-    place = np.unique(place)
-    np.add.at(out, _number_of_index(dim, degree)[place], flat[:, place].swapaxes(0, 1))
+    _, index = np.nonzero(np.abs(flat).max(-1, initial=0.0))
+    index = np.unique(index)
+    np.add.at(out, _number_of_index(dim, degree)[index], flat[:, index].swapaxes(0, 1))
     return out.swapaxes(0, 1)
 
 
 @lru_cache(maxsize=16)
 def _number_of_index(dim: int, degree: int) -> np.ndarray:
-    """``[dim ** degree]``: the monomial of every choice of factors."""
+    """``[dim] * degree``: the index of the monomial of every choice of factors."""
     table = np.zeros([dim] * degree, dtype=np.int64)
     index = np.indices(table.shape).reshape(degree, -1)
-    climbing = np.sort(index, axis=0)
+    ascending = np.sort(index, axis=0)
     known = np.zeros([dim] * degree, dtype=np.int64)
     known[tuple(np.array(monomials(dim, degree)).T)] = np.arange(len(monomials(dim, degree)))
-    return known[tuple(climbing)]
+    return known[tuple(ascending)]

@@ -4,7 +4,7 @@ r"""MACE's symmetric contraction as two formulas: weights to coefficients, and p
     \qquad a^{(k)}_t = \sum_p S_{t p}\, W_{z p}
 
 for every channel alike. The sum over paths p goes through a basis of the independent polynomials, which has fewer
-entries, and coefficients that are equal but for their signs are one. The polynomials are nested, one product per
+entries, and coefficients that are equal up to sign are stored once. The polynomials are nested, one product per
 monomial: :math:`\sum_i x_i (b_i + \sum_{j \ge i} x_j (c_{ij} + \dots))`.
 """
 
@@ -24,7 +24,7 @@ from ...core.forms.keys import register_formula
 from ...irreps.layout import slots_of
 from .basis import Irrep, cleaned, from_dense, independent, monomials, paths
 
-#: Highest number of factors: with five and more, the polynomials are longer than any kernel should be.
+#: Highest number of factors: with five or more, polynomials are too long for a kernel.
 MOST = 4
 
 
@@ -54,11 +54,11 @@ def mixing(text: str, ir_out: Irrep, degree: int, reduced: bool) -> Mixing:
         >>> mixing("0e+1o+2e+3o", (1, -1), 3, False).shape
         (12, 51)
     """
-    return made_of(text, ir_out, degree, paths(text, ir_out, degree, reduced))[0]
+    return mixing_of(text, ir_out, degree, paths(text, ir_out, degree, reduced))[0]
 
 
-def made_of(text: str, ir_out: Irrep, degree: int, polynomials: np.ndarray) -> tuple[Mixing, float]:
-    """The mixing that makes polynomials ``[2 l + 1, monomials, P]`` of the independent ones, and its largest error."""
+def mixing_of(text: str, ir_out: Irrep, degree: int, polynomials: np.ndarray) -> tuple[Mixing, float]:
+    """The mixing of independent polynomials to ``[2 l + 1, monomials, P]`` by least squares, and its error."""
     basis = independent(text, ir_out, degree)
     flat, targets = basis.reshape(-1, basis.shape[-1]), polynomials.reshape(-1, polynomials.shape[-1])
     matrix = cleaned(np.linalg.lstsq(flat, targets, rcond=None)[0])
@@ -73,7 +73,7 @@ def polynomials_of(text: str, ir_out: Irrep, degree: int, mixed: Mixing) -> np.n
 def read_tensor(
     text: str, ir_out: Irrep, degree: int, mixed: Mixing, tensor: np.ndarray, eps: float = 0.0
 ) -> Mixing | None:
-    """The mixing of a tensor ``[2 l + 1, D, ..., D, P]`` from elsewhere, or None if it is no equivariant one.
+    """The mixing of a loaded tensor ``[2 l + 1, D, ..., D, P]``, or None if it is not equivariant.
 
     It is ``mixed`` if both are equal to rounding, of float32 or of a dtype with a larger ``eps``.
     """
@@ -81,7 +81,7 @@ def read_tensor(
 
 
 def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray, eps: float = 0.0) -> Mixing | None:
-    """The mixing as by `read_tensor`, for any number of paths; MACE's if it matches. None for another shape, too."""
+    """The mixing as by `read_tensor`, for any number of paths; MACE's if it matches. None for other shapes."""
     dim = o3.Irreps(text).dim
     if tensor.shape[:-1] != (2 * ir_out[0] + 1, *[dim] * degree):
         return None
@@ -98,7 +98,7 @@ def _read(
         rest = np.abs(polynomials - polynomials_of(text, ir_out, degree, candidate))
         if float(rest.max(initial=0.0)) <= max(1e-6, eps) * max(scale, 1.0):
             return candidate
-    mixed, left = made_of(text, ir_out, degree, polynomials)
+    mixed, left = mixing_of(text, ir_out, degree, polynomials)
     return mixed if left <= max(1e-5, 4 * eps) * scale else None
 
 
@@ -115,7 +115,7 @@ class Contraction:
 
 
 class Gathered(NamedTuple):
-    """x and coefficients to the result, with the coefficients of each row's sender, or of the row itself."""
+    """Formulas from x and coefficients to the result; with coefficients for each species, or for each row."""
 
     by_species: Formula
     by_row: Formula
@@ -137,18 +137,18 @@ class Formulas:
         yield from (self.fold, *self.packed, *self.flat)
 
 
-Signed = tuple[int, int]  # number of a coefficient, and its sign
+Signed = tuple[int, int]  # index of a coefficient, and its sign
 
 
 class _Coefficients:
-    """Collects the coefficients, one for all that are equal but for the sign."""
+    """The distinct coefficients, where those that are equal up to sign count once."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, np.ndarray]] = []  # the group of polynomials that each mixes, and the factors
         self._known: dict[tuple[int, tuple[float, ...]], int] = {}
 
     def add(self, group: int, row: np.ndarray) -> Signed:
-        """Add a coefficient, and return its number and sign."""
+        """Add a coefficient if it is new, and return its index and sign."""
         sign = 1 if row[np.flatnonzero(row)[0]] > 0 else -1
         key = (group, tuple(np.round(sign * row, 10) + 0.0))
         number = self._known.setdefault(key, len(self.rows))
@@ -179,35 +179,35 @@ def lowered(contraction: Contraction) -> Formulas:
     for k, (_, ir) in enumerate(irreps_out):
         components: list[dict[tuple[int, ...], Signed]] = [{} for _ in range(ir.dim)]
         for degree in range(contraction.correlation, 0, -1):
-            reached = contraction.mixings[k][degree - 1].matrix.any(1)  # the other polynomials have no weight
+            reached = contraction.mixings[k][degree - 1].matrix.any(1)  # other polynomials have no weight
             basis = independent(text, (ir.l, ir.p), degree) * reached
             for m, number in zip(*np.nonzero(basis.any(-1)), strict=True):
                 components[m][monomials(dim, degree)[number]] = coefficients.add(len(order), basis[m, number])
             order.append((k, degree))
         results += components
     mixings = [contraction.mixings[k][degree - 1] for k, degree in order]
-    places = _in_order(results, dim, len(coefficients.rows))
-    fold = _fold(coefficients.rows, places, mixings, channels)
+    indices = _in_order(results, dim, len(coefficients.rows))
+    fold = _fold(coefficients.rows, indices, mixings, channels)
     packed = (Block(0, dim, 1, dim),)
     out = _blocks(irreps_out, contraction.layout)
     both = [
-        _polynomials(results, places, dim, channels, blocks, out)
+        _polynomials(results, indices, dim, channels, blocks, out)
         for blocks in (packed, _blocks(irreps_in, contraction.layout))
     ]
     terms = sum(map(len, results))
-    made = Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))
-    for base in made:
+    formulas = Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))
+    for base in formulas:
         register_formula(base)
-    return made
+    return formulas
 
 
 def _in_order(results: Sequence[dict[tuple[int, ...], Signed]], dim: int, count: int) -> list[int]:
     """New indices of the coefficients, in the order in which the nested sums first read them."""
-    place: dict[int, int] = {}
+    index: dict[int, int] = {}
     for terms in results:
         for factors in sorted(terms):
-            place.setdefault(terms[factors][0], len(place))
-    return [place[number] for number in range(count)]
+            index.setdefault(terms[factors][0], len(index))
+    return [index[number] for number in range(count)]
 
 
 def _blocks(irreps: o3.Irreps, layout: str) -> tuple[Block, ...]:
@@ -216,7 +216,7 @@ def _blocks(irreps: o3.Irreps, layout: str) -> tuple[Block, ...]:
 
 
 def _fold(
-    rows: Sequence[tuple[int, np.ndarray]], places: Sequence[int], mixings: Sequence[Mixing], channels: int
+    rows: Sequence[tuple[int, np.ndarray]], indices: Sequence[int], mixings: Sequence[Mixing], channels: int
 ) -> Formula:
     """Weights to coefficients, through the independent polynomials."""
     expr = Expression()
@@ -227,8 +227,8 @@ def _fold(
     loads = [[expr.load(number, p) for p in range(m.shape[1])] for number, m in enumerate(mixings)]
     groups = [[combined(row, loads[number]) for row in m.matrix] for number, m in enumerate(mixings)]
     outputs = [expr.zero] * len(rows)
-    for (group, row), place in zip(rows, places, strict=True):
-        outputs[place] = combined(row, groups[group])
+    for (group, row), index in zip(rows, indices, strict=True):
+        outputs[index] = combined(row, groups[group])
     weights = [_columns(f"weights {number}", m.shape[1], channels) for number, m in enumerate(mixings)]
     return formula(expr, weights, [_columns("coefficients", len(rows), channels)], [outputs], channels)
 
@@ -239,17 +239,17 @@ def _columns(name: str, components: int, channels: int, rows: str = "each") -> O
 
 def _polynomials(
     results: Sequence[dict[tuple[int, ...], Signed]],
-    places: Sequence[int],
+    indices: Sequence[int],
     dim: int,
     channels: int,
     blocks: tuple[Block, ...],
     out: tuple[Block, ...],
 ) -> Gathered:
     expr = Expression()
-    outputs = [_nested(expr, {f: (places[number], sign) for f, (number, sign) in t.items()}) for t in results]
+    outputs = [_nested(expr, {f: (indices[number], sign) for f, (number, sign) in t.items()}) for t in results]
     x = Operand("x", dim * channels, blocks)
     z = Operand("z", len(results) * channels, out)
-    coefficients = _columns("coefficients", len(places), channels, "src")
+    coefficients = _columns("coefficients", len(indices), channels, "src")
     by_species = formula(expr, [x, coefficients], [z], [outputs], channels)
     return Gathered(by_species, by_species.with_rows(("each", "each")))
 
@@ -266,8 +266,8 @@ def _nested(expr: Expression, terms: dict[tuple[int, ...], Signed]) -> int:
     def value(factors: tuple[int, ...]) -> int:
         parts = []
         if factors in terms:
-            place, sign = terms[factors]
-            parts.append(expr.scale(float(sign), expr.load(1, place)))
+            index, sign = terms[factors]
+            parts.append(expr.scale(float(sign), expr.load(1, index)))
         for i in below.get(factors, ()):
             parts.append(expr.multiply(expr.load(0, i), value((*factors, i))))
         return expr.add(*parts)

@@ -29,13 +29,13 @@ class SymmetricContraction(FormulaModule):
     .. math:: z_{k c m} = \sum_{\nu = 1}^{N} \sum_p W^{(k \nu)}_{z p c} \sum_{i_1 \dots i_\nu}
         U^{(k \nu)}_{m i_1 \dots i_\nu p}\, x_{c i_1} \cdots x_{c i_\nu}
 
-    Weights are folded into one coefficient per species, channel and monomial; 94 monomials of 0e + 1o + 2e + 3o make
+    Weights are folded into one coefficient per species, channel and monomial: with 0e + 1o + 2e + 3o, 94 monomials make
     the scalars of correlation 3.
 
     Args:
-        irreps_in: Irreps of the features. The largest multiplicity is C, the number of channels; irreps of fewer copies
-            are part of the first channels alone, and 0 in the others.
-        irreps_out: Irreps of the result, of C copies at most: of fewer, the first channels are kept.
+        irreps_in: Irreps of the features. The largest multiplicity is C, the number of channels; groups of fewer copies
+            belong to the first channels, and are 0 in the others.
+        irreps_out: Irreps of the result, of at most C copies; with fewer, only the first channels are computed.
         correlation: Highest number of factors, 1 to 4.
         num_elements: Number of species, Z.
         use_reduced_cg: Whether to take as many weights as there are independent polynomials. MACE has more, of all
@@ -45,8 +45,8 @@ class SymmetricContraction(FormulaModule):
         irrep_normalization, path_normalization: 'component' and 'element', all that MACE computes.
         internal_weights, shared_weights: True; MACE has no others.
         cueq_config, oeq_config: None; other packages' kernels cannot be asked for here.
-        one_hot: Whether rows of y ``[N, Z]`` have a single 1. None: look at them; where that would wait for a device or
-            break a traced graph, take them for one-hot unless y requires a gradient. Rows that are taken for one-hot
+        one_hot: Whether rows of y ``[N, Z]`` have a single 1. None: read them; where reading would wait for a device or
+            break a traced graph, assume one-hot unless y requires a gradient. Rows that are assumed to be one-hot
             and are not give NaN. With True y gets no gradient. False: mix the weights of species with y, slow and
             general.
         layout: Layout of flat features, 'mul_ir' (e3nn's) or 'ir_mul'.
@@ -116,7 +116,7 @@ class SymmetricContraction(FormulaModule):
         self.register_load_state_dict_post_hook(_lower_again)
 
     def _set_irreps(self, irreps_in: Any, irreps_out: Any) -> str:
-        """Irreps and what follows from them alone; the input's, of one copy each, as text."""
+        """Set attributes that depend on irreps alone; returns irreps_in with one copy of each, as text."""
         self.irreps_in, self.irreps_out = _filled("irreps_in", irreps_in), _filled("irreps_out", irreps_out)
         self.channels = max(mul for mul, _ in self.irreps_in)
         if max(mul for mul, _ in self.irreps_out) > self.channels:
@@ -137,10 +137,10 @@ class SymmetricContraction(FormulaModule):
         return single_copies(whole_in)
 
     def _lower(self) -> None:
-        """Formulas of the weights' bases."""
+        """Build the formulas, from the bases of the weights."""
         mixings = tuple(one.mixings for one in self._weights_of)
-        what = Contraction(*self._whole, self.correlation, mixings, self.layout)
-        self._formulas: Formulas = lowered(what)
+        contraction = Contraction(*self._whole, self.correlation, mixings, self.layout)
+        self._formulas: Formulas = lowered(contraction)
 
     @property
     def _weights_of(self) -> list[ContractionWeights]:
@@ -199,13 +199,13 @@ class SymmetricContraction(FormulaModule):
         return None if z is None else z[0]
 
     def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor, known: KnownSpecies | None) -> Tensor:
-        """The contraction of all channels."""
+        """The result with all channels, without the fast path."""
         named = {f"weights {number} of SymmetricContraction": w for number, w in enumerate(self._weights())}
         named = {"x": flat, **named}
         flat, *weights = of_one_dtype(**named)
         if not self._formulas.terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
-        if flat.shape[0] == 0:  # torch 2.6 would take `not` for a question what the size is
+        if flat.shape[0] == 0:  # in torch 2.6 `not` would put a guard on the size
             read = [flat, *weights, *([y] if y.is_floating_point() else [])]
             return flat.new_zeros(0, self._whole_width) + 0 * sum(t.sum().to(flat.dtype) for t in read)
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
@@ -224,10 +224,10 @@ class SymmetricContraction(FormulaModule):
         return z
 
     def _weights(self) -> list[Tensor]:
-        """The weights ``[Z, P, C]`` in the order of the formulas."""
-        highest, every = self.correlation, self._weights_of
+        """The weights ``[Z, P, C]`` of each degree and irrep, in the order of the formulas."""
+        highest, contractions = self.correlation, self._weights_of
         return [
-            every[k].weights_max if degree == highest else every[k].weights[highest - 1 - degree]
+            contractions[k].weights_max if degree == highest else contractions[k].weights[highest - 1 - degree]
             for k, degree in self._formulas.order
         ]
 
@@ -243,7 +243,7 @@ class SymmetricContraction(FormulaModule):
         return cache_species(y, self.num_elements, not mixes, self.num_elements, self.one_hot)
 
     def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
-        """Rows of features, and the formulas for their order."""
+        """Features as rows ``[N, width]``, and the formulas for their layout."""
         picked, width = self._picked["x"], self._width_in
         want = f"[N, {self.channels}, {self.dim}] or [N, {width}]" if picked is None else f"[N, {width}]"
         if isinstance(x, Tensor) and x.layout is torch.strided:
@@ -289,7 +289,7 @@ class SymmetricContraction(FormulaModule):
         super().__setstate__(state)
         self._lower()
 
-    def __repr__(self) -> str:  # in one line: the weights' modules are there for their names alone
+    def __repr__(self) -> str:  # on one line, without the submodules, which only hold weights
         return f"{type(self).__name__}({self.extra_repr()})"
 
     def extra_repr(self) -> str:
@@ -316,17 +316,17 @@ def _filled(name: str, irreps: Any) -> o3.Irreps:
 
 
 def _columns(irreps: o3.Irreps, whole: o3.Irreps, layout: str, fill: bool) -> list[int] | None:
-    """Columns of irreps of fewer copies among the columns of all channels; None if they are the same.
+    """Index in ``whole``, which has all channels, of each column of ``irreps``; None if both are equal.
 
-    With ``fill`` the other way round: for each column of all channels its own, or the one behind the last.
+    With ``fill`` for each column of ``whole`` its index in ``irreps``, or ``irreps.dim`` if it has none.
     """
     if irreps == whole:
         return None
     out = [irreps.dim] * (whole.dim if fill else irreps.dim)
     for part, all_of in zip(slots_of(irreps), slots_of(whole), strict=True):
-        columns, places = part.columns(layout), all_of.columns(layout)[:, : part.mul]
-        for column, place in zip(columns.ravel().tolist(), places.ravel().tolist(), strict=True):
-            out[place if fill else column] = column if fill else place
+        columns, whole_columns = part.columns(layout), all_of.columns(layout)[:, : part.mul]
+        for column, whole_column in zip(columns.ravel().tolist(), whole_columns.ravel().tolist(), strict=True):
+            out[whole_column if fill else column] = column if fill else whole_column
     return out
 
 

@@ -1,4 +1,4 @@
-"""Weights of a symmetric contraction, and the state dict that MACE writes of them."""
+"""Weights of a symmetric contraction, with MACE's state dict."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .lower import Mixing, mixing, polynomials_of, read_tensor
 class ContractionWeights(torch.nn.Module):
     """Weights of one irrep of the result, under MACE's names, ``[Z, P, C]`` for each degree, the highest first.
 
-    MACE's state dict holds the coupling tensors as well. A tensor from elsewhere may be another basis of the same
-    polynomials: of another version of e3nn, whose signs differ, or of another package. It is kept, so that loaded
-    weights keep their meaning. The flags ``weights_*_zeroed`` say where MACE has no free weights, but zeros.
+    MACE's state dict holds the coupling tensors as well. A loaded tensor may be another basis of the same
+    polynomials: of another version of e3nn, whose signs differ, or of another package. It replaces the basis, so loaded
+    weights give the same results. The flags ``weights_*_zeroed`` mark weights that MACE fixes to 0.
     """
 
     weights_max: torch.nn.Parameter
@@ -33,14 +33,14 @@ class ContractionWeights(torch.nn.Module):
         # MACE's flag i belongs to degree i + 1, but freezes weights.i, which belong to degree correlation - 1 - i
         empty = [not has_paths(text, self._ir, degree, reduced) for degree in range(1, correlation + 1)]
         self.weights = torch.nn.ParameterList([])
-        for place in range(correlation):
-            degree = correlation - place
+        for index in range(correlation):
+            degree = correlation - index
             paths = self._own[degree - 1].shape[1]
-            frozen = empty[-1] if place == 0 else empty[place - 1]
+            frozen = empty[-1] if index == 0 else empty[index - 1]
             shape = (num_elements, paths, channels)
             value = torch.zeros(shape) if frozen else torch.randn(shape) / paths
             parameter = torch.nn.Parameter(value, requires_grad=not frozen)
-            if place == 0:
+            if index == 0:
                 self.weights_max = parameter
             else:
                 self.weights.append(parameter)
@@ -86,7 +86,7 @@ class ContractionWeights(torch.nn.Module):
         self.mixings = tuple(mixings)
 
     def _read(self, degree: int, tensor: Tensor, key: str, error_msgs: list[str]) -> Mixing | None:
-        """The mixing of a stored tensor."""
+        """The mixing of a tensor of the state dict, or None with an entry in ``error_msgs``."""
         mixed, dim = self._own[degree - 1], o3.Irreps(self._text).dim
         size = () if self._ir[0] == 0 else (2 * self._ir[0] + 1,)
         shape = (*size, *[dim] * degree, mixed.shape[1])

@@ -75,22 +75,22 @@ class Interaction(KeepsFloat64, EquivariantModule):
     ) -> None:
         super().__init__(layout, backend)
         self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
-        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        options: dict[str, Any] = {"layout": layout, "backend": backend}
         middle, instructions = paths(self.irreps_in, irreps_sh, self.irreps_out)
-        self.gate = GatedNonlinearity(self.irreps_out, gate=gate, **kind)
-        self.up = Linear(self.irreps_in, self.irreps_in, **kind)
+        self.gate = GatedNonlinearity(self.irreps_out, gate=gate, **options)
+        self.up = Linear(self.irreps_in, self.irreps_in, **options)
         self.product = TensorProductConv(
-            self.irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kind
+            self.irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **options
         )
         self.radial = RadialNetwork(self.product.weight_numel, num_basis, cutoff, radial_hidden, p)
-        self.down = Linear(middle, self.gate.irreps_in, **kind)
+        self.down = Linear(middle, self.gate.irreps_in, **options)
         check_choice("self_connection", self_connection, ("linear", "species", "none"))
         num_species = check_integer("num_species", num_species, 1)
         self.self_connection: torch.nn.Module | None = None
         if self_connection == "linear":
-            self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **kind)
+            self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **options)
         elif self_connection == "species":
-            self.self_connection = SpeciesLinear(self.irreps_in, self.gate.irreps_in, num_species, **kind)
+            self.self_connection = SpeciesLinear(self.irreps_in, self.gate.irreps_in, num_species, **options)
         self.num_paths = len(instructions)
         neighbors = check_number("mean_neighbors", mean_neighbors, above=0)
         self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
@@ -123,7 +123,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
             ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
         received = self.product(self.up(x), edge_attr, self.radial(lengths, basis), edge_index)
-        weight = self.down.weight  # the factor on weights: they are fewer than features
+        weight = self.down.weight  # multiplies the weights, which are fewer than features
         h = self.down(received, weight * self.mean_neighbors.rsqrt().to(weight.dtype))
         past = None
         if self.self_connection is not None:

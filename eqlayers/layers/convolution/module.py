@@ -20,16 +20,16 @@ class TensorProductConv(ProductLayer):
 
     .. math:: z_i = \sum_{e = (j \to i)} x_j \otimes_{w_e} y_e
 
-    On backends that run it as one kernel (``explain()`` says which) no features per edge are ever stored, forward or
+    On backends with a kernel for it (``explain()`` names them) no features per edge are ever stored, forward or
     backward: only the inputs and the output are in memory, on GPUs with some partial sums besides. Sums have a
-    fixed order, so results repeat bit by bit, unless ``deterministic=False`` lets them have another.
+    fixed order, so results are equal bit by bit in every call, unless ``deterministic=False``.
 
     Args:
         irreps_in1, irreps_in2, irreps_out, instructions: As of :class:`eqlayers.TensorProduct`; in1 are the nodes'
             features, in2 the edges' attributes.
-        deterministic: False lets a GPU add the gradients of x in memory, in the order in which its programs come to
-            it. Then the gradients of z are read once for a node, not once for an edge; results differ from call to
-            call by rounding. CPUs keep the order, and so do GPUs under ``torch.use_deterministic_algorithms(True)``.
+        deterministic: False lets a GPU add the gradients of x by atomic operations, in the order in which its programs
+            run. Then the gradients of z are read once per node, not once per edge; results differ from call to
+            call by rounding. CPUs have a fixed order, as have GPUs under ``torch.use_deterministic_algorithms(True)``.
         **kwargs: Further arguments of :class:`eqlayers.TensorProduct`; state dicts fit both classes.
 
     Source:
@@ -43,7 +43,7 @@ class TensorProductConv(ProductLayer):
         >>> edge_index = torch.tensor([[0, 1, 2], [1, 0, 1]])
         >>> conv(torch.randn(3, 8), torch.randn(3, 4), torch.randn(3, conv.weight_numel), edge_index).shape
         torch.Size([3, 32])
-        >>> conv = TensorProductConv("8x0e", "0e + 1o", "8x0e + 8x1o", paths)  # with weights of its own
+        >>> conv = TensorProductConv("8x0e", "0e + 1o", "8x0e + 8x1o", paths)  # with internal weights
         >>> conv(torch.randn(3, 8), torch.randn(3, 4), edge_index=edge_index).shape
         torch.Size([3, 32])
     """
@@ -79,7 +79,7 @@ class TensorProductConv(ProductLayer):
 
         Raises:
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
-            IndexRangeError: An edge has an end outside its nodes (found on CPU only).
+            IndexRangeError: An index of an edge is out of range (checked on the CPU only).
         """
         w: Tensor | TabledWeights
         if isinstance(weight, TabledWeights):

@@ -1,1 +1,1 @@
-"""Parts left out in training."""
+"""Dropout of irrep copies, and of whole branches."""

@@ -1,4 +1,4 @@
-"""Parts left out in training: copies of irreps, or a whole branch for some graphs."""
+"""Dropout in training: of irrep copies, or of a whole branch for some graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _flat = lru_cache(maxsize=256)(FlatLayout)
 
 @lru_cache(maxsize=256)
 def copy_numbers(irreps: Irreps, layout: str) -> list[int]:
-    """The number of the copy in every column of a flat row, counted over all groups.
+    """The index of the copy that each column of a flat row belongs to, counted over all groups.
 
     Example:
         >>> copy_numbers(Irreps("2x0e + 1x1o"), "mul_ir")
@@ -53,7 +53,7 @@ def _drawn(like: Tensor, rows: int, columns: int, p: float) -> Tensor:
 
 
 def drop_copies(x: Tensor, muls: list[int], numbers: Tensor, p: float) -> Tensor:
-    """Rows without some copies, see `copy_numbers`; group by group, as e3nn draws them."""
+    """Set random copies to 0, by the `copy_numbers` of columns; random numbers are drawn group by group, as in e3nn."""
     rows = x.shape[0] if x.ndim > 1 else 1
     noise = torch.cat([_drawn(x, rows, mul, p) for mul in muls], -1).index_select(1, numbers)
     if x.ndim != 2:
@@ -140,12 +140,12 @@ def drop_path(
 
 @compile_mode("script")  # for e3nn.util.jit
 class Dropout(EquivariantModule):
-    r"""Leaves out whole irrep copies in training; a drop-in for ``e3nn.nn.Dropout``.
+    r"""Sets whole irrep copies to 0 at random in training; a drop-in for ``e3nn.nn.Dropout``.
 
     .. math:: y_{nu} = \frac{b_{nu}}{1 - p}\, x_{nu}, \quad b_{nu} \in \{0, 1\}, \ P(b = 0) = p
 
-    The first axis is the batch: a copy is left out along all axes between. With the same seed e3nn leaves out the same
-    copies. In evaluation no copy is left out.
+    The first axis is the batch; a copy is dropped along all axes between it and the last. With the same seed e3nn drops
+    the same copies. In evaluation nothing is dropped.
 
     Args:
         irreps: Irreps of the features.
@@ -201,15 +201,15 @@ def _run_dropout(x: Tensor, muls: list[int], copies: Tensor, p: float, training:
 
 
 class DropPath(torch.nn.Module):
-    r"""Leaves out a whole branch for some graphs of a batch in training: stochastic depth.
+    r"""Sets a whole branch to 0 for random graphs of a batch in training: stochastic depth.
 
     .. math:: y_n = \frac{b_{g(n)}}{1 - p}\, x_n, \quad b_g \in \{0, 1\}, \ P(b = 0) = p
 
-    It belongs on the output of a block before the sum, ``x + drop(block(x), batch)``. In evaluation nothing is left
-    out.
+    Apply it to the output of a block before the sum, ``x + drop(block(x), batch)``. In evaluation nothing is
+    dropped.
 
     Args:
-        p: Probability to leave a branch out, 0 to 1.
+        p: Probability to drop a branch, 0 to 1.
 
     Raises:
         ConfigError: No probability.
@@ -241,7 +241,7 @@ class DropPath(torch.nn.Module):
 
         Raises:
             ShapeError, DTypeError: The tensors do not fit each other.
-            IndexRangeError: A graph is not among them (found on CPU only).
+            IndexRangeError: An index of a graph is out of range (checked on the CPU only).
         """
         return drop_rows(x, self.p, batch, self.training, num_graphs)
 

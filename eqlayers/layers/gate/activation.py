@@ -1,4 +1,4 @@
-"""Activations scaled to unit second moment, by the integral or by e3nn's estimate, and the gate of our models."""
+"""Activations scaled to unit second moment, by the integral or by e3nn's estimate, and the gate of eqlayers' models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..base.module import FormulaModule
 from ..pointwise.run import formula_at_once, run_formula
 from .lower import AS_IT_IS, Act, gate_formula
 
-#: What kernels of formulas know by name.
+#: Functions that kernels of formulas have, and their names there.
 NAMES: dict[Callable[..., Any], str] = {
     torch.nn.functional.silu: "silu",
     torch.nn.functional.sigmoid: "sigmoid",
@@ -35,7 +35,7 @@ _CLASSES: dict[type, str] = {torch.nn.SiLU: "silu", torch.nn.Sigmoid: "sigmoid",
 
 
 def _like(f: Any) -> Tensor:
-    """A number of the dtype and the device of a function's weights, at which it is evaluated; float64 on the CPU."""
+    """A tensor with the dtype and device of a function's weights, or float64 on the CPU if it has none."""
     tensors = [*f.parameters(), *f.buffers()] if isinstance(f, torch.nn.Module) else []
     tensors = [t for t in tensors if t.is_floating_point()]
     return tensors[0].detach() if tensors else torch.zeros((), dtype=torch.float64, device="cpu")
@@ -44,7 +44,7 @@ def _like(f: Any) -> Tensor:
 def _constant(f: Callable[[Tensor], Tensor]) -> float:
     like = _like(f)
     with torch.no_grad():
-        # e3nn's numbers are always float64, which functions with weights of another dtype refuse
+        # e3nn samples in float64, which functions with weights of another dtype refuse
         second = moment(lambda z: _values(f, z.to(like.dtype)).double(), 2, dtype=torch.float64, device=like.device)
     return float(second.pow(-0.5))
 
@@ -53,7 +53,7 @@ _of_function = lru_cache(maxsize=256)(_constant)
 
 
 def _values(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Values of a function of one number, or an error if it is not one."""
+    """Values of an elementwise function; ConfigError if the shape changes."""
     values: Any = f(z)
     if not isinstance(values, Tensor) or values.shape != z.shape:
         raise ConfigError(
@@ -64,16 +64,16 @@ def _values(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 class NormalizedFunction(torch.nn.Module):
-    """A function f divided by the root of its second moment, with e3nn's estimate of it, by the factor ``cst``.
+    """A function f times ``cst``, one over the root of its second moment as estimated by e3nn.
 
-    e3nn takes the mean over a million normal numbers of one seed, which differs from the integral by about 1e-3. Layers
-    that stand in for e3nn's keep that number, so that checkpoints keep theirs. ``name`` is '' if kernels do not know f.
+    e3nn's estimate is a mean over a million normal numbers of one seed, about 1e-3 off the integral. Layers
+    that replace e3nn's use it, so checkpoints give the same results. ``name`` is '' if kernels do not have f.
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.f = check_function("an activation", f, "a function or a module")
-        fixed = isinstance(f, (FunctionType, BuiltinFunctionType))  # others may hold numbers that change
+        fixed = isinstance(f, (FunctionType, BuiltinFunctionType))  # other callables may have parameters that change
         constant = _of_function(f) if fixed else _constant(f)
         if not constant < float("inf"):
             raise ConfigError(f"an activation must not be zero everywhere, got {got(f)}. Pass another, or None.")
@@ -86,7 +86,7 @@ class NormalizedFunction(torch.nn.Module):
         return values if self.cst == 1.0 else values * self.cst
 
     def parity(self, tolerance: float = 1e-5, relative: bool = False) -> int:
-        """1 of an even function, -1 of an odd one, else 0; by its values at 256 points up to 10, as e3nn tells it."""
+        """1 for an even function, -1 for an odd one, else 0; by its values at 256 points up to 10, as in e3nn."""
         like = _like(self.f)
         x = torch.linspace(0, 10, 256, dtype=like.dtype, device=like.device)
         with torch.no_grad():
@@ -102,17 +102,17 @@ class NormalizedFunction(torch.nn.Module):
 
 
 def normalized(acts: Any, count: int, name: str) -> list[NormalizedFunction | None]:
-    """The functions of a list, one for each irreps group; ConfigError for another list."""
+    """Checked functions, one for each irreps group, scaled to unit second moment; None stays None. Or ConfigError."""
     fix = f"Give {count}, None where nothing is to be done."
     functions = check_items(name, acts, "a list of functions, one for each irreps group", fix, count=count)
     return [None if act is None else NormalizedFunction(act) for act in functions]
 
 
 def known(functions: Sequence[NormalizedFunction | None]) -> list[Act] | None:
-    """The activations of a formula, or None if kernels do not know one of them."""
-    if any(one is not None and not one.name for one in functions):
+    """The activations of functions in a formula, or None if kernels lack one of them."""
+    if any(function is not None and not function.name for function in functions):
         return None
-    return [AS_IT_IS if one is None else (one.name, one.cst) for one in functions]
+    return [AS_IT_IS if function is None else (function.name, function.cst) for function in functions]
 
 
 #: name -> (function, whether f(-x) = -f(x), so that it may act on odd scalars)
@@ -162,9 +162,9 @@ class NormalizedActivation(torch.nn.Module):
 class GatedNonlinearity(FormulaModule):
     r"""Applies an activation to scalars, and multiplies each other irrep by an activated scalar.
 
-    The input carries, before the irreps of the output, one even scalar per irrep copy that is gated. All of it is one
-    pass over the rows, forward and in every derivative; a second input that is to be added before, and one that is to
-    be added after, are read in the same pass. Activations are part of that formula: modules that the layer holds under
+    The input has one even scalar for each gated irrep copy, followed by the irreps of the output. The layer is one
+    pass over the rows, forward and in every derivative; a tensor that is added to the input, and one that is added to
+    the output, are read in the same pass. Activations are part of its formula: the submodules with
     their names are not called.
 
     Args:
@@ -209,7 +209,7 @@ class GatedNonlinearity(FormulaModule):
         for mul, ir in self.irreps_out:
             act = acts.get((ir.l, ir.p))
             groups.append((mul, ir.dim, "" if act is None else act.name, 1.0 if act is None else act.factor))
-        #: By whether something is added before, and whether after.
+        #: Index: 2 * (a tensor is added to the input) + (a tensor is added to the output).
         self._formulas = [
             gate_formula(tuple(groups), (gate, self.gate.factor), layout, 1 + before, after)
             for before in (False, True)

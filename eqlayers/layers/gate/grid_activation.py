@@ -27,9 +27,9 @@ Constants = Mapping[str, np.ndarray]
 
 
 class Grid(torch.nn.Module):
-    """Constants of a grid under e3nn's names: computed in float64, kept in the dtype of the layer, rounded once.
+    """Constants of a grid under e3nn's names: computed in float64, and rounded once to the dtype of the layer.
 
-    A change of the dtype rounds them anew. Constants in a state dict may have been rounded before and are not read.
+    A change of dtype rounds the float64 values again. Constants in a state dict, perhaps rounded twice, are not read.
     """
 
     def __init__(self, source: Callable[..., Constants], *arguments: Any) -> None:
@@ -60,8 +60,8 @@ class Grid(torch.nn.Module):
 
 
 def constants_of(grid: torch.nn.Module, like: Tensor, *names: str) -> list[Tensor]:
-    """Some constants of a grid, ours or e3nn's, in the dtype of features, which must be on their device."""
-    if is_tracing():  # a conversion to the dtype of now would be part of the graph
+    """The named constants of a grid, of eqlayers or e3nn, in the dtype of ``like``, which must be on their device."""
+    if is_tracing():  # `to` would fix the dtype of the example in the graph
         return [grid.get_buffer(name).type_as(like) for name in names]
     constants = [grid.get_buffer(name).to(like.dtype) for name in names]
     check_same_dtype(constants=constants[0], features=like)
@@ -96,7 +96,7 @@ def _legendre(lmax: int, betas: np.ndarray) -> dict[tuple[int, int], np.ndarray]
 
 @lru_cache(maxsize=8)
 def sphere_constants(lmax: int, nb: int, na: int, normalization: str, lmax_in: int | None) -> Constants:
-    """The constants of ``o3.ToS2Grid``; with the highest degree of the signal, of its inverse ``o3.FromS2Grid``.
+    """The constants of ``o3.ToS2Grid``, or with ``lmax_in`` the constants of its inverse ``o3.FromS2Grid``.
 
     ``shb [orders, beta, (lmax + 1)^2]`` takes coefficients to orders m, ``sha [alpha, orders]`` these to points.
     """
@@ -149,16 +149,16 @@ class S2Activation(EquivariantModule):
 
     .. math:: A^l \mapsto \int \phi\Big(\sum_k A^k \cdot Y^k(x)\Big)\, Y^l(x)\, dx
 
-    The integral is a sum over a grid. It is exact for the signal itself. The function adds higher degrees, which
-    fold back on the grid, so the layer is equivariant up to an error that falls with ``res``.
+    The integral is a sum over a grid, exact without the function. The function adds higher degrees, which
+    alias on the grid, so the layer is equivariant up to an error that falls with ``res``.
 
     Args:
         irreps: One irrep of each degree from 0, of parity :math:`p\, q^l`: a signal on the sphere.
         act: The function, scaled as e3nn scales it; odd or even for signals with p = -1.
-        res: Points in beta, even and at least 2 lmax + 2, which has one point less in alpha; or both numbers.
+        res: Points in beta, even and at least 2 lmax + 2, with one point less in alpha; or a pair of both numbers.
         normalization: 'component', 'norm' or 'integral'.
         lmax_out: Highest degree of the output; None for the input's.
-        random_rot: Whether every call turns the grid by a rotation drawn from torch's generator; up to degree 12.
+        random_rot: Whether every call rotates the grid at random, by torch's generator; up to degree 12.
 
     Attributes:
         irreps_in, irreps_out: Of input and output.
@@ -233,9 +233,9 @@ class S2Activation(EquivariantModule):
     @staticmethod
     def _angles(features: Tensor) -> Tensor:
         """Angles of a random rotation, as `o3.rand_angles` draws them, which torch.func cannot trace; float64."""
-        kind: dict[str, Any] = {"dtype": features.dtype, "device": features.device}
-        alpha, gamma = (2 * math.pi * torch.rand(2, **kind)).double()
-        beta = torch.rand((), **kind).double().mul(2).sub(1).acos()
+        options: dict[str, Any] = {"dtype": features.dtype, "device": features.device}
+        alpha, gamma = (2 * math.pi * torch.rand(2, **options)).double()
+        beta = torch.rand((), **options).double().mul(2).sub(1).acos()
         return torch.stack([alpha, beta, gamma])
 
     def extra_repr(self) -> str:
@@ -336,10 +336,10 @@ class SO3Activation(EquivariantModule):
     def forward(self, features: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
         features = checked(self._flat, "features", features)
-        (there,) = constants_of(self.grid_in, features, "D")
-        values = self.act.f((features * self._dims[0] ** -0.5) @ there.flatten(0, 2).T)
-        back, weights = constants_of(self.grid_out, values, "D", "qw")
-        out: Tensor = values @ (back * weights[:, None, None]).flatten(0, 2)
+        (to_grid,) = constants_of(self.grid_in, features, "D")
+        values = self.act.f((features * self._dims[0] ** -0.5) @ to_grid.flatten(0, 2).T)
+        from_grid, weights = constants_of(self.grid_out, values, "D", "qw")
+        out: Tensor = values @ (from_grid * weights[:, None, None]).flatten(0, 2)
         return out * (self.act.cst * self._dims[1] ** 0.5)
 
     def extra_repr(self) -> str:

@@ -19,13 +19,13 @@ from ..pointwise.lower import FEWEST
 
 #: Multiplicity, components of one copy, and the name of the activation with its factor; gates have none.
 Group = tuple[int, int, str, float]
-#: Name of an activation and a factor behind it; '' for the value itself.
+#: Name of an activation and a factor of its result; '' is the identity.
 Act = tuple[str, float]
 AS_IT_IS: Act = ("", 1.0)
 
 
 class Source(NamedTuple):
-    """The source of copies: an operand, a block of it, and the first copy in the block."""
+    """Location of copies in an operand or the result: a slot, and the first copy in the slot."""
 
     slot: Slot
     first: int = 0
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 class Part(NamedTuple):
     """Copies of a source, activated, and times activated scalars if there is a gate.
 
-    In the output a part follows the part before, unless ``out`` names its place.
+    In the output, parts follow one another, unless ``out`` is given.
     """
 
     mul: int
@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 def common_channels(muls: Iterable[int]) -> int:
-    """The number of channels of groups with these multiplicities; 0 if it is too small."""
+    """The greatest common divisor of multiplicities, as the number of channels; 0 if it is too small."""
     channels = math.gcd(*muls)
     return channels if channels >= FEWEST else 0
 
@@ -57,16 +57,16 @@ def blocks_of(source: Source, mul: int, channels: int, layout: str) -> list[Bloc
     (start, copies, dim), first, _ = source
     step = max(channels, 1)
     out = []
-    for place in range(first, first + mul, step):
+    for offset in range(first, first + mul, step):
         if layout == "ir_mul":
-            out.append(Block(start + place, dim, copies, 1 if channels else 0))
+            out.append(Block(start + offset, dim, copies, 1 if channels else 0))
         else:
-            out.append(Block(start + place * dim, dim, 1, dim if channels else 0))
+            out.append(Block(start + offset * dim, dim, 1, dim if channels else 0))
     return out
 
 
 def activated(expr: Expression, act: Act, value: int) -> int:
-    """A value through an activation."""
+    """The node of an activation, with its factor, of a node."""
     name, factor = act
     if not name:
         return expr.scale(factor, value)
@@ -75,23 +75,23 @@ def activated(expr: Expression, act: Act, value: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str, added: int, kept: bool) -> Formula:
+def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str, added: int, residual: bool) -> Formula:
     """The formula from operands to the concatenated parts; each part has at least one copy.
 
-    The operands are: ``added``, 1 or more, which are added up to the first of these widths; the others that sources
-    name; and if ``kept`` one of the output's columns, which is added to the output.
+    The operands are: ``added`` rows of the first width, 1 or more, which are summed; the other rows, which sources
+    name; and if ``residual`` a row of the output's width, which is added to the output.
     """
     channels = common_channels(part.mul for part in parts)
     expr, each = Expression(), max(channels, 1)
-    places: dict[tuple[Source, int], int] = {}  # of the copies, by source without its first
+    offsets: dict[tuple[Source, int], int] = {}  # first component of copies that have been read
     blocks: list[list[Block]] = [[] for _ in widths]
     counts = [0] * len(widths)
 
-    def place(source: Source, mul: int) -> int:
-        """The number of the first component in its operand; copies that are read twice have one place."""
-        first = places.get((source, mul))
+    def offset(source: Source, mul: int) -> int:
+        """The index in its operand of the first component; copies that are read twice are loaded once."""
+        first = offsets.get((source, mul))
         if first is None:
-            first = places[source, mul] = counts[source.operand]
+            first = offsets[source, mul] = counts[source.operand]
             new = blocks_of(source, mul, channels, layout)
             blocks[source.operand] += new
             counts[source.operand] += len(new) * source.slot.dim
@@ -103,12 +103,12 @@ def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str,
         dim = source.slot.dim
         outward += blocks_of(out or Source(Slot(width, mul, dim)), mul, channels, layout)
         width += mul * dim
-        start, gates = place(source, mul), 0 if gate is None else place(gate, mul)
+        start, gates = offset(source, mul), 0 if gate is None else offset(gate, mul)
 
         def load(source: Source, component: int) -> int:
             number = numbers[source.operand]
             terms = range(added) if source.operand == 0 else (number,)
-            return expr.add(*(expr.load(one, component) for one in terms))
+            return expr.add(*(expr.load(number_of_operand, component) for number_of_operand in terms))
 
         for k in range(mul // each):
             factor = None if gate is None else activated(expr, gate_act, load(gate, gates + k))
@@ -117,16 +117,16 @@ def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str,
                 outputs.append(value if factor is None else expr.multiply(value, factor))
     operands = [Operand(f"x{n}" if n else "x", widths[0], tuple(blocks[0])) for n in range(added)]
     operands += [Operand(f"given{n}", widths[n], tuple(blocks[n])) for n in range(1, len(widths))]
-    if kept:
+    if residual:
         outputs = [expr.add(value, expr.load(len(operands), i)) for i, value in enumerate(outputs)]
         operands.append(Operand("kept", width, tuple(outward)))
     return register_formula(formula(expr, operands, [Operand("z", width, tuple(outward))], [outputs], channels))
 
 
-def gate_formula(groups: Sequence[Group], gate: Act, layout: str, added: int, kept: bool) -> Formula:
+def gate_formula(groups: Sequence[Group], gate: Act, layout: str, added: int, residual: bool) -> Formula:
     """The formula from gates and groups to groups; groups that are not activated have a gate for each copy.
 
-    ``added`` and ``kept`` are as of `gated_formula`.
+    ``added`` and ``residual`` are as in `gated_formula`.
     """
     gates = Slot(0, sum(mul for mul, _, name, _ in groups if not name), 1)
     parts, start, used = [], gates.mul, 0
@@ -138,4 +138,4 @@ def gate_formula(groups: Sequence[Group], gate: Act, layout: str, added: int, ke
         elif mul:
             parts.append(Part(mul, source, gate=Source(gates, used), gate_act=gate))
         used += 0 if name else mul
-    return gated_formula(tuple(parts), (start,), layout, added, kept)
+    return gated_formula(tuple(parts), (start,), layout, added, residual)

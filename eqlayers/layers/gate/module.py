@@ -27,7 +27,7 @@ from ..tensor_product.sub_products import ElementwiseTensorProduct, paired
 from .activation import known, normalized
 from .lower import AS_IT_IS, Part, Source, gated_formula
 
-#: Runs of copies: the number of copies, and their source.
+#: Consecutive copies: their number, and where they are read.
 _Runs = Sequence[tuple[int, Source]]
 
 
@@ -35,7 +35,7 @@ _Runs = Sequence[tuple[int, Source]]
 class Activation(EquivariantModule):
     r"""Applies functions to scalars, scaled to unit second moment; a drop-in for ``e3nn.nn.Activation``.
 
-    The factor of each is e3nn's estimate, so that checkpoints keep their numbers.
+    The factor of each is e3nn's estimate, so checkpoints give the same results.
 
     Args:
         irreps_in: Irreps of the features.
@@ -91,8 +91,8 @@ class Activation(EquivariantModule):
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features.
 
         Args:
-            features: The irreps stand along the axis ``dim``.
-            dim: Of the irreps, the last by default.
+            features: With the irreps along the axis ``dim``.
+            dim: Axis of the irreps, the last by default.
         """
         if dim != -1:
             check_floating("features", features, "[..., irreps along dim, ...]")
@@ -120,7 +120,7 @@ class Gate(FormulaModule):
 
     .. math:: \Big(\bigoplus_i \phi_i(x_i)\Big) \oplus \Big(\bigoplus_j \phi_j(g_j)\, y_j\Big)
 
-    Functions that kernels know (``silu``, ``sigmoid``, ``tanh``) run in one pass, forward and in every derivative; all
+    Functions that kernels have (``silu``, ``sigmoid``, ``tanh``) run in one pass, forward and in every derivative; all
     others run in torch, on the scalars alone. Factors are e3nn's, see :class:`Activation`;
     :class:`GatedNonlinearity` has the exact ones.
 
@@ -133,7 +133,7 @@ class Gate(FormulaModule):
         layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
-        irreps_in: All three, sorted and simplified; in 'ir_mul', too, the input has these groups.
+        irreps_in: Scalars, gates and gated irreps, sorted and simplified, also in 'ir_mul'.
         irreps_out: Scalars, then the gated irreps; odd gates flip the parity.
         act_scalars, act_gates: See :class:`Activation`.
         mul: The product with the gates, for the keys of e3nn's state dict; it is not called.
@@ -188,25 +188,25 @@ class Gate(FormulaModule):
         self.irreps_in = Irreps([groups[i] for i in order]).simplify()
         self._flat, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
         sources = self._sources(groups, order)
-        ends = len(self.irreps_scalars), len(self.irreps_scalars) + len(self.irreps_gates)
-        self._make(sources[: ends[0]], sources[ends[0] : ends[1]], sources[ends[1] :])
+        bounds_of = len(self.irreps_scalars), len(self.irreps_scalars) + len(self.irreps_gates)
+        self._make(sources[: bounds_of[0]], sources[bounds_of[0] : bounds_of[1]], sources[bounds_of[1] :])
         slots = self._flat.slots
-        runs = _cut(sources[ends[1] :], [(mul, None) for mul, _ in self.mul.irreps_in1])
+        runs = _cut(sources[bounds_of[1] :], [(mul, None) for mul, _ in self.mul.irreps_in1])
         self._gated = columns_of(slots, [Copies(slots.index(s.slot), s.first, mul) for mul, (s, _) in runs], layout)
 
     def _sources(self, groups: list[Any], order: list[int]) -> list[tuple[int, Source]]:
-        """The sources of each group's copies in the input."""
-        ends = list(accumulate((mul for mul, _ in self.irreps_in), initial=0))
+        """The number of copies of each group and where they are in the input."""
+        bounds_of = list(accumulate((mul for mul, _ in self.irreps_in), initial=0))
         sources: dict[int, tuple[int, Source]] = {}
         copies = 0
         for i in order:
-            place = max(k for k, end in enumerate(ends[:-1]) if end <= copies)
-            sources[i] = groups[i].mul, Source(self._flat.slots[place], copies - ends[place])
+            index = max(k for k, end in enumerate(bounds_of[:-1]) if end <= copies)
+            sources[i] = groups[i].mul, Source(self._flat.slots[index], copies - bounds_of[index])
             copies += groups[i].mul
         return [sources[i] for i in range(len(groups))]
 
     def _make(self, scalars: _Runs, gates: _Runs, gated: _Runs) -> None:
-        """Make the formula: of the input alone, or also of activated scalars if kernels do not know the functions."""
+        """Make the formula: of the input, and also of activated scalars if kernels lack their functions."""
         layers = self.act_scalars, self.act_gates
         self._columns = [[Columns(s.slot.start + s.first, mul) for mul, s in runs] for runs in (scalars, gates)]
         acts = [layer.known for layer in layers]
@@ -231,7 +231,7 @@ class Gate(FormulaModule):
         self._formulas = [gated_formula(tuple(parts), widths, self.layout, 1, False)] if gated else []
 
     def called_layers(self) -> Iterable[torch.nn.Module]:
-        """The activations where they are not part of the formula."""
+        """The activations, if they are not part of the formula."""
         return (self.act_scalars, self.act_gates) if self._in_torch or not self._formulas else ()
 
     def forward(self, features: Tensor) -> Tensor:
@@ -254,18 +254,18 @@ class Gate(FormulaModule):
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def _composed(self, features: Tensor) -> Tensor:
-        """The gate by the layers inside, whose operators TorchScript can hold."""
+        """The gate by the submodules, whose operators TorchScript can hold."""
         scalars, gates, gated = (take(features, columns) for columns in (*self._columns, self._gated))
         return torch.cat([self.act_scalars(scalars), self.mul(gated, self.act_gates(gates))], -1)
 
 
 def _cut(*lists: Sequence[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
-    """Runs of copies, cut at the ends of all lists: the number of copies, and the value of each list."""
-    ends = [list(accumulate((mul for mul, _ in runs), initial=0)) for runs in lists]
-    cuts = sorted({end for one in ends for end in one})
+    """Split consecutive copies at the boundaries of all lists: the number of copies, and the value in each list."""
+    bounds_of = [list(accumulate((mul for mul, _ in runs), initial=0)) for runs in lists]
+    cuts = sorted({end for one in bounds_of for end in one})
     for start, end in pairwise(cuts):
         values = []
-        for runs, bounds in zip(lists, ends, strict=True):
+        for runs, bounds in zip(lists, bounds_of, strict=True):
             number = next(k for k in range(len(runs)) if bounds[k] <= start < bounds[k + 1])
             value, skipped = runs[number][1], start - bounds[number]
             values.append(value._replace(first=value.first + skipped) if isinstance(value, Source) else value)

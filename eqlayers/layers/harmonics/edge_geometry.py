@@ -17,7 +17,7 @@ from ..base.module import FormulaModule
 from .functions import check_positions, read_shifts, run_edges
 from .lower import NORMALIZATIONS, SHIFTS, edge_formula, read_degrees
 
-#: Vectors from where to where, with the sign of receiver minus sender.
+#: Directions of vectors, and their sign relative to receiver minus sender.
 _SIGNS = {"src_to_dst": 1, "dst_to_src": -1}
 
 
@@ -48,7 +48,7 @@ class EdgeGeometry(FormulaModule):
 
     .. math:: r_e = x_{dst(e)} - x_{src(e)} + s_e, \qquad s_e = \sum_i n_{ei}\, a_i
 
-    This is the sign of NequIP and MACE. One formula computes it all, so no array per edge but the results is written,
+    This is the sign of NequIP and MACE. One formula computes all results, so no other array per edge is written,
     and all is differentiable to every order by positions, cell and shifts: forces are the gradient by positions, the
     stress is that by a strain which positions and cell are multiplied with. The zero vector has length 0 and
     derivatives 0; see :class:`SphericalHarmonics` for what counts as zero.
@@ -64,7 +64,7 @@ class EdgeGeometry(FormulaModule):
         irreps_out: Of the harmonics.
 
     Raises:
-        IrrepsError, ConfigError: Degrees, parities, options or a backend that there are not.
+        IrrepsError, ConfigError: Invalid degrees, parities or options, or an unknown backend.
 
     Example:
         >>> geometry = EdgeGeometry("0e + 1o + 2e")
@@ -107,7 +107,7 @@ class EdgeGeometry(FormulaModule):
             shifts: ``[E, 3]``. With a cell: how many lattice vectors the receiver is moved by, as integers or
                 numbers of the dtype of pos. Without: the vector itself, in the unit of pos. None for no shift.
             cell: ``[3, 3]``, a lattice vector in each row, or ``[B, 3, 3]``.
-            batch: ``[N]`` integers, the cell of each node among B; both ends of an edge have the same.
+            batch: ``[N]`` integers, the cell of each node among B; both nodes of an edge have the same.
 
         Returns:
             :class:`EdgeVectors`.
@@ -121,10 +121,10 @@ class EdgeGeometry(FormulaModule):
         pos = check_positions(pos)
         graph = as_graph(edge_index, pos.shape[0], pos.shape[0])
         shift = read_shifts(pos, graph, shifts, cell, batch)
-        return EdgeVectors(*run_edges(self._formulas[shift.kind], pos, graph, shift, self.backend))
+        return EdgeVectors(*run_edges(self._formulas[shift.form], pos, graph, shift, self.backend))
 
     def formulas(self) -> tuple[Formula, ...]:
-        """The formulas of all kinds of shifts."""
+        """The formulas for each of `SHIFTS`."""
         return tuple(self._formulas.values())
 
     def _spec(self) -> str:
@@ -133,13 +133,13 @@ class EdgeGeometry(FormulaModule):
 
     def extra_repr(self) -> str:
         """Irreps, options and backend."""
-        kind = f"{self.direction}, {self.normalization}, backend {self.backend or 'auto'}"
-        return f"{self.irreps_in} -> {self.irreps_out} | {kind}"
+        options = f"{self.direction}, {self.normalization}, backend {self.backend or 'auto'}"
+        return f"{self.irreps_in} -> {self.irreps_out} | {options}"
 
 
 @described
 def _layer(spec: Any) -> EdgeGeometry:
-    """The layer of a description."""
+    """A layer from the description that `EdgeGeometry._spec` writes."""
     *options, direction, backend = spec
     return EdgeGeometry(*options, direction=direction, backend=backend)
 

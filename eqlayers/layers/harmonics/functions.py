@@ -1,4 +1,4 @@
-"""Spherical harmonics of vectors and of edges: checked, brought to rows, and run as one formula."""
+"""Spherical harmonics of vectors and of edges: checks of operands, and calls of the formulas."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
 
 
 class Shift(NamedTuple):
-    """Shifts of the receivers of edges into other cells, as `edge_formula` reads them."""
+    """Shifts of the receivers of edges into other cells: one of `SHIFTS`, and its operands of `edge_formula`."""
 
-    kind: str
+    form: str
     operands: tuple[Tensor, ...]
 
 
@@ -81,7 +81,7 @@ def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -
 
 
 def _check_size(shifts: Tensor, dtype: torch.dtype) -> None:
-    """Raise where a number of lattice vectors is not one of ``dtype``; looks on the CPU only, and not in a trace."""
+    """Raise if a number of lattice vectors is not exact in ``dtype``; checked on the CPU only, and not in a trace."""
     most = int(2 / torch.finfo(dtype).eps)
     if shifts.is_cpu and shifts.numel() and is_plain((shifts,)):
         least, largest = (int(end) for end in shifts.aminmax())
@@ -95,9 +95,9 @@ def _check_size(shifts: Tensor, dtype: torch.dtype) -> None:
 def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
     """``[N, 9]``: the cell of every node."""
     if batch is None or check_tensor("batch", batch, f"[{nodes}]").shape != (nodes,):
-        came = "None" if batch is None else str(list(batch.shape))
+        shown = "None" if batch is None else str(list(batch.shape))
         raise ShapeError(
-            f"batch must be [{nodes}], the number of each node's cell among {cell.shape[0]}, got {came}. "
+            f"batch must be [{nodes}], the number of each node's cell among {cell.shape[0]}, got {shown}. "
             f"Pass it, or one cell [3, 3]."
         )
     if batch.dtype not in (torch.int32, torch.int64):
@@ -140,8 +140,8 @@ def spherical_harmonics(
         tensor([1.0000, 0.0000, 1.7321, 0.0000])
     """
     check_backend(backend)
-    kind = check_choice("normalization", normalization, NORMALIZATIONS)
-    base = _harmonics(fixed(l), check_flag("normalize", normalize), kind)
+    norm = check_choice("normalization", normalization, NORMALIZATIONS)
+    base = _harmonics(fixed(l), check_flag("normalize", normalize), norm)
     return run_harmonics(base, x, backend)
 
 

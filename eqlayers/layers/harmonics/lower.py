@@ -30,16 +30,16 @@ from ...irreps.algebra import as_irreps
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 20
 NORMALIZATIONS = ("integral", "component", "norm")
-#: Shifts of the receiver of an edge into another cell: none; a vector; numbers of lattice vectors of one cell, or of
+#: Shifts of the receiver of an edge into another cell: none; a vector; multiples of lattice vectors of one cell, or of
 #: the cell of each node.
 SHIFTS = ("none", "vector", "cell", "cells")
 
 
 def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...], Irreps, Irreps]:
-    """Degrees in order, irreps of the vector and irreps of the harmonics, read as e3nn reads them.
+    """Degrees in the order of the argument, irreps of the vector, and irreps of the harmonics, as in e3nn.
 
     ``irreps_out`` is one degree, a list of degrees, or irreps with the parities of the vector's powers; ``irreps_in``
-    is '1o' or '1e', or None for the one that these parities need. Else IrrepsError or ConfigError.
+    is '1o' or '1e', or None for the one with these parities. Else IrrepsError or ConfigError.
 
     Example:
         >>> read_degrees("2x0e + 1e")
@@ -101,9 +101,9 @@ def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: 
 def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign: int) -> Formula:
     """Positions to vectors of edges, their lengths and directions, and the harmonics of the directions.
 
-    Operands are positions of senders and of receivers, and the shift of the edge (one of `SHIFTS`): 3 components, for
-    'cell' in lattice vectors, which are a fourth operand of 9 components, the first lattice vector first; for 'cells'
-    as well, with a row for each sender. ``sign`` is 1 for vectors from senders to receivers, -1 for the opposite ones.
+    Operands are positions of senders and of receivers, and the shift (one of `SHIFTS`): 3 components, for
+    'cell' in units of lattice vectors, which are a fourth operand of 9 components, vector by vector; for 'cells'
+    the same with a row for each sender. ``sign`` is 1 for vectors from senders to receivers, -1 for the opposite ones.
     """
     expr = Expression()
     operands = [_row("positions of senders", 3, "src"), _row("positions of receivers", 3, "dst")]

@@ -26,7 +26,7 @@ class SphericalHarmonics(FormulaModule):
     is computed in float32.
 
     Args:
-        irreps_out: Irreps, one degree, or a list of degrees, in any order and repeated at will, each up to 20.
+        irreps_out: Irreps, one degree, or a list of degrees in any order, also repeated, each up to 20.
         normalize: Whether harmonics of the direction, :math:`Y_l(r / |r|)`; else homogeneous polynomials of degree l.
         normalization: 'component': :math:`|Y_l|^2 = 2 l + 1` on the sphere. 'norm': 1. 'integral': the integral of
             each component's square over the sphere is 1.
@@ -37,7 +37,7 @@ class SphericalHarmonics(FormulaModule):
         irreps_in: Of the vector. irreps_out: Of the harmonics, simplified.
 
     Raises:
-        IrrepsError, ConfigError: Degrees, parities, options or a backend that there are not.
+        IrrepsError, ConfigError: Invalid degrees, parities or options, or an unknown backend.
 
     Source:
         See :mod:`eqlayers.layers.harmonics.lower`.
@@ -88,7 +88,7 @@ class SphericalHarmonics(FormulaModule):
 
 @described
 def _layer(spec: Any) -> SphericalHarmonics:
-    """The layer of a description."""
+    """A layer from the description that `SphericalHarmonics._spec` writes."""
     *options, backend = spec
     return SphericalHarmonics(*options, backend=backend)
 

@@ -16,7 +16,7 @@ def linear(x: Tensor, irreps_in: Irreps, irreps_out: Irreps, weights: Mapping[tu
     Args:
         weights: ``[mul_in, mul_out]`` by group before and group after.
 
-    A sum over n channels is divided by sqrt(n), n being all channels that reach a group, so that variances stay.
+    A sum over n channels is divided by sqrt(n), n being all channels that reach a group, which preserves variances.
     """
     rows = [x[:, s].reshape(len(x), mul, ir.dim) for s, (mul, ir) in zip(irreps_in.slices(), irreps_in, strict=True)]
     out = []

@@ -18,9 +18,9 @@ from ...core.checks import check_flag, check_integer, check_items, is_integer
 from ...core.errors import ConfigError, IndexRangeError, IrrepsError
 from ...core.torch_internals import is_plain, on_tape, under_autocast
 
-#: Bytes of the rows that are mapped at a time without a tape: rows and results then stay in the cache.
+#: Bytes of the rows that are mapped at a time without autograd, so that rows and results stay in the CPU's cache.
 PART = 2**21
-#: Rows from which a matrix product has its speed.
+#: Fewest rows of a fast matrix product.
 LEAST_ROWS = 128
 
 
@@ -45,8 +45,8 @@ def read_linear(
 ) -> list[LinearInstruction]:
     """Check pairs ``(i_in, i_out)`` and give each its coefficient; None stands for all pairs of equal irreps.
 
-    ``channels`` is the length of the further axis that is summed over, 1 without one. IrrepsError for irreps that
-    differ or no pair; IndexRangeError for an index of no irreps group.
+    ``channels`` is the length of the axis ``f_in`` that is summed over, 1 without one. IrrepsError for irreps that
+    differ or entries that are no pair; IndexRangeError for an index out of range.
     """
     if instructions is None:
         instructions = [
@@ -77,15 +77,15 @@ def read_linear(
     muls = [(irreps_in[i].mul, irreps_out[o].mul) for i, o in pairs]
     out = []
     for (i, o), shape in zip(pairs, muls, strict=True):
-        arriving = [m for (_, other), (m, _) in zip(pairs, muls, strict=True) if other == o]
-        fan = sum(arriving) if path_normalization == "element" else len(arriving) * shape[0]
+        muls_in = [m for (_, other), (m, _) in zip(pairs, muls, strict=True) if other == o]
+        fan = sum(muls_in) if path_normalization == "element" else len(muls_in) * shape[0]
         fan *= channels
         out.append(LinearInstruction(i, o, shape, (fan or 1) ** -0.5))
     return out
 
 
 def check_channels(f_in: int | None, f_out: int | None) -> None:
-    """Raise ConfigError unless both lengths of a further channel axis are counts, or both are None."""
+    """Raise ConfigError unless both lengths of the channel axis before the features are counts, or both are None."""
     if (f_in is None) != (f_out is None):
         raise ConfigError(
             f"f_in and f_out must be given together, got {f_in} and {f_out}. "
@@ -97,10 +97,10 @@ def check_channels(f_in: int | None, f_out: int | None) -> None:
 
 
 def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> list[bool]:
-    """One flag per irreps group: whether it gets a bias; IrrepsError for a bias on irreps that turn."""
+    """One flag per irreps group: whether it gets a bias; IrrepsError for a bias on irreps other than 0e."""
     if biases is None or isinstance(biases, (str, bytes)) or not isinstance(biases, Iterable) or np.ndim(biases) == 0:
-        wanted = biases is not None and check_flag("biases", biases)
-        return [wanted and ir.is_scalar() for _, ir in irreps_out]
+        for_all = biases is not None and check_flag("biases", biases)
+        return [for_all and ir.is_scalar() for _, ir in irreps_out]
     items = check_items("biases", biases, "a flag or a list of flags", "Pass biases=True for all 0e groups.")
     flags = [check_flag(f"biases[{i}]", b) for i, b in enumerate(items)]
     wrong = [str(ir) for flag, (_, ir) in zip(flags, irreps_out, strict=False) if flag and not ir.is_scalar()]
@@ -123,9 +123,9 @@ def weight_slices(instructions: Sequence[LinearInstruction]) -> list[LinearSlice
 
 
 def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool, layout: str) -> Tensor:
-    """``[n(, f), mul * dim]`` times ``[(n, )(f, g, )mul, w]`` of one path: a matrix product per irrep.
+    """``[n(, f), mul * dim]`` times the matrix ``[(n, )(f, g, )mul, w]`` of a path, for each component of the irrep.
 
-    Shared matrices have no axis n; ``further`` says whether there are the axes f and g.
+    Shared matrices have no axis n; ``further``: whether there are channel axes f and g before the features.
     """
     ir_mul, shape = layout == "ir_mul", (slot.dim, slot.mul) if layout == "ir_mul" else (slot.mul, slot.dim)
     if shared and not further:
@@ -149,9 +149,9 @@ def joined(
     width: int,
     moved: bool,
 ) -> Tensor:
-    """``[n, ..., width]``: the columns of a map of x, side by side; without a tape on a CPU some rows at a time.
+    """Concatenate the columns of a map of x to ``[n, ..., width]``; without autograd on a CPU, some rows at a time.
 
-    Rows are mapped in parts only if columns are ``moved``: copied in any case.
+    Rows are only split if columns are ``moved``, that is, if the concatenation copies them anyway.
     """
     if moved and x.is_cpu and not is_compiling() and not on_tape((x, weights)) and not under_autocast("cpu"):
         rows, most = x.shape[0], max(LEAST_ROWS, PART // (max(width, x.shape[-1], 1) * x.element_size()))
@@ -166,7 +166,7 @@ def joined(
 
 
 def with_bias(y: Tensor, bias: Tensor, flags: Sequence[bool], slots: Sequence[Slot]) -> Tensor:
-    """Results plus the biases of the groups that have some."""
+    """Add the biases of the groups with a flag to results."""
     parts, start = [], 0
     for flag, slot in zip(flags, slots, strict=True):
         size = slot.mul * slot.dim

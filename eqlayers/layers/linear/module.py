@@ -53,7 +53,7 @@ class Linear(E3nnFlags, EquivariantModule):
         biases: True for a bias on all 0e groups of the output, or one flag per group.
         path_normalization: 'element' or 'path'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: One that takes the tensors (or BackendError), as of other layers; the work is ``torch.matmul`` on each.
+        backend: As in other layers, with BackendError if it does not take the tensors; all run ``torch.matmul``.
 
     Attributes:
         weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major.
@@ -111,7 +111,7 @@ class Linear(E3nnFlags, EquivariantModule):
         layout: str,
         backend: str | None,
     ) -> None:
-        """Set all attributes but weight, bias and mask."""
+        """Set all attributes except weight, bias and mask."""
         EquivariantModule.__init__(self, layout, backend)
         self.irreps_in, self.irreps_out = irreps
         self.f_in, self.f_out = channels
@@ -144,7 +144,7 @@ class Linear(E3nnFlags, EquivariantModule):
         """Make the map of an ``e3nn.o3.Linear``, with the same weight and bias objects; see :class:`TensorProduct`.
 
         Raises:
-            ConfigError: No such layer; or a layer with ``f_in`` and ``f_out`` that stores no weights, which tell them.
+            ConfigError: Another module; or a layer with ``f_in`` and ``f_out`` without weights, whose shape has them.
 
         Example:
             >>> from e3nn import o3
@@ -243,7 +243,7 @@ class Linear(E3nnFlags, EquivariantModule):
         return with_bias(y, b, self._biased, self._out.slots) if self.bias_numel else y
 
     def _by_row(self, x: Tensor, w: Tensor) -> Tensor:
-        """Checked ``[n, irreps_in.dim]`` by weights ``[n, weight_numel]``, also where the layer's are shared."""
+        """Map checked ``[n, irreps_in.dim]`` by weights ``[n, weight_numel]`` of each row, also in a shared layer."""
         x, w = of_one_dtype(features=x, weight=w)
         return self._map(x, w)
 
@@ -262,12 +262,12 @@ class Linear(E3nnFlags, EquivariantModule):
         blocks = (x,) if len(slots) == 1 else x.split_with_sizes(self._in.sizes, -1)
         flat: list[Tensor | tuple[int, ...]] = []
         like = None
-        for target, arriving in zip(self._out.slots, self._arriving, strict=True):
+        for target, paths_in in zip(self._out.slots, self._arriving, strict=True):
             total, shape = None, (*lead, target.mul * target.dim)
-            for number, path in arriving:
+            for number, path in paths_in:
                 of = blocks[path.i_in], matrices[number], slots[path.i_in]
-                piece = mixed(*of, shared, self.f_in is not None, self.layout).reshape(shape)
-                total = piece if total is None else total + piece
+                product = mixed(*of, shared, self.f_in is not None, self.layout).reshape(shape)
+                total = product if total is None else total + product
             like = total if like is None else like
             flat.append(shape if total is None else total)
         if all(self._arriving):
@@ -286,18 +286,18 @@ class Linear(E3nnFlags, EquivariantModule):
         check_tensor(f"{name} of Linear", value, f"[..., {', '.join(map(str, shape))}]")
         tail = value.shape[value.ndim - len(shape) :] if value.ndim >= len(shape) else None
         if tail != shape or (self.shared_weights and value.numel() != math.prod(shape)):
-            want = list(shape) if self.shared_weights else f"[..., {', '.join(map(str, shape))}]"
+            expected = list(shape) if self.shared_weights else f"[..., {', '.join(map(str, shape))}]"
             raise ShapeError(
-                f"{name} of Linear must be {want}, got {list(value.shape)}. "
+                f"{name} of Linear must be {expected}, got {list(value.shape)}. "
                 f"Build it with shared_weights={not self.shared_weights} for the other kind, or reshape."
             )
         return value.reshape(shape) if self.shared_weights else value  # e3nn takes leading axes of length 1
 
     @property
     def infos(self) -> ProgramInfos:
-        """All paths as infos of sparse products, of the features, a 1 and the weights; of one pair of ``f_in, f_out``.
+        """All paths as infos of sparse products of features, 1 and weights, for one index of ``f_in`` and ``f_out``.
 
-        Biases are no part of them.
+        Biases are not included.
 
         Example:
             >>> Linear("2x0e", "3x0e").infos
@@ -345,7 +345,7 @@ class Linear(E3nnFlags, EquivariantModule):
 
 @described
 def _layer(spec: Any) -> Linear:
-    """The layer of a description, without weights."""
+    """A layer, without weights, from the description that `Linear._spec` writes."""
     layer = Linear.__new__(Linear)
     irreps_in, irreps_out = map(Irreps, spec["irreps"])
     f_in, f_out = spec["channels"]

@@ -1,4 +1,4 @@
-"""One scalar per irrep: the maps that commute with every rotation and mix nothing."""
+"""Multiplication of every irrep copy by a scalar."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class SO3Scale(KeepsFloat64, FormModule):
         scalars = [(mul if per == "copy" else 1, "0e") for mul, _ in self.irreps_in]
         self._scalars = FlatLayout(o3.Irreps(scalars), "mul_ir")
         if (values is None) == (scale == "fixed"):
-            need = "must" if scale == "fixed" else "must not"
+            expected = "must" if scale == "fixed" else "must not"
             raise ConfigError(
-                f"values {need} be given with scale={scale!r}, got {got(values)}. "
+                f"values {expected} be given with scale={scale!r}, got {got(values)}. "
                 f"Use scale='fixed' with values, or 'learned' and 'external' without."
             )
         if scale == "fixed":
@@ -120,9 +120,9 @@ class SO3Scale(KeepsFloat64, FormModule):
         """
         self._flat.check("x", x)
         if (scales is None) == (self.scale == "external"):
-            need = f"[..., {self.num_scales}]" if self.scale == "external" else "None"
+            expected = f"[..., {self.num_scales}]" if self.scale == "external" else "None"
             raise ShapeError(
-                f"scales must be {need} for scale={self.scale!r}, got {got(scales)}. "
+                f"scales must be {expected} for scale={self.scale!r}, got {got(scales)}. "
                 f"Build it with the scale that you call it with."
             )
         if self.scale == "fixed":

@@ -1,4 +1,4 @@
-"""Linear maps with weights for each species, as the self-connections of potentials have them."""
+"""Linear maps with weights for each species, as in the self-connections of potentials."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ...sparse import ProgramInfos
 from ..base.module import EquivariantModule, check_dense
 from .module import Linear
 
-#: Weights that are gathered and multiplied in the time that one more map takes to begin, measured on CPUs.
+#: Weights that are gathered and multiplied in the time that a call of a further map costs, measured on CPUs.
 WEIGHTS_OF_A_MAP = 40_000
-#: Largest number of species that each map all atoms if species cannot be read; of more the weights are gathered.
+#: If species cannot be read: up to this number, the map of each is applied to all atoms; else weights are gathered.
 MASKED = 4
-#: Gathered weights at once, 0.5 GiB in float32.
+#: Largest number of gathered weights, 0.5 GiB in float32.
 GATHERED = 1 << 27
 
 
@@ -43,7 +43,7 @@ class SpeciesLinear(EquivariantModule):
         weight: ``[num_species, linear.weight_numel]``, each row as the weights of :class:`Linear`.
 
     Raises:
-        IrrepsError, ConfigError: Irreps or a number that there cannot be.
+        IrrepsError, ConfigError: Invalid irreps, or a number of species below 1.
 
     Example:
         >>> layer = SpeciesLinear("4x0e + 4x1o", "2x0e + 2x1o", 3)
@@ -65,7 +65,7 @@ class SpeciesLinear(EquivariantModule):
             layout=layout,
             backend=backend,
         )
-        self.num_paths, self._width = self.linear.num_paths, self.irreps_in.dim  # irreps cannot be read in a trace
+        self.num_paths, self._width = self.linear.num_paths, self.irreps_in.dim  # compilers cannot trace irreps
         self.weight = torch.nn.Parameter(torch.randn(self.num_species, self.linear.weight_numel))
 
     def forward(self, features: Tensor, kind: Tensor) -> Tensor:
@@ -91,14 +91,14 @@ class SpeciesLinear(EquivariantModule):
         if kind.device != features.device:
             raise device_error("kind", kind, "features", features)
         atoms, numel = kind.shape[0], self.linear.weight_numel
-        species, looked = kind, kind.is_cpu
-        if looked and not is_plain((kind,)):  # which costs less to ask
-            looked = not being_traced() and (species := unwrapped(kind)).ndim == 1
-        if not looked:
+        species, readable = kind, kind.is_cpu
+        if readable and not is_plain((kind,)):
+            readable = not being_traced() and (species := unwrapped(kind)).ndim == 1
+        if not readable:
             return self._of_any_species(features, kind)
         if not atoms * numel:
             return self.linear(features, self.weight[0])
-        sizes = torch.bincount(species, minlength=self.num_species).tolist()  # a look that torch.func allows
+        sizes = torch.bincount(species, minlength=self.num_species).tolist()  # which torch.func allows
         if atoms * numel <= WEIGHTS_OF_A_MAP * sum(map(bool, sizes)):
             self.linear._in.check("features", features)
             return self.linear._by_row(features, self.weight[kind])

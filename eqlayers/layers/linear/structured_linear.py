@@ -1,4 +1,4 @@
-"""Linear maps with fewer weights: a matrix for each irreps group alone, and matrices of low rank."""
+"""Linear maps with fewer weights: a matrix within each irreps group, and matrices of low rank."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .module import Linear
 
 
 class IrrepwiseLinear(Linear):
-    r"""A matrix of its own for each irreps group, which mixes the copies of that group and no others.
+    r"""A linear map within each irreps group, which does not mix copies of different groups.
 
     .. math:: y^{(i)}_{w m} = \mathrm{mul}_i^{-1/2} \sum_u w^{(i)}_{uw}\, x^{(i)}_{u m}
 
-    Groups with equal irreps stay apart, where :class:`Linear` would mix them. It is Equitorch's ``IrrepWiseLinear``
+    Groups with equal irreps are not mixed, in contrast to :class:`Linear`. It is Equitorch's ``IrrepWiseLinear``
     with ``channel_norm``. Its C channels of an irrep are a group of C copies here: its irreps "2x1o" of C channels are
     "Cx1o + Cx1o".
 
@@ -123,7 +123,7 @@ class LowRankLinear(EquivariantModule):
         super().__init__(layout, backend)
         self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
         self.rank = check_integer("rank", rank, 1, what="a number of copies", fix="Use 1 to the number of channels.")
-        whole = Linear(  # says whether the options are right, and has the coefficients
+        whole = Linear(  # checks the options, and computes the coefficients
             self.irreps_in,
             self.irreps_out,
             instructions=instructions,
@@ -166,7 +166,7 @@ def _map(
     layout: str,
     backend: str | None,
 ) -> Linear:
-    """A linear map with these paths and their coefficients."""
+    """A `Linear` with given paths and coefficients."""
     layer = Linear.__new__(Linear)
     layer._assemble(irreps, (None, None), paths, flags, (True, True), layout, backend)
     layer._make_weights()

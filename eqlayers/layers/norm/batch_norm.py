@@ -16,12 +16,12 @@ from .module import Normalization
 
 
 def _samples(rows: Tensor, batch: int) -> Tensor:
-    """``[rows, copies]`` to ``[batch, rows of a sample, copies]``; of no copies, too."""
+    """``[rows, copies]`` to ``[batch, rows of a sample, copies]``, also for 0 copies."""
     return rows.reshape(batch, rows.shape[0] // batch, rows.shape[1])
 
 
 class _BatchNormalization(Normalization):
-    """Base of both: running statistics stay in float32 if the layer is in half precision; squares overflow there."""
+    """Base of batch norms: running statistics stay in float32 in half precision, where squares overflow."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class _BatchNormalization(Normalization):
         self.momentum = check_number("momentum", momentum, at_least=0.0, at_most=1.0, fix="Use 0.1.")
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        kept = {name: value for name, value in self._buffers.items() if value is not None}
+        stored = {name: value for name, value in self._buffers.items() if value is not None}
         super()._apply(fn, recurse)
-        for name, value in kept.items():
+        for name, value in stored.items():
             moved = self.get_buffer(name)
             wide = ACCUMULATE.get(moved.dtype, moved.dtype)
             if wide != moved.dtype:
@@ -49,7 +49,7 @@ class _BatchNormalization(Normalization):
         return self
 
     def _statistics(self, x: Tensor, name: str) -> Tensor | None:
-        """Running statistics that must have the dtype of features; features in half precision need not."""
+        """Running statistics, for a check of their dtype; None if they are float32 and features half precision."""
         running: Tensor | None = getattr(self, name)
         return None if running is not None and ACCUMULATE.get(x.dtype) == running.dtype != x.dtype else running
 
@@ -59,7 +59,7 @@ class _BatchNormalization(Normalization):
         running.copy_((1 - self.momentum) * running + self.momentum * new.detach())
 
     def _factors(self, var: Tensor, weight: Tensor | None) -> Tensor:
-        """Factors of copies, from their mean squares."""
+        """Factors of copies, from their mean squares and weights."""
         numbers = (var + self.eps).rsqrt()
         return numbers if weight is None else numbers * weight
 
@@ -73,16 +73,16 @@ class BatchNorm(_BatchNormalization):
     .. math:: y_{nu} = w_u\, \frac{x_{nu} - \mu_u}{\sqrt{\nu_u + \epsilon}} + b_u, \quad
               \nu_u = \langle |x_{nu} - \mu_u|^2 / (2l+1) \rangle_n
 
-    Means :math:`\mu` and biases b exist for even scalars; other irreps have none, which would not turn with them.
-    In evaluation :math:`\mu` and :math:`\nu` are the running ones. A batch without rows leaves these as they are.
+    Means :math:`\mu` and biases b exist for even scalars only; for other irreps they would not be equivariant.
+    In evaluation running :math:`\mu` and :math:`\nu` are used. A batch without rows does not change them.
 
     Args:
         irreps: Irreps of the features.
         eps: Added to the variance.
         momentum: Weight of a batch in the running statistics, 0 to 1.
         affine: Whether there are weights and biases.
-        reduce: What becomes of the axes between the first, the batch, and the last: 'mean' or 'max' of the squares.
-        instance: Whether statistics are of each element of the first axis, over the axes between, always.
+        reduce: How squares are reduced over the axes between the first (the batch) and the last: 'mean' or 'max'.
+        instance: Whether statistics are of each element of the first axis, over the axes between, also in evaluation.
         include_bias: Whether even scalars have a bias.
         normalization: 'component' (squares over 2l + 1) or 'norm'.
         layout, backend: See :class:`eqlayers.TensorProduct`.
@@ -160,12 +160,12 @@ class BatchNorm(_BatchNormalization):
         return scaled_by(self._plan, x, others, scalars, self.backend).reshape(wide.shape).to(dtype)
 
     def _joined(self, has_mean: Tensor, others: Tensor) -> Tensor:
-        """Numbers of all copies ``[..., num_irreps]`` from the numbers of scalars with a mean, and of other copies."""
-        pieces = {flag: iter(t.split(self._counts[flag], -1)) for flag, t in ((True, has_mean), (False, others))}
-        return torch.cat([next(pieces[group.has_mean]) for group in self._plan.groups if group.mul], -1)
+        """Numbers of all copies ``[..., num_irreps]`` from numbers of scalars with a mean and of other copies."""
+        parts = {flag: iter(t.split(self._counts[flag], -1)) for flag, t in ((True, has_mean), (False, others))}
+        return torch.cat([next(parts[group.has_mean]) for group in self._plan.groups if group.mul], -1)
 
     def _by_running(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """Normalise by the running statistics: one formula."""
+        """Normalise by the running statistics, in one formula."""
         assert self.running_mean is not None
         assert self.running_var is not None
         operands = [x, self._factors(self.running_var.to(x.dtype), weight)]
@@ -200,7 +200,7 @@ class BatchRMSNorm(_BatchNormalization):
 
     .. math:: y_{nu} = w_u\, x_{nu} / \sqrt{\nu_u + \epsilon}, \quad \nu_u = \langle |x_{nu}|^2 / (2l+1) \rangle_n
 
-    In evaluation :math:`\nu` are the running mean squares. A batch without rows leaves these as they are.
+    In evaluation :math:`\nu` are the running mean squares. A batch without rows does not change these.
 
     Args:
         irreps: Irreps of the features.

@@ -14,19 +14,19 @@ def copies(x: Tensor, irreps: Irreps) -> list[Tensor]:
 
 def norm(x: Tensor, irreps: Irreps) -> Tensor:
     """The norm of each copy, ``[N, num_irreps]``."""
-    return torch.cat([one.pow(2).sum(-1).sqrt() for one in copies(x, irreps)], 1)
+    return torch.cat([group_of.pow(2).sum(-1).sqrt() for group_of in copies(x, irreps)], 1)
 
 
 def layer_norm(x: Tensor, irreps: Irreps, eps: float, centred: bool = True) -> Tensor:
     """Each group over the root of its mean square; the mean over copies and components. Without `centred`, RMS norm.
 
-    The mean of even scalars is taken off before if `centred`.
+    If `centred`, the mean of even scalars is subtracted first.
 
     Source:
         Liao and Smidt 2023, arXiv:2206.11990, section 4.1.
     """
     parts = []
-    for one, (_, ir) in zip(copies(x, irreps), [group for group in irreps if group.mul], strict=True):
-        rest = one - one.mean(1, keepdim=True) if centred and ir.is_scalar() else one
+    for group_of, (_, ir) in zip(copies(x, irreps), [group for group in irreps if group.mul], strict=True):
+        rest = group_of - group_of.mean(1, keepdim=True) if centred and ir.is_scalar() else group_of
         parts.append((rest / (rest.pow(2).mean((1, 2), keepdim=True) + eps).sqrt()).flatten(1))
     return torch.cat(parts, 1)

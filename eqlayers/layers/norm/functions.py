@@ -30,7 +30,7 @@ class CopyPlan:
     """The columns of irrep copies, and the formulas that compute with one number for each copy.
 
     Even scalars have a mean and bias if ``has_mean``. ``counts`` are copies of each group, ``ranges`` the first copy
-    and number of copies of each run of groups with a mean, and of the others. The normalization is
+    and number of copies of consecutive groups with a mean, and of the others. The normalization is
     'component' for squared norms over 2l + 1, 'norm' for squared norms.
     """
 
@@ -59,14 +59,14 @@ def root(squares: Tensor) -> Tensor:
     """Square roots, with derivatives of every order 0 where the square is 0."""
     none = squares <= 0  # False for NaN, which stays NaN
     zero = squares.new_zeros(())
-    # two choices: a derivative of the root of 0, infinite or NaN, would get through a single one
+    # two `where`: a single one would pass on the derivative of the root of 0, infinite or NaN
     return torch.where(none, zero, torch.where(none, 1 + zero, squares).sqrt())
 
 
 def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, list[Tensor | None], torch.dtype]:
     """Features and other operands of a norm in float32 at least, and the dtype of its result.
 
-    That is the dtype of the features; under autocast it is the dtype of the computation. In float16 the square of 300
+    The result has the dtype of the features; under autocast the dtype of the computation. In float16 the square of 300
     is infinite, and the square of 1e-4 is 0; torch's own norms compute in float32, too.
     """
     if x.is_cpu and not torch.is_autocast_enabled("cpu") and x.dtype in (torch.float32, torch.float64):
@@ -86,7 +86,7 @@ def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, l
 
 
 def numbers_of(plan: CopyPlan, numbers: Tensor, has_mean: bool) -> Tensor:
-    """Select from numbers of all copies ``[..., num_irreps]`` the copies with a mean (even scalars), or the others."""
+    """Select from ``[..., num_irreps]`` the numbers of copies with a mean (even scalars), or of the others."""
     ranges = plan.ranges[has_mean]
     if len(ranges) == 1:
         return numbers.narrow(-1, *ranges[0])
@@ -106,7 +106,7 @@ def squares_of(plan: CopyPlan, x: Tensor, backend: str | None) -> tuple[Tensor, 
 
 
 def scaled_by(plan: CopyPlan, x: Tensor, numbers: Tensor, scalars: Tensor, backend: str | None) -> Tensor:
-    """Copies of ``[..., dim]`` times a number each, for each row or for all ``[copies]``; the scalars as they are."""
+    """Copies of x ``[..., dim]`` times ``numbers [..., copies]`` or ``[copies]``; ``scalars`` are copied."""
     if not plan.counts[False]:
         return scalars
     lead = x.shape[:-1]
@@ -119,22 +119,22 @@ def scaled_by(plan: CopyPlan, x: Tensor, numbers: Tensor, scalars: Tensor, backe
 
 
 def group_means(numbers: Tensor, muls: Sequence[int]) -> Tensor:
-    """Means ``[..., groups]`` of numbers of copies over each group of so many."""
-    if min(muls) == max(muls):  # of one size, groups are an axis: an operation for all of them
+    """Means ``[..., groups]`` of ``numbers [..., copies]`` over each group of ``muls`` copies."""
+    if min(muls) == max(muls):  # groups of one size are an axis
         return numbers.reshape(*numbers.shape[:-1], len(muls), muls[0]).mean(-1)
     return torch.cat([part.mean(-1, keepdim=True) for part in numbers.split(muls, -1)], -1)
 
 
 def _factors(squares: Tensor, muls: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
-    """Factors ``[..., copies]`` by which each group gets a mean square of 1, times the weights ``[copies]``."""
+    """Factors ``[..., copies]`` that give each group a mean square of 1, times the weights ``[copies]``."""
     lead = squares.shape[:-1]
     if min(muls) == max(muls):
         shape = len(muls), muls[0]
         roots = (squares.reshape(*lead, *shape).mean(-1) + eps).rsqrt().unsqueeze(-1)
         spread = roots.expand(*lead, *shape) if weight is None else roots * weight.reshape(shape)
         return spread.reshape(*lead, sum(muls))
-    pieces = zip((group_means(squares, muls) + eps).rsqrt().split(1, -1), muls, strict=True)
-    spread = torch.cat([one.expand(*lead, mul) for one, mul in pieces], -1)
+    parts = zip((group_means(squares, muls) + eps).rsqrt().split(1, -1), muls, strict=True)
+    spread = torch.cat([part.expand(*lead, mul) for part, mul in parts], -1)
     return spread if weight is None else spread * weight
 
 
@@ -142,7 +142,7 @@ def run_layer_norm(
     plan: CopyPlan, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, backend: str | None
 ) -> Tensor:
     """Run ``nn.LayerNorm`` with a plan in which even scalars have a mean."""
-    FlatLayout.check(plan.flat, "x", x)  # compilers guard no methods of constants, which the plan is in functions
+    FlatLayout.check(plan.flat, "x", x)  # compilers do not guard methods of constants such as the plan
     x, (weight, bias), dtype = in_float32("x", x, weight=weight, bias=bias)
     if not x.numel():
         return x.to(dtype, copy=True)

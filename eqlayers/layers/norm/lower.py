@@ -1,7 +1,7 @@
-r"""Formulas of norms: squares of irrep copies, and copies times a number each.
+r"""Formulas of norms: squared norms of irrep copies, and copies times a factor each.
 
-A layer reads its features twice: for the squares and for the result. Between both, torch computes with one number for
-each copy. Even scalars may be *apart*: torch computes with them directly, because they have means and biases.
+A layer reads its features twice: for the squares and for the result. In between, torch computes with one number for
+each copy. Even scalars may have means and biases (``has_mean``): torch computes with these directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..gate.lower import Source, blocks_of, common_channels
 
 
 class CopyGroup(NamedTuple):
-    """An irreps group: its copies, their components, whether it is apart, and the factor of its squares."""
+    """An irreps group: copies, components of a copy, whether it has a mean and bias, and a factor of its squares."""
 
     mul: int
     dim: int
@@ -26,14 +26,14 @@ class CopyGroup(NamedTuple):
 
 
 class _Row:
-    """Allocates consecutive blocks of a row."""
+    """Collects consecutive blocks of a row of an operand or a result."""
 
     def __init__(self) -> None:
         self.width, self.components = 0, 0
         self.blocks: list[Block] = []
 
     def add(self, mul: int, dim: int, channels: int, layout: str) -> list[list[int]]:
-        """The components of the next group, for each block of its copies."""
+        """Append a group; returns the indices of its components, for each block of its copies."""
         new = blocks_of(Source(Slot(self.width, mul, dim)), mul, channels, layout)
         self.blocks += new
         self.width += mul * dim
@@ -68,9 +68,9 @@ def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
 
 @lru_cache(maxsize=256)
 def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> Formula:
-    """Features, numbers of the copies that are not apart, and new values of the scalars that are, to features.
+    """Features, factors of copies without a mean, and new values of scalars with one, to features.
 
-    ``rows`` says whether there are numbers for 'each' row or for all: 'one'. Operands of no column are left out.
+    ``rows``: whether factors are of 'each' row, or of 'one' row for all. Operands without columns are left out.
     """
     groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)
@@ -91,9 +91,9 @@ def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> For
 
 @lru_cache(maxsize=256)
 def centred_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
-    """Features, a number for each copy, and means and biases of the scalars that are apart, to features.
+    """Features, a factor for each copy, and means and biases of scalars (`has_mean`), to features.
 
-    All but the features serve all rows. Operands of no column are left out.
+    All operands but the features are shared by all rows. Operands without columns are left out.
     """
     groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)

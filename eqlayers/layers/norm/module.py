@@ -31,7 +31,7 @@ class CopyModule(FormulaModule):
         self.num_paths = len(self.irreps_in)
         self._plan = plan = CopyPlan(self.irreps_in, layout, has_mean, normalization)
         self._flat, self._counts = plan.flat, plan.counts
-        #: Empty if all copies are apart: torch computes these.
+        #: Empty if all copies are scalars with a mean: torch computes these.
         self._formulas = [plan.squares, *plan.scaled.values()] if plan.counts[False] else []
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> Any:
@@ -40,7 +40,7 @@ class CopyModule(FormulaModule):
 
 
 class Normalization(CopyModule):
-    """Base of the layers that divide copies by roots of mean squares; ``zero`` says whether ``eps`` may be 0."""
+    """Base of the layers that divide copies by roots of mean squares; ``zero``: whether ``eps`` may be 0."""
 
     weight: Tensor | None
 
@@ -78,7 +78,7 @@ class Normalization(CopyModule):
 class Norm(Scriptable):
     r"""Norm of each irrep copy, :math:`\sqrt{\sum_m x_{um}^2}`; a drop-in for ``e3nn.o3.Norm``.
 
-    The gradient of the norm of a zero is zero. Norms below the root of the smallest number of the dtype are zero.
+    The gradient at a norm of zero is zero. Norms below the root of the smallest number of the dtype are zero.
 
     Args:
         irreps_in: Irreps of the input; simplified first in 'mul_ir'.
@@ -161,8 +161,8 @@ class MeanSquaredNorm(CopyModule):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        kind = "component" if check_flag("scaled", scaled) else "norm"
-        super().__init__(irreps, layout, backend, normalization=kind)
+        norm = "component" if check_flag("scaled", scaled) else "norm"
+        super().__init__(irreps, layout, backend, normalization=norm)
         self.over, self.scaled = check_choice("over", over, ("copies", "batch")), bool(scaled)
         count = self.irreps_in.num_irreps if over == "batch" else len(self._counts[False])
         self.irreps_out, self._out = Irreps([(count, "0e")]), count
@@ -248,7 +248,7 @@ class RMSNorm(Normalization):
               \nu = \langle \nu_g \rangle_g \ \text{('all')}
 
     With 'all' every group counts alike, whatever its degree and its number of copies: the balance of degrees of
-    EquiformerV2. Sizes of groups relative to each other are kept. No mean is subtracted.
+    EquiformerV2. Relative sizes of groups are preserved. No mean is subtracted.
 
     Args:
         irreps: Irreps of the features; see :class:`LayerNorm`.

@@ -1,4 +1,4 @@
-"""Functions of norms, applied to features without a change of their direction."""
+"""Nonlinearities that scale each irrep copy by a function of its norm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NormActivation(CopyModule):
     .. math:: y_u = \frac{x_u}{n_u}\, \phi(n_u + b_u), \quad n_u = \max(|x_u|, \epsilon)
 
     Without ``normalize`` the copy is not divided by its norm, :math:`y_u = x_u\, \phi(|x_u| + b_u)`; e3nn's layer does
-    not run then. Derivatives at zero are taken with the norm constant: they are finite in every order.
+    not run then. Derivatives at zero treat the norm as constant: they are finite in every order.
 
     Args:
         irreps_in: Irreps of the features.
@@ -91,7 +91,7 @@ class NormActivation(CopyModule):
         if not self._flat.dim:
             return x.to(dtype, copy=True)
         norms = self._norms(squares_of(self._plan, x, self.backend)[1], torch.finfo(dtype).tiny)
-        # in the dtype of the layer, which weights of the function have, too
+        # in the dtype of the layer, as weights of the function
         factors = self.scalar_nonlinearity((norms if biases is None else norms + biases).to(dtype))
         check_tensor("the result of scalar_nonlinearity", factors, f"{list(norms.shape)}")
         if factors.shape != norms.shape:
@@ -116,8 +116,8 @@ class NormActivation(CopyModule):
 
     def _blocks(self, x: Tensor) -> list[Tensor]:
         """Each group, ``[..., mul, dim]`` in the layout 'mul_ir', else ``[..., dim, mul]``."""
-        ways = {s: (s.mul, s.dim) if self.layout == "mul_ir" else (s.dim, s.mul) for s in self._flat.slots if s.mul}
-        return [x.narrow(-1, s.start, s.mul * s.dim).unflatten(-1, way) for s, way in ways.items()]
+        shapes = {s: (s.mul, s.dim) if self.layout == "mul_ir" else (s.dim, s.mul) for s in self._flat.slots if s.mul}
+        return [x.narrow(-1, s.start, s.mul * s.dim).unflatten(-1, shape) for s, shape in shapes.items()]
 
     def _plain_squares(self, x: Tensor) -> Tensor:
         axis = -1 if self.layout == "mul_ir" else -2
@@ -127,14 +127,14 @@ class NormActivation(CopyModule):
         axis = -1 if self.layout == "mul_ir" else -2
         factors = numbers.split(self._counts[False], -1)
         blocks = zip(self._blocks(x), factors, strict=True)
-        return torch.cat([(block * one.unsqueeze(axis)).flatten(-2) for block, one in blocks], -1)
+        return torch.cat([(block * factor.unsqueeze(axis)).flatten(-2) for block, factor in blocks], -1)
 
     def _norms(self, squares: Tensor, tiny: float) -> Tensor:
         """Roots of squares; of small ones a constant, whose derivatives are 0."""
-        # not one whose square is 0, which would be no bound, nor one that the function would get as 0
+        # the square of the bound must not round to 0, nor the bound itself in the dtype of the function
         least = max(SMALLEST if self.epsilon is None else self.epsilon, torch.finfo(squares.dtype).tiny ** 0.5, tiny)
         small = squares < least * least
-        # the inner choice keeps infinite derivatives at zero out of the outer one, which multiplies them by 0
+        # the inner `where` keeps infinite derivatives at zero out of the outer one, which multiplies them by 0
         roots = torch.where(small, torch.ones_like(squares), squares).sqrt()
         return torch.where(small, torch.full_like(squares, least if self.normalize else 0.0), roots)
 
