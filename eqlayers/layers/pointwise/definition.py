@@ -13,9 +13,9 @@ def row_by_row(function: Callable[..., Sequence[Tensor]], channels: int, *operan
 
     The function gets the components of one channel of each operand, and returns the components of the result.
     """
-    split = [one.reshape(len(one), channels, -1) for one in operands]
+    split = [operand.reshape(len(operand), channels, -1) for operand in operands]
     rows = [
-        torch.cat([torch.stack(list(function(*(one[n, u] for one in split)))) for u in range(channels)])
+        torch.cat([torch.stack(list(function(*(operand[n, u] for operand in split)))) for u in range(channels)])
         for n in range(len(operands[0]))
     ]
     return torch.stack(rows)

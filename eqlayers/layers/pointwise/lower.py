@@ -1,4 +1,4 @@
-"""A formula from a Python function: the function is called once, with values that record every operation."""
+"""Traces a Python function to a formula: it is called once, with values that record every operation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ...core.forms.keys import register_formula
 from ...irreps.algebra import representation_matrix
 from ...irreps.layout import slots_of
 
-#: Fewer channels than this do not fill a vector; the lanes of a vector are then rows.
+#: With fewer channels than this, the lanes of a vector register hold rows, not channels.
 FEWEST = 4
 
-#: Relative difference between rotating before and after that counts as rounding.
+#: Largest relative error of equivariance that counts as rounding.
 _ROUNDING = 1e-9
 
 
 class Value:
-    """A number of a formula that is being written: sums, products, whole powers, and a few functions of it.
+    """A value of a formula while it is traced: supports sums, products, whole powers, and a few functions.
 
     Example:
         >>> expr = Expression()
@@ -86,7 +86,7 @@ class Value:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The method of the name of torch's function: ``torch.tanh(x[0])`` is ``x[0].tanh()``."""
+        """Call the method with the name of torch's function: ``torch.tanh(x[0])`` is ``x[0].tanh()``."""
         return getattr(next(value for value in args if isinstance(value, Value)), func.__name__)()
 
     def __getattr__(self, name: str) -> Any:
@@ -98,7 +98,7 @@ class Value:
         )
 
     def __pow__(self, power: Any) -> Value:
-        product = Value(self.expr, self.expr.one)
+        product = Value(self.expr, self.expr.rows)
         for _ in range(check_integer("power", power, 0, 64, what="a whole number")):
             product = product * self
         return product
@@ -116,24 +116,24 @@ class Value:
         return self * self.sigmoid()
 
     def inverse_length(self, *others: Value) -> Value:
-        """One over the length of the vector of this and the others, 0 of the zero vector."""
+        """One over the length of the vector of this value and the others; 0 for the zero vector."""
         return Value(self.expr, self.expr.inverse_length(self.node, *map(self._of, others)))
 
 
 class _Components(list[Value]):
     """The components of an operand, which the traced function indexes."""
 
-    def __init__(self, one: Rows, values: list[Value]) -> None:
+    def __init__(self, rows: Rows, values: list[Value]) -> None:
         super().__init__(values)
-        self.one = one
+        self.rows = rows
 
     def __getitem__(self, index: Any) -> Any:
         try:
             return super().__getitem__(index)
         except IndexError:
-            single = Irreps([(1, ir) for _, ir in self.one.irreps])
+            single = Irreps([(1, ir) for _, ir in self.rows.irreps])
             raise IndexRangeError(
-                f"a component of {self.one.name} must lie in [0, {len(self)}), the components of a channel, {single}, "
+                f"a component of {self.rows.name} must lie in [0, {len(self)}), the components of a channel, {single}, "
                 f"got {got(index)}. The function is called with one channel; the layer repeats it for all."
             ) from None
 
@@ -160,11 +160,11 @@ def traced_formula(
         >>> traced_formula(lambda x: [x[0] ** 2 + x[1] ** 2 + x[2] ** 2], [x], [z], "mul_ir", False).channels
         8
     """
-    muls = {mul for one in (*operands, *results) for mul, _ in one.irreps}
+    muls = {mul for rows in (*operands, *results) for mul, _ in rows.irreps}
     if len(muls) != 1 or 0 in muls:
         raise ConfigError(
             f"irreps of operands and results must have one multiplicity, the number of channels, got "
-            f"{[str(one.irreps) for one in (*operands, *results)]}. For products of features and single irreps use "
+            f"{[str(rows.irreps) for rows in (*operands, *results)]}. For products of features and single irreps use "
             f"eqlayers.TensorProduct."
         )
     copies = muls.pop()
@@ -172,17 +172,17 @@ def traced_formula(
     expr = Expression()
     outputs: list[list[int]] = [[] for _ in results]
     for copy in range(1 if channels else copies):  # few channels are components: lanes are rows then
-        widths = [sum(ir.dim for _, ir in one.irreps) for one in operands]
+        widths = [sum(ir.dim for _, ir in rows.irreps) for rows in operands]
         values = [
-            _Components(one, [Value(expr, expr.load(number, copy * width + i)) for i in range(width)])
-            for number, (one, width) in enumerate(zip(operands, widths, strict=True))
+            _Components(rows, [Value(expr, expr.load(number, copy * width + i)) for i in range(width)])
+            for number, (rows, width) in enumerate(zip(operands, widths, strict=True))
         ]
         returned = function(*values)
-        for target, one, part in zip(outputs, results, _lists(returned, len(results), several), strict=True):
-            target += _nodes(expr, one, part)
+        for target, rows, part in zip(outputs, results, _lists(returned, len(results), several), strict=True):
+            target += _nodes(expr, rows, part)
     parts = [
-        Operand(one.name, one.irreps.dim, _blocks(one.irreps, copies, channels, layout), one.rows)
-        for one in (*operands, *results)
+        Operand(rows.name, rows.irreps.dim, _blocks(rows.irreps, copies, channels, layout), rows.rows)
+        for rows in (*operands, *results)
     ]
     return register_formula(formula(expr, parts[: len(operands)], parts[len(operands) :], outputs, channels))
 
@@ -194,14 +194,14 @@ def _lists(returned: Any, count: int, several: bool) -> Sequence[Any]:
     return parts
 
 
-def _nodes(expr: Expression, one: Rows, part: Any) -> list[int]:
-    """The values that a function returned for a result."""
-    wanted = sum(ir.dim for _, ir in one.irreps)
-    if not isinstance(part, (list, tuple)) or len(part) != wanted:
-        came = len(part) if isinstance(part, (list, tuple)) else got(part)
+def _nodes(expr: Expression, rows: Rows, part: Any) -> list[int]:
+    """The nodes of the values that a function returned for a result; ConfigError for a wrong number of values."""
+    count = sum(ir.dim for _, ir in rows.irreps)
+    if not isinstance(part, (list, tuple)) or len(part) != count:
+        shown = len(part) if isinstance(part, (list, tuple)) else got(part)
         raise ConfigError(
-            f"function must return a list of the {wanted} components of one channel of {one.name}, {one.irreps}, got "
-            f"{came}. Order them as the irreps."
+            f"function must return a list of the {count} components of one channel of {rows.name}, {rows.irreps}, got "
+            f"{shown}. Order them as the irreps."
         )
     return [(Value(expr, expr.zero) + value).node for value in part]
 
@@ -221,7 +221,7 @@ def _blocks(irreps: Irreps, copies: int, channels: int, layout: str) -> tuple[Bl
 
 
 class _Numbers:
-    """The functions of formulas on numpy arrays."""
+    """The functions of formulas for numpy arrays, to evaluate a formula without kernels."""
 
     @staticmethod
     def inverse_length(*vector: Any) -> Any:
@@ -237,12 +237,12 @@ class _Numbers:
 
 
 def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequence[Rows]) -> None:
-    """Raise IrrepsError unless turned operands give turned results, for one channel and a few rows of numbers."""
-    made = np.random.default_rng(0)
-    turn = np.linalg.qr(made.normal(size=(3, 3)))[0]
-    turn *= np.sign(np.linalg.det(turn))
-    single = [Irreps([(1, ir) for _, ir in one.irreps]) for one in (*operands, *results)]
-    inputs = [made.normal(size=(irreps.dim, 5)) for irreps in single[: len(operands)]]
+    """Raise IrrepsError unless the formula is equivariant, by one rotation and the inversion of random rows."""
+    generator = np.random.default_rng(0)
+    rotation = np.linalg.qr(generator.normal(size=(3, 3)))[0]
+    rotation *= np.sign(np.linalg.det(rotation))
+    single = [Irreps([(1, ir) for _, ir in rows.irreps]) for rows in (*operands, *results)]
+    inputs = [generator.normal(size=(irreps.dim, 5)) for irreps in single[: len(operands)]]
 
     def run(values: Sequence[np.ndarray]) -> list[np.ndarray]:
         def load(operand: int, component: int) -> np.ndarray:
@@ -253,13 +253,13 @@ def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequenc
         return [np.stack([np.zeros(5) if v is None else np.broadcast_to(v, (5,)) for v in part]) for part in parts]
 
     plain = run(inputs)
-    for what, matrix in (("rotations", turn), ("the inversion", -turn)):
-        turned = [representation_matrix(irreps, matrix).numpy() for irreps in single]
-        after = run([m @ value for m, value in zip(turned, inputs, strict=False)])
-        for one, m, a, b in zip(results, turned[len(operands) :], after, plain, strict=True):
+    for what, matrix in (("rotations", rotation), ("the inversion", -rotation)):
+        matrices = [representation_matrix(irreps, matrix).numpy() for irreps in single]
+        after = run([m @ value for m, value in zip(matrices, inputs, strict=False)])
+        for rows, m, a, b in zip(results, matrices[len(operands) :], after, plain, strict=True):
             difference = np.abs(a - m @ b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1.0)
             if not difference <= _ROUNDING:
                 raise IrrepsError(
-                    f"function must commute with {what}, got {one.name} off by {difference:.2g} of its size. Correct "
+                    f"function must commute with {what}, got {rows.name} off by {difference:.2g} of its size. Correct "
                     f"it or the irreps, or pass check=False."
                 )

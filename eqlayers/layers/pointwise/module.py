@@ -28,11 +28,11 @@ class FormulaLayer(FormulaModule):
     The function is called once, when the layer is made, with a list of components for each operand, in the order of its
     irreps, and returns the components of the result. It may add, multiply, take whole powers, divide by numbers, and
     call ``v.sigmoid()``, ``v.tanh()``, ``v.silu()`` and ``v.inverse_length(*others)``, one over the length of the
-    vector of all. What it wrote down becomes a kernel for each backend and order of derivative; the function is not
-    kept.
+    vector of all. These operations become a kernel for each backend and order of derivative; the function is not
+    stored.
 
-    With rows of senders and receivers it is a step of message passing: operands are read at the ends of edges, a result
-    with rows 'dst' is summed over the edges of each receiver.
+    With rows of senders and receivers it is a step of message passing: operands are read at senders or receivers, a
+    result with rows 'dst' is summed over the edges of each receiver.
 
     Args:
         function: From lists of values to a list; to a tuple of lists for several results.
@@ -43,7 +43,7 @@ class FormulaLayer(FormulaModule):
             has), 'src' or 'dst' (rows of nodes, read at the senders or the receivers of edges).
         rows_out: 'each', 'one' (summed over the batch), 'src' or 'dst' (summed over the edges of each node); a list for
             several results.
-        check: Whether to compare turned results with results of turned operands, for numbers, when it is made.
+        check: Whether to check at construction that the function is equivariant, with random numbers.
         layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
@@ -52,7 +52,7 @@ class FormulaLayer(FormulaModule):
 
     Raises:
         IrrepsError: The function does not commute with rotations or the inversion.
-        ConfigError: Operands or rows that there cannot be, or a function that does something else.
+        ConfigError: Invalid operands or rows, or a function with other operations.
 
     Example:
         >>> import torch
@@ -82,9 +82,9 @@ class FormulaLayer(FormulaModule):
         check_type("operands", operands, Mapping, "a mapping from names to irreps", fix)
         check_optional(_check_mapping, "rows", rows)
         self._operands = [Rows(name, as_irreps(irreps, name), "each") for name, irreps in operands.items()]
-        self._operands = [one._replace(rows=self._rows(one.name, rows)) for one in self._operands]
+        self._operands = [op._replace(rows=self._rows(op.name, rows)) for op in self._operands]
         unknown = [name for name in rows or {} if name not in operands]
-        if unknown or all(one.rows == "one" for one in self._operands):
+        if unknown or all(op.rows == "one" for op in self._operands):
             what = f"rows of {unknown}" if unknown else f"only rows 'one' of {list(operands)}"
             raise ConfigError(
                 f"rows must name operands, one of which has a row for each of the batch, got {what}. Name rows of "
@@ -94,20 +94,20 @@ class FormulaLayer(FormulaModule):
         outs = list(irreps_out) if self._several else [irreps_out]
         fix = "Give one text, or one for each."
         what = "a text, or a list of them"
-        kinds = [rows_out] * len(outs) if isinstance(rows_out, str) else rows_out
-        kinds = check_items("rows_out", kinds, what, fix, count=len(outs))
+        rows_of = [rows_out] * len(outs) if isinstance(rows_out, str) else rows_out
+        rows_of = check_items("rows_out", rows_of, what, fix, count=len(outs))
         names = [f"result {n}" if self._several else "the result" for n in range(len(outs))]
         self._results = [
-            Rows(name, as_irreps(irreps, "irreps_out"), check_choice("rows_out", kind, ROWS))
-            for name, irreps, kind in zip(names, outs, kinds, strict=True)
+            Rows(name, as_irreps(irreps, "irreps_out"), check_choice("rows_out", rows_name, ROWS))
+            for name, irreps, rows_name in zip(names, outs, rows_of, strict=True)
         ]
-        self.irreps_in = {one.name: one.irreps for one in self._operands}
-        self.irreps_out = [one.irreps for one in self._results] if self._several else self._results[0].irreps
+        self.irreps_in = {op.name: op.irreps for op in self._operands}
+        self.irreps_out = [op.irreps for op in self._results] if self._several else self._results[0].irreps
         base = traced_formula(function, self._operands, self._results, layout, self._several)
         if check_flag("check", check):
             check_equivariance(base, self._operands, self._results)
         self._formulas = [base]
-        self._flat = {one.name: FlatLayout(one.irreps, layout) for one in self._operands}
+        self._flat = {op.name: FlatLayout(op.irreps, layout) for op in self._operands}
         self._of_nodes = base.of_nodes
 
     def _rows(self, name: str, rows: Any) -> str:
@@ -131,34 +131,34 @@ class FormulaLayer(FormulaModule):
         """
         tensors = self._read(operands, named)
         if (graph is None) == self._of_nodes:
-            need = "a graph or edge_index [2, E]" if self._of_nodes else "None, no operand has rows of nodes"
-            raise ShapeError(f"graph must be {need}, got {got(graph)}. Call the layer with what its rows say.")
-        for one in self._operands:
-            self._flat[one.name].check(one.name, tensors[one.name])
+            expected = "a graph or edge_index [2, E]" if self._of_nodes else "None, no operand has rows of nodes"
+            raise ShapeError(f"graph must be {expected}, got {got(graph)}. Call the layer with what its rows say.")
+        for op in self._operands:
+            self._flat[op.name].check(op.name, tensors[op.name])
         tensors = dict(zip(tensors, of_one_dtype(**tensors), strict=True))
         lead: tuple[int, ...] = ()
         if graph is None:
-            each = {one.name: tensors[one.name] for one in self._operands if one.rows == "each"}
+            each = {op.name: tensors[op.name] for op in self._operands if op.rows == "each"}
             lead = broadcast_lead(**{name: value.shape[:-1] for name, value in each.items()})
             tensors |= {name: as_rows(value, lead) for name, value in each.items()}
-        for one in self._operands:
-            axes = 1 if one.rows == "one" else 2
-            if tensors[one.name].ndim != axes:
-                want = f"[{one.irreps.dim}]" if axes == 1 else f"[N, {one.irreps.dim}]"
+        for op in self._operands:
+            axes = 1 if op.rows == "one" else 2
+            if tensors[op.name].ndim != axes:
+                shape = f"[{op.irreps.dim}]" if axes == 1 else f"[N, {op.irreps.dim}]"
                 raise ShapeError(
-                    f"{one.name} must be {want}, its rows are {one.rows!r}, got {list(tensors[one.name].shape)}. "
+                    f"{op.name} must be {shape}, its rows are {op.rows!r}, got {list(tensors[op.name].shape)}. "
                     f"Flatten its leading axes, or give other rows."
                 )
         results = run_formula(self._formulas[0], list(tensors.values()), self._graph(graph, tensors), self.backend)
         shaped = [
-            z.reshape(*lead, z.shape[-1]) if graph is None and one.rows == "each" and len(lead) != 1 else z
-            for z, one in zip(results, self._results, strict=True)
+            z.reshape(*lead, z.shape[-1]) if graph is None and op.rows == "each" and len(lead) != 1 else z
+            for z, op in zip(results, self._results, strict=True)
         ]
         return tuple(shaped) if self._several else shaped[0]
 
     def _read(self, operands: tuple[Tensor, ...], named: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Operands by name, in their order."""
-        names = [one.name for one in self._operands]
+        """Operands of a call by name, in the order of the layer; ShapeError for a wrong number or names."""
+        names = [op.name for op in self._operands]
         tensors = dict(zip(names, operands, strict=False)) | named
         if len(operands) + len(named) != len(names) or set(tensors) != set(names):
             raise ShapeError(
@@ -169,23 +169,23 @@ class FormulaLayer(FormulaModule):
     def _graph(self, graph: Graph | Tensor | None, tensors: dict[str, Tensor]) -> Graph | None:
         if graph is None or isinstance(graph, Graph):
             return graph
-        ends = {one.rows: tensors[one.name].shape[0] for one in self._operands if one.rows in ("src", "dst")}
-        if not ends:
+        num_nodes = {op.rows: tensors[op.name].shape[0] for op in self._operands if op.rows in ("src", "dst")}
+        if not num_nodes:
             raise ShapeError(
                 "graph must be a Graph, which says how many nodes there are, got edge_index. Use "
                 "eqlayers.Graph(edge_index, num_src)."
             )
-        src = ends.get("src", ends.get("dst", 0))
-        return as_graph(graph, src, ends.get("dst", src))
+        src = num_nodes.get("src", num_nodes.get("dst", 0))
+        return as_graph(graph, src, num_nodes.get("dst", src))
 
     def extra_repr(self) -> str:
         """Irreps, rows that are not 'each', and backend."""
-        texts = [", ".join(_text(one) for one in part) for part in (self._operands, self._results)]
+        texts = [", ".join(_text(op) for op in part) for part in (self._operands, self._results)]
         return f"{texts[0]} -> {texts[1]} | {self._formulas[0].operations} operations | {self._kind()}"
 
 
-def _text(one: Rows) -> str:
-    return str(one.irreps) if one.rows == "each" else f"{one.irreps} ({one.rows})"
+def _text(op: Rows) -> str:
+    return str(op.irreps) if op.rows == "each" else f"{op.irreps} ({op.rows})"
 
 
 def _check_mapping(name: str, value: Any) -> Any:
@@ -193,7 +193,7 @@ def _check_mapping(name: str, value: Any) -> Any:
 
 
 def _are_several(irreps: Any) -> bool:
-    """Whether it is a list of irreps, not irreps, which are a list of pairs."""
+    """Whether ``irreps`` is a list of several irreps; irreps themselves may be a list of pairs."""
     if isinstance(irreps, Irreps) or not isinstance(irreps, (list, tuple)) or not irreps:
         return False
-    return all(isinstance(one, (str, Irreps)) for one in irreps)
+    return all(isinstance(op, (str, Irreps)) for op in irreps)

@@ -1,4 +1,4 @@
-"""Formulas on tensors: through the operator of forms, or node by node in torch."""
+"""Runs formulas on tensors: by the operator that calls kernels, or node by node in torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def formula_at_once(
 def run_formula(
     base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
 ) -> Sequence[Tensor]:
-    """Run a formula that `register_formula` knows, differentiable to any order.
+    """Run a formula registered by `register_formula`, differentiable to any order.
 
     Operands are ``[rows, width]`` each, ``[width]`` for one row that serves all; so are results, ``[width]`` if they
     are summed over all rows. Errors are as of `check_operands`; BackendError if the backend cannot run it.
@@ -44,9 +44,9 @@ def run_formula(
         if results is not None:
             return results
     first = operands[0]
-    dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
+    dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # `device.type` takes a microsecond
     sizes = Sizes(1 if base.batch is None else operands[base.batch].shape[0]) if graph is None else graph.sizes
-    if dtype not in ACCUMULATE:  # which is not for lack of a compiler
+    if dtype not in ACCUMULATE:  # report the dtype, not the backend
         check_operands(base, operands, graph is not None, sizes)
     name = chosen(device, dtype, backend, "")
     if BACKENDS[name].whole is not None:

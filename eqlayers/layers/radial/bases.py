@@ -1,4 +1,4 @@
-"""Radial bases besides Bessel functions: bumps around equally spaced lengths, waves and polynomials."""
+"""Radial bases other than Bessel functions: bumps at equally spaced lengths, waves and polynomials."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .module import RadialBasis
 
 
 class _Spaced(RadialBasis):
-    """Bases of e3nn: with ``inside``, functions that are 0 at both ends, or nearly so."""
+    """Bases of e3nn's `soft_one_hot_linspace`; with ``inside``, functions are (nearly) 0 at start and cutoff."""
 
-    _kind: Any  # of lengths from the start, the number of functions, the length, and `inside`
-    _fewest = 2  # functions, if they reach the ends
+    _function: Any  # of distances from the start, the number of functions, cutoff - start, and `inside`
+    _fewest = 2  # functions without `inside`
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class _Spaced(RadialBasis):
 
     def functions(self, x: Tensor) -> Tensor:
         """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
-        values: Tensor = self._kind(x, self.num_basis, self.cutoff - self.start, self.inside)
+        values: Tensor = self._function(x, self.num_basis, self.cutoff - self.start, self.inside)
         return values
 
     def extra_repr(self) -> str:
-        """Number and ends, and options that are not the default."""
+        """Number of functions, start and cutoff, and options that are not the default."""
         return super().extra_repr() + ("" if self.inside else ", on the ends")
 
 
@@ -56,7 +56,7 @@ class GaussianBasis(_Spaced):
         cutoff: Where they end, in Angstrom.
         p: Power of the envelope f, see :class:`PolynomialCutoff`; None for no envelope.
         start: Where they begin, in Angstrom.
-        inside: Whether the lengths :math:`r_n` lie between start and cutoff, or from the one to the other.
+        inside: Whether all lengths :math:`r_n` lie between start and cutoff; else the first and last are at these.
         envelope: Another envelope in place of that.
 
     Raises:
@@ -70,7 +70,7 @@ class GaussianBasis(_Spaced):
         torch.Size([10, 8])
     """
 
-    _kind = staticmethod(functions.gaussian)
+    _function = staticmethod(functions.gaussian)
 
 
 class CosineBasis(_Spaced):
@@ -78,7 +78,7 @@ class CosineBasis(_Spaced):
 
     Here :math:`d = (r - r_n) / \Delta`. Without the envelope it is ``e3nn.math.soft_one_hot_linspace(...,
     basis="cosine", cutoff=inside)``: the squares add up to 1. Slopes jump where a function ends, at :math:`d = \pm 1`,
-    so forces do, too; at these places derivatives are taken from the right. Prefer another basis for potentials.
+    so forces do, too; there derivatives are taken from the right. Prefer another basis for potentials.
 
     Args:
         num_basis, cutoff, p, start, inside, envelope: See :class:`GaussianBasis`, also for errors.
@@ -91,7 +91,7 @@ class CosineBasis(_Spaced):
         tensor([1.0000, 1.0000])
     """
 
-    _kind = staticmethod(functions.cosine)
+    _function = staticmethod(functions.cosine)
     _ends = 0
 
 
@@ -114,7 +114,7 @@ class SmoothFiniteBasis(_Spaced):
         [0.0, 0.0, 0.0]
     """
 
-    _kind = staticmethod(functions.smooth_finite)
+    _function = staticmethod(functions.smooth_finite)
     _ends = math.inf
 
     def __init__(
@@ -150,7 +150,7 @@ class FourierBasis(_Spaced):
                 [0.0000, 0.0000]])
     """
 
-    _kind = staticmethod(functions.fourier)
+    _function = staticmethod(functions.fourier)
     _ends, _fewest = 0, 1
 
 

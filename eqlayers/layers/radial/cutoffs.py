@@ -32,7 +32,7 @@ def check_start(start: Any, cutoff: float, at_least: float | None = None, unit: 
 
 
 def vanishing(dtype: torch.dtype) -> float:
-    r"""Largest s of which :math:`e^{-1/s}` is below all normal numbers of the dtype.
+    r"""A number s, almost the largest for which :math:`e^{-1/s}` is below all normal numbers of the dtype.
 
     Example:
         >>> 0.1 < math.exp(-1 / vanishing(torch.float64)) / torch.finfo(torch.float64).tiny < 1

@@ -1,4 +1,4 @@
-"""Lengths of edges as radial functions are to see them, by the species at both ends."""
+"""Transforms of the lengths of edges, by the species of both atoms, before radial functions are evaluated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AgnesiTransform(KeepsFloat64):
     .. math:: t(r) = \Big(1 + \frac{a\, u^q}{1 + u^{q - p}}\Big)^{-1}, \quad u = \frac{2 r}{R_{Z_i} + R_{Z_j}}
 
     Args:
-        species: Elements, as symbols or atomic numbers, in the order in which ``forward`` names them.
+        species: Elements, as symbols or atomic numbers; ``forward`` takes indices into this list.
         q, p, a: Powers and factor.
 
     Raises:
@@ -51,23 +51,23 @@ class AgnesiTransform(KeepsFloat64):
 
         Args:
             lengths: Of the edges.
-            kind: ``[A]`` int64, place of the species of each atom.
+            kind: ``[A]`` int64, index of the species of each atom.
             graph: The edges.
 
         Raises:
             ConfigError, ShapeError, DTypeError: No graph, or tensors that do not fit it.
-            IndexRangeError: A place outside the list of species (found on CPU only).
+            IndexRangeError: An index outside the list of species (checked on the CPU only).
         """
         src, dst = check_graph(graph).ends
         check_index("kind", kind, graph.num_src, len(self.radii), "species")
         return self._between(check_lengths(lengths, graph), kind[src], kind[dst])
 
     def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """``[E]`` Angstrom to ``[E]``, between species ``[E]`` int64 by their places; errors as of ``forward``."""
+        """``[E]`` Angstrom to ``[E]``, between species of index ``[E]`` int64; errors as of ``forward``."""
         if check_floating("lengths", lengths, "[E]").ndim != 1:
             raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
-        for name, places in (("first", first), ("second", second)):
-            check_index(name, places, lengths.shape[0], len(self.radii), "species")
+        for name, indices in (("first", first), ("second", second)):
+            check_index(name, indices, lengths.shape[0], len(self.radii), "species")
         return self._between(lengths, first, second)
 
     def _between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Functions of lengths without an envelope, by name; TorchScript reads the functions that layers call.
+"""Radial functions without an envelope, by name; functions that layers call must be valid TorchScript.
 
 Arguments are x, the distance from the start; the number of functions; the distance from the start to the cutoff; and
-whether functions lie inside, or reach the ends.
+whether functions are 0 at start and cutoff, or have maxima there.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def bessel(x: Tensor, number: int, length: float) -> Tensor:
         if all_between(x, 1.01 * near * length / math.pi, math.inf):
             t = x[..., None] * k
             return scale * (t.sin() / t)  # the same numbers as below
-    end = torch.where(x == math.inf, length, x)  # has no sine, and a zero of all functions is as good
+    end = torch.where(x == math.inf, length, x)  # the sine of infinity is NaN; all functions are 0 at the cutoff
     return scale * sin_over(end[..., None] * k, near)
 
 
 def all_between(x: Tensor, least: float, most: float) -> bool:
-    """True if all values lie between; False if values cannot be read: on a GPU, in a trace, under torch.func."""
+    """True if all values lie in (least, most); False if they cannot be read: on a GPU, in a trace, under torch.func."""
     if not (x.is_cpu and is_plain((x,)) and x.numel()):
         return False
     low, high = x.detach().aminmax()
@@ -53,26 +53,26 @@ def sin_over(t: Tensor, near: float) -> Tensor:
 
 
 def _steps(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
-    """Distances to the middles of bumps, in units of the distance of two."""
+    """Distances of x to the centres of the functions, in units of the distance between two centres."""
     steps = number + (1 if inside else -1)
     centre = torch.arange(number, dtype=x.dtype, device=x.device) + (1 if inside else 0)
     return x[..., None] * (steps / length) - centre
 
 
 def gaussian(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
-    """``exp(-d^2)``, scaled."""
+    """Gaussians ``exp(-d^2) / 1.12`` of the distance d from a centre."""
     d = _steps(x, number, length, inside)
     return torch.exp(-d * d) / 1.12
 
 
 def cosine(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
-    """A cosine where it is positive first."""
+    """Half a wave of a cosine around each centre, else 0."""
     d = _steps(x, number, length, inside)
     return torch.where((d >= -1) & (d < 1), torch.cos(0.5 * math.pi * d), torch.zeros_like(d))
 
 
 def smooth_finite(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
-    """The product of two soft steps, up and down."""
+    """Smooth bumps around each centre, 0 at a distance of 1 and more."""
     d = _steps(x, number, length, inside)
     s = (1 - d) * (1 + d)
     between = s > vanishing(d.dtype)  # nearer to the ends, all derivatives round to 0
@@ -81,18 +81,18 @@ def smooth_finite(x: Tensor, number: int, length: float, inside: bool) -> Tensor
 
 
 def fourier(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
-    """Sines between the ends, or cosines."""
+    """Sines that are 0 at start and cutoff, or cosines."""
     u = x[..., None] / length
     n = torch.arange(number, dtype=x.dtype, device=x.device)
     factor = (0.25 + number / 2) ** -0.5
     if not inside:
         return torch.cos(math.pi * n * u) * factor
-    u = torch.where((u >= 0) & (u < 1), u, torch.zeros_like(u))  # at the start the slope is the slope inside
+    u = torch.where((u >= 0) & (u < 1), u, torch.zeros_like(u))  # at the start, the slope is taken from the right
     return torch.sin(math.pi * (n + 1) * u) * factor
 
 
 def chebyshev(x: Tensor, number: int, length: float) -> Tensor:
-    """Chebyshev polynomials by the recurrence, which has derivatives at the ends, too."""
+    """Chebyshev polynomials by the recurrence, which has derivatives at start and cutoff, too."""
     t = 1 - 2 * x / length
     polynomials = [torch.ones_like(t), t]
     while len(polynomials) < number:
@@ -106,7 +106,7 @@ _OTHERS = {"bessel": bessel, "chebyshev": chebyshev}
 
 
 def check_num_basis(num_basis: Any, cutoff: Any, at_least: int) -> int:
-    """The number of functions, or ConfigError; it says so if number and cutoff have changed places."""
+    """The number of functions, or ConfigError, with a hint if number and cutoff are exchanged."""
     swapped = isinstance(num_basis, float) and isinstance(cutoff, int)
     fix = f"Write num_basis={cutoff}, cutoff={num_basis}: num_basis comes first." if swapped else "8 is usual."
     return check_integer("num_basis", num_basis, at_least, fix=fix)
@@ -129,7 +129,7 @@ def radial_basis(
         lengths, num_basis, cutoff, start: See :class:`eqlayers.nn.GaussianBasis`.
         basis: 'bessel', 'gaussian', 'cosine', 'smooth_finite', 'fourier' or 'chebyshev', of
             :class:`eqlayers.nn.BesselBasis` and the other bases.
-        inside: Whether they lie between the ends or reach them; True for 'bessel' and 'chebyshev'.
+        inside: See :class:`eqlayers.nn.GaussianBasis`; True for 'bessel' and 'chebyshev'.
 
     Raises:
         ConfigError: An unknown basis, or a number out of range. DTypeError: No lengths.
@@ -139,13 +139,13 @@ def radial_basis(
         [[1.0, 1.0, 1.0], [1.0, -1.0, 1.0]]
     """
     x, end = check_floating("lengths", lengths, "[...]"), check_cutoff(cutoff)
-    kind = check_choice("basis", basis, (*_OTHERS, *_SPACED))
+    name = check_choice("basis", basis, (*_OTHERS, *_SPACED))
     begin, between = check_start(start, end), check_flag("inside", inside)
-    least = 1 if between or kind not in _SPACED or kind == "fourier" else 2  # bumps on both ends
+    least = 1 if between or name not in _SPACED or name == "fourier" else 2  # bumps on both ends
     number = check_num_basis(num_basis, cutoff, least)
     x = x - begin if begin else x
-    if kind in _SPACED:
-        return _SPACED[kind](x, number, end - begin, between)
+    if name in _SPACED:
+        return _SPACED[name](x, number, end - begin, between)
     if not between:
-        raise ConfigError(f"inside must be True for basis={kind!r}, got False. Leave it out.")
-    return _OTHERS[kind](x, number, end - begin)
+        raise ConfigError(f"inside must be True for basis={name!r}, got False. Leave it out.")
+    return _OTHERS[name](x, number, end - begin)

@@ -1,4 +1,4 @@
-"""Equally spaced knots, and cubic splines of the values of functions there."""
+"""Equally spaced knots, and cubic splines through values of functions at the knots."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Knots(KeepsFloat64):
     """Equally spaced lengths from 0 to the cutoff, in Angstrom; ConfigError for arguments out of range.
 
     The offset from a knot is computed in float64, so a length lies in the same interval in every dtype. At the cutoff
-    the function is 0 with its slope (end 'level'), with its curvature, too ('flat'), or anything ('open'); second
-    derivatives may jump at one inner knot, the ``kink``.
+    value and slope of functions are 0 (end 'level'), the curvature, too ('flat'), or nothing is ('open'); second
+    derivatives may jump at an inner knot, of index ``kink``.
     """
 
     at: Tensor
@@ -40,7 +40,7 @@ class Knots(KeepsFloat64):
         self.register_buffer("at", at, persistent=False)
 
     def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Intervals ``[E]`` int64 of lengths ``[E]`` Angstrom, and coefficients ``[E, 4]`` of the rows they read.
+        """Intervals ``[E]`` int64 of lengths ``[E]`` Angstrom, and coefficients ``[E, 4]`` of rows of a table.
 
         ShapeError or DTypeError for others; negative lengths give NaN.
         """
@@ -58,17 +58,17 @@ class Knots(KeepsFloat64):
         return interval.long(), coefficients
 
     def ends(self) -> Tensor:
-        """Lengths ``[6]`` by which functions are judged: from 0 to just before the cutoff, and the cutoff."""
+        """Lengths ``[6]`` at which functions are checked: from 0 to just before the cutoff, and the cutoff."""
         return torch.cat([self.cutoff * self.at.new_tensor([0.0, 0.25, 0.5, 0.75, 1 - 1e-4]), self.at[-1:]])
 
     def extra_repr(self) -> str:
-        """Number and reach."""
+        """Number of knots and cutoff."""
         return f"{self.count} knots from 0 to {self.cutoff:g} A"
 
 
 @torch.compiler.assume_constant_result
 def _formula() -> Formula:
-    """A formula, made outside of the trace of a compiler, which may come first."""
+    """The cached formula; compilers do not trace this."""
     return coefficients_formula()
 
 
@@ -78,12 +78,12 @@ def rows_of(knots: int) -> int:
 
 
 def whole(rows: Tensor) -> Tensor:
-    """A table ``[R, W]`` of rows ``[..., 3 * K, W]``, padded by the row that the last interval reads."""
+    """The table ``[R, W]`` of rows ``[..., 3 * K, W]``, padded by a row that the last interval reads."""
     return torch.nn.functional.pad(rows.flatten(0, -2), (0, 0, 0, len(POLYNOMIALS) - ORDERS))
 
 
 def spline_rows(values: Tensor, end: str, kink: int = 0) -> Tensor:
-    """Rows ``[..., 3 * K, W]`` of a table of a cubic spline near ``[..., K, W]`` values at knots.
+    """Rows ``[..., 3 * K, W]`` of the table of a cubic spline that approximates ``[..., K, W]`` values at knots.
 
     No row depends on a value beyond a ``kink``; value and slope there are the means of both sides.
     """
@@ -101,7 +101,7 @@ def spline_rows(values: Tensor, end: str, kink: int = 0) -> Tensor:
 
 
 def spline(values: Tensor, end: str) -> Tensor:
-    """Coefficients ``[..., K + 2, W]`` of a cubic spline near ``[..., K, W]`` values at equally spaced knots.
+    """Coefficients ``[..., K + 2, W]`` of a cubic B-spline that approximates ``[..., K, W]`` values at the knots.
 
     With second differences d, the interpolating spline has the coefficients (1 + d / 6)^-1, of which three terms of the
     series are taken: they are exact for cubic polynomials, and each is a sum over five knots, so that a table that is
@@ -132,9 +132,9 @@ def spline(values: Tensor, end: str) -> Tensor:
     return torch.cat([coefficients[..., :-1, :], last, -0.5 * last, last], -2)
 
 
-#: Coefficients of a spline from values two knots away, one away, and at the knot.
+#: Factors, in a coefficient of a spline, of values two knots away, one knot away, and at the knot.
 _SPLINE = (1 / 36, -10 / 36, 54 / 36)
-#: Three values before the first knot, from the first four by a cubic.
+#: ``[3, 4]``: values at three points before the first knot, from the first four values by a cubic.
 _CONTINUED = ((20.0, -45.0, 36.0, -10.0), (10.0, -20.0, 15.0, -4.0), (4.0, -6.0, 4.0, -1.0))
 
 
@@ -145,24 +145,24 @@ def _at_knots(coefficients: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cutoff_of(module: object, cutoff: float | None) -> Any:
-    """The cutoff of a module, of its envelope or of its functions; None without."""
+    """``cutoff``, or for None the cutoff of a module's envelope or basis; None if they have none."""
     return _of_end(module, "cutoff", None) if cutoff is None else cutoff
 
 
 def end_of(module: object) -> str:
-    """How the functions of a module end, see `Knots`: 'flat' if they are 0 at the cutoff with two derivatives."""
+    """The ``end`` of `Knots` for a module: 'flat' if its functions are 0 at the cutoff with two derivatives."""
     return "flat" if _of_end(module, "continuous", 0) >= 2 else "level"
 
 
 def _of_end(module: object, name: str, default: Any) -> Any:
-    """An attribute of the envelope of a module, or of the functions themselves, which need no envelope."""
+    """An attribute of the envelope of a module's basis, or of the basis if it has no envelope."""
     basis = getattr(module, "basis", module)
     envelope = getattr(basis, "envelope", None)
     return getattr(basis if envelope is None else envelope, name, default)
 
 
 def check_end(values: Tensor, cutoff: float) -> None:
-    """Raise ConfigError unless functions, of `Knots.ends`, are 0 at the cutoff with their slopes."""
+    """Raise ConfigError unless functions are 0 at the cutoff with their slopes; ``values`` are at `Knots.ends`."""
     every, near, last = (float(v.detach().abs().max()) if v.numel() else 0.0 for v in (values, values[-2], values[-1]))
     for what, value, limit in (("", last, 1e-6), (" with their slopes", near, 1e-5 * every)):
         if not value <= limit:

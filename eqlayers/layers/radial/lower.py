@@ -1,4 +1,4 @@
-"""Cubic splines between equally spaced knots: which rows of a table a length combines, with which polynomials."""
+"""Cubic splines between equally spaced knots, as combinations of rows of a table with polynomial coefficients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, 
 
 from ...core.forms.keys import register_formula
 
-#: Rows of a table from interval to interval: the slope at a knot, in units of the distance of knots, the value there,
+#: Rows of a table for each knot: the slope, times the distance of knots, the value,
 #: and the difference to the next value. A length reads these and the next slope. Slopes of weights are combinations of
 #: differences and slopes alone, so they keep the digits of the dtype however near the knots are.
 ORDERS = 3
@@ -23,7 +23,7 @@ TO_COEFFICIENTS = (
 
 @lru_cache
 def coefficients_formula() -> Formula:
-    """Offsets ``[E, 1]`` between two knots, and factors ``[E, 1]``, to coefficients times factors ``[E, 4]``."""
+    """The formula from offsets ``[E, 1]`` in an interval and factors ``[E, 1]`` to coefficients ``[E, 4]``."""
     expr = Expression()
     offset, factor, outputs = expr.load(0, 0), expr.load(1, 0), []
     for numbers in POLYNOMIALS:

@@ -1,4 +1,4 @@
-"""Radial functions of edge lengths: Bessel basis, smooth cutoff, and the network that turns them into weights."""
+"""Radial functions of edge lengths: Bessel basis, smooth cutoff, and a network from these to weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .tabled_basis import HoldsTables, KnotBasis
 class RadialBasis(torch.nn.Module):
     r"""Base of the radial bases: functions of the distance from a start, times an envelope that ends at the cutoff.
 
-    A new basis overrides ``functions`` and gets the checks, the envelope, and a place in
+    A new basis overrides ``functions``. It inherits the checks and the envelope, and can be used in
     :class:`RadialNetwork`, :class:`TabledBasis` and the models.
 
     Args:
@@ -38,7 +38,7 @@ class RadialBasis(torch.nn.Module):
 
     Attributes:
         envelope: From ``[...]`` Angstrom to ``[...]``, or None.
-        continuous: Derivatives at the cutoff; -1 if the functions are not 0 there.
+        continuous: Number of continuous derivatives at the cutoff; -1 if the functions are not 0 there.
 
     Raises:
         ConfigError: A number out of range, or an envelope with another cutoff.
@@ -51,8 +51,8 @@ class RadialBasis(torch.nn.Module):
         [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
 
-    _ends: float = -1  # derivatives at the cutoff without an envelope
-    _grows = False  # beyond the cutoff, without bound
+    _ends: float = -1  # continuous derivatives at the cutoff without an envelope
+    _grows = False  # whether functions grow without bound beyond the cutoff
     __constants__ = ["_grows"]  # noqa: RUF012 -- as torch.jit.script wants it
 
     def __init__(
@@ -86,8 +86,8 @@ class RadialBasis(torch.nn.Module):
         """``[...]`` Angstrom to ``[..., num_basis]``.
 
         Args:
-            lengths: Where the envelope is taken, and the functions without ``transformed``.
-            transformed: ``[...]`` where the functions are taken, such as by :class:`AgnesiTransform`.
+            lengths: Arguments of the envelope, and of the functions without ``transformed``.
+            transformed: ``[...]`` arguments of the functions, such as of :class:`AgnesiTransform`.
         """
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
@@ -99,18 +99,18 @@ class RadialBasis(torch.nn.Module):
         at = lengths if transformed is None else transformed
         if self.envelope is None:
             return self.functions(at - self.start if self.start != 0 else at)
-        if self._grows:  # infinity times 0 is no number
+        if self._grows:  # infinity times 0 is NaN
             at = torch.where(lengths >= self.cutoff, self.cutoff, at)
         return self.functions(at - self.start if self.start != 0 else at) * self.envelope(lengths)[..., None]
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Leave out what only a `TabledBasis` has: the state dict may be of a model with tables."""
+        """Ignore keys that only a `TabledBasis` has: the state dict may be of a model with tables."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         of_tables = {f"{prefix}pairs", f"{prefix}live"}
         args[3][:] = [key for key in args[3] if key not in of_tables]  # unexpected keys
 
     def extra_repr(self) -> str:
-        """Number of functions, and where they begin and end if no envelope says so."""
+        """Number of functions, and start and cutoff if no envelope prints them."""
         if self.envelope is not None and not self.start:
             return f"{self.num_basis} functions"
         return f"{self.num_basis} functions from {self.start:g} to {self.cutoff:g} A"
@@ -157,7 +157,7 @@ class BesselBasis(RadialBasis):
 class ScalarNetwork(HoldsTables):
     r"""Layers :math:`\phi(x W / \sqrt{n})` without biases, the last one linear: zero where the input is zero.
 
-    Its results at knots may be held in a table, ``[R, W]``, which state dicts then hold, too.
+    A table ``[R, W]`` of its results at knots may replace the network; state dicts then hold it, too.
 
     Args:
         widths: Of the input, of each hidden layer, and of the result.
@@ -204,10 +204,10 @@ class ScalarNetwork(HoldsTables):
     def rows(
         self, splines: Callable[[Tensor], Tensor], functions: Tensor, weights: Sequence[Tensor] | None = None
     ) -> Tensor:
-        """Rows of a table, with other weights if there are any: see `SplineTable`.
+        """Rows of a table, with ``weights`` in place of the network's if not None: see `SplineTable`.
 
-        Hidden features are in float64, as roundings between knots would be slopes. The last layer is linear, so it
-        follows the splines, which have less to do then.
+        Hidden features are in float64, as rounding errors would be large in slopes. The last layer is linear, so it
+        is applied to the splines of its input, which are fewer.
         """
         weights = list(self.weights) if weights is None else weights
         return _last(splines(self._hidden(functions, weights)).to(weights[-1].dtype), weights[-1])
@@ -276,8 +276,8 @@ class RadialNetwork(ScalarNetwork):
 
         Args:
             lengths: ``[...]`` Angstrom; or the functions by interpolation, see :class:`TabledBasis`.
-            basis: ``[..., num_basis]``, what ``self.basis(lengths)`` gives, where several networks share it; or by
-                interpolation, then the weights are so, too.
+            basis: ``[..., num_basis]``, the result of ``self.basis(lengths)``, which networks may share; or by
+                interpolation, then weights are by interpolation, too.
         """
         if basis is None:
             basis = lengths if isinstance(lengths, KnotBasis) else self.basis(lengths)

@@ -1,4 +1,4 @@
-"""The energy of nuclei that come close, which no data set holds enough of."""
+"""Repulsion of nuclei at short distances, which are rare in data sets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..base.module import KeepsFloat64
 from ..harmonics.edge_geometry import EdgeVectors
 from .cutoffs import PolynomialCutoff
 
-#: e^2 / (4 pi eps_0) in eV Angstrom, and the Bohr radius in Angstrom: as rounded in MACE, whose numbers these are.
+#: e^2 / (4 pi eps_0) in eV Angstrom, and the Bohr radius in Angstrom, rounded as in MACE.
 _COULOMB, _BOHR = 14.3996, 0.529
 _FACTORS, _DECAYS = (0.1818, 0.5099, 0.2802, 0.02817), (3.2, 0.9423, 0.4028, 0.2016)
 
 
 class ZBL(KeepsFloat64):
-    r"""Screened repulsion of nuclei, which ends smoothly where their covalent radii meet.
+    r"""Screened repulsion of nuclei, which goes to 0 smoothly at the sum of covalent radii.
 
     .. math:: E_i = \frac{s}{2} \sum_{j} \frac{14.3996\, Z_i Z_j}{r_{ij}}\, \phi\Big(\frac{r_{ij}}{a_{ij}}\Big)
               f\Big(\frac{r_{ij}}{R_i + R_j}\Big), \qquad a_{ij} = \frac{0.529\, b}{Z_i^\alpha + Z_j^\alpha}
@@ -34,7 +34,7 @@ class ZBL(KeepsFloat64):
     :class:`eqlayers.models.Potential` refuses a network of a shorter cutoff.
 
     At r = 0 the energy of two atoms is infinite, its limit, and their force, which has no direction, is 0; derivatives
-    by all other lengths are as without that pair. An edge of length 0 from an atom to itself, as padding makes them,
+    by all other lengths are as without that pair. An edge of length 0 from an atom to itself, as in padding,
     adds nothing.
 
     Args:
@@ -103,9 +103,9 @@ class ZBL(KeepsFloat64):
         fix = "Take them from eqlayers.nn.EdgeGeometry."
         lengths = check_lengths(check_type("edges", edges, EdgeVectors, "EdgeVectors", fix).lengths, graph)
         check_index("z", z, graph.num_dst, len(self.radii), "elements")
-        looked = z.is_cpu and not being_traced()  # elsewhere a look would wait for the device
-        radius = self.radii[z.clamp(0, len(self.radii) - 1) if looked else z]
-        if looked and not bool(radius.all()):  # both ends are 0, too
+        readable = z.is_cpu and not being_traced()  # elsewhere reading would wait for the device
+        radius = self.radii[z.clamp(0, len(self.radii) - 1) if readable else z]
+        if readable and not bool(radius.all()):  # both ends are 0, too
             raise IndexRangeError(
                 f"z must hold elements with a covalent radius, 1 to {len(COVALENT_RADII)}, got also "
                 f"{sorted(set(z[radius == 0].tolist()))}. Leave out the repulsion, or these elements."
@@ -113,13 +113,13 @@ class ZBL(KeepsFloat64):
         charge, radius = z.to(lengths.dtype), radius.to(lengths.dtype)
         exponent, prefactor = self.screening.to(lengths.dtype)
         root = charge**exponent
-        met = lengths == 0
-        r = torch.where(met, 1.0, lengths)  # the branch not taken must be finite, or its gradient is NaN
+        coincide = lengths == 0
+        r = torch.where(coincide, 1.0, lengths)  # the branch not taken must be finite, or its gradient is NaN
         scaled = r * (root[src] + root[dst]) / (_BOHR * prefactor)
         screened = sum(c * torch.exp(-d * scaled) for c, d in zip(_FACTORS, _DECAYS, strict=True))
         pairs = 0.5 * _COULOMB * charge[src] * charge[dst] / r * screened
         pairs = pairs * self.envelope(r / (radius[src] + radius[dst]))
-        pairs = torch.where(met, torch.where(src == dst, 0.0, math.inf).to(pairs.dtype), pairs)
+        pairs = torch.where(coincide, torch.where(src == dst, 0.0, math.inf).to(pairs.dtype), pairs)
         return summed_rows(pairs, dst, z.shape[0]) * self.factor.to(lengths.dtype)
 
     def extra_repr(self) -> str:

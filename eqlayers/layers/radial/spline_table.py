@@ -1,4 +1,4 @@
-"""Tables of splines: made from the weights of a network, and made again when these have changed."""
+"""Spline tables of a network, recomputed when its weights have changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .knots import spline, spline_rows, whole
 from .lower import TO_COEFFICIENTS
 from .tabled_basis import KnotBasis
 
-#: A network that runs at knots and takes splines of its features there: from a function that makes rows of splines
+#: A network that runs at knots, and computes splines of its features: from a function that makes rows of splines
 #: of values, functions at the knots, and tensors in place of the network's own (None: its own) to rows of a table.
 Rows = Callable[[Callable[[Tensor], Tensor], Tensor, Sequence[Tensor] | None], Tensor]
 _FEW = 320
@@ -24,18 +24,18 @@ _FEW = 320
 class SplineTable:
     """The spline coefficients of a network over knot intervals.
 
-    The table is made in every call while its tensors are trained, or where a trace or a transform goes over them.
-    Otherwise it is kept, and made again if a tensor has other values. Values are compared, not versions: averages of
-    weights are swapped in and out without a new version. Gradients reach the tensors of a kept table: a backward pass
-    that asks for them makes the table once more, with its graph. Copies keep no table.
+    The table is computed in every call in training, in a trace, and under a transform of torch.func.
+    Otherwise it is cached until a tensor has other values. Values are compared, not versions: averages of
+    weights are swapped in and out without a new version. Gradients reach the tensors of a cached table: a backward pass
+    that needs them computes the table again, with its graph. Copies have no cached table.
 
-    A table that is made in every call holds the coefficients of B-splines up to 320 knots: a third of the rows, and so
+    A table computed in every call holds coefficients of B-splines, up to 320 knots: a third of the rows, and so
     has its gradient. Their slopes are differences of coefficients over the distance of knots: in float32 1e-5 of the
     largest slope is rounding with 256 knots, 1e-4 with 8,192. Half precision has too few digits.
 
     Args:
-        precise: Whether slopes keep their digits in training, too.
-        on_gpus: Whether tables are kept on GPUs, where each comparison waits for the device.
+        precise: Whether slopes have full precision in training, too.
+        on_gpus: Whether tables are cached on GPUs, where each comparison waits for the device.
 
     Example:
         >>> from eqlayers.nn import BesselBasis, TabledBasis
@@ -56,15 +56,15 @@ class SplineTable:
     def __call__(
         self, at: KnotBasis, rows: Rows, tensors: Sequence[Tensor], training: bool, dtype: torch.dtype
     ) -> TabledWeights:
-        """The weights of edges, from a table in a dtype of the rows of a network with these tensors."""
+        """The weights of edges, from the table, in ``dtype``, of a network with these tensors."""
         if tensors and (self.on_gpus or all(t.is_cpu for t in tensors)) and may_be_kept(tensors, training):
-            return at.weights(self._kept(at, rows, tensors, dtype))
+            return at.weights(self._cached(at, rows, tensors, dtype))
         few = dtype is torch.float64 or (dtype is torch.float32 and at.knots <= _FEW)
         if few and not at.kink and not self.precise:
             return _of_coefficients(at, rows(lambda values: _coefficients(at, values), at.functions, None).to(dtype))
         return at.weights(rows(at.rows, at.functions, None).to(dtype))
 
-    def _kept(self, at: KnotBasis, rows: Rows, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    def _cached(self, at: KnotBasis, rows: Rows, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         def make(of: Sequence[Tensor]) -> Tensor:
             return tabulate(at._replace(functions=of[0]), rows, of[1:], dtype)
 
@@ -84,7 +84,7 @@ class SplineTable:
 
 
 class _Connected(torch.autograd.Function):
-    """A table without a graph as a function of the tensors that it was made of."""
+    """A cached table as a differentiable function of the tensors that it was computed from."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, make: Callable[[Sequence[Tensor]], Tensor], *tensors: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class _Connected(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[2:]
         with torch.enable_grad():
-            tensors = [t.view_as(t) for t in ctx.saved_tensors]  # hooks of the tensors themselves run once, behind this
+            tensors = [t.view_as(t) for t in ctx.saved_tensors]  # hooks of the tensors run once, after this backward
             table = ctx.make(tensors)
         inputs = [t for t, need in zip(tensors, needed, strict=True) if need]
         live = torch.is_grad_enabled()
@@ -105,9 +105,9 @@ class _Connected(torch.autograd.Function):
 
 
 def tabulate(at: KnotBasis, rows: Rows, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """The table ``[R, W]`` of a network with these tensors, in float64 until it is rounded to a dtype.
+    """The table ``[R, W]`` of a network with these tensors, computed in float64 and rounded to ``dtype``.
 
-    Pairs of species are computed one after the other, as all of them might take gigabytes in float64.
+    Pairs of species are computed one by one, as all of them might take gigabytes in float64.
     """
     exact = [t.double() if t.is_floating_point() else t for t in tensors]
     splines = partial(spline_rows, end=at.end, kink=at.kink)
@@ -115,7 +115,7 @@ def tabulate(at: KnotBasis, rows: Rows, tensors: Sequence[Tensor], dtype: torch.
 
 
 def may_be_kept(tensors: Sequence[Tensor], training: bool) -> bool:
-    """Whether a table of these may be kept: they are not trained, and no trace or transform goes over them."""
+    """Whether a table of ``tensors`` may be cached: no training, no trace, no transform of torch.func."""
     trained = training and torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     return not trained and is_plain(tensors, observed=True)
 

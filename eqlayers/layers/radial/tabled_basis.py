@@ -1,4 +1,4 @@
-"""Radial functions by interpolation: they are computed at a few knots in place of many edges."""
+"""Radial functions by interpolation, computed at a few knots in place of many edges."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .lower import ORDERS
 
 
 class KnotBasis(NamedTuple):
-    """Functions of edges by interpolation: where each edge reads, and the functions at the knots.
+    """Radial functions by interpolation: the interval of each edge, and the functions at the knots.
 
-    Networks that get it in place of ``[E, num_basis]`` functions run at the knots; see `ScalarNetwork`.
+    Networks run at the knots if this is their input in place of ``[E, num_basis]``; see `ScalarNetwork`.
 
     Attributes:
         interval: ``[E]`` int64.
         coefficients: ``[E, 4]``.
-        functions: ``[N, num_basis]`` at the knots in float64, one after the other for each pair of species.
-        knots: Their number, of each pair.
-        end: Of the functions at the cutoff, see `Knots`.
-        pairs: Of species.
-        kink: The knot at which second derivatives jump, or 0.
+        functions: ``[N, num_basis]`` at the knots in float64, for each pair of species in turn.
+        knots: Number of knots of each pair.
+        end: Conditions at the cutoff, see `Knots`.
+        pairs: Number of pairs of species.
+        kink: Index of the knot at which second derivatives jump, or 0.
 
     Example:
         >>> from eqlayers.nn import BesselBasis, RadialNetwork
@@ -55,7 +55,7 @@ class KnotBasis(NamedTuple):
         return TabledWeights(table, self.interval, self.coefficients.to(table.dtype), ORDERS)
 
     def table(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The table of a function of ``basis``."""
+        """The table of a function ``[N, num_basis]`` to ``[N, W]``, evaluated on ``basis``."""
         return self.rows(function(self.basis))
 
     def rows(self, values: Tensor) -> Tensor:
@@ -64,12 +64,12 @@ class KnotBasis(NamedTuple):
 
 
 class HoldsTables(torch.nn.Module):
-    """A module with buffers that tables need, which are None without: they take the shapes of those in a state dict."""
+    """A module whose buffers ``of_tables`` are None without tables; loading a state dict gives them its shapes."""
 
     of_tables: tuple[str, ...]
 
     def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
-        """Take the shapes of the tensors in a state dict."""
+        """Allocate buffers with the shapes of the tensors in a state dict."""
         like = next(iter([*self.parameters(), *self.buffers()]))
         for name in self.of_tables:
             tensor = state.get(f"{prefix}{name}")
@@ -81,10 +81,10 @@ class HoldsTables(torch.nn.Module):
 
 
 class TabledBasis(HoldsTables, KeepsFloat64):
-    """Radial functions that are taken at knots; the networks behind them then run at the knots, too.
+    """Radial functions evaluated at knots, so that the networks that follow run at the knots, too.
 
-    It stands where a :class:`eqlayers.nn.BesselBasis` stood. Networks run K rows in place of E, and convolutions read
-    weights from their tables. Tables are made in every call, so gradients reach all weights.
+    It replaces a :class:`eqlayers.nn.BesselBasis`. Networks run K rows in place of E, and convolutions read
+    weights from their tables. Gradients reach all weights of the networks.
 
     Args:
         basis: A module without parameters from ``[N]`` lengths in Angstrom to ``[N, num_basis]`` functions, 0 with
@@ -120,8 +120,8 @@ class TabledBasis(HoldsTables, KeepsFloat64):
             functions = self.basis(self.knots.at)
             check_end(self.basis(self.knots.ends()), self.knots.cutoff)
         self.register_buffer("functions", functions, persistent=False)
-        self.register_buffer("pairs", None)  # of species with a table; None for tables of the pairs of each call
-        self.register_buffer("live", None)  # knots of the tables that were made in every call before these were frozen
+        self.register_buffer("pairs", None)  # codes of pairs with a table; None: of pairs in each call
+        self.register_buffer("live", None)  # number of knots before tables were frozen
 
     @property
     def num_basis(self) -> int:
@@ -129,27 +129,27 @@ class TabledBasis(HoldsTables, KeepsFloat64):
         return self.functions.shape[-1]
 
     def forward(self, lengths: Tensor) -> KnotBasis:
-        """The functions at the knots, and where edges of lengths ``[E]`` Angstrom read them."""
+        """The functions at the knots, and intervals and coefficients of lengths ``[E]`` Angstrom."""
         interval, coefficients = self.knots(lengths)
         knots = self.knots
         return KnotBasis(interval, coefficients, self.functions, knots.count, knots.end)
 
     def between(self, lengths: Tensor, transform: Transform, first: Tensor, second: Tensor) -> KnotBasis:
-        """Knots for functions that depend on the species at both ends, for each pair of species.
+        """Radial functions that depend on the species of both atoms, at knots for each pair of species.
 
         Args:
             lengths: ``[E]`` Angstrom.
-            transform: Says by its method ``between`` where the functions are taken instead, of lengths and two species;
-                the same with these exchanged.
+            transform: Its method ``between`` maps lengths and two species to arguments of the functions, and is
+                symmetric in the species.
             first, second: ``[E]`` int64, the species.
 
         Raises:
-            IndexRangeError: The tables are made, and none is for such a pair (found on CPU only).
+            IndexRangeError: Tables are frozen, and none is for a pair (checked on the CPU only).
         """
         codes = pair_codes(first, second)
         basis = self.functions.new_empty(0, 0)
         if self.pairs is None:
-            occurring = codes if codes.shape[0] else codes.new_zeros(1)  # no table has no rows
+            occurring = codes if codes.shape[0] else codes.new_zeros(1)  # a table must have rows
             known, pair = torch.unique(occurring, return_inverse=True)
             pair = pair[: codes.shape[0]]
             basis = self.at_pairs(transform, known)
@@ -175,19 +175,19 @@ class TabledBasis(HoldsTables, KeepsFloat64):
 
 
 def pair_codes(first: Tensor, second: Tensor) -> Tensor:
-    """One number for each pair of species, in any order."""
+    """A code of each unordered pair of species."""
     larger = torch.maximum(first, second)
     return larger * (larger + 1) // 2 + torch.minimum(first, second)
 
 
 def pair_ends(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """The larger and the smaller species of pairs."""
+    """The larger and the smaller species of each code of `pair_codes`."""
     larger = ((8 * codes.double() + 1).sqrt() / 2 - 0.5).floor().long()
     return larger, codes - larger * (larger + 1) // 2
 
 
 class Transform(Protocol):
-    """See :class:`eqlayers.nn.AgnesiTransform`."""
+    """Interface of transforms of lengths, such as :class:`eqlayers.nn.AgnesiTransform`."""
 
     def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """``[E]`` lengths and two species of each to ``[E]`` numbers."""
@@ -195,5 +195,5 @@ class Transform(Protocol):
 
 
 def tabled(basis: torch.nn.Module, knots: int | None) -> torch.nn.Module:
-    """Functions as they are, or by interpolation between so many knots."""
+    """The basis, or with ``knots`` its `TabledBasis`."""
     return basis if knots is None else TabledBasis(basis, knots)

@@ -1,4 +1,4 @@
-"""Errors of tables of splines, and the fewest knots that keep a tolerance."""
+"""Errors of spline tables, and the fewest knots with errors below a tolerance."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..radial.knots import MOST_KNOTS, Knots, spline_rows, whole
 from ..radial.lower import ORDERS
 from ..tensor_product.tabled_weights import TabledWeights
 
-#: Lengths at which errors are computed at a time: a wide network would take gigabytes at all of them.
+#: Largest number of lengths of one call of the network: all at once would take gigabytes for wide networks.
 _AT_ONCE = 1 << 10
 #: Offsets in every interval in a search: among them the middle, and one with 0.97 of the largest error of slopes.
 SAMPLES = 4
-#: Knots from which on errors have to fall as with cubics.
+#: Number of knots from which on errors must fall at the rate of cubic splines.
 _SETTLED = 256
-#: Equal parts of the axis; a knot may be put at the end of a part.
+#: Largest denominator of the position of a kink as a fraction of the cutoff.
 _PARTS = 32
 #: A network, in float64: lengths ``[N]`` to weights ``[N, W]``.
 Function = Callable[[Tensor], Tensor]
 
 
 class TableError(NamedTuple):
-    """Largest errors of a table at sampled lengths; between them, rounding adds up to 8 units: 1e-6 in float32.
+    """Largest errors of a table at sampled lengths; rounding may add 8 units, 1e-6 in float32, at other lengths.
 
     Attributes:
         values: Relative to the largest weight.
@@ -44,7 +44,7 @@ class TableError(NamedTuple):
     slopes: float
 
 
-class Off(NamedTuple):
+class Deviation(NamedTuple):
     """Errors of the table of a network, and the length in Angstrom at which the slope has the largest error."""
 
     error: TableError
@@ -52,10 +52,10 @@ class Off(NamedTuple):
     network: Function
 
 
-def table_error(knots: Knots, network: Function, dtype: torch.dtype = torch.float64, samples: int = 8) -> Off:
-    """Largest errors of the table of a network at so many offsets in every interval.
+def table_error(knots: Knots, network: Function, dtype: torch.dtype = torch.float64, samples: int = 8) -> Deviation:
+    """Largest errors of the table of a network at ``samples`` offsets in every interval.
 
-    The table is rounded to a dtype and read in it, as it will be.
+    The table is rounded to ``dtype`` and interpolated in it, as in a model.
     """
     count = samples * (knots.count - 1)
     sizes, errors, worst = [0.0, 0.0], [0.0, 0.0], 0.0
@@ -72,15 +72,15 @@ def table_error(knots: Knots, network: Function, dtype: torch.dtype = torch.floa
             pairs = [(values.detach(), coefficients), (slope(values, exact), slope(coefficients, rounded))]
             for n, (right, factors) in enumerate(pairs):
                 if right.numel():
-                    off = (TabledWeights(table, interval, factors, ORDERS).weights() - right).detach().abs()
+                    deviation = (TabledWeights(table, interval, factors, ORDERS).weights() - right).detach().abs()
                     sizes[n] = max(sizes[n], float(right.abs().max()))
-                    if not float(off.max()) < errors[n]:
-                        errors[n] = float(off.max())
-                        worst = float(lengths[off.amax(1).argmax()]) if n else worst
+                    if not float(deviation.max()) < errors[n]:
+                        errors[n] = float(deviation.max())
+                        worst = float(lengths[deviation.amax(1).argmax()]) if n else worst
     error = TableError(*(e / size if size else 0 * e for e, size in zip(errors, sizes, strict=True)))
     if not all(map(math.isfinite, error)):
         raise ConfigError("a radial network must be finite up to its cutoff, got NaN or infinity. Look at its weights.")
-    return Off(error, worst, network)
+    return Deviation(error, worst, network)
 
 
 def largest(errors: Iterable[TableError]) -> TableError:
@@ -89,10 +89,10 @@ def largest(errors: Iterable[TableError]) -> TableError:
 
 
 class _Limit(NamedTuple):
-    """The most knots that were tried, their errors, and why no more were."""
+    """The largest number of knots that was tried, its errors, and the reason why the search ended."""
 
     knots: Knots
-    off: Off
+    deviation: Deviation
     why: str
 
 
@@ -101,14 +101,14 @@ def fewest_knots(
 ) -> tuple[Knots, list[TableError]]:
     """The fewest knots, at least 16, that bound errors of values and slopes of all functions, and these errors.
 
-    They are a power of two, or fewer by estimate. Where a second derivative jumps, errors fall slowly. Splines then get
-    a knot there, if equal distances allow it: the number of knots is another one, and errors fall as elsewhere.
-    ConfigError, with the reason, if no number does.
+    Their number is a power of two, or less by estimate. If a second derivative jumps, errors fall slowly. Splines get
+    a knot at this length, if equal distances allow it, with another number of knots, and errors fall as usual.
+    ConfigError, with the reason, if no number of knots suffices.
     """
     result = _search(like, None, functions, dtype, tolerance)
     if not isinstance(result, _Limit):
         return result
-    why, network = result.why, result.off.network
+    why, network = result.why, result.deviation.network
     if max(table_error(result.knots, network, samples=SAMPLES).error) <= tolerance:
         why = f"{str(dtype).removeprefix('torch.')} has no more digits"
     elif (kink := _kink(result)) is not None:
@@ -118,7 +118,7 @@ def fewest_knots(
             if not isinstance(result, _Limit):
                 return result
         why = f"{result.why}, and the second derivative jumps at {kink:.6g} A"
-    (values, slopes), at, _ = result.off
+    (values, slopes), at, _ = result.deviation
     raise ConfigError(
         f"tolerance must be one that a table can keep, got {tolerance:g}: with {result.knots.count} knots the errors "
         f"of values and slopes are {values:.1e} and {slopes:.1e}, the largest at {at:.3f} A; {why}. Raise the "
@@ -129,7 +129,7 @@ def fewest_knots(
 def _search(
     like: Knots, kink: Fraction | None, functions: Sequence[Function], dtype: torch.dtype, tolerance: float
 ) -> tuple[Knots, list[TableError]] | _Limit:
-    """The fewest knots that keep the tolerance, or the limit at which the search ends; one is at ``kink`` of the axis.
+    """The fewest knots for the tolerance, or the limit at which the search ends; ``kink``: a fraction of the cutoff.
 
     Numbers of knots are doubled until the errors of the function that was worst are small enough. Then fewer are tried,
     as errors of slopes fall with the third power, and some more, as functions differ.
@@ -139,26 +139,26 @@ def _search(
         count = 8 * kink.denominator + 1  # some on either side
     while True:
         knots = _knots(like, count, kink)
-        of, off = worst, table_error(knots, worst, dtype, SAMPLES)
-        if max(off.error) <= tolerance:
-            fewer = 16 * math.ceil(1.05 * count * (max(off.error) / tolerance) ** (1 / 3) / 16)
+        of, deviation = worst, table_error(knots, worst, dtype, SAMPLES)
+        if max(deviation.error) <= tolerance:
+            fewer = 16 * math.ceil(1.05 * count * (max(deviation.error) / tolerance) ** (1 / 3) / 16)
             some = [n for n in (fewer, 16 * math.ceil(1.2 * fewer / 16)) if kink is None and 16 <= n < count]
             for tried in (*(_knots(like, n, None) for n in some), knots):
                 errors: dict[Function, TableError] = {}
                 for function in sorted(functions, key=lambda one: one is not worst):
-                    off = table_error(tried, function, dtype, SAMPLES)
-                    errors[function] = off.error
-                    if max(off.error) > tolerance:
+                    deviation = table_error(tried, function, dtype, SAMPLES)
+                    errors[function] = deviation.error
+                    if max(deviation.error) > tolerance:
                         worst = function
                         break
                 else:
                     return tried, [errors[function] for function in functions]
-        slow = slow + 1 if off.network is of and count > _SETTLED and 4 * max(off.error) > before else 0
+        slow = slow + 1 if deviation.network is of and count > _SETTLED and 4 * max(deviation.error) > before else 0
         if slow == 2:
-            return _Limit(knots, off, "errors no longer fall by a factor of 4 when knots are doubled")
-        count, before = 2 * count - (kink is not None), max(off.error)
+            return _Limit(knots, deviation, "errors no longer fall by a factor of 4 when knots are doubled")
+        count, before = 2 * count - (kink is not None), max(deviation.error)
         if count > MOST_KNOTS:
-            return _Limit(knots, off, f"no more than {MOST_KNOTS} are made")
+            return _Limit(knots, deviation, f"no more than {MOST_KNOTS} are made")
 
 
 def _knots(like: Knots, count: int, kink: Fraction | None) -> Knots:
@@ -168,13 +168,13 @@ def _knots(like: Knots, count: int, kink: Fraction | None) -> Knots:
 
 def _kink(limit: _Limit) -> float | None:
     """The length near the largest error at which a second derivative jumps, or None."""
-    knots, network = limit.knots, limit.off.network
+    knots, network = limit.knots, limit.deviation.network
 
     def curvatures(*lengths: float) -> Tensor:
         at = knots.at.new_tensor(lengths).requires_grad_()
         return slope(slope(network(at), at, True), at).detach()
 
-    low, high = max(0.0, limit.off.at - 2 * knots.step), min(knots.cutoff, limit.off.at + 2 * knots.step)
+    low, high = max(0.0, limit.deviation.at - 2 * knots.step), min(knots.cutoff, limit.deviation.at + 2 * knots.step)
     with gradients():
         while high - low > 1e-11 * knots.cutoff:  # into the half over which it changes by more
             middle = (low + high) / 2

@@ -23,9 +23,9 @@ class RadialTable(torch.nn.Module):
 
     .. math:: W(r) \approx \sum_k c_k(u)\, T_{i + k}, \quad i + u = r / h
 
-    The table is made in every call in which the network is trained, and gradients reach the network through it: the
-    network costs K rows in place of E. Otherwise the table is kept until weights of the network change. The network
-    runs in float64, and the table is rounded once: roundings between knots would be slopes. A
+    The table is computed in every call in training, and gradients reach the network through it: the
+    network costs K rows in place of E. Otherwise the table is cached until weights of the network change. The network
+    runs in float64, and the table is rounded once: rounding errors would be large in slopes. A
     :class:`eqlayers.TensorProductConv` that gets the result reads the table inside its kernel, so weights of edges are
     never stored.
 
@@ -34,8 +34,8 @@ class RadialTable(torch.nn.Module):
             slope, such as :class:`RadialNetwork`. The table of a function that is no module is made in every call.
         cutoff: Angstrom; None for the cutoff of a :class:`RadialNetwork`. Weights of longer edges are 0.
         knots: Number of knots, at equal distances from 0 to the cutoff; between them are cubic splines.
-        tolerance: In place of ``knots``: as few as keep errors, see `error`, at most at this.
-        open_end: Whether the network need not be 0 at the cutoff, as an envelope comes after it.
+        tolerance: Largest error, see `error`; in place of ``knots``, of which the fewest are chosen.
+        open_end: Whether the network need not be 0 at the cutoff, because an envelope multiplies its results.
 
     Raises:
         ConfigError: An argument out of range, a network that is not finite at 0 or not 0 at the cutoff, or a tolerance
@@ -78,11 +78,11 @@ class RadialTable(torch.nn.Module):
             self.knots, _ = fewest_knots(self.knots, [in_float64(network)], self.dtype, tolerance)
 
     def forward(self, lengths: Tensor, basis: Any = None) -> TabledWeights:
-        """The weights of edges, by where they read the table; errors as of :class:`Knots`.
+        """The weights of edges by interpolation in the table; ShapeError or DTypeError for other lengths.
 
         Args:
             lengths: ``[E]`` Angstrom.
-            basis: Not read; so that the table can stand where a :class:`RadialNetwork` stood.
+            basis: Ignored; an argument of :class:`RadialNetwork`, which the table can replace.
         """
         knots = self.knots
         interval, coefficients = knots(lengths)
@@ -92,9 +92,9 @@ class RadialTable(torch.nn.Module):
     def rows(
         self, splines: Callable[[Tensor], Tensor], functions: Tensor, tensors: Sequence[Tensor] | None = None
     ) -> Tensor:
-        """Rows of a table from lengths at the knots, with other parameters and buffers if there are any.
+        """Rows of the table from lengths at the knots, with ``tensors`` as parameters and buffers if not None.
 
-        A copy of the network gets these: the network itself is left alone, for threads.
+        A copy of the network gets these: the network itself is not changed, as threads may share it.
         """
         network = self.network
         if tensors is not None:
@@ -103,7 +103,7 @@ class RadialTable(torch.nn.Module):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Parameters and buffers of the network; none of a function, which may hold some that nothing here knows of."""
+        """Parameters and buffers of the network; [] for a function that is no module, whose tensors are unknown."""
         network = self.network
         return [*network.parameters(), *network.buffers()] if isinstance(network, torch.nn.Module) else []
 
@@ -113,7 +113,7 @@ class RadialTable(torch.nn.Module):
         return next(self.parameters(), self.knots.at).dtype
 
     def error(self, samples: int = 8) -> TableError:
-        """Largest difference to the network and of its slope, at so many offsets in every interval.
+        """Largest differences to the network of values and of slopes, at ``samples`` offsets in every interval.
 
         The table keeps its dtype; the network runs in float64.
 
@@ -130,7 +130,7 @@ class RadialTable(torch.nn.Module):
         return table_error(self.knots, in_float64(self.network), self.dtype, samples).error
 
     def _check_ends(self) -> int:
-        """The number of weights, if the network has the values of a network that has a table."""
+        """The number of weights W; an error unless the network is finite and ends as a table needs."""
         like = next(self.parameters(), self.knots.at)
         with torch.no_grad():
             rows = self.network(self.knots.ends().to(like.dtype))
@@ -147,12 +147,12 @@ class RadialTable(torch.nn.Module):
         return rows.shape[1]
 
     def extra_repr(self) -> str:
-        """Whether the table is made in every call, or kept."""
+        """Whether the table is computed in every call, or cached."""
         return "kept while its weights stay" if self.tensors and may_be_kept(self.tensors, self.training) else "live"
 
 
 def in_float64(network: Any) -> Any:
-    """A copy of a module in float64, without the graph of its weights, or ConfigError; a function as it is."""
+    """A copy of a module in float64, without the graph of its weights, or ConfigError; functions are returned."""
     return _copied(network, {}).double() if isinstance(network, torch.nn.Module) else network
 
 
@@ -167,9 +167,9 @@ def _copied(network: Any, memo: dict[int, Any]) -> Any:
 
 
 def through_float64(network: Any, tensors: Sequence[Tensor] = ()) -> Callable[..., Tensor]:
-    """A module as a function in float64, whose gradients reach its parameters and buffers, or others in their order.
+    """A module as a function in float64, with gradients for its parameters and buffers, or for ``tensors``.
 
-    A function as it is.
+    Other functions are returned unchanged.
     """
     if not isinstance(network, torch.nn.Module):
         return network

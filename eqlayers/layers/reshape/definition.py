@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def rearranged(x: Tensor, irreps: Irreps, order: Sequence[int]) -> Tensor:
-    """``[N, irreps.dim]`` in 'mul_ir' with the groups of these numbers, in this order.
+    """``[N, irreps.dim]`` in 'mul_ir' to the groups with the indices in ``order``, concatenated.
 
     A group that is left out is not in the result, as in `Extract`. All groups in the order of their degrees is `Sort`.
     """

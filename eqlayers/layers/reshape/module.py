@@ -1,4 +1,4 @@
-"""Layers that rearrange features: parts taken out, joined, sorted, or sent through modules."""
+"""Layers that rearrange features: extract, split, merge and sort irreps, and apply modules to parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Extract(EquivariantModule):
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
 
     Raises:
-        IrrepsError, ConfigError, IndexRangeError: Irreps that differ from the groups, or numbers of no group.
+        IrrepsError, ConfigError, IndexRangeError: Irreps that differ from the groups, or indices out of range.
 
     Example:
         >>> import torch
@@ -67,17 +67,17 @@ class Extract(EquivariantModule):
         self._parts = [self._read(n, ins) for n, ins in enumerate(self.instructions)]
 
     def _read(self, number: int, instruction: Any) -> list[Columns]:
-        name, wanted, groups = f"instructions[{number}]", self.irreps_outs[number], len(self.irreps_in)
+        name, expected, groups = f"instructions[{number}]", self.irreps_outs[number], len(self.irreps_in)
         fix = "Count the groups of irreps_in from 0."
         items = check_items(name, instruction, "a list of numbers of groups", fix)
         for i in items:
             if not is_integer(i) or not -groups <= int(i) < groups:
                 raise IndexRangeError(f"{name} must hold numbers of the {groups} groups of irreps_in, got {i}. {fix}")
         numbers = [int(i) % groups for i in items]
-        if [tuple(self.irreps_in[i]) for i in numbers] != [tuple(group) for group in wanted]:
+        if [tuple(self.irreps_in[i]) for i in numbers] != [tuple(group) for group in expected]:
             raise IrrepsError(
                 f"irreps_outs[{number}] must be the groups {[str(self.irreps_in[i]) for i in numbers]} that "
-                f"instructions[{number}] names, got {wanted}. Correct one of the two."
+                f"instructions[{number}] names, got {expected}. Correct one of the two."
             )
         return columns_of(self._flat.slots, [Copies(i, 0, self.irreps_in[i].mul) for i in numbers], self.layout)
 
@@ -114,8 +114,8 @@ class ExtractIr(Extract):
 
     def __init__(self, irreps_in: Any, ir: Any, *, layout: str = "mul_ir") -> None:
         irreps = as_irreps(irreps_in, "irreps_in")
-        wanted = as_irrep(ir)
-        groups = [i for i, group in enumerate(irreps) if group.ir == wanted]
+        expected = as_irrep(ir)
+        groups = [i for i, group in enumerate(irreps) if group.ir == expected]
         out = o3.Irreps([irreps[i] for i in groups])
         super().__init__(irreps, [out], [tuple(groups)], squeeze_out=True, layout=layout)
         self.irreps_out = out
@@ -149,15 +149,15 @@ class Split(EquivariantModule):
         self._flat = FlatLayout(self.irreps_in, layout)
         fix = "Give how many copies each part has, or its irreps."
         items = check_items("parts", parts, "a list of numbers or irreps", fix)
-        ends = list(accumulate(self._sizes(items), initial=0))
+        bounds = list(accumulate(self._sizes(items), initial=0))
         copies = [Copies(i, 0, group.mul) for i, group in enumerate(self.irreps_in)]
-        cuts = [copies_between(copies, first, last) for first, last in pairwise(ends)]
+        cuts = [copies_between(copies, first, last) for first, last in pairwise(bounds)]
         self.irreps_outs = tuple(o3.Irreps([(c.mul, self.irreps_in[c.group].ir) for c in cut]) for cut in cuts)
-        for number, (wanted, irreps_out) in enumerate(zip(items, self.irreps_outs, strict=True)):
-            if not is_integer(wanted) and as_irreps(wanted).simplify() != irreps_out.simplify():
+        for number, (expected, irreps_out) in enumerate(zip(items, self.irreps_outs, strict=True)):
+            if not is_integer(expected) and as_irreps(expected).simplify() != irreps_out.simplify():
                 raise IrrepsError(
-                    f"parts[{number}] must be what follows in {self.irreps_in}, {irreps_out}, got {wanted}. Order the "
-                    f"parts as the feature has them; Extract takes groups in any order."
+                    f"parts[{number}] must be what follows in {self.irreps_in}, {irreps_out}, got {expected}. Order "
+                    f"the parts as the feature has them; Extract takes groups in any order."
                 )
         self._parts = [columns_of(self._flat.slots, cut, layout) for cut in cuts]
         plain = all(len(part) == 1 and part[0].slot is None for part in self._parts)
@@ -188,7 +188,7 @@ class Split(EquivariantModule):
         return self._views(x)
 
     def _views(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Each part alone, which may be changed in place; its gradient is a whole row."""
+        """Each part by a slice of its own, so it may be changed in place; its gradient is as wide as x."""
         return tuple(take(x, part) for part in self._parts)
 
     def extra_repr(self) -> str:
@@ -204,7 +204,7 @@ class Merge(EquivariantModule):
         layout: 'mul_ir' (e3nn's) or 'ir_mul', of all.
 
     Attributes:
-        irreps_out: Their sum; :class:`Sort` joins its equal irreps.
+        irreps_out: The irreps of all features, concatenated; :class:`Sort` joins equal irreps.
 
     Raises:
         IrrepsError, ConfigError: Irreps that cannot be read, or no list of them.
@@ -255,8 +255,8 @@ class Sort(EquivariantModule):
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
 
     Attributes:
-        irreps_out: Sorted, and simplified if asked for.
-        groups: Numbers of the groups of ``irreps`` in their new order.
+        irreps_out: Sorted, and simplified on request.
+        groups: Indices of the groups of ``irreps`` in their new order.
 
     Raises:
         IrrepsError: Irreps that cannot be read.
@@ -273,25 +273,25 @@ class Sort(EquivariantModule):
     def __init__(self, irreps: Any, *, simplify: bool = True, layout: str = "mul_ir") -> None:
         super().__init__(layout)
         self.irreps_in = as_irreps(irreps)
-        kept = [i for i, (mul, _) in enumerate(self.irreps_in) if mul or not simplify]
-        self.groups = tuple(sorted(kept, key=lambda i: (self.irreps_in[i].ir, i)))  # stable, as e3nn sorts
+        used = [i for i, (mul, _) in enumerate(self.irreps_in) if mul or not simplify]
+        self.groups = tuple(sorted(used, key=lambda i: (self.irreps_in[i].ir, i)))  # stable, as e3nn sorts
         by_ir = [(ir, list(same)) for ir, same in groupby(self.groups, key=lambda i: self.irreps_in[i].ir)]
         if not check_flag("simplify", simplify):
             by_ir = [(self.irreps_in[i].ir, [i]) for i in self.groups]
         self._joined = [same for _, same in by_ir]
         self.irreps_out = o3.Irreps([(sum(self.irreps_in[i].mul for i in same), ir) for ir, same in by_ir])
         self._flat, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
-        places = [(target, first, i) for target, same in enumerate(self._joined) for first, i in self._firsts(same)]
-        back = [Copies(target, first, self.irreps_in[i].mul) for target, first, i in sorted(places, key=lambda p: p[2])]
+        moved = [(target, first, i) for target, same in enumerate(self._joined) for first, i in self._firsts(same)]
+        back = [Copies(target, first, self.irreps_in[i].mul) for target, first, i in sorted(moved, key=lambda p: p[2])]
         self._back = columns_of(self._out.slots, back, layout)
         there = [Copies(i, 0, self.irreps_in[i].mul) for i in self.groups]
         self._there = columns_of(self._flat.slots, there, layout)
         self._wholes = [whole_row(columns, self._flat.dim) for columns in (self._there, self._back)]
 
     def _firsts(self, same: list[int]) -> list[tuple[int, int]]:
-        """The first copy of each joined group in the whole."""
-        ends = accumulate((self.irreps_in[i].mul for i in same), initial=0)
-        return list(zip(ends, same, strict=False))
+        """The first copy of each group within the group that joins them."""
+        bounds = accumulate((self.irreps_in[i].mul for i in same), initial=0)
+        return list(zip(bounds, same, strict=False))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., irreps.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError if the feature does not fit."""
@@ -306,7 +306,7 @@ class Sort(EquivariantModule):
         return torch.cat(joined, -1)
 
     def back(self, x: Tensor) -> Tensor:
-        """``[..., irreps_out.dim]`` to ``[..., irreps.dim]``, the way back; errors as of ``forward``."""
+        """``[..., irreps_out.dim]`` to ``[..., irreps.dim]``, the inverse of ``forward``, with the same errors."""
         self._out.check("x", x)
         return reordered(x, self._back, self._wholes[1])
 

@@ -29,8 +29,8 @@ from ...core.forms.keys import register_formula
 
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 12
-#: Edge frames of directions with a smaller y component belong to the second chart. No frame is continuous everywhere.
-#: No direction of a simple lattice has this y component, so directions of crystals are away from the seam.
+#: Directions with a smaller y component use the second chart of edge frames. No frame is continuous everywhere.
+#: No direction of a simple lattice has this y component, so directions in crystals are not near the seam.
 SEAM = -0.37
 
 
@@ -86,8 +86,8 @@ def frame_formula(lmax: int) -> Formula:
     return register_formula(formula(expr, operands, [_row("blocks", len(outputs))], [outputs]))
 
 
-#: Numbers of two components of a quaternion -> where the entries of the matrix, row-major, stand in four times their
-#: product, with signs; squares have a 1 besides.
+#: Two components of a quaternion -> indices of the entries of the matrix, row-major, in four times their
+#: product, with signs; squares have an additional 1.
 _PRODUCTS: dict[tuple[int, int], tuple[tuple[int, float], ...]] = {
     (0, 0): ((0, 1.0), (4, 1.0), (8, 1.0)),
     (1, 1): ((0, 1.0), (4, -1.0), (8, -1.0)),
@@ -145,7 +145,7 @@ def _blocks(expr: Expression, quaternion: Sequence[int], lmax: int) -> list[int]
             for l in range(high, lmax + 1):
                 size = _leading(l, high, low, t)
                 p, q = (expr.scale(size, part[l - high]) for part in (forward, backward))
-                _place(expr, matrices[l], l, high, low, (p, q), straight, crossed)
+                _write(expr, matrices[l], l, high, low, (p, q), straight, crossed)
     return [node for matrix in matrices for row in matrix for node in row]
 
 
@@ -196,7 +196,7 @@ def _leading(l: int, high: int, low: int, alpha: int) -> float:
     return math.sqrt(root) * math.comb(2 * k + 2 * high, k) / 2**k
 
 
-def _place(
+def _write(
     expr: Expression,
     matrix: list[list[int]],
     l: int,

@@ -148,7 +148,7 @@ def angles_to_quaternion(alpha: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:
 def matrix_to_quaternion(matrices: Tensor, *, backend: str | None = None) -> Tensor:
     r"""Unit quaternions of rotation matrices, up to their sign.
 
-    Every row of :math:`4\, q q^T` is linear in the matrix; that with the largest entry on the diagonal is taken. The
+    Every row of :math:`4\, q q^T` is linear in the matrix; the row with the largest diagonal entry is used. The
     sign may jump where the row changes, so functions of these quaternions must be even, as `wigner_blocks` is.
 
     Args:
@@ -173,17 +173,17 @@ def matrix_to_quaternion(matrices: Tensor, *, backend: str | None = None) -> Ten
 
 #: Kind of a rotation -> its last axes.
 ROTATIONS: dict[str, tuple[int, ...]] = {"matrix": (3, 3), "quaternion": (4,), "angles": (3,)}
-#: Features may also be turned by flat blocks.
+#: Features may also be rotated by flat blocks.
 KINDS = (*ROTATIONS, "blocks")
 
 
 def largest_degree(irreps: Irreps) -> int:
-    """The largest degree of irreps; ConfigError if there are no formulas for it."""
+    """The largest degree of irreps; ConfigError above `LARGEST_DEGREE`."""
     return check_degree(max((ir.l for _, ir in irreps), default=0))
 
 
 def rotation_formulas(lmax: int) -> tuple[Formula, Formula]:
-    """Blocks of a quaternion, up to a degree, and a quaternion of a matrix."""
+    """The formulas from quaternions to Wigner D blocks of degrees 0 to ``lmax``, and from matrices to quaternions."""
     return wigner_formula(lmax), quaternion_formula()
 
 
@@ -252,7 +252,7 @@ def run_rotate(plan: RotationPlan, x: Tensor, rotation: Tensor, backend: str | N
 
 def check_operands(flat: FlatLayout, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
     """Features and rotations in one dtype and on one device, or ShapeError, DTypeError or DeviceError."""
-    FlatLayout.check(flat, "x", x)  # compilers guard no methods of constants, which it is in functions
+    FlatLayout.check(flat, "x", x)  # compilers do not guard methods of constants such as the layout
     x, rotation = of_one_dtype(x=x, rotation=check_floating("rotation", rotation, "[...]"))
     return x, rotation
 
@@ -311,7 +311,7 @@ def rotate(
 
     Args:
         x, rotation: ``[..., irreps.dim]``, and ``[..., 3, 3]``, ``[..., 4]``, ``[..., 3]`` or blocks; axes broadcast.
-        irreps, kind, inverse, layout, backend: See the layer, whose ``rotation`` is the kind.
+        irreps, kind, inverse, layout, backend: See the layer, whose argument ``rotation`` is ``kind``.
 
     Example:
         >>> half_turn = torch.tensor([0.0, 0.0, 1.0, 0.0])  # about y

@@ -48,10 +48,10 @@ def turn_program(irreps: Irreps, lmax: int, layout: str) -> Program:
 
 @lru_cache(maxsize=64)
 def matrix_indices(irreps: Irreps, layout: str) -> np.ndarray:
-    """Positions ``[dim * dim]`` of the entries of the whole matrix in the blocks of even irreps, of odd ones, and a 0.
+    """Indices ``[dim * dim]`` of the entries of the full matrix in the blocks of even irreps, of odd ones, and a 0.
 
     Example:
-        >>> matrix_places(Irreps("2x0e + 1x0o"), "mul_ir").tolist()
+        >>> matrix_indices(Irreps("2x0e + 1x0o"), "mul_ir").tolist()
         [0, 2, 2, 2, 0, 2, 2, 2, 1]
     """
     width = blocks_dim(max((ir.l for _, ir in irreps), default=0))

@@ -56,7 +56,7 @@ class WignerD(FormulaModule):
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not.
+        IrrepsError, ConfigError: Invalid irreps or options.
 
     Source:
         See :mod:`eqlayers.layers.rotation.blocks`.
@@ -146,7 +146,7 @@ class RotateFeatures(FormulaModule):
         layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Raises:
-        IrrepsError, ConfigError: Irreps or options that there are not, or that do not fit each other.
+        IrrepsError, ConfigError: Invalid irreps or options, or options that exclude each other.
 
     Source:
         Pinchon and Hoggan 2007, doi:10.1088/1751-8113/40/7/011 (J matrices).
@@ -188,18 +188,18 @@ class RotateFeatures(FormulaModule):
         exchange = [representation_matrix([(1, (ir.l, 1))], to_x).numpy().copy() for _, ir in self.irreps_in]
         for matrix in exchange:
             matrix[np.abs(matrix) < 1e-14] = 0.0  # rounding; true entries are far larger
-        there, back = (
+        to_x_program, from_x_program = (
             Form(basis_program(self.irreps_in, matrices, layout, layout))
             for matrices in (exchange, [matrix.T for matrix in exchange])
         )
-        self._forms = (Form(turn_program(self.irreps_in, self._lmax, layout)), there, back)
+        self._forms = (Form(turn_program(self.irreps_in, self._lmax, layout)), to_x_program, from_x_program)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Rotate the features.
 
         Args:
             x: ``[..., irreps.dim]``.
-            rotation: As the kind says; leading axes broadcast with the axes of x.
+            rotation: Of the shape in `WignerD`, or flat blocks; leading axes broadcast with the axes of x.
 
         Returns:
             ``[..., irreps.dim]``.
@@ -224,12 +224,12 @@ class RotateFeatures(FormulaModule):
         return x
 
     def formulas(self) -> tuple[Formula, ...]:
-        """The formulas of the matrices, unless they come as blocks or are not made."""
+        """The formulas of the matrices; none for blocks, or with the sparse method."""
         return () if self.rotation == "blocks" or self.method == "sparse" else self._formulas
 
     @property
     def infos(self) -> tuple[ProgramInfos, ...]:
-        """The programs as infos of sparse products: one; with the sparse method turns and two changes of axes."""
+        """The programs as infos of sparse products: one, or for 'sparse' rotations about y and exchanges of axes."""
         return tuple(infos_of(form.program) for form in self._forms)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
@@ -238,8 +238,8 @@ class RotateFeatures(FormulaModule):
 
     def extra_repr(self) -> str:
         """Irreps, kind of rotation, method, layout and backend."""
-        way = ", inverse" if self.inverse else ""
-        return f"{self.irreps_in} | by {self.rotation}, {self.method}{way} | {self._kind()}"
+        inverted = ", inverse" if self.inverse else ""
+        return f"{self.irreps_in} | by {self.rotation}, {self.method}{inverted} | {self._kind()}"
 
 
 class EdgeFrame(FormulaModule):
@@ -247,15 +247,15 @@ class EdgeFrame(FormulaModule):
 
     .. math:: D^1(e)\, e / |e| = (0, 1, 0), \qquad x' = D^l(e)\, x
 
-    The way back is the transpose, as the matrices are orthogonal. Row m = 0 of :math:`D^l` is the spherical harmonic
+    The inverse is the transpose, as the matrices are orthogonal. Row m = 0 of :math:`D^l` is the spherical harmonic
     :math:`Y_l(e)` of norm 1.
 
     The frame is fixed only up to a rotation about y, and no choice of it is continuous for all directions. What users
     compute must not depend on that choice, as :math:`D^T M D\, x` does not where M commutes with rotations about y; it
     is then smooth and equivariant. Here there are two charts, each the shortest rotation to one pole: one for
     directions above a seam at :math:`e_y = -0.37`, the other below. Both poles, and all directions of simple lattices,
-    are away from the seam, and derivatives of every order are right at all of them. On the seam they belong to one
-    chart, which is right for what does not depend on the choice.
+    are not near the seam, and derivatives of every order are right for all of them. On the seam they belong to one
+    chart, which is right for results that do not depend on the choice.
 
     The zero vector has no frame: l = 0 has 1, and other blocks and all derivatives are 0, as
     :class:`SphericalHarmonics` has it; see there for what counts as zero. A vector's length changes nothing.
@@ -269,7 +269,7 @@ class EdgeFrame(FormulaModule):
         dim: Length of the flat blocks, the sum of :math:`(2 l + 1)^2`.
 
     Raises:
-        ConfigError, BackendError: A degree or a backend that there is not.
+        ConfigError, BackendError: A degree out of range, or an unknown backend.
 
     Source:
         Passaro and Zitnick 2023, arXiv:2302.03655 (features in the frames of edges).
