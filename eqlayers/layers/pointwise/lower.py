@@ -98,7 +98,7 @@ class Value:
         )
 
     def __pow__(self, power: Any) -> Value:
-        product = Value(self.expr, self.expr.rows)
+        product = Value(self.expr, self.expr.one)
         for _ in range(check_integer("power", power, 0, 64, what="a whole number")):
             product = product * self
         return product
@@ -123,17 +123,17 @@ class Value:
 class _Components(list[Value]):
     """The components of an operand, which the traced function indexes."""
 
-    def __init__(self, rows: Rows, values: list[Value]) -> None:
+    def __init__(self, spec: Rows, values: list[Value]) -> None:
         super().__init__(values)
-        self.rows = rows
+        self.spec = spec
 
     def __getitem__(self, index: Any) -> Any:
         try:
             return super().__getitem__(index)
         except IndexError:
-            single = Irreps([(1, ir) for _, ir in self.rows.irreps])
+            single = Irreps([(1, ir) for _, ir in self.spec.irreps])
             raise IndexRangeError(
-                f"a component of {self.rows.name} must lie in [0, {len(self)}), the components of a channel, {single}, "
+                f"a component of {self.spec.name} must lie in [0, {len(self)}), the components of a channel, {single}, "
                 f"got {got(index)}. The function is called with one channel; the layer repeats it for all."
             ) from None
 
@@ -160,11 +160,11 @@ def traced_formula(
         >>> traced_formula(lambda x: [x[0] ** 2 + x[1] ** 2 + x[2] ** 2], [x], [z], "mul_ir", False).channels
         8
     """
-    muls = {mul for rows in (*operands, *results) for mul, _ in rows.irreps}
+    muls = {mul for spec in (*operands, *results) for mul, _ in spec.irreps}
     if len(muls) != 1 or 0 in muls:
         raise ConfigError(
             f"irreps of operands and results must have one multiplicity, the number of channels, got "
-            f"{[str(rows.irreps) for rows in (*operands, *results)]}. For products of features and single irreps use "
+            f"{[str(spec.irreps) for spec in (*operands, *results)]}. For products of features and single irreps use "
             f"eqlayers.TensorProduct."
         )
     copies = muls.pop()
@@ -172,17 +172,17 @@ def traced_formula(
     expr = Expression()
     outputs: list[list[int]] = [[] for _ in results]
     for copy in range(1 if channels else copies):  # few channels are components: lanes are rows then
-        widths = [sum(ir.dim for _, ir in rows.irreps) for rows in operands]
+        widths = [sum(ir.dim for _, ir in spec.irreps) for spec in operands]
         values = [
-            _Components(rows, [Value(expr, expr.load(number, copy * width + i)) for i in range(width)])
-            for number, (rows, width) in enumerate(zip(operands, widths, strict=True))
+            _Components(spec, [Value(expr, expr.load(number, copy * width + i)) for i in range(width)])
+            for number, (spec, width) in enumerate(zip(operands, widths, strict=True))
         ]
         returned = function(*values)
-        for target, rows, part in zip(outputs, results, _lists(returned, len(results), several), strict=True):
-            target += _nodes(expr, rows, part)
+        for target, spec, part in zip(outputs, results, _lists(returned, len(results), several), strict=True):
+            target += _nodes(expr, spec, part)
     parts = [
-        Operand(rows.name, rows.irreps.dim, _blocks(rows.irreps, copies, channels, layout), rows.rows)
-        for rows in (*operands, *results)
+        Operand(spec.name, spec.irreps.dim, _blocks(spec.irreps, copies, channels, layout), spec.rows)
+        for spec in (*operands, *results)
     ]
     return register_formula(formula(expr, parts[: len(operands)], parts[len(operands) :], outputs, channels))
 
@@ -194,13 +194,13 @@ def _lists(returned: Any, count: int, several: bool) -> Sequence[Any]:
     return parts
 
 
-def _nodes(expr: Expression, rows: Rows, part: Any) -> list[int]:
+def _nodes(expr: Expression, spec: Rows, part: Any) -> list[int]:
     """The nodes of the values that a function returned for a result; ConfigError for a wrong number of values."""
-    count = sum(ir.dim for _, ir in rows.irreps)
+    count = sum(ir.dim for _, ir in spec.irreps)
     if not isinstance(part, (list, tuple)) or len(part) != count:
         shown = len(part) if isinstance(part, (list, tuple)) else got(part)
         raise ConfigError(
-            f"function must return a list of the {count} components of one channel of {rows.name}, {rows.irreps}, got "
+            f"function must return a list of the {count} components of one channel of {spec.name}, {spec.irreps}, got "
             f"{shown}. Order them as the irreps."
         )
     return [(Value(expr, expr.zero) + value).node for value in part]
@@ -241,7 +241,7 @@ def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequenc
     generator = np.random.default_rng(0)
     rotation = np.linalg.qr(generator.normal(size=(3, 3)))[0]
     rotation *= np.sign(np.linalg.det(rotation))
-    single = [Irreps([(1, ir) for _, ir in rows.irreps]) for rows in (*operands, *results)]
+    single = [Irreps([(1, ir) for _, ir in spec.irreps]) for spec in (*operands, *results)]
     inputs = [generator.normal(size=(irreps.dim, 5)) for irreps in single[: len(operands)]]
 
     def run(values: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -256,10 +256,10 @@ def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequenc
     for what, matrix in (("rotations", rotation), ("the inversion", -rotation)):
         matrices = [representation_matrix(irreps, matrix).numpy() for irreps in single]
         after = run([m @ value for m, value in zip(matrices, inputs, strict=False)])
-        for rows, m, a, b in zip(results, matrices[len(operands) :], after, plain, strict=True):
+        for spec, m, a, b in zip(results, matrices[len(operands) :], after, plain, strict=True):
             difference = np.abs(a - m @ b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1.0)
             if not difference <= _ROUNDING:
                 raise IrrepsError(
-                    f"function must commute with {what}, got {rows.name} off by {difference:.2g} of its size. Correct "
+                    f"function must commute with {what}, got {spec.name} off by {difference:.2g} of its size. Correct "
                     f"it or the irreps, or pass check=False."
                 )
