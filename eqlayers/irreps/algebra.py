@@ -1,4 +1,4 @@
-"""Group theory, taken from the installed e3nn and kept in float64: irreps, Clebsch-Gordan blocks, normalisation.
+"""Group theory, taken from the installed e3nn, in float64: irreps, Clebsch-Gordan blocks, normalisation.
 
 Signs of ``wigner_3j`` differ between e3nn versions, so coefficients always come from the installed e3nn, never
 from a stored table.

@@ -118,7 +118,7 @@ def _is_identity(info: SparseProductInfo, name: str, index: Tensor, size: int) -
 
 
 def _add_rows(z: Tensor, dim: int, rows: Tensor, values: Tensor) -> None:
-    """``z[rows] += piece`` along ``dim``, in a fixed order on every device (index_add_ uses atomics on GPUs)."""
+    """``z[rows] += values`` along ``dim``, in a fixed order on every device (index_add_ uses atomics on GPUs)."""
     if z.device.type == "cpu":
         z.index_add_(dim, rows, values)
         return

@@ -66,7 +66,7 @@ def table_error(knots: Knots, network: Function, dtype: torch.dtype = torch.floa
         fine = torch.arange(count, dtype=torch.float64, device=knots.at.device) + 0.01
         for part in fine.split(_AT_ONCE):
             lengths = (knots.cutoff * part / count).to(dtype)
-            exact, rounded = (lengths.to(kind, copy=True).requires_grad_() for kind in (torch.float64, dtype))
+            exact, rounded = (lengths.to(to, copy=True).requires_grad_() for to in (torch.float64, dtype))
             interval, coefficients = knots(rounded)
             values = network(exact)
             pairs = [(values.detach(), coefficients), (slope(values, exact), slope(coefficients, rounded))]
