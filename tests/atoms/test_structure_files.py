@@ -200,7 +200,7 @@ def test_folders_patterns_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_error_in_one_of_several_files_names_it(tmp_path: Path) -> None:
     folder = several(tmp_path)
     (folder / "b.xyz").write_text(text((14, "H x 0 0 0 0 0")))
-    with pytest.raises(DataError, match=r"b\.xyz must have frames that can be read, got frame 2, line 14"):
+    with pytest.raises(DataError, match=r"b\.xyz must .*got frame 2, line 14"):
         read_structures(folder)
     _, report = read_structures(folder, skip_bad=True)
     assert any(line.startswith("left out: b.xyz, frame 2, line 14: ") for line in report)

@@ -42,7 +42,7 @@ def test_sizes(quantity, unit, expected):
     ("energy", "J"), ("energy", "eV/mol"), ("forces", "kcal/Angstrom"), ("energy", "kcal/mol/mol"),
 ])  # fmt: skip
 def test_another_quantity(quantity, unit):
-    with pytest.raises(ConfigError, match=f"units of {quantity} must be of the kind .*, got '.*', which measures"):
+    with pytest.raises(ConfigError, match=rf"units of {quantity} must be of the kind .*, got '.*', which measures"):
         unit_size(quantity, unit)
 
 
@@ -55,11 +55,11 @@ def test_no_units(unit):
 def test_mappings():
     assert read_units(None) == {}
     assert read_units({"energy": "Ha"}) == {"energy": "Ha"}
-    with pytest.raises(ConfigError, match=r"units must be a mapping from quantity to unit, got 'eV'. Pass units="):
+    with pytest.raises(ConfigError, match=r"units must .*got 'eV'"):
         read_units("eV")
     with pytest.raises(ConfigError, match=r"units must be one of pos, energy, .*, got 'charge'"):
         read_units({"charge": "e"})
-    with pytest.raises(ConfigError, match="units of energy must be a text such as 'eV', got 3"):
+    with pytest.raises(ConfigError, match=r"units of energy must .*got 3"):
         read_units({"energy": 3})
     assert read_units({"groups": {}}) == {}
     groups = {"groups": {"metal": {"energy": "eV"}}}

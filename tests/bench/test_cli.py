@@ -122,7 +122,7 @@ def test_two_outputs_are_two_files(tmp_path: Path) -> None:
     """Told before anything is measured."""
     both = ["--json", str(tmp_path / "a"), "--csv", str(tmp_path / "other" / ".." / "a")]
     (tmp_path / "other").mkdir()
-    with pytest.raises(ConfigError, match=r"--json and --csv must be two files, got .* for both"):
+    with pytest.raises(ConfigError, match=r"--json and --csv must .*got .* for both"):
         run(["run", "smoke", *both], lambda options: molecules())
     assert not (tmp_path / "a").exists()
 

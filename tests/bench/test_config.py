@@ -39,7 +39,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "configs" / "bench"
 )
 def test_a_field_has_its_kind(kind: Any, good: Any, bad: Any) -> None:
     assert read_fields("x.yaml", {"field": good}, {"field": kind}) == {"field": good}
-    with pytest.raises(ConfigError, match=r"^x\.yaml: .*field must be|^x\.yaml: expected a (device|layout|goal) among"):
+    with pytest.raises(ConfigError, match=r"^x\.yaml: .*field must"):
         read_fields("x.yaml", {"field": bad}, {"field": kind})
 
 
@@ -68,7 +68,7 @@ def test_mappings_that_are_something_else(entries: Any, message: str) -> None:
 
 def test_goals_are_numbers_by_quantity_and_direction() -> None:
     assert read_goals("x", {"ratio": {"fwd": 2}, "memory": {}}, ("fwd", "bwd")) == {"ratio": {"fwd": 2.0}, "memory": {}}
-    with pytest.raises(ConfigError, match="x, ratio must have keys among fwd, bwd, got none of them"):
+    with pytest.raises(ConfigError, match="x, ratio must"):
         read_goals("x", {"ratio": {"back": 2}}, ("fwd", "bwd"))
 
 
@@ -77,9 +77,9 @@ def test_a_pattern_chooses_by_name_and_keeps_the_order() -> None:
     assert matching(items, None, "s") == tuple(items)
     assert matching(items, "fused/*", "s") == tuple(items[:2])
     assert matching(items, "*/[a]", "s") == tuple(items[1:])
-    with pytest.raises(ConfigError, match=r"--only must match a case of s, got 'x'\. The cases are fused/b, fused/a"):
+    with pytest.raises(ConfigError, match=r"--only must .*got 'x'"):
         matching(items, "x", "s")
-    with pytest.raises(ConfigError, match="--only must be a pattern of names, got 3"):
+    with pytest.raises(ConfigError, match=r"--only must .*got 3"):
         matching(items, 3, "s")  # type: ignore[arg-type]
 
 

@@ -55,9 +55,7 @@ def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
 
 def test_results_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"a result must go to a file that can be written, got .*x\.json: .* Name another"
-    ):
+    with pytest.raises(ConfigError, match=r"a result must .*got .*x\.json: .* Name another"):
         save({"kind": "run"}, tmp_path / "file" / "x.json")
     with pytest.raises(TypeError):
         save({"kind": object()}, tmp_path / "x.json")

@@ -75,7 +75,7 @@ def test_an_index_out_of_range_is_found_in_a_compiled_graph() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
     assert compiled(torch.tensor([0, 1]), 2).tolist() == [1, 2]
-    with pytest.raises(RuntimeError, match="batch must lie in range, within the number of molecules"):
+    with pytest.raises(RuntimeError, match="batch must"):
         compiled(torch.tensor([0, 2]), 2)
 
 

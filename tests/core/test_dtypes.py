@@ -10,7 +10,7 @@ from eqlayers.errors import DeviceError, DTypeError, ShapeError
 def test_leading_axes_broadcast():
     assert broadcast_lead(x=(), y=(2, 1), w=(3,)) == (2, 3)
     assert broadcast_lead(x=(), y=()) == ()
-    with pytest.raises(ShapeError, match=r"leading axes of x, y must broadcast, got \[\[2\], \[3\]\]"):
+    with pytest.raises(ShapeError, match=r"leading axes of x, y must .*got \[\[2\], \[3\]\]"):
         broadcast_lead(x=(2,), y=(3,))
 
 

@@ -60,11 +60,11 @@ def test_bad_input() -> None:
         Graph.of(SimpleNamespace(num_nodes=3))
     with pytest.raises(ShapeError, match="num_src must be a number of nodes, 0 or more, got None"):
         Graph.of(SimpleNamespace(edge_index=torch.zeros(2, 0, dtype=torch.int64)))
-    with pytest.raises(ShapeError, match="graphs must be at least one, got none"):
+    with pytest.raises(ShapeError, match="graphs must"):
         Graph.joined([])
-    with pytest.raises(DTypeError, match=r"graphs\[0\] must be a Graph"):
+    with pytest.raises(DTypeError, match=r"graphs\[0\] must"):
         Graph.joined([torch.zeros(2, 0)])
-    with pytest.raises(DTypeError, match="graphs must be a list of graphs"):
+    with pytest.raises(DTypeError, match="graphs must"):
         Graph.joined(3)
 
 

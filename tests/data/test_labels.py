@@ -66,7 +66,7 @@ def test_zeros_without_a_cell_are_no_stress(tmp_path):
 )
 def test_half_a_matrix_is_refused(tmp_path, matrix):
     made = frames(energy=float, polarizability=lambda row: np.array(matrix, dtype=float))
-    with pytest.raises(DataError, match=r"'polarizability' in frame 0, line 1 of .* must be a symmetric matrix, got"):
+    with pytest.raises(DataError, match=r"'polarizability' in frame 0, line 1 of .* must"):
         read_structures(saved(tmp_path, made))
 
 
@@ -142,7 +142,7 @@ def test_what_labels_must_be(tmp_path):
     file = saved(tmp_path, frames(REF_stress=lambda row: symmetric(row) + (np.nan if row == 2 else 0.0)))
     with pytest.raises(DataError, match=r"finite stress; 1 of 3 .* frame 2, line 11; repair .* leave 'REF_stress' out"):
         read_structures(file)
-    with pytest.raises(DataError, match=r"'REF_energy' in frame 0, line 1 of .* must be one number, got 'abc'. Repair"):
+    with pytest.raises(DataError, match=r"'REF_energy' in frame 0, line 1 of .* must .*got 'abc'"):
         read_structures(saved(tmp_path, frames(REF_energy=lambda row: "abc")))
     with pytest.raises(DataError, match=r"'dipole' in frame 0, line 1 of .* must be numbers \[3\]"):
         read_structures(saved(tmp_path, frames(tag=float, dipole=lambda row: np.zeros(4))), {"dipole": "dipole"})
@@ -150,7 +150,7 @@ def test_what_labels_must_be(tmp_path):
         read_structures(saved(tmp_path, frames(REF_energy=float)), {"energy": "nothing"})
     with pytest.raises(ConfigError, match=r"keys must be one of energy, forces, .*, got 'energies'"):
         read_structures(tmp_path / "set.xyz", {"energies": "E"})
-    with pytest.raises(ConfigError, match="keys of energy must be a name in the file, or None"):
+    with pytest.raises(ConfigError, match="keys of energy must"):
         read_structures(tmp_path / "set.xyz", {"energy": 3})
 
 

@@ -75,7 +75,7 @@ def test_no_gradient_is_recorded(molecules):
 
 @pytest.mark.parametrize("cutoff", [0.0, -1.0, float("nan"), float("inf")])
 def test_bad_cutoff(cutoff):
-    with pytest.raises(ConfigError, match="cutoff must be a positive number of Angstrom"):
+    with pytest.raises(ConfigError, match="cutoff must"):
         radius_graph(torch.zeros(1, 3), cutoff)
 
 

@@ -129,9 +129,7 @@ def test_what_is_no_property(module, target: str, message: str) -> None:
 
 @each("target", [["gap", "mu"], "", None])
 def test_several_properties(module, target) -> None:
-    with pytest.raises(
-        ConfigError, match=r"target must be the name of one property in the file, got .* one run for each"
-    ):
+    with pytest.raises(ConfigError, match=r"target must .*got .* one run for each"):
         module(molecules(), target)
 
 

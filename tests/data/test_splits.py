@@ -199,11 +199,11 @@ def test_files_without_rows(rows, content, message):
 
 def test_rows_that_do_not_fit(rows, tmp_path):
     train, test = rows("train", range(20)), rows("test", [30, 19])
-    with pytest.raises(DataError, match=r"rows must be in one part each, got 1 in two, the first 19"):
+    with pytest.raises(DataError, match=r"rows must .*got 1 in two, the first 19"):
         split_structures("rows", GROUPS, train=train, test=test)
     with pytest.raises(DataError, match=r"test must be at most the 80 structures that are left, got 81"):
         split_structures("rows", GROUPS, train=train, test=81)
-    with pytest.raises(DataError, match=r"the training part must hold at least one structure"):
+    with pytest.raises(DataError, match="the training part must"):
         split_structures("rows", GROUPS, train=train, val=20)
     with pytest.raises(DataError, match=r"got '.*none' \(No such file or directory\)\. Correct the path"):
         split_structures("rows", GROUPS, train=str(tmp_path / "none"))

@@ -109,7 +109,7 @@ def test_files_of_their_own(module, tmp_path):
     assert lengths(module(paths["a"], val_path=paths["b"])) == [20, 6, 0]
     assert lengths(module(paths["a"], val_path=paths["b"], test=0.1)) == [18, 6, 2]
     assert lengths(module(paths["a"], test_path=paths["c"], val=3)) == [17, 3, 4]
-    with pytest.raises(ConfigError, match=r"val must be left out with val_path, got 3. The file is used whole"):
+    with pytest.raises(ConfigError, match=r"val must .*got 3"):
         module(paths["a"], val_path=paths["b"], val=3)
 
 
@@ -212,7 +212,7 @@ def test_frames_that_cannot_be_read_are_left_out(module, tmp_path):
     assert [line for line in data.report if line.startswith("left out")][-1] == "left out: 1 frames in all"
     with pytest.raises(ConfigError, match=r"split must count the frames of one whole file where it is 'rows', got"):
         module(file, skip_bad=True, split="rows", train="rows.txt")
-    with pytest.raises(ConfigError, match=r"skip_bad must be True or False, got 'yes'"):
+    with pytest.raises(ConfigError, match=r"skip_bad must .*got 'yes'"):
         module(file, skip_bad="yes")
 
 
@@ -308,7 +308,7 @@ def test_lightning_runs_it(module, parts):
     assert epochs[0] != epochs[1]
     assert probe.validated == 2 * parts["val"]
     if not parts["test"]:
-        with pytest.raises(DataError, match=r"the test part must hold at least one structure, got none. Set test or"):
+        with pytest.raises(DataError, match="the test part must"):
             data.test_dataloader()
 
 

@@ -273,7 +273,7 @@ def test_visualize_shades_by_weights(axes: Any) -> None:
     axes.clear()
     external.visualize(weight=torch.zeros(1), ax=axes, aspect_ratio="auto")
     assert axes.lines[3].get_color() != "green"
-    with pytest.raises(ConfigError, match=r"aspect_ratio must be a positive number, got 'wide'"):
+    with pytest.raises(ConfigError, match=r"aspect_ratio must .*got 'wide'"):
         external.visualize(aspect_ratio="wide", ax=axes)
 
 

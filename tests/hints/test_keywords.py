@@ -145,7 +145,7 @@ def test_a_subclass_elsewhere_that_forgets_an_argument_hears_of_the_layer() -> N
         def __init__(self, irreps: str) -> None:
             super().__init__(irreps)
 
-    with pytest.raises(ArgumentError, match=r"^arguments of Linear must include irreps_out, got '0e'\. Write"):
+    with pytest.raises(ArgumentError, match=r"^arguments of Linear must .*got '0e'"):
         Mine("0e")
     with pytest.raises(TypeError, match=r"Mine\.__init__\(\) missing 1 required") as error:
         Mine()  # type: ignore[call-arg]
@@ -244,7 +244,7 @@ def test_subclasses_of_users_are_named_by_their_names() -> None:
         def __init__(self, irreps: str, **rest: Any) -> None:
             super().__init__(irreps, irreps, **rest)
 
-    with pytest.raises(ArgumentError, match="arguments of Mine must be"):
+    with pytest.raises(ArgumentError, match="arguments of Mine must"):
         Mine("0e", "0e", bias=True)
     with pytest.raises(ArgumentError, match=r"arguments of Linear must be .* Write biases="):
         Longer("0e", bias=True)

@@ -205,7 +205,7 @@ def test_wrong_layers_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(AcceleratedBatchNorm, "forward", lambda self, x: CHANGES[name](self, x, right(self, x)))
     model = nn.Sequential(trained(e3nn_nn.BatchNorm(IRREPS)))
     layer, state = model[0], copy.deepcopy(model.state_dict())
-    with pytest.raises(MismatchError, match=r"replacement of 0 \(BatchNorm\) must agree"):
+    with pytest.raises(MismatchError, match=r"replacement of 0 \(BatchNorm\) must"):
         accelerate(model)
     assert model[0] is layer
     assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())

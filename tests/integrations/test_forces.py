@@ -101,5 +101,5 @@ def test_wrong_arguments() -> None:
         check_forces(pairs, PLACES[:, :2])
     with pytest.raises(DTypeError, match="positions must"):
         check_forces(pairs, PLACES.long())
-    with pytest.raises(ConfigError, match="energy must be"):
+    with pytest.raises(ConfigError, match="energy must"):
         check_forces(None, PLACES)  # type: ignore[arg-type]

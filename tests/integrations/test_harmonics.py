@@ -196,7 +196,7 @@ def test_wrong_harmonics_are_seen(name: str, normalize: bool, monkeypatch: pytes
     model = nn.Sequential(o3.SphericalHarmonics([0, 1, 2], normalize, "component"), nn.Linear(9, 1))
     layer = model[0]
     wrong(monkeypatch, CHANGES[name])
-    with pytest.raises(MismatchError, match=r"replacement of 0 \(SphericalHarmonics\) must agree"):
+    with pytest.raises(MismatchError, match=r"replacement of 0 \(SphericalHarmonics\) must"):
         accelerate(model, backend="torch")
     assert model[0] is layer
 

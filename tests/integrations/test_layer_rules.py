@@ -288,7 +288,7 @@ def test_wrong_gates_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(AcceleratedGate, "forward", lambda self, x: CHANGES[name](right(self, x)))
     model = nn.Sequential(gate())
     layer = model[0]
-    with pytest.raises(MismatchError, match=r"replacement of 0 \(Gate\) must agree"):
+    with pytest.raises(MismatchError, match=r"replacement of 0 \(Gate\) must"):
         accelerate(model)
     assert model[0] is layer
 

@@ -145,7 +145,7 @@ def test_functions_that_do_not_ask_are_an_error(float64: None, function: Any, ro
     model, operands = Changed(function, rows), random_operands()
     model(*operands)
     accelerate(model, check=False)
-    with pytest.raises((ConfigError, RuntimeError), match=r"gathers must not go to|TorchScript interpreter"):
+    with pytest.raises((ConfigError, RuntimeError), match="gathers must"):
         model(*operands)
     with torch.no_grad():
         result = model(*operands)
@@ -165,7 +165,7 @@ def test_checkpoints(float64: None) -> None:
     accelerate(model, check=False)
     same(results(model, operands), expected)
     model.reentrant = True
-    with pytest.raises(ConfigError, match="gathers must not go to an autograd function"):
+    with pytest.raises(ConfigError, match="gathers must"):
         model(*operands)
 
 

@@ -178,14 +178,14 @@ def test_arguments() -> None:
     model = nn.Sequential(linear())
     with pytest.raises(ConfigError, match=r"targets must be of convolution, product, linear.*got \['radial'\]"):
         accelerate(model, targets=("product", "radial"))
-    with pytest.raises(ConfigError, match="backend must be one of"):
+    with pytest.raises(ConfigError, match="backend must"):
         accelerate(model, backend="cuda")
 
 
 def test_a_named_backend_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eqlayers.core.backends.cpu._no_compiler", lambda: "needs a C compiler")
     model = nn.Sequential(linear(), o3.FullTensorProduct("1o", "1o"))
-    with pytest.raises(BackendError, match="backend 'cpu' must accept"):
+    with pytest.raises(BackendError, match="backend 'cpu' must"):
         accelerate(model, backend="cpu")
     assert type(model[0]) is o3.Linear
     assert accelerate(model, backend="torch").replaced[1].backend == "torch"

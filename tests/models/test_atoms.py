@@ -74,7 +74,7 @@ def test_batches_count_on() -> None:
     assert (batch.z.tolist(), batch.batch.tolist()) == ([1, 1, 8, 1], [0, 0, 1, 1])  # type: ignore[union-attr]
     assert batch.edge_index.tolist() == [[1, 0, 3, 2], [0, 1, 2, 3]]  # by receiver
     assert (batch.num_graphs, batch.pos.dtype) == (2, torch.float32)
-    with pytest.raises(ConfigError, match="structures must be at least one"):
+    with pytest.raises(ConfigError, match="structures must"):
         collate(potential, [], [])
 
 
@@ -111,7 +111,7 @@ def test_the_volume_of_a_stress_is_that_of_ase(cell: list[list[float]], pbc: boo
     np.testing.assert_allclose(found, numeric_stress(atoms, voigt=False, eps=1e-5), rtol=0, atol=1e-8)
 
     alone = Atoms("Cu2", positions=[[0, 0, 0], [1.2, 1.1, 1.3]], cell=[9, 9, 9])
-    with pytest.raises(ConfigError, match="stress must be of structures with a cell of three lattice vectors"):
+    with pytest.raises(ConfigError, match="stress must"):
         potential(collate(potential, [alone], [lists(alone)]), ("stress",))
     both = collate(potential, [alone, atoms], [lists(alone), NeighborLists(3.0)(atoms)])
     stress = potential(both, ("stress",))["stress"]

@@ -83,7 +83,7 @@ def test_a_class_that_was_not_named_is_not_imported(module: str, tmp_path: Path,
     description = described("eqlayers.testing.ToyNetwork", num_species=1)
     description[part] = {"class_path": path, "init_args": {}}
     file = write(tmp_path / "a.pt", description)
-    with pytest.raises(ConfigError, match=f"the {part} must be of a class of eqlayers.models, .*nothing was imported"):
+    with pytest.raises(ConfigError, match=rf"the {part} must be of a class of eqlayers.models, .*nothing was imported"):
         load_potential(file)
     assert not (tmp_path / "imported").exists()
     assert module not in sys.modules
@@ -174,5 +174,5 @@ def test_what_names_classes() -> None:
     paths = {"eqlayers.layers.radial.repulsion.ZBL": ZBL, "eqlayers.nn.ZBL": ZBL}
     assert named_classes([ZBL, "a.B,c.D"]) == {**paths, "a.B": None, "c.D": None}
     for wrong in (3, "Network", ["a.B", 3], int, ["a b.C"], ["a.B c"], {"a.B": 1}):
-        with pytest.raises(ConfigError, match=r"classes must be classes of torch\.nn\.Module, or their paths, got"):
+        with pytest.raises(ConfigError, match="classes must"):
             named_classes(wrong)  # type: ignore[arg-type]

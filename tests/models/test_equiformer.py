@@ -236,17 +236,17 @@ def test_options_build_it_again() -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(IrrepsError, match="hidden must hold even scalars"):
+    with pytest.raises(IrrepsError, match="hidden must"):
         Equiformer([1], "4x1o")
     with pytest.raises(IrrepsError, match="hidden must have multiplicities that 4 heads divide, got 4x0e\\+6x1o"):
         Equiformer([1], "4x0e + 6x1o")
     with pytest.raises(IrrepsError, match="embedding must have multiplicities that 4 heads divide"):
         Equiformer([1], "4x0e + 4x1o", embedding=6)
-    with pytest.raises(ConfigError, match="heads must be"):
+    with pytest.raises(ConfigError, match="heads must"):
         Equiformer([1], heads=0)
-    with pytest.raises(ConfigError, match="mmax must be"):
+    with pytest.raises(ConfigError, match="mmax must"):
         Equiformer([1], mmax=-1)
-    with pytest.raises(ConfigError, match="layers must be"):
+    with pytest.raises(ConfigError, match="layers must"):
         Equiformer([1], layers=0)
 
 

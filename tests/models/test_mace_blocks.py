@@ -37,7 +37,7 @@ def test_messages_are_divided_by_the_mean_number_of_neighbours() -> None:
     assert one.abs().max() > 1e-3
     torch.testing.assert_close(messages(style, 3), 3 * one)
     torch.testing.assert_close(messages(style, 1, mean_neighbors=2.0), 2 * one)
-    with pytest.raises(ConfigError, match="mean_neighbors must be a positive number, got 0"):
+    with pytest.raises(ConfigError, match=r"mean_neighbors must .*got 0"):
         messages(style, 1, mean_neighbors=0)
 
 

@@ -51,11 +51,11 @@ def test_features_that_cannot_arise_are_left_out() -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(IrrepsError, match="hidden must hold even scalars"):
+    with pytest.raises(IrrepsError, match="hidden must"):
         NequIP([1], "4x1o")
-    with pytest.raises(ConfigError, match="layers must be"):
+    with pytest.raises(ConfigError, match="layers must"):
         NequIP([1], layers=0)
-    with pytest.raises(ConfigError, match="species must be"):
+    with pytest.raises(ConfigError, match="species must"):
         NequIP([])
 
 

@@ -265,21 +265,19 @@ def test_a_repulsion_ends_within_the_cutoff() -> None:
 
 
 def test_what_cannot_be_asked() -> None:
-    with pytest.raises(
-        ConfigError, match="stress must be of structures with a cell of three lattice vectors that span"
-    ):
+    with pytest.raises(ConfigError, match="stress must"):
         springs()(pair(3.0), ("stress",))
-    with pytest.raises(ConfigError, match="outputs must be one of energy, energies"):
+    with pytest.raises(ConfigError, match="outputs must"):
         springs()(pair(3.0), ("force",))
-    with pytest.raises(ShapeError, match="structures must be one for a Hessian, got 2"):
+    with pytest.raises(ShapeError, match=r"structures must .*got 2"):
         springs().hessian(pair(3.0)._replace(num_graphs=2))
-    with pytest.raises(ConfigError, match="species must be"):
+    with pytest.raises(ConfigError, match="species must"):
         Potential(Springs(), [1, 1])
     with pytest.raises(IndexRangeError, match=r"must name species among H, O, got also C"):
         springs(shifts={6: 1.0})
-    with pytest.raises(ConfigError, match=r"the scale of H must be a positive number, got 0\.0"):
+    with pytest.raises(ConfigError, match=r"the scale of H must .*got 0\.0"):
         springs(scale=0.0)
-    with pytest.raises(ConfigError, match=r"network\.cutoff must be"):
+    with pytest.raises(ConfigError, match=r"network\.cutoff must"):
         Potential(torch.nn.Linear(1, 1), [1])
 
 

@@ -105,11 +105,11 @@ def test_atoms_that_leave_keep_their_energy() -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(IrrepsError, match="hidden must hold even scalars"):
+    with pytest.raises(IrrepsError, match="hidden must"):
         TFN([1], "4x1o")
-    with pytest.raises(ConfigError, match="layers must be"):
+    with pytest.raises(ConfigError, match="layers must"):
         TFN([1], layers=0)
-    with pytest.raises(ConfigError, match="cutoff must be"):
+    with pytest.raises(ConfigError, match="cutoff must"):
         TFN([1], cutoff=-1.0)
-    with pytest.raises(ConfigError, match="species must be"):
+    with pytest.raises(ConfigError, match="species must"):
         TFN([])

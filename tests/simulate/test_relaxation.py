@@ -113,11 +113,11 @@ def test_every_step_is_kept_and_ctrl_c_counts(potential: Potential, crystal: Ato
 
 def test_relaxations_that_cannot_be(potential: Potential, water: Atoms) -> None:
     calculator = Calculator(potential)
-    with pytest.raises(ConfigError, match="a cell that moves must be periodic with a volume, got pbc"):
+    with pytest.raises(ConfigError, match="a cell that moves must"):
         relax(water, calculator, cell=True)
     with pytest.raises(ConfigError, match="pressure must be 0 where the cell does not move"):
         relax(water, calculator, pressure=1.0)
-    with pytest.raises(ConfigError, match="fmax must be a positive number of eV/Angstrom, got 0"):
+    with pytest.raises(ConfigError, match=r"fmax must .*got 0"):
         relax(water, calculator, fmax=0)
-    with pytest.raises(ConfigError, match="optimizer must be one of fire, bfgs, lbfgs, got 'cg'"):
+    with pytest.raises(ConfigError, match=r"optimizer must .*got 'cg'"):
         relax(water, calculator, optimizer="cg")

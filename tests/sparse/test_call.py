@@ -88,7 +88,7 @@ def test_sums_are_never_formed_below_float32():
 
 def test_channels_must_agree():
     check_channels(parse("u,uv->v"), torch.zeros(4, 2, 3), torch.zeros(2, 3, 5))
-    with pytest.raises(ShapeError, match=r"axis 'u' of 'u,uv->v' must have one length, got 3 in input1 and 4"):
+    with pytest.raises(ShapeError, match=r"axis 'u' of 'u,uv->v' must .*got 3 in input1 and 4"):
         check_channels(parse("u,uv->v"), torch.zeros(2, 3), torch.zeros(2, 4, 5))
     with pytest.raises(ShapeError, match=r"input2 must be \[\.\.\., M, u, v\] for .*got shape \[3, 5\].*unsqueeze"):
         check_channels(parse("u,uv->v"), torch.zeros(2, 3), torch.zeros(3, 5))

@@ -48,7 +48,7 @@ def test_cpu_tensors_run_on_torch_and_never_on_the_reference_unasked(call, monke
     assert select(call, "reference") == "reference"
     with pytest.raises(BackendError, match=r"'triton' .* needs CUDA or HIP tensors, got cpu\. Pass backend=None"):
         select(call, "triton")
-    with pytest.raises(BackendError, match="'cpu' must accept this call, but it runs whole tensor products"):
+    with pytest.raises(BackendError, match="'cpu' must"):
         select(call, "cpu")
 
 

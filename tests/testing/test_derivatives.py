@@ -151,7 +151,7 @@ def test_float32_is_refused():
 
 
 def test_inputs_without_gradients_are_refused():
-    with pytest.raises(GradientError, match=r"some input must require a gradient, got 2 without\. Mark one"):
+    with pytest.raises(GradientError, match=r"some input must .*got 2 without"):
         check_derivatives(lambda x, y: x * y, (leaf(2).detach(), leaf(2).detach()), 1)
 
 

@@ -21,5 +21,5 @@ def test_layers_of_a_model_are_named_by_their_paths() -> None:
 def test_models_without_products_and_other_objects() -> None:
     assert eq.explain(torch.nn.Linear(2, 2)) == "Linear holds no product layers"
     assert eq.explain().startswith("TensorProduct on cpu, torch.float32, backend=")
-    with pytest.raises(ConfigError, match=r"module must be a torch\.nn\.Module or None, got 3"):
+    with pytest.raises(ConfigError, match=r"module must .*got 3"):
         eq.explain(3)

@@ -254,7 +254,7 @@ def test_load_from_checkpoint_says_what_is_wrong(good: Path, tmp_path: Path) -> 
     assert load(checkpoint_path(good / "runs" / "good")).model.cutoff == 3.0
     with pytest.raises(ConfigError, match=r"weights_only must be True, .* got False\. Leave it out"):
         load(checkpoint_path(good / "runs" / "good"), weights_only=False)
-    with pytest.raises(ConfigError, match=r"the checkpoint must name its network, got none in .* Pass it"):
+    with pytest.raises(ConfigError, match=r"the checkpoint must .*got none in .* Pass it"):
         load(damaged(good, tmp_path, drop("hyper_parameters", "model")))
     wrong = put("hyper_parameters", "model", "init_args", "lmax", value="many")
     with pytest.raises(ConfigError, match="lmax must be an integer, at least 0, got 'many'"):
@@ -272,7 +272,7 @@ def test_load_from_checkpoint_says_what_is_wrong(good: Path, tmp_path: Path) -> 
     with pytest.raises(DataError, match="got 1 of another shape"):
         load(damaged(good, tmp_path, wide("state_dict")), strict=False)
     for path in (None, 3, "", "no/such.ckpt"):
-        with pytest.raises(ConfigError, match="a checkpoint must be"):
+        with pytest.raises(ConfigError, match="a checkpoint must"):
             load(path)
 
 

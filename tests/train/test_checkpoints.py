@@ -113,7 +113,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list.ckpt")
     with pytest.raises(DataError, match="it holds a list, not a dictionary"):
         read_checkpoint(tmp_path / "list.ckpt")
-    with pytest.raises(ConfigError, match=r"a checkpoint must be a file, got nothing at .*no.ckpt. .* has list.ckpt"):
+    with pytest.raises(ConfigError, match=r"a checkpoint must .*got nothing at .*no.ckpt"):
         read_checkpoint(tmp_path / "no.ckpt")
 
 

@@ -70,9 +70,7 @@ def test_the_bar_of_a_terminal_tells_it(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_damaged_history_is_refused(tmp_path: Path) -> None:
     (tmp_path / "history.json").write_text("[{")
-    with pytest.raises(
-        DataError, match=r"the history of a run must be JSON, got in .*history.json, line 1: .*\. Delete the file"
-    ):
+    with pytest.raises(DataError, match=r"the history of a run must .*got in .*history.json, line 1: .*"):
         read_history(tmp_path)
 
 

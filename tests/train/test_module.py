@@ -104,7 +104,7 @@ def test_a_loss_that_is_not_finite_names_the_molecules(make_run: Callable[..., A
 def test_diverged_weights_give_advice(make_run: Callable[..., Any]) -> None:
     trainer, module, data = make_run(num_sanity_val_steps=0)
     torch.nn.init.constant_(module.model.out[2].weight, torch.inf)
-    with pytest.raises(DataError, match=r"batch 0, step 0 must be finite, got nan for .*Lower model.learning_rate"):
+    with pytest.raises(DataError, match=r"batch 0, step 0 must .*got nan for .*Lower model.learning_rate"):
         trainer.fit(module, datamodule=data)
 
 

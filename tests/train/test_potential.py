@@ -188,7 +188,7 @@ def test_bad_options() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             module(**options)
-    with pytest.raises(ConfigError, match=r"model\.model\.species must be"):
+    with pytest.raises(ConfigError, match=r"model\.model\.species must"):
         PotentialModule(torch.nn.Linear(1, 1))
 
 

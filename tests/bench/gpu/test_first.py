@@ -188,10 +188,10 @@ def test_bad_input(few: dict[str, Stage], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"expected a stage among first.*; got 'frist'. Did you mean 'first'"):
         run_first_gpu(tmp_path, dry=True, stages=["frist"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="--out must be a folder that can be made"):
+    with pytest.raises(ConfigError, match="--out must"):
         run_first_gpu(tmp_path / "file", dry=True)
     (tmp_path / FILE).write_text("{}")
-    with pytest.raises(ConfigError, match="a result must be one of format"):
+    with pytest.raises(ConfigError, match="a result must"):
         run_first_gpu(tmp_path, dry=True)
 
 

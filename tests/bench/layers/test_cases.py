@@ -52,7 +52,7 @@ def test_wrong_settings(old: str, new: str, message: str, layer_config: Path) ->
 
 
 def test_wrong_arguments(layer_config: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--only must match a case of tiny, got 'x'\. The cases are small/l2/E4, "):
+    with pytest.raises(ConfigError, match=r"--only must .*got 'x'"):
         read_layer_suite(str(layer_config)).only("x")
     suite = read_layer_suite(str(layer_config))
     with pytest.raises(ConfigError, match="Did you mean 'einsum'"):

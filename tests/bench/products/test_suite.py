@@ -102,8 +102,6 @@ def test_names_and_paths(copy: Path) -> None:
         ConfigError, match=r"must be a file, got .*smoky.yaml', which does not exist. There is .*smoke.yaml"
     ):
         read_suite("smoky")
-    with pytest.raises(
-        ConfigError, match=r"--only must match a case of smoke, got 'x'. The cases are unfused/small/E30"
-    ):
+    with pytest.raises(ConfigError, match=r"--only must .*got 'x'"):
         read_suite("smoke").only("x")
     assert [case.name for case in read_suite("smoke").only("fused/*").cases] == ["fused/small/E20", "fused/small/E40"]

@@ -63,12 +63,12 @@ def test_cold_in_fresh_processes(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_process_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(BackendError, match="first calls of eqlayers on tiny must end without an error, got 'nothing'"):
+    with pytest.raises(BackendError, match=r"first calls of eqlayers on tiny must .*got 'nothing'"):
         cold.run_cold(str(folder / "cold.yaml"))
 
 
 def test_wrong_settings_of_cold(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="--only must match a problem among tiny, got 'x'"):
+    with pytest.raises(ConfigError, match=r"--only must .*got 'x'"):
         cold.run_cold(str(folder / "cold.yaml"), only="x")
     with pytest.raises(ConfigError, match="Did you mean 'e3nn'"):
         cold.run_cold(str(folder / "cold.yaml"), peers=["e3n"])

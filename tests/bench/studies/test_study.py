@@ -54,7 +54,7 @@ def test_a_result_is_kept_shown_and_shown_again(tmp_path: Path, capsys: pytest.C
 
 
 def test_files_that_cannot_be_written_are_refused_before(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--json must be a file that can be written"):
+    with pytest.raises(ConfigError, match="--json must"):
         study.run_study(FEW._replace(measure=None), ["--json", str(tmp_path)])
 
 
@@ -66,7 +66,7 @@ def test_results_of_other_programs_are_refused() -> None:
 
 def test_a_program_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["cold.py", "--threads", "0"])
-    with pytest.raises(SystemExit, match=r"^cold\.py: error: --threads must be a positive integer, got '0'"):
+    with pytest.raises(SystemExit, match=r"^cold\.py: error: --threads must .*got '0'"):
         study.main(FEW)
 
 

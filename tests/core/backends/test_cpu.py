@@ -314,7 +314,7 @@ def test_what_is_refused_and_why() -> None:
     wanted = "needs float64, float32, float16, bfloat16, got torch.complex64"
     assert cpu.refuse(Request(None, "", torch.complex64, torch.device("cpu"))) == wanted
     assert verdicts(Request(None, "", torch.float32, torch.device("cpu")))["cpu"] == "runs"
-    with pytest.raises(BackendError, match="'cpu' must accept this call, but it runs whole tensor products and"):
+    with pytest.raises(BackendError, match="'cpu' must"):
         eq.functional.sparse_product(
             "mul", torch.ones(1, 1), torch.ones(1, 1), eq.sparse.SparseProductInfo(), backend="cpu"
         )

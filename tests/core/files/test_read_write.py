@@ -95,7 +95,7 @@ def test_files_that_are_no_text(reader, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", f'{{"a": {SECRET}}}', f'"{SECRET}', "[" * 100_000, "1" * 5000])
 def test_json_that_cannot_be_read(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(DataError, match=r"a result must be JSON, got .* Delete it\.") as caught:
+    with pytest.raises(DataError, match=r"a result must .*got .* Delete it") as caught:
         read_json(tmp_path / "x.json", "a result", "Delete it.", DataError)
     assert SECRET not in str(caught.value)
 

@@ -278,9 +278,9 @@ def test_bad_models_for_lammps(tmp_path: Path, capsys: pytest.CaptureFixture[str
         programs.write_lammps(torch.nn.Identity(), target)
     network = model()
     network.heads = ["pbe", "scan"]
-    with pytest.raises(ConfigError, match="head must be named for a model with several, pbe, scan"):
+    with pytest.raises(ConfigError, match="head must"):
         programs.write_lammps(network, target)
-    with pytest.raises(ConfigError, match="head must be"):
+    with pytest.raises(ConfigError, match="head must"):
         programs.write_lammps(network, target, head="r2scan")
     (tmp_path / "text.model").write_text("no model")
     assert main(["mace", "lammps", str(tmp_path / "text.model"), str(target)]) == 2

@@ -116,7 +116,7 @@ def test_a_tensor_that_can_only_be_zero() -> None:
 
 @pytest.mark.parametrize("formula", ["", "ij=ik", "ii", "ij=jik", "1j=j1", "-ij=ji", None, 5])
 def test_what_is_no_formula(formula: object) -> None:
-    with pytest.raises(ConfigError, match="formula must be index letters and permutations of them"):
+    with pytest.raises(ConfigError, match="formula must"):
         CartesianTensor(formula)  # type: ignore[arg-type]
 
 
@@ -128,13 +128,13 @@ def test_errors() -> None:
         layer(torch.zeros(3))
     with pytest.raises(ShapeError, match=r"data must be \[\.\.\., 6\]"):
         layer.to_cartesian(torch.zeros(5))
-    with pytest.raises(DTypeError, match="data must be a floating-point tensor"):
+    with pytest.raises(DTypeError, match="data must"):
         layer(torch.zeros(3, 3, dtype=torch.int64))
     with pytest.raises(ShapeError, match="vectors must be 2, one for each index of 'ij=ji', got 1"):
         layer.from_vectors(torch.zeros(3))
     with pytest.raises(ShapeError, match=r"vectors\[1\] must be \[\.\.\., 3\], got \[2\]"):
         layer.from_vectors(torch.zeros(3), torch.zeros(2))
-    with pytest.raises(ConfigError, match="traceless must be True or False, got 'no'"):
+    with pytest.raises(ConfigError, match=r"traceless must .*got 'no'"):
         CartesianTensor("ij", "no")  # type: ignore[arg-type]
 
 

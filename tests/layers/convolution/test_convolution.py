@@ -245,9 +245,9 @@ def test_bad_input(edges: Tensor, operands: dict[str, Tensor]) -> None:
         layer(x[1:], y, w, Graph(edges, SENDERS, RECEIVERS))
     with pytest.raises(ShapeError, match=r"senders and 9 receivers, got Graph"):
         layer(x, y, w, Graph(edges, SENDERS, RECEIVERS), 9)
-    with pytest.raises(DTypeError, match=r"edge_attr must have the dtype of x"):
+    with pytest.raises(DTypeError, match="edge_attr must"):
         layer(x, y.float(), w, edges, RECEIVERS)
-    with pytest.raises(DeviceError, match=r"edge_index must be on the device of x, cpu, got meta. Move it with"):
+    with pytest.raises(DeviceError, match="edge_index must"):
         layer(x, y, w, edges.to("meta"), RECEIVERS)
     with pytest.raises(ShapeError, match=r"weight must be \[\d+\] or \[..., \d+\], got \[3\]"):
         functional.tensor_product(layer.plan, x, y[:SENDERS], torch.zeros(3).double())

@@ -110,7 +110,7 @@ def test_gate_reads_views_and_mixtures_under_autocast() -> None:
     residual = torch.randn(5, gate.irreps_out.dim)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert gate(x.bfloat16(), x, residual).dtype == torch.float32
-    with pytest.raises(DTypeError, match="residual must have the dtype of x"):
+    with pytest.raises(DTypeError, match="residual must"):
         gate(x, None, residual.double())
     with pytest.raises(ShapeError, match="added must"):
         gate(x, residual)

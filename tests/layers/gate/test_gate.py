@@ -64,7 +64,7 @@ def test_random_gates_equal_e3nn(twins: Any, number: int, other: bool, channels:
     twins.assert_close(twins.two_orders(ours, {"x": x}, ("x",) if x.numel() else ()), wanted, 32)
     irreps = [ir for mul, ir in gated if mul]
     if any(first == second for first, second in pairwise(irreps)):
-        with pytest.raises(IrrepsError, match="irreps_gated must have the groups"):
+        with pytest.raises(IrrepsError, match="irreps_gated must"):
             Gate(*arguments, layout="ir_mul")
         return
     turned = {"value": Gate(*arguments, layout="ir_mul").double()(to_ir_mul(x, ours.irreps_in))}
@@ -124,5 +124,5 @@ def test_text_and_bad_input() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             Gate(*wrong)
-    with pytest.raises(ConfigError, match="acts must be None for what is no scalar, got tanh"):
+    with pytest.raises(ConfigError, match="acts must"):
         Activation("1o", [torch.tanh])

@@ -244,9 +244,9 @@ def test_options_that_there_are_not() -> None:
         SphericalHarmonics,
         lambda l, *rest, **kind: eq.o3.spherical_harmonics(l, torch.ones(3), *rest, **kind),
     ):
-        with pytest.raises(ConfigError, match="normalization must be one of integral, component, norm, got 'sphere'"):
+        with pytest.raises(ConfigError, match=r"normalization must .*got 'sphere'"):
             make(1, True, "sphere")
-        with pytest.raises(ConfigError, match="normalize must be True or False"):
+        with pytest.raises(ConfigError, match="normalize must"):
             make(1, "yes")
         with pytest.raises(ConfigError, match=r"backend must be one of .*, got 'foo'"):
             make(1, True, backend="foo")

@@ -89,7 +89,7 @@ def test_weights_are_gathered_for_a_few_atoms(layer: SpeciesLinear, way: None, m
     for kinds in ([0], [0, 0], [0, 0, 0], [0, 0, 0, 2], [0, 1, 2, 2, 2, 2], [0, 1, 2, 2, 2, 2, 2]):
         layer(torch.randn(len(kinds), layer.irreps_in.dim, dtype=torch.float64), torch.tensor(kinds))
     assert ways == [1, 2, 4, 6]
-    with pytest.raises(DeviceError, match="kind must be on the device of features, cpu, got meta"):
+    with pytest.raises(DeviceError, match="kind must"):
         layer(
             torch.randn(2, layer.irreps_in.dim, dtype=torch.float64), torch.zeros(2, dtype=torch.int64, device="meta")
         )
@@ -117,5 +117,5 @@ def test_bad_input(layer: SpeciesLinear) -> None:
         layer(x, KIND[:3])
     with pytest.raises(IndexRangeError, match=r"kind must lie in \[0, 3\)"):
         layer(x, KIND + 1)
-    with pytest.raises(ConfigError, match="num_species must be"):
+    with pytest.raises(ConfigError, match="num_species must"):
         SpeciesLinear(IN, OUT, 0)

@@ -69,9 +69,9 @@ def test_derivatives_with_a_smallest_norm() -> None:
 def test_text_and_bad_input() -> None:
     text = repr(NormActivation("2x1o", torch.sigmoid, bias=True)).splitlines()[1]
     assert text == "  2x1o, sigmoid, epsilon=1e-08, bias | mul_ir, backend auto"
-    with pytest.raises(ConfigError, match=r"epsilon must be None with normalize=False, got 0\.1"):
+    with pytest.raises(ConfigError, match=r"epsilon must .*got 0\.1"):
         NormActivation("1o", torch.sigmoid, False, 0.1)
-    with pytest.raises(ConfigError, match="epsilon must be a positive number, got -1"):
+    with pytest.raises(ConfigError, match=r"epsilon must .*got -1"):
         NormActivation("1o", torch.sigmoid, epsilon=-1)
     with pytest.raises(
         ShapeError, match=r"the result of scalar_nonlinearity must be \[2, 1\], as its argument, got \[2\]"

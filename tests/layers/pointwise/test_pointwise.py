@@ -119,9 +119,9 @@ def test_what_a_formula_cannot_have(error: type[Exception], text: str, function:
 
 
 def test_functions_that_do_not_commute_are_refused() -> None:
-    with pytest.raises(IrrepsError, match=r"function must commute with rotations, got the result off by .*check=False"):
+    with pytest.raises(IrrepsError, match=r"function must .*got the result off by .*check=False"):
         FormulaLayer(lambda x: [x[0], x[1], 2 * x[2]], {"x": "4x1o"}, "4x1o")
-    with pytest.raises(IrrepsError, match="function must commute with the inversion"):
+    with pytest.raises(IrrepsError, match="function must"):
         FormulaLayer(dot, {"x": "4x1o", "y": "4x1o"}, "4x0o")
     FormulaLayer(dot, {"x": "4x1o", "y": "4x1o"}, "4x0o", check=False)
 

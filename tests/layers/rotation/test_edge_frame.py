@@ -167,5 +167,5 @@ def test_errors() -> None:
         EdgeFrame(-1)
     with pytest.raises(ShapeError, match=r"vectors must be \[\.\.\., 3\], of any length, got \[3, 2\]"):
         EdgeFrame(1)(torch.zeros(3, 2))
-    with pytest.raises(DTypeError, match="vectors must be a floating-point tensor"):
+    with pytest.raises(DTypeError, match="vectors must"):
         EdgeFrame(1)(torch.zeros(3, 3, dtype=torch.int64))

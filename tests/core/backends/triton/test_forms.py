@@ -134,9 +134,7 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
 
 def test_what_is_not_printed_is_refused_and_said() -> None:
     mixing = eq.FullyConnectedTensorProduct("2x0e + 1o", "1o", "2x1o", backend="triton").double().to(DEVICE)
-    with pytest.raises(
-        eq.errors.BackendError, match=r"'triton' must accept this call, but it has . of . paths that mix"
-    ):
+    with pytest.raises(eq.errors.BackendError, match="'triton' must"):
         mixing(draw(3, 5), draw(3, 3))
     told = mixing.explain(DEVICE).splitlines()
     assert told[1].endswith("paths: triton was named and refuses, so that the layer raises BackendError")

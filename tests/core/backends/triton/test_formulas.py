@@ -67,7 +67,7 @@ def test_tables_of_another_graph_are_refused() -> None:
     base = FORMS["cubic"]
     operands = [torch.ones(7, 12), torch.ones(4, base.operands[1].width)]
     tables = torch.zeros_like(torch.ops.eqlayers.edge_tables(EDGES, 4, 5))
-    with pytest.raises(IndexRangeError, match="graph must hold the tables"):
+    with pytest.raises(IndexRangeError, match="graph must"):
         torch.ops.eqlayers.form(operands, tables, 7, 4, 5, base.key, "triton")
 
 
