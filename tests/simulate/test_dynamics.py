@@ -248,7 +248,7 @@ def test_runs_that_cannot_be(potential: Potential, water: Atoms, tmp_path: Path)
     with pytest.raises(ConfigError, match=r"a restart must .*got .* without steps"):
         run_dynamics(water, calculator, settings, tmp_path / "other.traj", restart=True)
     (tmp_path / "broken.traj").write_bytes(path.read_bytes()[:60])
-    with pytest.raises(DataError, match="broken.traj must"):
+    with pytest.raises(DataError, match=r"broken\.traj must"):
         run_dynamics(water, calculator, settings, tmp_path / "broken.traj", restart=True)
 
 

@@ -253,7 +253,7 @@ def test_independent_products_of_another_basis(monkeypatch: pytest.MonkeyPatch) 
     compare(model, potential)
     compare(to_mace(potential), potential)
     monkeypatch.setattr("mace.modules.wrapper_ops.CUET_AVAILABLE", False)
-    with pytest.raises(ConfigError, match="potential.network must"):
+    with pytest.raises(ConfigError, match=r"potential\.network must"):
         to_mace(potential)
 
 
@@ -300,7 +300,7 @@ def test_what_mace_cannot_compute_is_named() -> None:
         to_mace(Potential(network, [1, 8], scale=2.0, repulsion=ZBL(p=5)))
     with pytest.raises(ConfigError, match="power of all envelopes must"):
         to_mace(Potential(network, [1, 8], repulsion=ZBL(p=6)))
-    with pytest.raises(ConfigError, match="potential.network must"):
+    with pytest.raises(ConfigError, match=r"potential\.network must"):
         to_mace(Potential(type("Other", (torch.nn.Identity,), {"cutoff": 3.0})(), [1]))
     with pytest.raises(ConfigError, match="potential must"):
         to_mace(network)
