@@ -349,7 +349,7 @@ def explain_parser_error(message: str, keys: Sequence[str], command: Command) ->
         key = name if name.startswith(key) else f"{key}.init_args.{name}"
     rest = text.rpartition(f'"{names[-1]}"')[2].lstrip(": ")
     types = re.findall(r"Expected an? (<class '[\w.]+'>|typing\.Literal\[.*?\]|collections\S+|\w[\w.]*\[.*?\])", rest)
-    value = re.search(r"(?:Got|Command) value: (.*?)(?: - Expected an? | Command value type: |$)", rest)
+    value = re.search(r"(?:Got|Given|Command) value: (.*?)(?: - Expected an? | Command value type: |$)", rest)
     origin, is_option = command.origin(key)
     if types and value:
         what, text = _words(types), value[1]

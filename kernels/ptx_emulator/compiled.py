@@ -59,7 +59,7 @@ def compile_form(
 
 def compile_formula(
     base: Formula, dtype: torch.dtype, jobs: int | None = None
-) -> Iterator[tuple[formula_plan.FormulaKernel, Any]]:
+) -> Iterator[tuple[formula_plan.PlannedFormula, Any]]:
     """Compile the printed kernels of a formula, ``jobs`` at a time (None: as many as cores)."""
     runner = FormulaRunner(base, dtype, processor_of_target())
     tensors = [torch.empty(*(() if o.rows == "one" else (5,)), o.width, dtype=dtype) for o in base.operands]

@@ -188,7 +188,7 @@ def test_a_restart_of_a_finished_run_says_so(capsys: pytest.CaptureFixture[str])
     assert "Nothing" not in out(capsys, f"{line} 4")
     assert "Nothing" not in out(capsys, f"{line} 6 --restart")
     text = out(capsys, f"{line} 5 --restart")
-    assert text.splitlines()[-1] == "Nothing was left to do: --steps is the number in all, and there are 6."
+    assert text.splitlines()[-1] == "No steps are left: --steps is the total number, and 6 are done."
     # the trajectory itself is as good a name of the structure
     assert (
         rows(out(capsys, "md water_md.traj -m toy.pt --steps 8 --restart -o water_md.traj"))["steps"][:8] == "6 to 8 o"

@@ -78,7 +78,10 @@ def test_the_help_of_another_network(capsys: pytest.CaptureFixture[str]) -> None
     assert "Largest degree of the spherical harmonics" in text
 
 
-def test_a_line_has_the_first_sentence_and_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_has_the_first_sentence_and_the_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     text = shown(capsys, "fit", "--task", "potential", "--help")
     for line in (
         "--threads N +CPU threads of torch \\(1\\)",

@@ -71,7 +71,7 @@ class AcceleratedS2Activation(_GridReplacement, S2Activation):
         self.irreps_in, self.irreps_out = as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out)
         self.random_rot = theirs.random_rot
         self._flat = FlatLayout(self.irreps_in, "mul_ir")
-        self._set_turns()
+        self._set_rotations()
 
     def exact_constants(self, original: Any) -> Operands:
         """The functions of alpha: e3nn makes Fourier transforms in place of their products."""

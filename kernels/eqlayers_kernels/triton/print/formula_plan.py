@@ -14,7 +14,7 @@ from .tuning import Cost, Processor
 
 
 @dataclass(frozen=True)
-class FormulaKernel:
+class PlannedFormula:
     """One kernel of a formula, with its block size and number of blocks."""
 
     text: FormulaText
@@ -22,9 +22,9 @@ class FormulaKernel:
     blocks: int  # programs per run of rows
 
 
-def plan(base: Formula, double: bool, on: Processor) -> tuple[FormulaKernel, ...]:
+def plan(base: Formula, double: bool, on: Processor) -> tuple[PlannedFormula, ...]:
     """Kernels that compute all results of a formula, in order: a kernel may add to an earlier one's result."""
-    kernels: list[FormulaKernel] = []
+    kernels: list[PlannedFormula] = []
     for traversal, slots in _traversals(base):
         stay = traversal != "lanes" and base.results[slots[0][0]].rows != "each"
         cuts = {lanes: list(_groups(base, slots, stay, lanes, double, on)) for lanes in _per_thread(base, double, on)}
@@ -37,7 +37,7 @@ def plan(base: Formula, double: bool, on: Processor) -> tuple[FormulaKernel, ...
             masked = bool(base.channels) and base.channels % block != 0
             blocks = -(-base.channels // block) if base.channels else 1
             text = FormulaText(base, order, frozenset(begun), traversal, double, masked)
-            kernels.append(FormulaKernel(text, block, blocks))
+            kernels.append(PlannedFormula(text, block, blocks))
             begun |= set(text.slots)
     return tuple(kernels)
 

@@ -12,7 +12,7 @@ from ...forms.formula import Formula
 from ...forms.traversal import traversal_of
 from ..print import tuning
 from ..print.formula import TABLES
-from ..print.formula_plan import FormulaKernel, plan
+from ..print.formula_plan import PlannedFormula, plan
 from ..segment import launch
 from .compiling import KernelCall, launched
 from .edges import TraversalTables
@@ -71,7 +71,7 @@ class FormulaRunner:
         return (*count, result.width)
 
     def _allocate(
-        self, number: int, planned: FormulaKernel, like: Tensor, tables: Mapping[str, TraversalTables] | None, rows: int
+        self, number: int, planned: PlannedFormula, like: Tensor, tables: Mapping[str, TraversalTables] | None, rows: int
     ) -> dict[str, Tensor]:
         """Allocate a result; in the dtype of the sums if it is added to afterwards."""
         result, fill = self.base.results[number], not self._covered[number]
@@ -90,16 +90,16 @@ class FormulaRunner:
             }
         return {f"out{number}": buffer(self._programs(planned, rows) if result.rows == "one" else rows, self.acc)}
 
-    def _programs(self, planned: FormulaKernel, rows: int) -> int:
+    def _programs(self, planned: PlannedFormula, rows: int) -> int:
         """Number of programs for one block of channels."""
         return -(-rows // (planned.block if planned.text.traversal == "lanes" else self._chunk(planned, rows)))
 
     @staticmethod
-    def _chunk(planned: FormulaKernel, rows: int) -> int:
+    def _chunk(planned: PlannedFormula, rows: int) -> int:
         """Rows of one program."""
         return tuning.row_chunk(rows, True) if planned.text.stay else 1
 
-    def _held(self, planned: FormulaKernel) -> int:
+    def _held(self, planned: PlannedFormula) -> int:
         """Registers of a thread for values."""
         per_thread = 1 if planned.text.traversal == "lanes" else max(1, planned.block // self.on.lanes)
         return tuning.Cost(planned.text.order.alive, 0, 0).registers(per_thread, self.acc == torch.float64)
@@ -153,7 +153,7 @@ class FormulaRunner:
         return out.to(self.dtype)
 
 
-def _endpoints(kernels: Sequence[FormulaKernel], tables: Mapping[str, TraversalTables] | None) -> dict[str, Tensor]:
+def _endpoints(kernels: Sequence[PlannedFormula], tables: Mapping[str, TraversalTables] | None) -> dict[str, Tensor]:
     """Senders and receivers of the rows of the batch, if kernels read them."""
     tables_read = {name for planned in kernels for name in planned.text.tables}
     out = {}

@@ -27,8 +27,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         real = runner.__call__
 
         def call(self: Any, *args: Any, real: Any = real) -> Any:
-            pieces = self.pieces if isinstance(self, FormulaRunner) else self.plan.pieces
-            names.update(piece.text.name for piece in pieces)
+            kernels = self.kernels if isinstance(self, FormulaRunner) else self.plan.kernels
+            names.update(kernel.text.name for kernel in kernels)
             return real(self, *args)
 
         monkeypatch.setattr(runner, "__call__", call)
