@@ -151,7 +151,7 @@ def test_what_cannot_be_recorded_is_refused(device: torch.device, monkeypatch: p
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(recording, "record", waits)
-    with pytest.raises(ConfigError, match="network must not synchronise .*got an operator that does"):
+    with pytest.raises(ConfigError, match=r"network must not synchronise .*got an operator that does"):
         Recorded(potential)(of_atoms(potential, [crystal(0)]))
     given = of_atoms(potential, [crystal(0)])
     with pytest.raises(DeviceError, match="structures must"):

@@ -71,7 +71,12 @@ class FormulaRunner:
         return (*count, result.width)
 
     def _allocate(
-        self, number: int, planned: PlannedFormula, like: Tensor, tables: Mapping[str, TraversalTables] | None, rows: int
+        self,
+        number: int,
+        planned: PlannedFormula,
+        like: Tensor,
+        tables: Mapping[str, TraversalTables] | None,
+        rows: int,
     ) -> dict[str, Tensor]:
         """Allocate a result; in the dtype of the sums if it is added to afterwards."""
         result, fill = self.base.results[number], not self._covered[number]
