@@ -287,7 +287,7 @@ class _LazyGathers(TorchFunctionMode):
 
 
 def run_lazily(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a forward with lazy rows, which are computed at its end; normally under tracing, autocast, inference mode."""
+    """Run a forward whose gathered rows are made where they are used; not under tracing, autocast, inference mode."""
     device = next((parameter.device.type for parameter in module.parameters()), "cpu")
     if being_traced() or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(device):
         return forward(module, *args, **kwargs)

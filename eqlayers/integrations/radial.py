@@ -249,7 +249,7 @@ def _of_embedding(
     done: dict[nn.Module, Replacement],
     tolerance: float,
 ) -> Iterator[Tabled]:
-    """All of them, or none: the functions have one form."""
+    """Tables of all radial functions of one embedding, or of none of them: the functions have one formula."""
     radial, convolution = family.block
     blocks = [module for module in places if radial in module._modules and convolution in module._modules]
     reason, factor = family.refuse(embedding, list(places)), 1.0

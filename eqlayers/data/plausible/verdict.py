@@ -137,7 +137,7 @@ def verdict(comparisons: Sequence[Comparison], atoms: float | None = None) -> st
 
 
 def _explanations(comparisons: Sequence[Comparison], atoms: float | None) -> list[tuple[Cause, ...]]:
-    """Sets of mistakes that explain all ratios: the one of least cost, and others of similar cost."""
+    """Sets of mistakes in labels that explain all compared ratios: the least costly set, and sets of similar cost."""
     labels = [label for label in SPOKEN if any(label in (each.label, each.other) for each in comparisons)]
     priced = []
     for chosen in itertools.product(*([None, *causes(label, atoms)] for label in labels)):

@@ -192,7 +192,7 @@ def gradients() -> AbstractContextManager[object]:
 
 
 def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
-    """Derivative of every column ``[N, W]`` by the length of its row, as the derivative of a sum with factors.
+    """Derivative of every column ``[N, W]`` by the length of its row; two calls of autograd give all columns.
 
     ConfigError: values differ and autograd does not go through them twice.
     """

@@ -79,7 +79,7 @@ class ProductForm:
         return replace(self, rows=(x, y, w, z))
 
     def tabled(self, reads: int, orders: int) -> ProductForm:
-        """The form along a graph with weights from a table."""
+        """The form of a product along edges whose weights are interpolated in a table of splines."""
         task = self.task._replace(factors=("x", "y", "t", "c"))
         return replace(self, rows=TABLED, task=task, reading=Reading(reads, orders))
 

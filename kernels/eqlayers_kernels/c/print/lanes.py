@@ -212,7 +212,7 @@ class ByChannel(FormulaDriver):
 
 
 class ByRow(FormulaDriver):
-    """Lanes are rows; rows of one node are added one by one."""
+    """Formula kernels whose vector lanes are rows; results of rows of the same node are added one after the other."""
 
     def adds(self, operand: Operand) -> bool:
         """False: lanes of one vector may be rows of one node, so they are added after ``tile``."""
