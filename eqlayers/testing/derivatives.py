@@ -210,9 +210,9 @@ def _worst(
     chosen = torch.randperm(count, generator=generator, device="cpu")[:max_elements].tolist()
     entries = []
     for flat in chosen:
-        direction = torch.zeros_like(grad)
-        direction.view(-1)[flat] = 1.0
         element = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), grad.shape))
+        direction = torch.zeros_like(grad)
+        direction[element] = 1.0
         entries.append(entry(direction, step, element, len(chosen)))
     # an error of NaN is the worst; the direction stands where no drawn element shows the fault
     worst = max(entries, key=lambda e: float("inf") if isnan(e.error) else e.error)

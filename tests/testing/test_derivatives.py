@@ -111,6 +111,12 @@ def test_several_results_and_constants():
     assert check_derivatives(lambda x: x.sin(), [leaf(0, 3)], 2).ok
 
 
+def test_gradients_and_inputs_of_any_strides():
+    x, y = leaf(4, 3), leaf(3, 4).detach()
+    assert check_derivatives(lambda x: x.t() * y, [x], 2).ok
+    assert check_derivatives(lambda x: x.sin(), [y.t().requires_grad_()], 2).ok
+
+
 def test_a_large_operand_is_compared_along_one_direction():
     """Every element takes part, also with one wrong element in 50; that element is named if it is among those drawn."""
     x, y = leaf(50), leaf(50)
