@@ -283,9 +283,7 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
                 numbers = numbers[:-added]
             energies = numbers * self.scales[species]
             if self.repulsion is not None:
-                z = (
-                    pad(z, (0, added), value=self.species[0]) if added else z
-                )  # atoms without neighbours, of any species
+                z = pad(z, (0, added), value=self.species[0]) if added else z  # no neighbours, so any species
                 energies = energies + self.repulsion(z, edges, graph)[: species.shape[0]].double()
             results["varying"] = energies
             results["energies"] = energies + taken(constant, species)
@@ -366,9 +364,7 @@ def differentiated(
         for number, predicted in enumerate(predict(moved._replace(pos=moved.pos.view_as(moved.pos))), 1):
             rules: dict[str, Any] = {"create_graph": follow, "materialize_grads": True}
             if "born_charges" in outputs:
-                totals = (
-                    predicted["dipole"].sum(0).unbind()
-                )  # structures do not interact, so one backward pass serves all
+                totals = predicted["dipole"].sum(0).unbind()  # one backward pass for all: structures do not interact
                 rows = [torch.autograd.grad(total, moved.pos, retain_graph=True, **rules)[0] for total in totals]
                 predicted["born_charges"] = torch.stack(rows, 1)
             if by:

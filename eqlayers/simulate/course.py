@@ -69,7 +69,7 @@ class Course(NamedTuple):
 
     @property
     def last_part(self) -> NDArray[np.bool_]:
-        """The frames of the last timestep, `[F]`: with each, another energy is conserved."""
+        """Mask `[F]` of the frames with the final timestep: the conserved energy depends on the timestep."""
         changed = np.flatnonzero(np.diff(self.timestep))
         return np.arange(len(self.time)) > (changed[-1] if len(changed) else -1)
 

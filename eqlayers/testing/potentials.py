@@ -116,9 +116,7 @@ def check_potential(
     worst: dict[str, PotentialRow] = {}
     for number, atoms in enumerate(listed):
         shaken = check_atoms(atoms, exact.species, f"structures[{number}]").copy()
-        NeighborLists(exact.cutoff)(
-            shaken, f"structures[{number}]"
-        )  # raises for coinciding atoms, before they are displaced
+        NeighborLists(exact.cutoff)(shaken, f"structures[{number}]")  # raises if atoms coincide before displacements
         shaken.set_constraint()
         shaken.positions += amplitude * (
             2 * torch.rand(len(shaken), 3, generator=generator, device="cpu").double().numpy() - 1

@@ -48,7 +48,7 @@ from eqlayers.bench.report import Layout, same, table_of
 from eqlayers.bench.results import OURS, Record, Say, Table, goal, quiet
 from eqlayers.bench.step import LoadBatch
 from eqlayers.cli.main import molecules
-from eqlayers.layers.radial_table.errors import TableError
+from eqlayers.layers.radial_table.errors import largest
 from eqlayers.models import Potential, compress, load_potential
 from eqlayers.models.compression import without_tables
 
@@ -133,9 +133,7 @@ def errors_by_knots(name: str, make: Make, tried: Sequence[int], atoms: int) -> 
             bits = "64" if dtype == torch.float64 else "32"
             row |= {f"{part}{bits}": errors[part] for part in ("energy", "forces")}
             if dtype == torch.float64:
-                row |= TableError(
-                    *(max(part) for part in zip(*(one.error for one in report.rows), strict=True))
-                )._asdict()
+                row |= largest(one.error for one in report.rows)._asdict()
         rows.append(row)
     return rows
 
