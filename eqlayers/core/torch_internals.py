@@ -279,10 +279,10 @@ def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[.
             )
         size = next(t.shape[0] for t, batched in zip(plain, mapped, strict=True) if batched)
         dims = tree_unflatten([0 if batched else None for batched in mapped], spec)
-        used, _ = rule(_Batch(size), dims, *tree_unflatten(plain, spec))
-        if isinstance(used, Tensor):
-            return torch._add_batch_dim(used, 0, level)
-        return [torch._add_batch_dim(t, 0, level) for t in used]
+        results, _ = rule(_Batch(size), dims, *tree_unflatten(plain, spec))
+        if isinstance(results, Tensor):
+            return torch._add_batch_dim(results, 0, level)
+        return [torch._add_batch_dim(t, 0, level) for t in results]
 
     return run
 
@@ -305,8 +305,8 @@ def is_traced_size(value: object) -> bool:
 
 def parsed_device(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
     """The device in the arguments of a call of ``.to``. Without it: the device of an empty tensor moved by them."""
-    used: torch.device | None = torch._C._nn._parse_to(*args, **kwargs)[0]
-    return used
+    device: torch.device | None = torch._C._nn._parse_to(*args, **kwargs)[0]
+    return device
 
 
 def tensor_without_numbers(cls: Any, shape: Sequence[int], like: Tensor) -> Any:

@@ -137,7 +137,7 @@ class _Runner:
         self.results = [
             (r.width, SIZE_INDEX.get(r.rows), whole) for r, whole in zip(form.results, printed.written, strict=True)
         ]
-        widths = [result.width for result in (*self.operands, *form.results)]
+        widths = [o.width for o in (*self.operands, *form.results)]
         self.elements = sum(widths) + printed.operations
         self.sums = [number for number, result in enumerate(form.results) if result.rows == "one"]
         self.folds = [number for number, result in enumerate(form.results) if result.rows == "table"]

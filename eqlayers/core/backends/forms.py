@@ -115,9 +115,8 @@ def _of_product(request: Request) -> Runner:
         return _nothing
     if form.rows not in KERNELS:
         return _row_by_row(request)
-    ordered = request.deterministic or not (
-        request.graph and "x" in form.task.results
-    )  # other sums always have a fixed order
+    # only gradients of x along a graph may have no fixed order
+    ordered = request.deterministic or not (request.graph and "x" in form.task.results)
     return _cached(replace(request, key=form.name, deterministic=ordered))
 
 

@@ -140,7 +140,7 @@ class Formula:
 
     def with_rows(self, operands: Sequence[str], results: Sequence[str] | None = None) -> Formula:
         """Copy the formula with other rows of its operands, and of its results."""
-        requested = results or [operand.rows for operand in self.results]
+        requested = results or [result.rows for result in self.results]
         return replace(
             self,
             operands=tuple(operand._replace(rows=rows) for operand, rows in zip(self.operands, operands, strict=True)),
@@ -152,7 +152,7 @@ class Formula:
     def vjp(self, has_cotangent: Sequence[bool], requested: Sequence[bool]) -> Formula:
         """The gradients of ``sum(result * cotangent)`` by the requested operands; cotangents are appended operands."""
         expr = Expression(self.nodes)
-        cotangents = [operand for operand, has in zip(self.results, has_cotangent, strict=True) if has]
+        cotangents = [result for result, has in zip(self.results, has_cotangent, strict=True) if has]
         back: dict[int, int] = {}
         number = len(self.operands)
         for outputs, has in zip(self.outputs, has_cotangent, strict=True):
@@ -222,10 +222,10 @@ class Formula:
         if not graph:
             return {"rows": list(range(len(self.results)))}
         out: dict[str, list[int]] = {}
-        for number, operand in enumerate(self.results):
-            if operand.rows in ("src", "dst"):
-                out.setdefault(traversal_of(operand.rows), []).append(number)
-        others = [number for number, operand in enumerate(self.results) if operand.rows not in ("src", "dst")]
+        for number, result in enumerate(self.results):
+            if result.rows in ("src", "dst"):
+                out.setdefault(traversal_of(result.rows), []).append(number)
+        others = [number for number, result in enumerate(self.results) if result.rows not in ("src", "dst")]
         if others:
             rows = {operand.rows for operand in self.operands}
             first = next(iter(out), traversal_of("src" if "src" in rows and "dst" not in rows else "dst"))

@@ -98,7 +98,7 @@ class ProductForm:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the operands; see `Kind.names`."""
+        """Names of the operands; see `Task.names`."""
         return self.task.names
 
     @cached_property

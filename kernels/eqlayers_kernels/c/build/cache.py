@@ -242,8 +242,8 @@ def info() -> Info:
 
 def location() -> str:
     """A phrase for messages: where compiled kernels are stored, or why they are not."""
-    listed = info()
-    return f"kept in {listed.directory}" if not listed.problem else f"not kept, as the folder says: {listed.problem}"
+    state = info()
+    return f"kept in {state.directory}" if not state.problem else f"not kept, as the folder says: {state.problem}"
 
 
 def clear() -> int:

@@ -127,18 +127,18 @@ def _key(sources: tuple[str, ...], name: str, tools: Toolchain) -> str:
 @cache
 def _machine() -> str:
     """Processor and C library as text: they decide what -march=native means and what a shared object links to."""
-    outcome = [platform.machine(), *platform.libc_ver()]
-    requested = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU")
+    facts = [platform.machine(), *platform.libc_ver()]
+    prefixes = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU")
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
-                if not line.strip() and len(outcome) > 3:
+                if not line.strip() and len(facts) > 3:
                     break  # the first processor stands for all
-                if line.startswith(requested):
-                    outcome.append(line.strip())
+                if line.startswith(prefixes):
+                    facts.append(line.strip())
     except OSError:
-        outcome.append(platform.processor())
-    return "\n".join(outcome)
+        facts.append(platform.processor())
+    return "\n".join(facts)
 
 
 def _from_cache(key: str) -> ctypes.CDLL | None:

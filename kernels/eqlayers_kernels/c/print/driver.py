@@ -54,7 +54,10 @@ class ProductDriver:
     # -- which pointers go through the scratch ------------------------------------------------------------------------
 
     def _converted(self, pointer: str) -> list[Slot]:
-        """Blocks of a pointer that this kernel transposes; along a graph, operands of nodes come in ir_mul already."""
+        """Blocks of an operand or result that the printed C transposes itself between layouts mul_ir and ir_mul.
+
+        None in layout ir_mul, of weights, and of operands of nodes, which callers pass in ir_mul.
+        """
         operand = self.pointers[pointer]
         by_node = not self.by_rows and operand in "xz" and pointer not in RESULTS.values()
         if operand in "wtc" or by_node or self.program.layout == "ir_mul":

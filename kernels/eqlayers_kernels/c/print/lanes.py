@@ -154,11 +154,7 @@ class ByChannel(FormulaDriver):
             inner = [
                 "const int64_t start = ptr[n], stop = ptr[n + 1];",
                 *self.check(),
-                *(
-                    ["if (start == stop) continue;"]
-                    if not any(self._by_node(operand) for operand in base.results)
-                    else []
-                ),
+                *([] if any(map(self._by_node, base.results)) else ["if (start == stop) continue;"]),
                 *at_node,
                 "for (int64_t e = start; e < stop; e++) {",
                 "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
@@ -229,9 +225,9 @@ class ByRow(FormulaDriver):
         for number, operand in enumerate(base.results):
             scratch = self.reserve(f"sr{number}", operand)
             behind += self._moves(operand, scratch, f"r{number}", True)
-        pair = [f"sp{n}, LANES" for n in range(len(base.operands))]
-        pair += [f"sr{n}, LANES" for n in range(len(base.results))]
-        flush = [*before, f"tile({', '.join(pair)});", *behind]
+        arguments = [f"sp{n}, LANES" for n in range(len(base.operands))]
+        arguments += [f"sr{n}, LANES" for n in range(len(base.results))]
+        flush = [*before, f"tile({', '.join(arguments)});", *behind]
         if self.by_rows:
             return [
                 "const int64_t last = arg[0] * (chunk + 1) / arg[1];",

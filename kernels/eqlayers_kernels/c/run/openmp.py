@@ -62,10 +62,10 @@ def clock() -> int:
 
 
 def note(busy: int, lost: int, workers: int) -> None:
-    """Pause the use of torch's team if it waited for a thread longer than an equal share of the work takes.
+    """Run kernels on our own pool for `PAUSE` seconds if a call on ``workers`` threads of torch mostly waited.
 
-    ``busy`` is the processor time of all threads together in nanoseconds; ``lost`` is the longest time that one of them
-    had no processor.
+    Of that call, in nanoseconds: ``busy`` is the processor time of all threads together, ``lost`` the longest time that
+    one thread was without a processor. It waited if ``lost`` is above `PATIENCE` and above ``busy / workers``.
     """
     if lost > PATIENCE and lost > busy / workers:
         _log.debug("kernels run on their own threads for %s s: one of torch's had no processor for %s ns", PAUSE, lost)

@@ -89,9 +89,7 @@ class FormulaText:
         endpoints = [name for name, row in (("senders", "src"), ("receivers", "dst")) if row in rows]
         if self.traversal not in ("by_src", "by_dst"):
             return tuple(endpoints)
-        sorted_endpoint = (
-            "receivers" if self.traversal == "by_src" else "senders"
-        )  # it is in the sorted edges' `others`
+        sorted_endpoint = "receivers" if self.traversal == "by_src" else "senders"  # in the sorted edges' `others`
         first = TABLES if sorted_endpoint in endpoints else TABLES[:-1]
         return (*first, *(name for name in endpoints if name != sorted_endpoint))
 

@@ -68,7 +68,7 @@ def schedule(
     """The best order found for some terms of components of the results.
 
     ``terms`` are all or some of :func:`terms_of`. If the sums ``stay``, they live through the whole loop; else each is
-    stored as soon as it is complete. Operands in ``loaded_before`` are loaded once, before the loop. ``popular`` is the
+    stored as soon as it is complete. Operands in ``preloaded`` are loaded once, before the loop. ``popular`` is the
     number of nodes that use each node of the formula (:func:`popularity`).
     """
     actions = _actions(base, terms)

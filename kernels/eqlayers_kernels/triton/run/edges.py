@@ -55,7 +55,7 @@ def _longest(count: int) -> int:
 
 
 def _most(count: int) -> int:
-    """Number of parts beside one per node."""
+    """Most parts of split nodes, for ``count`` edges, beside the one part that every node has."""
     return count // _longest(count)
 
 
