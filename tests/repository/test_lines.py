@@ -1,4 +1,4 @@
-"""Lines of Python of the package: the limits may fall and not rise."""
+"""Lines and files of Python of the package, lines of its tests: the limits may fall and not rise."""
 
 import ast
 from collections import Counter
@@ -20,7 +20,10 @@ LIMITS = {
         27_227,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_342),
+    "the tests": (("tests",), (), 65_311),
 }
+#: The most Python files of the package without the benchmark.
+FILES = 374
 
 
 @cache
@@ -40,10 +43,17 @@ def kinds_of(path: Path) -> Counter[str]:
     return Counter(kinds)
 
 
+def files(
+    folders: tuple[str, ...] = ("eqlayers", KERNELS), without: tuple[str, ...] = ("eqlayers/bench",)
+) -> list[Path]:
+    """The Python files in folders: of the package without the benchmark, where no folders are given."""
+    paths = sorted({path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py")})
+    return [ROOT / path for path in paths if not path.as_posix().startswith(without)]
+
+
 def lines_of(folders: tuple[str, ...], without: tuple[str, ...]) -> Counter[str]:
     """Lines of the Python files in folders, by kind."""
-    paths = {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")}
-    return sum((kinds_of(ROOT / path) for path in paths if not path.startswith(without)), Counter())
+    return sum(map(kinds_of, files(folders, without)), Counter())
 
 
 @pytest.mark.parametrize("part", LIMITS)
@@ -56,6 +66,11 @@ def test_lines_may_not_rise(part: str) -> None:
     assert lines <= most, (
         f"{part} must have at most {most:,} lines, got {lines:,}: delete what new lines make superfluous"
     )
+
+
+def test_files_may_not_become_more() -> None:
+    count = len(files())
+    assert count <= FILES, f"the package must have at most {FILES} files, got {count}: merge small ones of one idea"
 
 
 @pytest.mark.parametrize("folder", ["eqlayers", "kernels", "examples", "tests"])
