@@ -92,12 +92,13 @@ def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwar
         else:
             result = forward(*args, **kwargs)
         flat, shape = tree_flatten(result)
-        returned[:] = [shape, [None if isinstance(value, Tensor) else value for value in flat]]
+        # the class in place of a tensor, which would live as long as the graph
+        returned[:] = [shape, [Tensor if isinstance(value, Tensor) else value for value in flat]]
         return tuple(value for value in flat if isinstance(value, Tensor))
 
     tensors = iter(_Recomputed.apply(run, parameters, *parameters, *operands))
-    shape, others = returned
-    return tree_unflatten([next(tensors) if value is None else value for value in others], shape)
+    shape, leaves = returned
+    return tree_unflatten([next(tensors) if value is Tensor else value for value in leaves], shape)
 
 
 class _Recomputed(torch.autograd.Function):

@@ -118,7 +118,7 @@ class Noisy(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, *, name: str) -> dict[str, object]:
         self.calls += 1
-        return {"x": torch.nn.functional.dropout(x * self.scale, 0.5), "name": name}
+        return {"x": torch.nn.functional.dropout(x * self.scale, 0.5), "name": name, "nothing": None}
 
 
 class Outer(torch.nn.Module):
@@ -128,7 +128,7 @@ class Outer(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found = self.part(x, name="part")
-        assert found["name"] == "part"
+        assert (found["name"], found["nothing"]) == ("part", None)
         return found["x"]
 
 
