@@ -1,7 +1,5 @@
 """Configurations of the benchmarks are read by lists of known fields, and errors name the field and the fix."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

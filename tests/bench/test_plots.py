@@ -1,7 +1,5 @@
 """Pictures of results: bars of ratios and shares, lines by edges and atoms."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

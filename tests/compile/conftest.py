@@ -1,7 +1,5 @@
 """A table of layers with inputs for any number of rows, for what compilers and transforms do with each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """torch.autocast: dense work runs in half precision, sparse work in the widest dtype that it is given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """torch.compile: one graph for every layer, forward and backward, whatever the number of rows; forces in a loss."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

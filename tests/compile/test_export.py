@@ -1,7 +1,5 @@
 """torch.export, AOTInductor and make_fx: what was saved runs in a process that never built a layer."""
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """torch.func and forward-mode derivatives: whole forms and sparse products under every transform."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A program with rows of edges and of nodes gives the same by a kernel and as operations of torch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The checks of arguments: what they take, in which type they return it, and how they name what they refuse."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Contractions of two operands prepared once give what torch.einsum gives, for any letters and any number of rows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

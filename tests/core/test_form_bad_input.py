@@ -1,7 +1,5 @@
 """Operands of whole products and convolutions that do not fit: refused with a fix, before any kernel reads them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole products and convolutions as operators of torch: its own checks, compilers, many gradients at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

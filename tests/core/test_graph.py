@@ -1,7 +1,5 @@
 """Graphs from batches and from other graphs; where convolutions use them is tested with these."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

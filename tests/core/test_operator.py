@@ -4,8 +4,6 @@ Before operators looked, a table of another dtype ended the process. So the call
 call that came through would be held against the tables that sorting makes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

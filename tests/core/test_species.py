@@ -1,7 +1,5 @@
 """Species of atoms on a device, sorted once for all layers that get them."""
 
-from __future__ import annotations
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -1,7 +1,5 @@
 """Private parts of torch: named in one module alone, and a torch without them is an error that says which."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

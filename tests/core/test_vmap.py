@@ -1,7 +1,5 @@
 """Samples under torch.vmap have the results of a call for each: rows, rows that all share, and graphs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Run `python -m tests.golden.sources --write` to make `sources.json` from the tree, or without the option to compare.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

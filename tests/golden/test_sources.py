@@ -1,7 +1,5 @@
 """The kernels of the catalogue are printed as they were: no rearrangement of the package changes a source."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The devices of Triton's kernels: every test runs small in the interpreter on the CPU, or as it is on a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

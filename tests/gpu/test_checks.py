@@ -1,7 +1,5 @@
 """Checks of potentials on the device of the potential."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

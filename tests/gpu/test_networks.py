@@ -1,7 +1,5 @@
 """Whole networks on Triton's kernels: energies, forces and the gradient of a force loss, as on a CPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

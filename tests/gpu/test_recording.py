@@ -3,8 +3,6 @@
 In the interpreter's turn a call stands for the replay on a CPU, so that the padding is known to be right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 In the interpreter's turn the same calls run on a CPU, so that what is compared is known to be right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -3,8 +3,6 @@
 In the interpreter the same calls run without any of these, so that what is compared is known to be right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 

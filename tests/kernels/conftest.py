@@ -1,7 +1,5 @@
 """Random programs in all modes, what they must give by the interpreter, and one way to run printed kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Small layers of the catalogue that launch every kind of printed kernel, and their values and two derivatives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

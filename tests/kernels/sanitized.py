@@ -4,8 +4,6 @@ The sanitizer's runtime must be preloaded (see test_sanitizers.py). Every buffer
 memory of its own: a read of one element past the last row ends the process.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """Kernels that read weights from a table, for `sanitized.py`: right numbers, and forged tables refused or inside."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise, product

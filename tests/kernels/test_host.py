@@ -1,7 +1,5 @@
 """Tensors on the host are copied to a device in each call, from memory that is locked once."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

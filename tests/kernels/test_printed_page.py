@@ -1,7 +1,5 @@
 """The page about printed kernels shows the C kernel and the Triton kernel whole."""
 
-from __future__ import annotations
-
 import re
 from contextlib import redirect_stdout
 from io import StringIO

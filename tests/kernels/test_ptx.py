@@ -1,7 +1,5 @@
 """The machine code of GPU kernels, run without a GPU: Triton's tests pass, nothing is found, damage is noticed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

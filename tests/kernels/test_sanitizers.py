@@ -3,8 +3,6 @@
 Each part is a process without torch, see sanitized.py; its numbers are held against the interpreter as well.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Notices that kernels are compiled, and the number of compilers that run at a time."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Workflows and templates of the forge, and the pages of contributors: every command that they name is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests lie as the sources do: a source file has a test file of its name, or of the name of its folder."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The recipe docs/development/add_a_layer.md, followed in a copy of the package: green, and every step is needed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

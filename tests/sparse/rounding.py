@@ -1,7 +1,5 @@
 """The largest honest rounding error of a sparse product, element by element."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

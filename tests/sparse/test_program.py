@@ -1,7 +1,5 @@
 """Product layers by their infos: the numbers of the layer and of e3nn, derivatives, any rows, dtypes and compilers."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -3,8 +3,6 @@
 On a GPU the problems of the benchmark, over enough edges to fill it; in the interpreter one of its small ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple

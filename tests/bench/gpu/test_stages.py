@@ -1,7 +1,5 @@
 """Stages of `eqlayers bench first-gpu` keep what they have after every row, and end with the faults of all rows."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from dataclasses import replace

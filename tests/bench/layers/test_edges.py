@@ -1,7 +1,5 @@
 """Rotations, frames, attention and maps of SO(2) that the benchmark has beside ours agree with ours."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

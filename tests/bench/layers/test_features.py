@@ -1,7 +1,5 @@
 """Norms, activations, gates and reshaping that the benchmark has beside ours agree with ours."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

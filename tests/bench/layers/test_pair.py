@@ -1,7 +1,5 @@
 """Pairs of a layer and its peer in `eqlayers bench layers`: every layer has one, and their operands fit."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Spherical harmonics, geometry of edges and symmetric contractions that the benchmark has beside ours."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Linear maps and products that the benchmark has beside ours agree with ours."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Atoms of networks that are measured, the comparison of two networks, and the parts of the time."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The rows of `eqlayers bench networks`: which ways there are to run a network, and why one cannot be made."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

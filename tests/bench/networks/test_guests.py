@@ -3,8 +3,6 @@
 Collected where one of the packages is installed (`nox`).
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The main job of `eqlayers bench networks`: a network that differs from e3nn's layers is not timed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The parts of the time of a call: kernels by the layer that they are of, matrix products, and the host."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

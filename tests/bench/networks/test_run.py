@@ -1,7 +1,5 @@
 """`eqlayers bench networks` on small networks of this package: what is compared, timed, skipped, judged and drawn."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

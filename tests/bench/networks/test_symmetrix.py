@@ -1,7 +1,5 @@
 """Symmetrix-XL beside MACE: a stand-in of its package is called as the package is, and its rows are judged apart."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

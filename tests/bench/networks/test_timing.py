@@ -1,7 +1,5 @@
 """Times of `eqlayers bench networks`: which rows are timed on how many threads, and what would not fit into memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

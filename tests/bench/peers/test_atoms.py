@@ -1,7 +1,5 @@
 """Atoms of networks: the crystal, clusters and their edges."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

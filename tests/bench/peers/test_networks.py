@@ -1,7 +1,5 @@
 """Networks of e3nn have the same numbers in every precision; networks of other packages have tests in integrations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

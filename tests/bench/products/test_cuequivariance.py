@@ -3,8 +3,6 @@
 A fake has the interface that the adapter uses, on e3nn, with another convention wherever there is one.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

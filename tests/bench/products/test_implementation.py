@@ -1,7 +1,5 @@
 """Implementations of a case: signs of other coefficients, and columns of weights by them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Sums and numbers of terms, against loops over every channel and component."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Other packages as peers: what peers of GPUs refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 

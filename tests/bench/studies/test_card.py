@@ -1,7 +1,5 @@
 """Kernels that measure a card do the reads and the multiply-adds that their rates are divided by."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The study of dynamics: the drift of the total energy, exact and with tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Printed kernels compile without a GPU and without spills; the table of their study says what they take."""
 
-from __future__ import annotations
-
 import sysconfig
 from importlib.metadata import version
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The study of radial tables on small networks: what is compared, timed, judged, shown and drawn."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line of the studies: options reach the measurement, results are kept, shown, and shown again."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels that a step needs are compiled before it; the step itself is not changed by that."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Constants of a form are made once, on the host, and serve in every mode of torch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.func import grad, vmap

@@ -1,7 +1,5 @@
 """Backend cpu: what it reads, how it rounds, on how many threads it runs, and what it refuses."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from typing import Any

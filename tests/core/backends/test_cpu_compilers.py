@@ -1,7 +1,5 @@
 """Tensor products where the C compiler is missing or breaks: what is said, what is kept, and what runs instead."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole products and convolutions: derivatives against backend torch, the forms they ask for, memory that stays."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import weakref

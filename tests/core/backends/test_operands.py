@@ -1,7 +1,5 @@
 """Operands that do not fit a form are refused, with the fix, before a kernel reads them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Watchers of a block see every call of a form, the innermost last, and none sees a call behind the block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

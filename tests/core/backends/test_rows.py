@@ -1,7 +1,5 @@
 """Rows of operands as data: whatever they are, a form and its derivatives are those of rows gathered and summed."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables of graphs have the length that their sizes say, and name the ends of every edge."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

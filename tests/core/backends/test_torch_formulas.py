@@ -1,7 +1,5 @@
 """Formulas in torch have the numbers of their definition by hand, in every layout, with any rows and in every dtype."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Whole forms in plain torch: the numbers of a program run by hand, in every mode; what no term names stays alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

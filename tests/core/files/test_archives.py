@@ -1,7 +1,5 @@
 """Archives: every flipped bit is refused or changes nothing, and the damaged member is named."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The lock on the folder of a run: a second fit is refused, and a process that is gone holds nothing."""
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

@@ -1,7 +1,5 @@
 """Descriptions know their derivatives under keys, and forms the rows that layers call them with."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Texts of dual numbers are values and derivatives of sums and products; an empty text is zero."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from eqlayers_kernels.arithmetic.dual import Dual, plus, times

@@ -1,7 +1,5 @@
 """The arithmetic of a path, written down as numbers, gives products, gradients and second derivatives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

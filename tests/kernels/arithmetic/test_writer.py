@@ -1,7 +1,5 @@
 """Kinds of computation have pointers in one order, and say which part of a dual number is their result."""
 
-from __future__ import annotations
-
 from eqlayers_kernels.arithmetic.dual import Dual
 from eqlayers_kernels.arithmetic.writer import Task, pointer_of
 

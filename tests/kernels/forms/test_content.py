@@ -1,7 +1,5 @@
 """Content as JSON has every bit of its numbers, and equal content has equal keys whatever its classes are called."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct

@@ -1,7 +1,5 @@
 """Expressions keep each value once, and the partial derivatives of every node are right."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Products as forms: their derivatives of any order are forms again, and tables of weights have rows of intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

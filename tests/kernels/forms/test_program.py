@@ -1,7 +1,5 @@
 """The program of a tensor product, interpreted, against e3nn; and what a program checks, says and hashes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

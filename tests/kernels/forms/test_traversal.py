@@ -1,7 +1,5 @@
 """Each result of a form along a graph is computed in one traversal, where its rows are summed."""
 
-from __future__ import annotations
-
 import pytest
 
 import eqlayers as eq

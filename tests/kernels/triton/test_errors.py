@@ -1,7 +1,5 @@
 """A kernel that does not compile is an error of its own kind, with the last words of the compiler."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any

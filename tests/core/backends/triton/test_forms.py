@@ -1,7 +1,5 @@
 """Layers on printed Triton kernels, in the interpreter or on a GPU, against the definition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

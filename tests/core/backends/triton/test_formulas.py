@@ -1,7 +1,5 @@
 """Formulas on printed Triton kernels through the operator, in the interpreter or on a GPU, against the definition."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Layers of the catalogue on printed Triton kernels, in the interpreter or on a GPU, against the definition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

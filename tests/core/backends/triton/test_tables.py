@@ -1,7 +1,5 @@
 """Convolutions that read tables on printed Triton kernels, in the interpreter or on a GPU, against stored weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Backend triton runs where its kernels do, and says so where they do not compile."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The cache of compiled kernels: whole or absent, private, bounded, and never trusted when it need not be."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

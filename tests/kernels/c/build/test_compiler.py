@@ -1,7 +1,5 @@
 """The C compiler: what it makes, what is kept, and what is said when it is missing, fails, or dies."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

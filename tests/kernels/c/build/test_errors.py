@@ -1,7 +1,5 @@
 """An error of the compiler is one of its own kind, which the backend translates with the fix."""
 
-from __future__ import annotations
-
 import pytest
 
 from eqlayers.core.backends.registry import as_backend_error

@@ -1,7 +1,5 @@
 """Loops of kernels: over rows in regions, and over the edges of receivers and of senders, against gathered rows."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows moved by printed C: every transposition there and back, stores past the caches, alignment, margins."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Printed loops: the columns that no slot covers, and edges and nodes that are not there to be read."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Printed kernels against the interpreter: all modes, layouts, dtypes and requests; NaN, denormals, many paths."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

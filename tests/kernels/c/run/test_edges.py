@@ -1,7 +1,5 @@
 """Sorting of edges: stable, by both ends, checked, within its buffer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Calls of printed kernels: on torch's threads or the pool, from several threads, after a fork, on far addresses."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Large pages are asked for where a result holds whole ones, and for these alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from eqlayers_kernels.c.run import memory

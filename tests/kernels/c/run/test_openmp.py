@@ -1,7 +1,5 @@
 """The threads of torch run kernels, unless they are gone or have waited for a processor."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 

@@ -1,7 +1,5 @@
 """The pool of threads: all work is done when a call returns, whatever goes on around it."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Texts of kernels of formulas have their arguments in the order of a launch, and loads in short runs."""
 
-from __future__ import annotations
-
 import ast
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A formula is cut into kernels that fit the registers: each term once, and little work twice."""
 
-from __future__ import annotations
-
 import runpy
 from collections import Counter
 from pathlib import Path

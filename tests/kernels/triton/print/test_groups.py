@@ -1,7 +1,5 @@
 """How a program is cut into kernels: what shares one, with how many channels per thread, and where its sums go."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

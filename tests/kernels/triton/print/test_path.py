@@ -1,7 +1,5 @@
 """Lines of a path read each element once, and store sums where the row of a result ends."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from eqlayers_kernels.arithmetic.dual import Dual

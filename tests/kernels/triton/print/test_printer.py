@@ -1,7 +1,5 @@
 """Texts of product kernels have their arguments in the order of a launch, and rows where a walk finds them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Any

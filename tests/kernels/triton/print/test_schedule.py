@@ -1,7 +1,5 @@
 """Statements of a formula are in an order that computes it, with few values alive at once."""
 
-from __future__ import annotations
-
 import math
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plans of kernels stay within the resources of a processor, with fewer where they do not compile."""
 
-from __future__ import annotations
-
 import itertools
 
 from eqlayers_kernels.triton.print import tuning

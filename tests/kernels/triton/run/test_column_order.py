@@ -1,7 +1,5 @@
 """Rows of nodes are turned for kernels and back, where that gains something."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

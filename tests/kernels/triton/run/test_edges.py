@@ -1,7 +1,5 @@
 """Tables of sorted edges hold each edge once, in pieces of one node that are about as long as one another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Printed Triton kernels against the interpreter of programs: requests, layouts, dtypes, graphs, blocks and groups."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Kernels of formulas compile for NVIDIA and AMD GPUs without one, within their budget, and anew for no new size."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

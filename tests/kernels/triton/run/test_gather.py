@@ -1,7 +1,5 @@
 """Kernels around printed ones sum rows of edges at their nodes, in pieces, as torch does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The slow pass of Triton's compiler is left out in one thread, and every other thread keeps it."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

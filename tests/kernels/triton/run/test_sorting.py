@@ -1,7 +1,5 @@
 """The kernels that sort the edges of a graph, in Triton's interpreter or on a GPU, against torch's operators."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
