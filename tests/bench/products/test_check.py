@@ -9,36 +9,21 @@ import torch
 from eqlayers.bench.cases import NO_DOUBLE, Refusal
 from eqlayers.bench.products.check import PART, check, counts, excess, magnitude
 from eqlayers.bench.products.implementation import Implementation, gathered, ours
-from eqlayers.bench.products.operands import DIRECTIONS, Operands, draw, prepare
+from eqlayers.bench.products.operands import DIRECTIONS, Operands, prepare
 from eqlayers.bench.products.peers import PEERS, build_peer
-from eqlayers.bench.products.problems import GraphSpec, Problem
+from eqlayers.bench.products.problems import Problem
 from eqlayers.bench.products.suite import Case
+from tests.bench.products.test_products import EVERY, SMALL, made
 
-SMALL = Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o")
-PROBLEMS = (
-    SMALL,
-    Problem("odd", "uvu", "3x0o+5x1o+2x2e", "0e+1o", "0e+0o+1o+2e"),
-    Problem("shared", "uvw", "2x0e+3x1o", "2x0e+1x1o", "2x0e+2x1o", "shared"),
-    Problem("per edge", "uvw", "2x0e+3x1o", "2x0e+1x1o", "2x0e+2x1o"),
-)
 CPU = torch.device("cpu")
-
-
-def case_of(problem: Problem = SMALL, operation: str = "product", edges: int = 23) -> Case:
-    return Case("test", problem, operation, GraphSpec("g", 5, edges))
-
-
-def operands_of(case: Case, dtype: torch.dtype = torch.float32) -> Operands:
-    return draw(case.problem, case.operation, case.graph, dtype, CPU)
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("operation", ["product", "conv"])
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", EVERY, ids=lambda problem: problem.name)
 def test_right_implementations_pass(problem: Problem, operation: str, dtype: torch.dtype) -> None:
-    case = case_of(problem, operation)
-    operands = operands_of(case, dtype)
+    case, operands = made(problem, operation, dtype)
     items = [build_peer("e3nn", case, operands), *(ours(case, operands, layout) for layout in ("mul_ir", "ir_mul"))]
     verdicts = check(problem, operands, items, DIRECTIONS)
     assert len(verdicts) == len(items) * len(DIRECTIONS)
@@ -52,8 +37,7 @@ def test_right_implementations_pass(problem: Problem, operation: str, dtype: tor
 def test_faults_of_the_value_are_found(
     fault: str, operation: str, faulty: Callable[[str, Case, Operands], Implementation]
 ) -> None:
-    case = case_of(operation=operation)
-    operands = operands_of(case)
+    case, operands = made(operation=operation)
     verdict = check(SMALL, operands, [faulty(fault, case, operands)], ("fwd",))[0, "fwd"]
     assert verdict.status == "wrong"
     assert "the error of z is" in verdict.reason
@@ -62,15 +46,13 @@ def test_faults_of_the_value_are_found(
 def test_a_wrong_gradient_is_found_where_the_value_is_right(
     faulty: Callable[[str, Case, Operands], Implementation],
 ) -> None:
-    case = case_of()
-    operands = operands_of(case)
+    case, operands = made()
     verdicts = check(SMALL, operands, [faulty("gradient only", case, operands)], DIRECTIONS)
     assert [verdicts[0, direction].status for direction in DIRECTIONS] == ["ok", "wrong", "wrong"]
 
 
 def test_a_gradient_that_is_missing_fails_and_says_why() -> None:
-    case = case_of()
-    operands = operands_of(case)
+    case, operands = made()
     right = build_peer("e3nn", case, operands)
     item = replace(right, fn=lambda x, y, w: right.fn(x, y.detach(), w))
     verdicts = check(SMALL, operands, [item], ("fwd", "bwd"))
@@ -80,8 +62,7 @@ def test_a_gradient_that_is_missing_fails_and_says_why() -> None:
 
 
 def test_exchanged_senders_and_receivers_are_found() -> None:
-    case = case_of(operation="conv")
-    operands = operands_of(case)
+    case, operands = made(operation="conv")
     right = build_peer("e3nn", case, operands)
     assert operands.edge_index is not None
     turned = build_peer("e3nn", case, replace(operands, edge_index=operands.edge_index.flip(0)))
@@ -90,12 +71,11 @@ def test_exchanged_senders_and_receivers_are_found() -> None:
 
 
 @pytest.mark.parametrize("operation", ["product", "conv"])
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", EVERY, ids=lambda problem: problem.name)
 def test_the_reference_may_be_computed_in_parts(
     problem: Problem, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = case_of(problem, operation)
-    operands = operands_of(case)
+    case, operands = made(problem, operation)
     whole = check(problem, operands, [build_peer("e3nn", case, operands)], DIRECTIONS)
     monkeypatch.setitem(PART, "cpu", 7 * max(problem.irreps_out.dim, problem.weight_numel))
     starts, part = [], Operands.part
@@ -110,8 +90,7 @@ def test_the_reference_may_be_computed_in_parts(
 def test_counts_are_the_terms_of_the_widest_row() -> None:
     """By hand: 4x0e with 0e+1o, weights per edge; every output channel has one term, gy sums four channels."""
     problem = Problem("scalar", "uvu", "4x0e", "0e+1o", "0e+1o")
-    case = case_of(problem, "conv")
-    operands = operands_of(case)
+    _, operands = made(problem, "conv")
     assert operands.edge_index is not None
     out_degree, in_degree = (int(torch.bincount(index).max()) for index in operands.edge_index)
     largest = {name: int(value.max()) for name, value in counts(problem, operands).items()}
@@ -120,9 +99,8 @@ def test_counts_are_the_terms_of_the_widest_row() -> None:
 
 
 def test_magnitudes_bound_the_results() -> None:
-    for problem in PROBLEMS:
-        case = case_of(problem)
-        operands = operands_of(case, torch.float64)
+    for problem in EVERY:
+        case, operands = made(problem, dtype=torch.float64)
         positive = {name: value.abs() for name, value in operands.values.items()}
         right = build_peer("e3nn", case, operands)
         size = gathered(magnitude(problem, CPU), operands)
@@ -142,8 +120,7 @@ def test_the_bound_grows_with_the_root_of_many_terms() -> None:
 
 
 def test_peers_that_cannot_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = case_of()
-    operands = operands_of(case)
+    case, operands = made()
     compiled = Implementation("e3nn-compiled", "mul_ir", lambda *t: t[0], {}, cannot={"double_bwd": NO_DOUBLE})
     assert check(SMALL, operands, [compiled], ("double_bwd",))[0, "double_bwd"].reason == NO_DOUBLE
     monkeypatch.setitem(PEERS, "absent", replace(PEERS["e3nn"], packages=("no_such_package",)))

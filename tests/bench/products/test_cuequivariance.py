@@ -18,7 +18,7 @@ from eqlayers.bench.products.implementation import convolve
 from eqlayers.bench.products.peers import build_peer
 from eqlayers.bench.products.problems import Problem
 from eqlayers.irreps.algebra import wigner_3j
-from tests.bench.products.test_peers import EVERY, SMALL, inner_order, made, other_sign, passes
+from tests.bench.products.test_products import EVERY, SMALL, inner_order, made, other_sign, passes
 
 PAIRS = Problem("pairs", "uvu", "2x0e", "3x0e", "0e")
 

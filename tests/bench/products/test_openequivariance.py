@@ -19,7 +19,17 @@ from eqlayers.bench.products.operands import Columns
 from eqlayers.bench.products.peers import build_peer
 from eqlayers.bench.products.problems import Problem
 from eqlayers.irreps.algebra import wigner_3j
-from tests.bench.products.test_peers import EVERY, ODD, PER_EDGE, SHARED, SMALL, inner_order, made, other_sign, passes
+from tests.bench.products.test_products import (
+    EVERY,
+    ODD,
+    PER_EDGE,
+    SHARED,
+    SMALL,
+    inner_order,
+    made,
+    other_sign,
+    passes,
+)
 
 
 class FakeProduct:
