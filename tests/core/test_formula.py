@@ -18,13 +18,9 @@ from tests.formulas import cubic, edges_of_points, functions
 EDGES = torch.tensor([[2, 0, 2, 1, 0, 0, 1], [0, 3, 3, 0, 1, 1, 2]])
 COUNT = {"each": 7, "src": 4, "dst": 5}
 BASES = {  # the first is in every thinned test
-    "edges": edges_of_points(),
-    "cubic": cubic(3),
-    "mul_ir": cubic(5, "mul_ir", components=(1, 2)),
-    "one": cubic(2, rows="one"),
-    "functions": functions(3),
-    "functions of rows": functions(0),
-}
+    "edges": edges_of_points(), "cubic": cubic(3), "mul_ir": cubic(5, "mul_ir", components=(1, 2)),
+    "one": cubic(2, rows="one"), "functions": functions(3), "functions of rows": functions(0),
+}  # fmt: skip
 BASES = {name: register_formula(base) for name, base in BASES.items()}
 EPS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 

@@ -59,8 +59,7 @@ def test_large_results_reuse_their_pages_in_every_thread_until_they_are_released
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("MALLOC_TRIM_THRESHOLD_", "100000"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=200000")],
+    ("name", "value"), [("MALLOC_TRIM_THRESHOLD_", "100000"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=200000")]
 )
 def test_what_the_environment_says_stays(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     from eqlayers.core import memory

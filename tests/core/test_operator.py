@@ -191,10 +191,7 @@ def test_there_are_enough_of_them() -> None:
     assert len(CASES) > 400
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"),
-    [*((name, "") for name in STEPS), ("z", "triton")],
-)
+@pytest.mark.parametrize(("name", "backend"), [*((name, "") for name in STEPS), ("z", "triton")])
 @pytest.mark.parametrize("content", CONTENTS)
 def test_tables_of_another_graph_are_refused_by_the_kernels(name: str, content: str, backend: str) -> None:
     if backend:

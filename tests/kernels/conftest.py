@@ -42,17 +42,11 @@ def random_terms(rng: np.random.Generator, dims: Sequence[int]) -> tuple[tuple[i
 
 #: Mode, multiplicities and components: both sides of a vector's width, one channel, one component, unequal and odd.
 SPECS = (
-    ("uvu", (53, 1, 0), (3, 5, 3)),
-    ("uvu", (6, 3, 0), (1, 3, 5)),
-    ("uvv", (1, 37, 0), (5, 3, 3)),
-    ("uuu", (18, 18, 0), (3, 3, 1)),
-    ("uvw", (5, 2, 19), (3, 1, 7)),
-    ("uvw", (1, 1, 1), (3, 3, 3)),
-    ("uuw", (6, 6, 7), (3, 3, 5)),
-    ("uvuv", (4, 7, 0), (1, 3, 3)),
-    ("uvu<v", (6, 6, 0), (3, 3, 5)),
+    ("uvu", (53, 1, 0), (3, 5, 3)), ("uvu", (6, 3, 0), (1, 3, 5)), ("uvv", (1, 37, 0), (5, 3, 3)),
+    ("uuu", (18, 18, 0), (3, 3, 1)), ("uvw", (5, 2, 19), (3, 1, 7)), ("uvw", (1, 1, 1), (3, 3, 3)),
+    ("uuw", (6, 6, 7), (3, 3, 5)), ("uvuv", (4, 7, 0), (1, 3, 3)), ("uvu<v", (6, 6, 0), (3, 3, 5)),
     ("u<vw", (5, 5, 11), (3, 3, 1)),
-)
+)  # fmt: skip
 
 
 def random_program(

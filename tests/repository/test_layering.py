@@ -47,26 +47,14 @@ BELOW = {
     "layers.so2": ("layers.linear", "layers.rotation"),
     "layers": (),
     "tools": (
-        "layers.radial_table",
-        "layers.attention",
-        "layers.so2",
-        "layers.norm",
-        "layers.contraction",
-        "layers.basis",
-        "layers.reshape",
-        "layers.dropout",
+        "layers.radial_table", "layers.attention", "layers.so2", "layers.norm", "layers.contraction", "layers.basis",
+        "layers.reshape", "layers.dropout",
     ),
     # public fronts, which only export
     "errors": ("core",),
     "functional": (
-        "layers.radial_table",
-        "layers.attention",
-        "layers.so2",
-        "layers.norm",
-        "layers.contraction",
-        "layers.basis",
-        "layers.reshape",
-        "layers.dropout",
+        "layers.radial_table", "layers.attention", "layers.so2", "layers.norm", "layers.contraction", "layers.basis",
+        "layers.reshape", "layers.dropout",
     ),
     "nn": ("functional", "tools"),
     "o3": ("nn",),
@@ -83,22 +71,13 @@ BELOW = {
     "cli": (),
     "__main__": ("cli.main",),
     "": (
-        "sparse",
-        "train",
-        "simulate",
-        "testing",
-        "integrations",
-        "o3",
-        "hints",
-        "errors",
-        "functional",
-        "models",
+        "sparse", "train", "simulate", "testing", "integrations", "o3", "hints", "errors", "functional", "models",
         "nn",
     ),  # eqlayers/__init__.py itself
-}
+}  # fmt: skip
 # one line each, with its reason
 EXCEPTIONS = {
-    ("eqlayers.core.backends.whole", "sparse"),  # the backends `sparse` and `reference` run a layer by its infos
+    ("eqlayers.core.backends.whole", "sparse")  # the backends `sparse` and `reference` run a layer by its infos
 }
 
 

@@ -18,17 +18,8 @@ REFERENCE = ROOT / "docs" / "reference"
 WITH_EXAMPLES = ("functional", "models", "nn", "testing")
 # the command line is documented as a command; checks, pages and what is private in torch are for this package
 HIDDEN = (
-    "atoms",
-    "cli",
-    "core",
-    "e3nn_compat",
-    "hints",
-    "irreps",
-    "layers",
-    "pages",
-    "tools",
-    "__main__",
-)
+    "atoms", "cli", "core", "e3nn_compat", "hints", "irreps", "layers", "pages", "tools", "__main__",
+)  # fmt: skip
 # names of others that belong at the top
 FOREIGN = {"Irrep": "e3nn.o3", "Irreps": "e3nn.o3"}
 ROOMS = tuple(

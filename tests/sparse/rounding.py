@@ -8,12 +8,7 @@ from eqlayers.sparse import SparseProductInfo, channels_of, sparse_product
 
 
 def rounding_bound(
-    product: str,
-    x: Tensor,
-    y: Tensor,
-    info: SparseProductInfo,
-    dtype: torch.dtype,
-    out_accumulated: bool = False,
+    product: str, x: Tensor, y: Tensor, info: SparseProductInfo, dtype: torch.dtype, out_accumulated: bool = False
 ) -> Tensor:
     r"""Bound of :math:`|z_{\mathrm{computed}} - z|`: terms summed, times unit roundoff, times :math:`\sum|s x y|`.
 

@@ -12,23 +12,13 @@ from tests.covering import covering
 from tests.each import each
 
 CHANNELS = {
-    "mul": "u,u->u",
-    "outer": "u,v->uv",
-    "inner": "u,u->",
-    "vecmat": "u,uv->v",
-    "vecsca": "u,->u",
-    "scavec": ",u->u",
+    "mul": "u,u->u", "outer": "u,v->uv", "inner": "u,u->", "vecmat": "u,uv->v", "vecsca": "u,->u", "scavec": ",u->u",
     "mat_t_vec": "uv,u->v",
-}
+}  # fmt: skip
 CLASSES = {
-    "mul": "SparseMul",
-    "outer": "SparseOuter",
-    "inner": "SparseInner",
-    "vecmat": "SparseVecMat",
-    "vecsca": "SparseVecSca",
-    "scavec": "SparseScaVec",
-    "mat_t_vec": "SparseMatTVec",
-}
+    "mul": "SparseMul", "outer": "SparseOuter", "inner": "SparseInner", "vecmat": "SparseVecMat",
+    "vecsca": "SparseVecSca", "scavec": "SparseScaVec", "mat_t_vec": "SparseMatTVec",
+}  # fmt: skip
 BACKENDS = ("reference", "torch")
 FIELDS = ("scale", "index1", "index2", "seg_out", "gather_index", "index_out", "out_size")
 TERMS, ROWS1, ROWS2 = 6, 4, 5
@@ -121,20 +111,11 @@ def operands(product, rows=(ROWS1, ROWS2), lead=((), ()), sizes=None):
 
 
 LEADS = {
-    "none": ((), ()),
-    "one axis": ((2,), (2,)),
-    "two axes": ((2, 3), (2, 3)),
-    "three axes": ((2, 1, 3), (2, 1, 3)),
-    "broadcast lengths": ((2, 1), (1, 3)),
-    "broadcast ranks": ((3,), (2, 3)),
-    "shared first": ((), (2, 2)),
-    "shared second": ((2, 2), ()),
-    "one row": ((1,), (4,)),
-    "empty": ((0,), (0,)),
-    "empty inside": ((2, 0, 3), (2, 0, 3)),
-    "empty and shared": ((0,), ()),
-    "empty against one": ((1,), (0,)),
-}
+    "none": ((), ()), "one axis": ((2,), (2,)), "two axes": ((2, 3), (2, 3)), "three axes": ((2, 1, 3), (2, 1, 3)),
+    "broadcast lengths": ((2, 1), (1, 3)), "broadcast ranks": ((3,), (2, 3)), "shared first": ((), (2, 2)),
+    "shared second": ((2, 2), ()), "one row": ((1,), (4,)), "empty": ((0,), (0,)),
+    "empty inside": ((2, 0, 3), (2, 0, 3)), "empty and shared": ((0,), ()), "empty against one": ((1,), (0,)),
+}  # fmt: skip
 
 
 def _wide(t):
@@ -155,15 +136,11 @@ LAYOUTS = {
 SIZES = [(3, 2), (1, 1), (1, 5), (7, 1), (5, 3), (0, 2), (3, 0)]
 CASES = covering(
     {
-        "product": list(CHANNELS),
-        "lead": list(LEADS),
-        "layout": list(LAYOUTS),
-        "sizes": SIZES,
-        "accumulated": [False, True],
-        **{name: [False, True] for name in FIELDS},
+        "product": list(CHANNELS), "lead": list(LEADS), "layout": list(LAYOUTS), "sizes": SIZES,
+        "accumulated": [False, True], **{name: [False, True] for name in FIELDS},
     },
     lambda case: case.get("out_size", True) or not case.get("index_out", False),  # index_out asks for out_size
-)
+)  # fmt: skip
 
 
 @each("case", CASES)

@@ -100,15 +100,11 @@ STRIDES = {
 }
 CASES = covering(
     {
-        "plan": list(PLANS),
-        "spec": SPECS,
-        "triple": [*TRIPLES, (False, False, False)],
-        "info": list(INFOS),
-        "dtype": list(DTYPES),
-        "extents": [(3, 2, 4), (1, 1, 1), (1, 5, 3), (7, 1, 2), (5, 3, 1)],
+        "plan": list(PLANS), "spec": SPECS, "triple": [*TRIPLES, (False, False, False)], "info": list(INFOS),
+        "dtype": list(DTYPES), "extents": [(3, 2, 4), (1, 1, 1), (1, 5, 3), (7, 1, 2), (5, 3, 1)],
         "strides": list(STRIDES),
     }
-)
+)  # fmt: skip
 
 
 @each("case", CASES)

@@ -49,15 +49,10 @@ PATTERNS = {
     "no terms": ({"index1": ints(), "index2": ints(), "out_size": 2}, (3, 4)),
 }  # fmt: skip
 BATCHED = {
-    "both": (True, True, True),
-    "x only": (True, False, True),
-    "y only": (False, True, True),
-    "both, summed": (True, True, False),
-    "x only, summed": (True, False, False),
-    "y only, summed": (False, True, False),
-    "neither": (False, False, True),
-    "neither, summed": (False, False, False),
-}
+    "both": (True, True, True), "x only": (True, False, True), "y only": (False, True, True),
+    "both, summed": (True, True, False), "x only, summed": (True, False, False),
+    "y only, summed": (False, True, False), "neither": (False, False, True), "neither, summed": (False, False, False),
+}  # fmt: skip
 OPS = {**NAMED, "matrix of vecmat transposed": "u,vu->v", "result of outer transposed": "u,v->vu"}
 
 

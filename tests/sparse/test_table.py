@@ -57,12 +57,9 @@ def test_channels_of_names_and_specs():
 
 
 NEW = {
-    "matrix_scale": "uv,u->uv",
-    "contract": "u,uvw->vw",
-    "matmul": "uv,vw->uw",
-    "frobenius": "uv,uv->",
+    "matrix_scale": "uv,u->uv", "contract": "u,uvw->vw", "matmul": "uv,vw->uw", "frobenius": "uv,uv->",
     "plain": ",->",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("batched", [(1, 1), (1, 0), (0, 1), (0, 0)], ids=str)

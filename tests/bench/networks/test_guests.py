@@ -26,18 +26,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 HERE = [name for name in OPTIONS if find_spec(name.removesuffix("et"))]
 SETTINGS: dict[str, Any] = {
-    "device": "cpu",
-    "threads": [1],
-    "runs": 1,
-    "sizes": [16],
-    "judged_atoms": 16,
-    "judged_threads": 1,
-    "peers": ["eager"],
-    "knots": 256,
-    "tolerance": 1e-4,
-    "model": "none.yaml",
-    "batch_size": 1,
-}
+    "device": "cpu", "threads": [1], "runs": 1, "sizes": [16], "judged_atoms": 16, "judged_threads": 1,
+    "peers": ["eager"], "knots": 256, "tolerance": 1e-4, "model": "none.yaml", "batch_size": 1,
+}  # fmt: skip
 
 
 def measured(folder: Path, name: str, options: dict[str, Any], goals: dict[str, Any]) -> Any:

@@ -242,11 +242,7 @@ def test_the_shipped_configuration() -> None:
         ("device: cpu", "device: gpu", "expected a device among cpu, cuda; got 'gpu'"),
         ("training step: {", "train: {", "main job must have keys among energy and forces, training step, got none"),
         ("exact: 2", "exakt: 2", "expected a goal among exact, .*; got 'exakt'. Did you mean 'exact'"),
-        (
-            "{main job: {training step: {exact: 2, tables: 100000, memory: 0.5}}}",
-            "{main job: 3}",
-            "a mapping of mapp",
-        ),
+        ("{main job: {training step: {exact: 2, tables: 100000, memory: 0.5}}}", "{main job: 3}", "a mapping of mapp"),
         ("runs: 2", "runs: 0", "runs must be a positive integer, got 0"),
     ],
 )

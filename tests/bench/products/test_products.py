@@ -308,12 +308,7 @@ def copy(tmp_path: Path) -> Path:
         ("smoke", "device: cpu", "device: gpu", "expected a device among cpu, cuda; got 'gpu'"),
         ("smoke", "operation: conv", "operation: convolve", "Did you mean 'conv'"),
         ("smoke", "layouts: [ir_mul, mul_ir]", "layouts: [irmul]", "Did you mean 'ir_mul'"),
-        (
-            "smoke",
-            "problems: [small]",
-            "problems: [smal]",
-            "must match a problem among small, odd, got 'smal'",
-        ),
+        ("smoke", "problems: [small]", "problems: [smal]", "must match a problem among small, odd, got 'smal'"),
         ("smoke", "edges: [20, 40]", "graphs: [cpu]", "expected a graph among"),
         ("smoke", "edges: [20, 40]", "#", "expected edges: .* or graphs: "),
         ("smoke", "ratio: {fwd: 1}", "ratios: {fwd: 1}", "Did you mean 'ratio'"),

@@ -75,14 +75,9 @@ def test_wrong_settings_of_cold(folder: Path) -> None:
 
 
 TASK = {
-    "problem": {"name": "tiny", "mode": "uvu", "in1": "2x0e", "in2": "1o", "out": "1o"},
-    "implementation": "e3nn",
-    "device": "cpu",
-    "operation": "product",
-    "layout": "mul_ir",
-    "edges": 4,
-    "threads": 1,
-}
+    "problem": {"name": "tiny", "mode": "uvu", "in1": "2x0e", "in2": "1o", "out": "1o"}, "implementation": "e3nn",
+    "device": "cpu", "operation": "product", "layout": "mul_ir", "edges": 4, "threads": 1,
+}  # fmt: skip
 
 
 def test_first_calls_are_compared_after_the_clock_was_read(monkeypatch: pytest.MonkeyPatch) -> None:

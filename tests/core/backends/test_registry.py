@@ -87,10 +87,7 @@ def test_only_torch_runs_on_other_devices():
 
 def test_explain_gives_every_verdict():
     text = eqlayers.explain()
-    assert text.splitlines()[:2] == [
-        "TensorProduct on cpu, torch.float32, backend=auto",
-        "  all 1 paths: cpu runs",
-    ]
+    assert text.splitlines()[:2] == ["TensorProduct on cpu, torch.float32, backend=auto", "  all 1 paths: cpu runs"]
     assert "    cpu: runs" in text
     assert "    torch: accepts, behind the chosen one" in text
     assert "    sparse: accepts, behind the chosen one" in text

@@ -17,25 +17,10 @@ SECRET = "hunter2"
 @each(
     "name",
     [
-        "",
-        ".",
-        "..",
-        "a/b",
-        "/etc",
-        "../up",
-        "a\\b",
-        "a\nb",
-        "a\0b",
-        " a",
-        "a ",
-        "x" * 300,
-        "\u202e",
-        None,
-        3,
-        b"a",
+        "", ".", "..", "a/b", "/etc", "../up", "a\\b", "a\nb", "a\0b", " a", "a ", "x" * 300, "\u202e", None, 3, b"a",
         Path("a"),
     ],
-)
+)  # fmt: skip
 def test_names_that_are_no_plain_names(name: object) -> None:
     with pytest.raises(ConfigError, match=r"name must be one plain folder name, got .*\. Change --name\."):
         plain_name(name, "name", "Change --name.")

@@ -13,20 +13,13 @@ from tests.each import each
 
 #: One axis: of x and y, of x, of y, and of neither; with one channel.
 SPECS = (
-    ("uuu", (6, 6, 0), (3, 5, 3)),
-    ("uvu", (4, 1, 0), (3, 3, 5)),
-    ("uvv", (1, 5, 0), (3, 3, 1)),
-    ("uvw", (1, 1, 7), (3, 3, 3)),
-    ("uvu", (1, 1, 0), (3, 5, 3)),
-)
+    ("uuu", (6, 6, 0), (3, 5, 3)), ("uvu", (4, 1, 0), (3, 3, 5)), ("uvv", (1, 5, 0), (3, 3, 1)),
+    ("uvw", (1, 1, 7), (3, 3, 3)), ("uvu", (1, 1, 0), (3, 5, 3)),
+)  # fmt: skip
 KINDS = [
-    Task(0, ("z",)),
-    Task(1, ("x", "y", "w")),
-    Task(1, ("y",)),
-    Task(2, ("x", "y", "w", "z"), ("x", "y", "w")),
-    Task(2, ("z",), ("w",)),
-    Task(2, ("w", "x"), ("y",)),
-]
+    Task(0, ("z",)), Task(1, ("x", "y", "w")), Task(1, ("y",)), Task(2, ("x", "y", "w", "z"), ("x", "y", "w")),
+    Task(2, ("z",), ("w",)), Task(2, ("w", "x"), ("y",)),
+]  # fmt: skip
 
 
 class Numbers(Writer):

@@ -81,9 +81,7 @@ def test_a_convolution_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     atomic: list[bool] = []
     real = backend.FormRunner.__call__
     monkeypatch.setattr(
-        backend.FormRunner,
-        "__call__",
-        lambda self, *args: atomic.append("x" in self.plan.added) or real(self, *args),
+        backend.FormRunner, "__call__", lambda self, *args: atomic.append("x" in self.plan.added) or real(self, *args)
     )
     found = []
     for name, ordered in (("triton", False), ("reference", True)):

@@ -47,14 +47,11 @@ def test_private_whatever_the_mask(folder):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda data: data[: len(data) // 2],
-        lambda data: data[:-1],
-        lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
-        lambda data: b"",
-        lambda data: PAYLOAD,
+        lambda data: data[: len(data) // 2], lambda data: data[:-1],
+        lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:], lambda data: b"", lambda data: PAYLOAD,
     ],
     ids=["half", "last byte", "one bit", "empty", "no trailer"],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_not_used(damage, caplog):
     path = cache.store(KEYS[0], PAYLOAD)
     path.write_bytes(damage(path.read_bytes()))

@@ -41,14 +41,10 @@ def test_edges_are_sorted_by_both_ends_and_keep_their_order(
 @each(
     "src, dst, row, edge",
     [
-        ([0, 1], [1, 3], 1, 1),
-        ([0, 2], [1, 0], 0, 1),
-        ([-1, 0], [0, 0], 0, 0),
-        ([0, 0], [0, -1], 1, 1),
-        ([0, 2**62], [0, 0], 0, 1),
-        ([5, 5], [0, -(2**62)], 1, 1),
+        ([0, 1], [1, 3], 1, 1), ([0, 2], [1, 0], 0, 1), ([-1, 0], [0, 0], 0, 0), ([0, 0], [0, -1], 1, 1),
+        ([0, 2**62], [0, 0], 0, 1), ([5, 5], [0, -(2**62)], 1, 1),
     ],
-)
+)  # fmt: skip
 @pytest.mark.usefixtures("kernels")
 def test_an_end_outside_is_named_and_nothing_is_written_outside(src: Any, dst: Any, row: int, edge: int) -> None:
     assert sort(src, dst, 2, 3)[0] == 2 * edge + row

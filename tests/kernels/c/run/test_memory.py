@@ -11,15 +11,11 @@ PAGE = 2 << 20
 @each(
     "address, size, wanted",
     [
-        (0, PAGE, [(0, PAGE)]),
-        (16, 3 * PAGE, [(PAGE, 2 * PAGE)]),
-        (PAGE - 1, PAGE + 1, [(PAGE, PAGE)]),
-        (5 * PAGE + 16, 2 * PAGE - 17, []),
-        (5 * PAGE + 16, 2 * PAGE - 16, [(6 * PAGE, PAGE)]),
-        (64, 4096, []),
+        (0, PAGE, [(0, PAGE)]), (16, 3 * PAGE, [(PAGE, 2 * PAGE)]), (PAGE - 1, PAGE + 1, [(PAGE, PAGE)]),
+        (5 * PAGE + 16, 2 * PAGE - 17, []), (5 * PAGE + 16, 2 * PAGE - 16, [(6 * PAGE, PAGE)]), (64, 4096, []),
         (PAGE, 0, []),
     ],
-)
+)  # fmt: skip
 def test_whole_pages_within_a_result_are_asked_for(address: int, size: int, wanted: list[tuple[int, int]]) -> None:
     asked: list[tuple[int, int]] = []
 

@@ -15,12 +15,9 @@ from tests.formulas import cubic, edges_of_points, functions
 
 ON = tuning.PROCESSORS["cuda"]
 SAMPLES = {
-    "cubic": cubic(5),
-    "one": cubic(40, rows="one"),
-    "edges": edges_of_points(),
-    "functions": functions(3),
+    "cubic": cubic(5), "one": cubic(40, rows="one"), "edges": edges_of_points(), "functions": functions(3),
     "functions of rows": functions(0),
-}
+}  # fmt: skip
 
 
 def texts(name: str) -> list[FormulaText]:

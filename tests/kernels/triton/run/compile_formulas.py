@@ -122,12 +122,9 @@ def derivatives(base: Formula) -> dict[str, Formula]:
 
 
 SAMPLES = {
-    "contraction": contraction,
-    "small": lambda: polynomial(4, [(0, 0)], 70),
-    "harmonics": lambda: harmonics(3),
-    "geometry": geometry,
-    "functions": lambda: functions(70),
-}
+    "contraction": contraction, "small": lambda: polynomial(4, [(0, 0)], 70), "harmonics": lambda: harmonics(3),
+    "geometry": geometry, "functions": lambda: functions(70),
+}  # fmt: skip
 
 
 def compiled(sample: str, order: str, dtype: str, target: str) -> dict:

@@ -249,12 +249,9 @@ def test_unknown_targets():
 
 #: All that is asked of a convolution with weights from a table, in two orders.
 TABLED = (
-    (0, ("z",), ()),
-    (1, ("x", "y", "c"), ()),
-    (1, ("t",), ()),
-    (2, ("x", "y", "c", "z"), ("x", "y", "c")),
+    (0, ("z",), ()), (1, ("x", "y", "c"), ()), (1, ("t",), ()), (2, ("x", "y", "c", "z"), ("x", "y", "c")),
     (2, ("t",), ("x", "y", "c")),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])

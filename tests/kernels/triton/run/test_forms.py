@@ -28,13 +28,9 @@ BACKWARD = Task(1, ("x", "y", "w"))
 DOUBLE = Task(2, ("x", "y", "w", "z"), ("x", "y", "w"))
 #: Modes with one axis, on both sides of a warp's width; one without channels.
 SPECS = (
-    ("uvu", (40, 1, 0), (3, 3, 1)),
-    ("uvu", (5, 1, 0), (1, 3, 3)),
-    ("uvv", (1, 7, 0), (3, 1, 3)),
-    ("uuu", (5, 5, 0), (3, 3, 1)),
-    ("uuw", (6, 6, 1), (1, 3, 3)),
-    ("uvuv", (1, 1, 0), (3, 3, 3)),
-)
+    ("uvu", (40, 1, 0), (3, 3, 1)), ("uvu", (5, 1, 0), (1, 3, 3)), ("uvv", (1, 7, 0), (3, 1, 3)),
+    ("uuu", (5, 5, 0), (3, 3, 1)), ("uuw", (6, 6, 1), (1, 3, 3)), ("uvuv", (1, 1, 0), (3, 3, 3)),
+)  # fmt: skip
 FEW = SPECS[1:3]
 ON = tuning.PROCESSORS["cuda"]
 
