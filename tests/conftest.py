@@ -131,6 +131,15 @@ def told() -> Callable[[Callable[[Any], Any], Any], None]:
     return check
 
 
+@pytest.fixture
+def needs_a_compiler() -> None:
+    """Skips a test of backend cpu where there is no C compiler."""
+    from eqlayers_kernels.c.build import compiler
+
+    if (reason := compiler.why_not()) is not None:
+        pytest.skip(f"backend cpu {reason}")
+
+
 @pytest.fixture(autouse=True)
 def seed() -> int:
     """Equal random numbers in every test, in any order of tests."""

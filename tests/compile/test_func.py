@@ -10,7 +10,8 @@ from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import eqlayers as eq
-from eqlayers_kernels.c.build import compiler
+
+pytestmark = pytest.mark.usefixtures("needs_a_compiler")
 
 IN1, IN2, OUT = "3x0e + 1x1o", "0e + 1o", "3x0e + 1x1o + 1x1e"
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 2, "uvu", False), (0, 1, 1, "uvw", True), (1, 0, 1, "uvu", False)]
@@ -20,12 +21,6 @@ SENDERS, RECEIVERS, COUNT = 3, 4, 4
 ALL = (0, 1, 2)
 EPS = torch.finfo(torch.float64).eps
 Function = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def needs_a_compiler() -> None:
-    if compiler.why_not() is not None:
-        pytest.skip(f"backend cpu {compiler.why_not()}")
 
 
 def operands(graph: bool, shared: bool, seed: int = 1, lead: tuple[int, ...] = ()) -> tuple[Tensor, ...]:

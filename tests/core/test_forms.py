@@ -1,21 +1,11 @@
-"""Whole products and convolutions as operators of torch: its own checks, compilers, many gradients at once."""
-
-from collections.abc import Callable
-from typing import Any
+"""Whole products and convolutions as operators of torch: its own checks, and many gradients at once."""
 
 import pytest
 import torch
-from torch import Tensor
 
-import eqlayers as eq
-from eqlayers_kernels.c.build import compiler
 from tests.core.backends.test_forms import (
     COUNT,
     EDGES,
-    IN1,
-    IN2,
-    OUT,
-    PATHS,
     PLAN,
     RECEIVERS,
     SENDERS,
@@ -24,11 +14,7 @@ from tests.core.backends.test_forms import (
     operands,
 )
 
-
-@pytest.fixture(autouse=True)
-def needs_a_compiler() -> None:
-    if compiler.why_not() is not None:
-        pytest.skip(f"backend cpu {compiler.why_not()}")
+pytestmark = pytest.mark.usefixtures("needs_a_compiler")
 
 
 # -- operators under torch's own checks -------------------------------------------------------------------------------
@@ -58,70 +44,6 @@ def test_opcheck(graph: bool, shared: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_opcheck_of_the_sorting(dtype: torch.dtype) -> None:
     torch.library.opcheck(torch.ops.eqlayers.edge_tables.default, (EDGES.to(dtype), SENDERS, RECEIVERS))
-
-
-# -- compilers --------------------------------------------------------------------------------------------------------
-
-
-def layers() -> list[tuple[torch.nn.Module, list[Any]]]:
-    torch.manual_seed(2)
-    product = eq.TensorProduct(IN1, IN2, OUT, PATHS, layout="ir_mul").double()
-    conv = eq.TensorProductConv(IN1, IN2, OUT, PATHS, layout="ir_mul", shared_weights=False).double()
-    x, y, w = operands(True, False)
-    return [(product, operands(False, True)[:2]), (conv, [x, y, w, EDGES, RECEIVERS])]
-
-
-def gradients(fn: Callable[..., Tensor], layer: torch.nn.Module, inputs: list[Any]) -> list[Tensor]:
-    live = [t.detach().clone().requires_grad_() if torch.is_tensor(t) and t.is_floating_point() else t for t in inputs]
-    z = fn(*live)
-    wanted = [t for t in (*live, *layer.parameters()) if torch.is_tensor(t) and t.requires_grad]
-    return [z.detach(), *torch.autograd.grad(z.square().sum(), wanted)]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compiled_layers_are_one_graph_and_give_the_same_bits(dynamic: bool) -> None:
-    for layer, inputs in layers():
-        torch._dynamo.reset()
-        compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=dynamic)
-        for got, want in zip(gradients(compiled, layer, inputs), gradients(layer, layer, inputs), strict=True):
-            assert torch.equal(got, want)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("conv", [False, True], ids=["product", "convolution"])
-def test_other_sizes_run_through_the_same_graph(conv: bool) -> None:
-    torch._dynamo.reset()
-    graphs: list[Any] = []
-
-    def count(graph: Any, example: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    layer = layers()[conv][0]
-    compiled = torch.compile(layer, backend=count, fullgraph=True, dynamic=True)
-    for rows in (3, 7, 20):
-        x, y, w = (torch.randn(rows, n, dtype=torch.float64) for n in (10, 4, PLAN.weight_numel))
-        inputs = (x, y, w, torch.randint(rows, (2, rows)), rows + 2) if conv else (x, y)
-        assert torch.equal(compiled(*inputs), layer(*inputs))
-    assert len(graphs) == 1
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_inductor() -> None:
-    layer, inputs = layers()[0]
-    torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True)
-    assert_close(gradients(compiled, layer, inputs), gradients(layer, layer, inputs))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_exported_layers_give_the_same_bits() -> None:
-    for layer, inputs in layers():
-        exported = torch.export.export(layer, tuple(inputs))
-        calls = [str(node.target) for node in exported.graph.nodes if "eqlayers" in str(node.target)]
-        assert calls == ["eqlayers.form.default"] if len(inputs) == 2 else calls[-1] == "eqlayers.form.default"
-        assert torch.equal(exported.module()(*inputs), layer(*inputs))
 
 
 # -- many gradients at once -------------------------------------------------------------------------------------------

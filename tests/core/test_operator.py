@@ -17,9 +17,10 @@ from torch._subclasses import FakeTensorMode
 
 import eqlayers as eq
 from eqlayers.errors import BackendError, EqlayersError, IndexRangeError, ShapeError
-from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run import edges
 from eqlayers_kernels.triton import availability
+
+pytestmark = pytest.mark.usefixtures("needs_a_compiler")
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 2, "uvu", False), (0, 1, 1, "uvu", True), (1, 0, 3, "uvu", True)]
 LAYER = eq.TensorProduct("4x0e + 2x1o", "0e + 1o", "4x0e + 4x1o + 2x1e + 2x1o", PATHS)
@@ -28,12 +29,6 @@ WEIGHTS, OUT = LAYER.weight_numel, LAYER.irreps_out.dim
 EDGES = torch.tensor([[2, 0, 2, 1, 0], [0, 3, 3, 0, 1]])
 SENDERS, RECEIVERS, COUNT = 3, 4, 5
 OPS = torch.ops.eqlayers
-
-
-@pytest.fixture(autouse=True)
-def needs_a_compiler() -> None:
-    if compiler.why_not() is not None:
-        pytest.skip(f"backend cpu {compiler.why_not()}")
 
 
 SIZES = ("rows", "num_src", "num_dst")
@@ -97,6 +92,7 @@ _DTYPE = r"graph must be the tables that edge_tables.*, int64, got torch\.\w+\. 
 GRAPHS: dict[str, tuple[Change, str]] = {
     "bool": (lambda t: t.bool(), _DTYPE),
     "elsewhere": (lambda t: t.to("meta"), r"must be on the device of x, (cpu|meta), got (cpu|meta)\."),
+    "None": (lambda t: None, "must be given a graph|got None"),
     "a number": (lambda t: t[0], _SHAPE),
     "empty": (lambda t: t[:0], _SHAPE),
     "too short for any receiver": (lambda t: t[: LENGTH - RECEIVERS - 1], _SHAPE),

@@ -12,7 +12,6 @@ from torch.func import functional_call, grad, vmap
 import eqlayers as eq
 from eqlayers.core.backends import forms
 from eqlayers.core.vmap import one_by_one
-from eqlayers_kernels.c.build import compiler
 from tests.compile.test_func import (
     ALL,
     COUNT,
@@ -35,7 +34,7 @@ from tests.compile.test_func import (
     scalar,
 )
 
-pytestmark = pytest.mark.skipif(compiler.why_not() is not None, reason="backend cpu needs a C compiler")
+pytestmark = pytest.mark.usefixtures("needs_a_compiler")
 MAPPED = [
     pytest.param(dims, marks=[] if dims in [(0, 0, None), (None, 0, 0)] else LATER)
     for dims in itertools.product((0, None), repeat=3)

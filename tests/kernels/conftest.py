@@ -1,7 +1,9 @@
 """Random programs in all modes, what they must give by the interpreter, and one way to run printed kernels."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -246,35 +248,20 @@ def compare(
         assert (np.abs(got[name][count == 0]) == 0).all(), f"{name}: what no term reaches must be zero"
 
 
-class Kernels:
-    """Functions that the tests of printed kernels share."""
-
-    SPECS = SPECS
-    Edges = Edges
-    random_program = staticmethod(random_program)
-    draw = staticmethod(draw)
-    expected = staticmethod(expected)
-    padded = staticmethod(padded)
-    rows_of = staticmethod(rows_of)
-    run = staticmethod(run)
-    check = staticmethod(check)
-    compare = staticmethod(compare)
-
-
 @pytest.fixture(scope="session")
-def programs() -> type[Kernels]:
-    """Functions for kernels of another kind: only `run` and `check` need a C compiler."""
-    return Kernels
+def programs() -> ModuleType:
+    """The functions of this module, for kernels of another kind: only `run` and `check` need a C compiler."""
+    return sys.modules[__name__]
 
 
 @pytest.fixture(scope="session", params=[1, 2, 3], ids=["1 thread", "2 threads", "3 threads"])
-def kernels(request: pytest.FixtureRequest) -> Iterator[type[Kernels]]:
-    """Functions that make random programs, run their kernels, and compare them with the interpreter.
+def kernels(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """The functions of this module, which make random programs, run their kernels, and compare with the interpreter.
 
     On several threads there are more chunks than threads, and more rows than chunks.
     """
     if compiler.why_not() is not None:
         pytest.skip(f"C kernels: {compiler.why_not()}")
     WORKERS.append(request.param)
-    yield Kernels
+    yield sys.modules[__name__]
     WORKERS.pop()

@@ -8,9 +8,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,11 +79,8 @@ FORGERIES = 60
 
 def _cases() -> Any:
     """Cases that the other tests of this folder share."""
-    spec = spec_from_file_location("kernel_cases", Path(__file__).with_name("conftest.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    from tests.kernels import conftest as module
+
     module.MARGIN = 0
     real = module.rows_of
     module.rows_of = lambda rows: real(rows) if rows.size else (0, rows.shape[1])  # as torch has empty tensors
@@ -240,13 +235,9 @@ def fault(name: str) -> int:
 
 def tabled() -> int:
     """Kernels that read weights from a table."""
-    spec = spec_from_file_location("sanitized_tables", Path(__file__).with_name("sanitized_tables.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: int = module.tabled(_cases(), graphs, fitted)
-    return found
+    from tests.kernels.sanitized_tables import tabled as run_tables
+
+    return run_tables(_cases(), graphs, fitted)
 
 
 OTHERS: dict[str, Callable[[], int]] = {"moves": moves, "sorting": sorting, "tabled": tabled}

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import gradgradcheck
 
 from eqlayers.errors import GradientError, ShapeError
 from eqlayers.functional import sparse_product
@@ -91,19 +91,6 @@ def test_finite_differences(product, first_batched, second_batched, reduced):
         assert grad.requires_grad
         assert grad.shape == operand.shape
         assert all(g.any() for g in torch.autograd.grad(grad.square().sum(), inputs, retain_graph=True))
-
-
-@pytest.mark.slow
-@cases(CASES[::2])
-def test_finite_differences_of_third_order(product, first_batched, second_batched, reduced, requires):
-    infos = infos_of()
-
-    def function(x, y):
-        return sparse_product(product, x, y, *infos, out_accumulated=reduced)
-
-    check_derivatives(function, operands(product, (first_batched, second_batched), requires), 3, max_elements=6)
-    assert gradcheck(function, operands(product, (first_batched, second_batched)))
-    assert gradgradcheck(function, operands(product, (first_batched, second_batched)))
 
 
 @pytest.fixture

@@ -8,13 +8,11 @@ import torch
 from eqlayers import functional, sparse
 from eqlayers.functional import sparse_product
 from eqlayers.sparse import SparseProductInfo, sparse_product_infos
+from eqlayers.sparse.table import NAMED
 from tests.covering import covering
 from tests.each import each
 
-CHANNELS = {
-    "mul": "u,u->u", "outer": "u,v->uv", "inner": "u,u->", "vecmat": "u,uv->v", "vecsca": "u,->u", "scavec": ",u->u",
-    "mat_t_vec": "uv,u->v",
-}  # fmt: skip
+CHANNELS = NAMED  # which tests/sparse/test_table.py holds against the specification
 CLASSES = {
     "mul": "SparseMul", "outer": "SparseOuter", "inner": "SparseInner", "vecmat": "SparseVecMat",
     "vecsca": "SparseVecSca", "scavec": "SparseScaVec", "mat_t_vec": "SparseMatTVec",

@@ -104,7 +104,7 @@ def agree(call: ProductCall | ScaleCall) -> torch.Tensor:
 
 
 def gapped(t: torch.Tensor) -> torch.Tensor:
-    """The same numbers with NaN between them."""
+    """A view with the numbers of ``t`` and steps of two in memory, where NaN lies behind every number."""
     wide = torch.full((*t.shape[:-1], 2 * t.shape[-1]), torch.nan, dtype=t.dtype, device=t.device)
     wide[..., ::2] = t
     return wide[..., ::2]

@@ -149,17 +149,17 @@ def test_products_that_mix_channels(problem: Problem, device: torch.device) -> N
     assert {verdict.reason for verdict in verdicts.values()} == {""}
 
 
-def test_no_features_of_edges_in_memory(device: torch.device) -> None:
+@pytest.mark.gpu
+def test_no_features_of_edges_in_memory() -> None:
     """Every direction, its forward call included, needs less beside its results than all messages would take once."""
-    setting = Setting("mace-large")
+    setting, device = Setting("mace-large"), torch.device("cuda")
     case, operands = made(setting, device)
     item = layer_of(setting, case, operands)
     values = into_form(operands.values, item.form)
+    messages = operands.edges * case.problem.irreps_out.dim * 4
     for direction in DIRECTIONS:
         results = sum(t.numel() * 4 for t in prepare(item.fn, values, direction)())
-        if device.type == "cuda":
-            messages = operands.edges * case.problem.irreps_out.dim * 4
-            assert peak_extra(lambda d=direction: prepare(item.fn, values, d)(), device) < messages + results
+        assert peak_extra(lambda d=direction: prepare(item.fn, values, d)(), device) < messages + results
 
 
 def test_more_elements_than_int32_counts(device: torch.device) -> None:

@@ -19,8 +19,9 @@ from eqlayers.core.forms.request import Sizes
 from eqlayers.errors import EqlayersError
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.arithmetic.writer import Task
-from eqlayers_kernels.c.build import compiler
 from tests.watching import watching
+
+pytestmark = pytest.mark.usefixtures("needs_a_compiler")
 
 # channelwise with and without weights, and one path that mixes channels; two paths share an output
 IN1, IN2, OUT = "4x0e + 2x1o", "0e + 1o", "4x0e + 2x1o + 2x1e"
@@ -29,12 +30,6 @@ PLAN = eq.TensorProduct(IN1, IN2, OUT, PATHS, layout="ir_mul").plan
 EDGES = torch.tensor([[2, 0, 2, 1], [0, 3, 3, 0]])
 SENDERS, RECEIVERS, COUNT = 3, 4, 4
 EPS = torch.finfo(torch.float64).eps
-
-
-@pytest.fixture(autouse=True)
-def needs_a_compiler() -> None:
-    if compiler.why_not() is not None:
-        pytest.skip(f"backend cpu {compiler.why_not()}")
 
 
 def operands(graph: bool, shared: bool, requires: Sequence[bool] = (True, True, True)) -> list[Tensor]:

@@ -14,20 +14,15 @@ from eqlayers.core.forms.keys import describe, register_formula
 from eqlayers.core.operator import form_operator, sorted_edges
 from eqlayers.errors import IndexRangeError
 from eqlayers.layers.pointwise.run import run_formula
-from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.forms.formula import ROWS, Block, Expression, Operand, formula
+
+pytestmark = pytest.mark.usefixtures("needs_a_compiler")
 
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 FORM = eq.TensorProduct("2x0e + 1o", "0e + 1o", "2x0e + 2x1o", PATHS).plan.form
 EDGES = torch.tensor([[2, 0, 2, 1, 0], [0, 3, 3, 0, 1]])
 COUNT = {"each": 5, "src": 3, "dst": 4}
 MAPS = list(product(ROWS, repeat=4))[::3]  # each pair of rows of any two operands is among these
-
-
-@pytest.fixture(autouse=True)
-def needs_a_compiler() -> None:
-    if compiler.why_not() is not None:
-        pytest.skip(f"backend cpu {compiler.why_not()}")
 
 
 def gathered(t: Tensor, rows: str) -> Tensor:

@@ -10,7 +10,7 @@ from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.print import driver
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch
-from eqlayers_kernels.forms.program import LAYOUTS, Slot
+from eqlayers_kernels.forms.program import LAYOUTS
 
 SPECS = (("uvu", (17, 1, 0), (3, 5, 3)), ("uvw", (2, 1, 9), (1, 3, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
 KINDS = {
@@ -126,10 +126,3 @@ def test_regions_and_streamed_weights(
     for past in (False, True):
         got = kernels.check(kernel, arrays, edges, chunks=2, past=past)
         assert all((got[name] == whole[name]).all() for name in task.results)
-
-
-def test_gaps() -> None:
-    slots = [Slot(9, 2, 3), Slot(2, 1, 3), Slot(2, 1, 3), Slot(5, 1, 1)]
-    assert driver.gaps(slots, 20) == [Slot(0, 2, 1), Slot(6, 3, 1), Slot(15, 5, 1)]
-    assert driver.gaps([], 4) == [Slot(0, 4, 1)]
-    assert driver.gaps([Slot(0, 2, 2)], 4) == []

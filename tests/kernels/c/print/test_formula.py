@@ -1,11 +1,8 @@
 """Formulas as C against their definition: layouts, ragged channels and rows, every walk, any number of chunks."""
 
-import ctypes
-
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.c.run.edges import graph_offsets, load
@@ -13,17 +10,13 @@ from eqlayers_kernels.forms.formula import Block, Expression, Operand, evaluate,
 from tests.formulas import cubic, edges_of_points, functions
 from tests.kernels.forms.test_formula import Primitives
 
+pytestmark = pytest.mark.usefixtures("needs_a_compiler")
+
 SIZES = (37, 4, 6)  # rows, senders, receivers; some nodes have no rows, some more than a vector has lanes
 RNG = np.random.default_rng(0)
 EDGES = np.stack([RNG.integers(0, 3, SIZES[0]), RNG.integers(1, 5, SIZES[0])])
 TYPES = {"float32": (np.float32, 2.0**-24), "float64": (np.float64, 2.0**-53)}
 COUNT = dict(zip(("each", "src", "dst"), SIZES, strict=False))
-
-
-@pytest.fixture(autouse=True)
-def needs_a_compiler():
-    if compiler.why_not() is not None:
-        pytest.skip(compiler.why_not())
 
 
 def data(base, dtype):
@@ -199,4 +192,3 @@ def test_tables_of_another_graph_are_refused():
     right[place.by_src[1] + 2] = SIZES[0]  # an edge that is not there
     with pytest.raises(IndexError, match="tables of a graph"):
         compiled(SIZES[1], [*packed, *(right.ctypes.data + 8 * s for s in place.by_src), SIZES[0], SIZES[2]])
-    assert ctypes.sizeof(ctypes.c_int64) == 8

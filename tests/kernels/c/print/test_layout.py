@@ -11,7 +11,7 @@ from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print import layout
 from eqlayers_kernels.c.print.printer import TYPES, _head, print_import
 from eqlayers_kernels.c.run import launch
-from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+from eqlayers_kernels.forms.program import Slot
 from tests.each import each
 
 DIMS = (1, 2, 3, 5, 7, 9, 11, 13)
@@ -116,20 +116,6 @@ def test_import_turns_wide_blocks_and_copies_the_rest(kernels: Any) -> None:
     inputs, turned = kernels.padded(rows), kernels.padded(np.full_like(rows, np.nan))
     launch.Compiled("import_test", (source,))(7, [*kernels.rows_of(inputs), *kernels.rows_of(turned)], chunks=3)
     np.testing.assert_array_equal(turned, want)
-
-
-def test_import_of_a_program(kernels: Any) -> None:
-    path = Path(Slot(1, 4, 3), Slot(0, 1, 1), Slot(0, 4, 3), None, (Axis(4, x=1, z=1),), ((0, 0, 0, 1.0),))
-    program = Program((path, path._replace(z=Slot(12, 4, 3))), (14, 1, 0, 24), "mul_ir")
-    for operand, width in (("x", 14), ("z", 24)):
-        rows = np.random.default_rng(1).normal(size=(2, width))
-        turned = np.empty_like(rows)
-        launch.load_import(program, operand, "float64")(2, [*kernels.rows_of(rows), *kernels.rows_of(turned)])
-        want = rows.copy()
-        for p in program.paths:
-            slot = getattr(p, operand)
-            want[:, slot.columns("ir_mul")] = rows[:, slot.columns("mul_ir")]
-        np.testing.assert_array_equal(turned, want)
 
 
 def test_small_headers_only() -> None:

@@ -2,9 +2,8 @@
 
 import ctypes
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from eqlayers_kernels.c.print.printer import Kernel, _head
 from eqlayers_kernels.c.run import launch, openmp, threads
 from eqlayers_kernels.forms.program import LAYOUTS
 from tests.cases import reserved
+from tests.kernels.forking import in_child
 
 SPECS = (("uvu", (9, 1, 0), (3, 5, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
 ROWS = 400
@@ -133,20 +133,6 @@ def test_several_python_threads_at_once(kernels: Any, case: Any, team: list[str]
     assert not any(thread.is_alive() for thread in callers)
     assert wrong == []
     assert len(team) == 40
-
-
-def in_child(check: Callable[[], None]) -> int:
-    """Run ``check`` in a forked child, which must end by itself and successfully."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(20)  # a deadlock becomes a failure
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -12,6 +12,7 @@ import pytest
 from eqlayers_kernels.c.run import threads
 from eqlayers_kernels.c.run.threads import run
 from tests.each import each
+from tests.kernels.forking import in_child
 
 
 class Job:
@@ -110,20 +111,6 @@ def test_no_threads_left_to_start(monkeypatch):
     job = Job(5)
     run(job.take, 0, 4)
     assert (sorted(job.taken), job.names) == (list(range(5)), {threading.get_ident()})
-
-
-def in_child(check):
-    """Runs `check` in a forked child, which must end by itself and successfully."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(20)  # a deadlock becomes a failure
-            check()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -1,6 +1,6 @@
 """Sample formulas, and what their kernels take of GPUs that are not there.
 
-Run by test_formula_aot.py in a process without the interpreter: reads cases as JSON from standard input and writes
+Run by test_aot.py in a process without the interpreter: reads cases as JSON from standard input and writes
 one result per case.
 """
 
@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+import triton
 
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 from eqlayers_kernels.triton.print.tuning import processor
@@ -166,6 +167,7 @@ def same(sample: str, order: str, target: str, sizes: list[tuple[int, int, int]]
 if __name__ == "__main__":
     request = json.load(sys.stdin)
     answer = {
+        "triton": triton.__version__,
         "compiled": [compiled(**case) for case in request.get("cases", [])],
         "same": [same(**case) for case in request.get("same", [])],
     }

@@ -21,6 +21,7 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.segment import launch
+from tests.covering import covering
 from tests.kernels.layer_kinds import KINDS, OPERATIONS, QUICK
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -54,9 +55,9 @@ def run(words: list[str], release: str, text: str | None = None, **environment: 
     return subprocess.run(command, input=text, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
 
 
-def ask(tmp_path: Path, release: str = "installed", **request) -> dict:
+def ask(tmp_path: Path, release: str = "installed", script: Path = SCRIPT, **request) -> dict:
     away = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    done = run([str(SCRIPT)], release, json.dumps(request), **away)
+    done = run([str(script)], release, json.dumps(request), **away)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     pins = {name: re.search(r"^triton==(.*)$", path.read_text(), re.MULTILINE)[1] for name, path in RELEASES.items()}
@@ -72,17 +73,14 @@ def over(case: dict, used: dict) -> list:
     return [(case, what, used[what], limit) for what, limit in limits.items() if max(used[what]) > limit]
 
 
-def covering() -> list[dict]:
-    """Each op, dtype and target in every combination (bar float16, once per op); the rest takes turns."""
-    cases = []
-    for number, (op, dtype, target) in enumerate(itertools.product(launch.LETTERS, DTYPES, aot.TARGETS)):
-        if dtype == "float16" and target != "sm_80":
-            continue
-        # three steps that are coprime to the lengths, so that every pattern meets every op
-        batched = (True, True, True) if op == "scale" else BATCHED[number % 5]
-        turns = {"terms": TERMS[(number // 2) % 3], "width": WIDTHS[(number // 4) % 3]}
-        cases.append({"target": target, "op": op, "dtype": dtype, "batched": batched, **turns})
-    return cases
+#: Each two of these, among them every op on every target; scales have one pattern of batch axes.
+CASES = covering(
+    {
+        "op": list(launch.LETTERS), "target": list(aot.TARGETS), "dtype": list(DTYPES), "batched": list(BATCHED),
+        "terms": list(TERMS), "width": list(WIDTHS),
+    },
+    lambda case: case.get("op") != "scale" or case.get("batched", BATCHED[0]) == BATCHED[0],
+)  # fmt: skip
 
 
 def full() -> list[dict]:
@@ -94,20 +92,6 @@ def full() -> list[dict]:
     return [{**case, "width": WIDTHS[number % 3]} for number, case in enumerate(cases)]
 
 
-def few() -> list[dict]:
-    """Each op and target; all else takes turns."""
-    cases = []
-    for number, (op, target) in enumerate(itertools.product(launch.LETTERS, aot.TARGETS)):
-        batched = (True, True, True) if op == "scale" else BATCHED[number % 5]
-        turns = {
-            "dtype": DTYPES[(number + number // 4) % 3],
-            "terms": TERMS[number % 3],
-            "width": WIDTHS[number // 2 % 3],
-        }
-        cases.append({"target": target, "op": op, "batched": batched, **turns})
-    return cases
-
-
 def check(cases: list[dict], tmp_path: Path, release: str) -> None:
     found = zip(cases, ask(tmp_path, release, cases=cases)["compiled"], strict=True)
     assert [excess for case, used in found for excess in over(case, {key: [n] for key, n in used.items()})] == []
@@ -115,14 +99,7 @@ def check(cases: list[dict], tmp_path: Path, release: str) -> None:
 
 @pytest.mark.slow
 def test_every_op_compiles_within_its_budget(tmp_path, release):
-    cases = covering() if release == "installed" else few()
-    pairs = itertools.product(launch.LETTERS, aot.TARGETS)
-    assert {(c["op"], c["target"]) for c in cases} >= set(pairs)
-    for name, values in (("dtype", DTYPES[:3]), ("terms", TERMS), ("batched", BATCHED), ("width", WIDTHS)):
-        assert {c[name] for c in cases} >= set(values)
-    for target in aot.TARGETS:
-        assert {c["dtype"] for c in cases if c["target"] == target} >= set(DTYPES[:3])
-    check(cases, tmp_path, release)
+    check(CASES, tmp_path, release)
 
 
 @pytest.mark.slow
@@ -289,3 +266,56 @@ def test_kernels_of_layers_compile_within_their_budget(tmp_path):
 def test_kernels_of_all_layers_compile_within_their_budget(tmp_path, release, target):
     cases = [{"name": name, "target": target, "dtype": dtype} for name in KINDS for dtype in ("float32", "float64")]
     check_layers(cases, tmp_path, release)
+
+
+# -- formulas ---------------------------------------------------------------------------------------------------------
+
+FORMULAS = SCRIPT.with_name("compile_formulas.py")
+
+
+def check_budgets(tmp_path: Path, cases: list[dict[str, str]]) -> None:
+    found = zip(cases, ask(tmp_path, script=FORMULAS, cases=cases)["compiled"], strict=True)
+    assert [excess for case, used in found for excess in over(case, used)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["harmonics", "geometry"])
+def test_small_formulas_compile_within_their_budget(tmp_path: Path, sample: str) -> None:
+    orders, dtypes = ("values", "gradients", "second gradients"), ("float32", "float64", "bfloat16")
+    names = ("target", "order", "dtype")
+    cases = [
+        {"sample": sample, **dict(zip(names, (target, order, dtypes[(i + j) % 3]), strict=True))}
+        for i, target in enumerate(aot.TARGETS)
+        for j, order in enumerate(orders)
+    ]
+    check_budgets(tmp_path, cases)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_contraction_compiles_within_its_budget(tmp_path: Path) -> None:
+    cases = [
+        {"sample": "contraction", "order": "values", "dtype": "float32", "target": target} for target in aot.TARGETS
+    ]
+    check_budgets(tmp_path, cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target", [pytest.param(target, marks=[] if target == "sm_90" else [pytest.mark.slow]) for target in aot.TARGETS]
+)
+@pytest.mark.parametrize("order", ["gradients", pytest.param("second gradients", marks=pytest.mark.slow)])
+def test_derivatives_of_a_contraction_compile_within_their_budget(tmp_path: Path, target: str, order: str) -> None:
+    check_budgets(tmp_path, [{"sample": "contraction", "order": order, "dtype": "float32", "target": target}])
+
+
+@pytest.mark.slow
+def test_no_size_of_a_batch_is_compiled_in(tmp_path: Path) -> None:
+    sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (420, 21, 21), (4096, 1000, 33)]
+    cases = [
+        {"sample": sample, "order": "gradients", "target": target, "sizes": sizes}
+        for target in ("sm_90", "gfx942")
+        for sample in ("geometry", "small")
+    ]
+    for found in ask(tmp_path, script=FORMULAS, same=cases)["same"]:
+        assert set(found) == {1}

@@ -17,12 +17,10 @@ from eqlayers_kernels.triton.print import groups, tuning
 from eqlayers_kernels.triton.run import edges as sorting
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
-from eqlayers_kernels.triton.segment import launch
+from tests.kernels.triton.seas import DEVICE, results_in_seas, sea
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 
-DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-SENTINEL = 1234.0
 FORWARD = Task(0, ("z",))
 BACKWARD = Task(1, ("x", "y", "w"))
 DOUBLE = Task(2, ("x", "y", "w", "z"), ("x", "y", "w"))
@@ -35,13 +33,6 @@ FEW = SPECS[1:3]
 ON = tuning.PROCESSORS["cuda"]
 
 
-def sea(values: torch.Tensor, filled: float) -> torch.Tensor:
-    """A contiguous copy in the middle of a buffer that holds ``filled``: who reads or writes beside it shows."""
-    buffer = torch.full((values.numel() + 128,), filled, dtype=values.dtype, device=values.device)
-    inside = buffer[64 : 64 + values.numel()].view(values.shape)
-    return inside.copy_(values)
-
-
 def run(
     program: Program,
     task: Task,
@@ -49,37 +40,24 @@ def run(
     edges: Any,
     shared: bool,
     dtype: torch.dtype,
-    monkeypatch: Any,
     atomic: bool,
     on: tuning.Processor,
     stored: bool | None = None,
 ) -> dict[str, np.ndarray]:
     """Results by operand; operands lie in seas of NaN, results, NaN until written, in seas of sentinels."""
-    buffers = []
-
-    def allocate(like: Any, shape: Any, dtype: Any, fill: bool) -> torch.Tensor:
-        values = torch.full(shape, 0.0 if fill else torch.nan, dtype=dtype, device=DEVICE)
-        buffers.append(sea(values, SENTINEL))
-        return buffers[-1]
-
-    monkeypatch.setattr(launch, "allocate", allocate)
     tensors = {name: sea(torch.from_numpy(a).to(DEVICE, dtype), torch.nan) for name, a in arrays.items()}
     tables = None
     if edges:
         index = torch.from_numpy(np.stack([edges.src, edges.dst])).to(DEVICE)
         tables = unpack(pack(index, edges.senders, edges.receivers), edges.src.size, edges.senders, edges.receivers)
-    found = FormRunner(program, task, dtype, edges is not None, shared, on, atomic, stored=stored)(tensors, tables)
-    for buffer in buffers:
-        flat = buffer._base
-        assert (flat[:64] == SENTINEL).all(), "written before a result"
-        assert (flat[-64:] == SENTINEL).all(), "written behind a result"
+    with results_in_seas():
+        found = FormRunner(program, task, dtype, edges is not None, shared, on, atomic, stored=stored)(tensors, tables)
     out = {name: value.double().cpu().numpy() for name, value in found.items()}
     return {name: value[None] if name == "w" and shared else value for name, value in out.items()}
 
 
 def check(
     programs: Any,
-    monkeypatch: Any,
     program: Program,
     task: Task,
     dtype: torch.dtype = torch.float64,
@@ -94,7 +72,7 @@ def check(
     arrays = {name: torch.from_numpy(a).to(dtype).double().numpy() for name, a in drawn.items()}
     ways = (False, True) if edges and "x" in task.results and not atomic else (None,)  # summed at senders in two ways
     for stored in ways:
-        got = run(program, task, arrays, edges, shared, dtype, monkeypatch, atomic, on, stored)
+        got = run(program, task, arrays, edges, shared, dtype, atomic, on, stored)
         _compare(programs, program, task, dtype, got, arrays, edges)
     return got
 
@@ -122,18 +100,18 @@ def graph(programs: Any) -> Any:
     ("layout", "by_graph", "shared"),
     [("mul_ir", False, False), ("ir_mul", False, True), ("mul_ir", True, True), ("ir_mul", True, False)],
 )
-def test_all_modes(programs: Any, monkeypatch: Any, layout: str, by_graph: bool, shared: bool, task: Task) -> None:
+def test_all_modes(programs: Any, layout: str, by_graph: bool, shared: bool, task: Task) -> None:
     program = programs.random_program(layout, True, SPECS)
     assert groups.why_not(program) is None
-    check(programs, monkeypatch, program, task, edges=graph(programs) if by_graph else None, shared=shared)
+    check(programs, program, task, edges=graph(programs) if by_graph else None, shared=shared)
 
 
 @pytest.mark.parametrize("task", [FORWARD, DOUBLE], ids=["values", "second gradients"])
-def test_without_weights(programs: Any, monkeypatch: Any, task: Task) -> None:
+def test_without_weights(programs: Any, task: Task) -> None:
     program = programs.random_program("mul_ir", False, SPECS[:4])
     without = tuple(path for path in program.paths if path.weight is None)
     assert len(without) >= 4
-    check(programs, monkeypatch, dataclasses.replace(program, paths=without), task)
+    check(programs, dataclasses.replace(program, paths=without), task)
 
 
 def name_of(task: Task) -> str:
@@ -147,14 +125,14 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("task", REQUESTS, ids=name_of)
-def test_only_what_is_wanted(programs: Any, monkeypatch: Any, task: Task) -> None:
-    got = check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), task, edges=graph(programs))
+def test_only_what_is_wanted(programs: Any, task: Task) -> None:
+    got = check(programs, programs.random_program("ir_mul", True, FEW), task, edges=graph(programs))
     assert set(got) == set(task.results)
 
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("task", [BACKWARD, DOUBLE, *REQUESTS], ids=name_of)
-def test_gradients_by_receivers(programs: Any, monkeypatch: Any, task: Task) -> None:
+def test_gradients_by_receivers(programs: Any, task: Task) -> None:
     """In any order, all is computed in one walk, and only the gradient of x is added in memory."""
     shared = "w" in task.results and task.order == 2
     for program in (programs.random_program("ir_mul", True, SPECS), programs.random_program("mul_ir", False, FEW)):
@@ -163,7 +141,7 @@ def test_gradients_by_receivers(programs: Any, monkeypatch: Any, task: Task) -> 
         assert cut.added == {"x"} & set(task.results)
         for kernel in cut.kernels:
             assert ("atomic_add" in kernel.text.source) == ("x" in task.results)
-        check(programs, monkeypatch, program, task, edges=graph(programs), shared=shared, atomic=True)
+        check(programs, program, task, edges=graph(programs), shared=shared, atomic=True)
 
 
 def test_order_is_fixed_unless_asked(programs: Any) -> None:
@@ -197,26 +175,26 @@ def test_gradients_are_stored_where_that_moves_less(programs: Any) -> None:
 
 
 @pytest.mark.parametrize("name", tuning.PROCESSORS)
-def test_every_row_of_processors(programs: Any, monkeypatch: Any, name: str) -> None:
+def test_every_row_of_processors(programs: Any, name: str) -> None:
     """Programs have the lanes of a warp of the processor, and channels that do not fill them."""
     on = tuning.PROCESSORS[name]
     program = programs.random_program("ir_mul", True, SPECS[:2])
     cut = groups.plan(program, BACKWARD, True, False, double=True, on=on)
     assert min(kernel.block for kernel in cut.kernels) == on.lanes
-    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), on=on)
+    check(programs, program, BACKWARD, edges=graph(programs), on=on)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_dtypes(programs: Any, monkeypatch: Any, dtype: torch.dtype) -> None:
+def test_dtypes(programs: Any, dtype: torch.dtype) -> None:
     """Half precision is summed in float32 and rounded once."""
     program = programs.random_program("ir_mul", True, FEW)
     for task in (FORWARD, BACKWARD):
-        check(programs, monkeypatch, program, task, dtype, graph(programs))
-    check(programs, monkeypatch, program, BACKWARD, dtype, graph(programs), atomic=True)
+        check(programs, program, task, dtype, graph(programs))
+    check(programs, program, BACKWARD, dtype, graph(programs), atomic=True)
 
 
 @pytest.mark.parametrize("by_graph", [False, True], ids=["rows", "graph"])
-def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_graph: bool) -> None:
+def test_many_small_kernels_give_the_same(programs: Any, by_graph: bool) -> None:
     """Where little fits into one kernel, results are sums over kernels."""
     program = programs.random_program("mul_ir", True, SPECS[:4])
     few = ON._replace(accesses=1)
@@ -224,21 +202,21 @@ def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_gr
     cut = groups.plan(program, BACKWARD, by_graph, False, double=True, on=few)
     assert len(cut.kernels) == len(program.paths) > len(whole.kernels)
     assert max(cut.parts.values()) > 1
-    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs) if by_graph else None, on=few)
+    check(programs, program, BACKWARD, edges=graph(programs) if by_graph else None, on=few)
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_several_blocks_of_channels(programs: Any, monkeypatch: Any, layout: str) -> None:
+def test_several_blocks_of_channels(programs: Any, layout: str) -> None:
     """The gradient of what has no channels is a sum over blocks; the last is ragged."""
     few = ON._replace(registers=1, wide=1)
     program = programs.random_program(layout, True, (("uvu", (70, 1, 0), (1, 3, 3)), ("uvv", (1, 70, 0), (3, 1, 3))))
     assert {kernel.blocks for kernel in groups.plan(program, BACKWARD, False, False, double=True, on=few).kernels} == {
         3
     }
-    check(programs, monkeypatch, program, BACKWARD, on=few)
-    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), shared=True, on=few)
-    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), atomic=True, on=few)
+    check(programs, program, BACKWARD, on=few)
+    check(programs, program, BACKWARD, edges=graph(programs), shared=True, on=few)
+    check(programs, program, BACKWARD, edges=graph(programs), atomic=True, on=few)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -253,8 +231,8 @@ def test_edges_of_one_node_are_cut(programs: Any, monkeypatch: Any, shared: bool
     assert tables.workspace_ptr.tolist() == [0, 0, 4, 4, 4, 4, 4]
     program = programs.random_program("ir_mul", True, FEW)
     for task in (FORWARD, BACKWARD):
-        check(programs, monkeypatch, program, task, edges=hub, shared=shared)
-    check(programs, monkeypatch, program, BACKWARD, edges=hub, shared=shared, atomic=True)
+        check(programs, program, task, edges=hub, shared=shared)
+    check(programs, program, BACKWARD, edges=hub, shared=shared, atomic=True)
 
 
 @pytest.mark.parametrize("count", [8, 11, 12, 13, 158, 4000])
@@ -272,26 +250,19 @@ def test_pieces_are_even(count: int) -> None:
     assert int(table.targets.max()) < table.num_nodes + table.workspace_rows
 
 
-def test_packed_tables_have_the_length_of_their_sizes() -> None:
-    for count, senders, receivers in ((0, 0, 0), (0, 3, 2), (9, 4, 6), (5000, 1, 77)):
-        index = torch.stack([torch.randint(max(senders, 1), (count,)), torch.randint(max(receivers, 1), (count,))])
-        packed = pack(index, senders, receivers)
-        assert packed.shape == (sorting.length(count, senders, receivers),)
-
-
 @pytest.mark.parametrize("shared", [False, True])
-def test_nothing_at_all(programs: Any, monkeypatch: Any, shared: bool) -> None:
+def test_nothing_at_all(programs: Any, shared: bool) -> None:
     program = programs.random_program("ir_mul", True, FEW)
     none = np.zeros(0, dtype=np.int64)
     for edges in (None, programs.Edges(none, none, 3, 2), programs.Edges(none, none, 0, 0)):
-        got = check(programs, monkeypatch, program, BACKWARD, edges=edges, shared=shared, rows=0)
+        got = check(programs, program, BACKWARD, edges=edges, shared=shared, rows=0)
         assert all(not value.any() for value in got.values())
 
 
 def test_rows_are_cut_into_few_partial_sums(programs: Any, monkeypatch: Any) -> None:
     """The gradient of shared weights over many rows: a program sums several, the last ones fewer."""
     monkeypatch.setattr(tuning, "SUMMED_CHUNKS", 3)
-    check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), BACKWARD, shared=True, rows=10)
+    check(programs, programs.random_program("ir_mul", True, FEW), BACKWARD, shared=True, rows=10)
 
 
 @pytest.mark.thinned(2)
@@ -301,8 +272,8 @@ def test_weights_of_all_edges_are_summed_launch_by_launch(programs: Any, monkeyp
     monkeypatch.setattr(tuning, "SUMMED_SEGMENTS", most)
     program = programs.random_program("ir_mul", True, FEW)
     for atomic in (False, True):
-        check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), shared=True, atomic=atomic)
-    check(programs, monkeypatch, program, DOUBLE, edges=graph(programs), shared=True)
+        check(programs, program, BACKWARD, edges=graph(programs), shared=True, atomic=atomic)
+    check(programs, program, DOUBLE, edges=graph(programs), shared=True)
 
 
 def test_results_keep_nothing_else_alive(programs: Any) -> None:

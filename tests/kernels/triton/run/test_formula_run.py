@@ -20,16 +20,14 @@ from eqlayers_kernels.triton.print.formula_plan import plan
 from eqlayers_kernels.triton.run import edges as sorting
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
-from eqlayers_kernels.triton.segment import launch
+from tests.kernels.triton.seas import DEVICE, results_in_seas, sea
 
 MADE = runpy.run_path(str(Path(__file__).with_name("compile_formulas.py")))
 polynomial, harmonics, geometry, derivatives = (
     MADE[name] for name in ("polynomial", "harmonics", "geometry", "derivatives")
 )
 needs_kernels = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
-DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 ON = tuning.PROCESSORS["cuda"]
-SENTINEL = 1234.0
 #: Senders and receivers of the rows, and how many of each there are; some have no rows, one has many.
 ENDS = ([0, 3, 1, 0, 3, 3, 3], [2, 0, 0, 2, 2, 4, 2], 5, 6)
 
@@ -94,13 +92,6 @@ def expected(base: Formula, arrays: list[np.ndarray], rows: int, ends: Any, doub
     return out
 
 
-def sea(values: torch.Tensor, filled: float) -> torch.Tensor:
-    """A contiguous copy in the middle of a buffer that holds ``filled``: who reads or writes beside it shows."""
-    buffer = torch.full((values.numel() + 128,), filled, dtype=values.dtype, device=values.device)
-    inside = buffer[64 : 64 + values.numel()].view(values.shape)
-    return inside.copy_(values)
-
-
 def draw(base: Formula, rows: int, ends: Any, dtype: torch.dtype, seed: int = 0) -> list[np.ndarray]:
     """Operands that the dtype holds exactly, so that only what is computed is rounded."""
     rng = np.random.default_rng(seed)
@@ -110,7 +101,6 @@ def draw(base: Formula, rows: int, ends: Any, dtype: torch.dtype, seed: int = 0)
 
 
 def check(
-    monkeypatch: Any,
     base: Formula,
     dtype: torch.dtype = torch.float64,
     ends: Any = ENDS,
@@ -120,20 +110,11 @@ def check(
     """Run, and compare with float64 within the rounding bound of every element."""
     rows = len(ends[0])
     arrays = draw(base, rows, ends, dtype) if arrays is None else arrays
-    buffers = []
-
-    def allocate(like: Any, shape: Any, dtype: Any, fill: bool) -> torch.Tensor:
-        buffers.append(sea(torch.full(shape, 0.0 if fill else torch.nan, dtype=dtype, device=DEVICE), SENTINEL))
-        return buffers[-1]
-
-    monkeypatch.setattr(launch, "allocate", allocate)
     tensors = [sea(torch.from_numpy(a).to(DEVICE, dtype), torch.nan) for a in arrays]
     index = torch.tensor(ends[:2], dtype=torch.int64, device=DEVICE)
     tables = unpack(pack(index, *ends[2:]), rows, *ends[2:])
-    got = FormulaRunner(base, dtype, on)(tensors, tables, rows, ends[2:])
-    for flat in (buffer._base for buffer in buffers):
-        assert (flat[:64] == SENTINEL).all(), "written before a result"
-        assert (flat[-64:] == SENTINEL).all(), "written behind a result"
+    with results_in_seas():
+        got = FormulaRunner(base, dtype, on)(tensors, tables, rows, ends[2:])
     double = dtype == torch.float64
     eps = np.finfo("float64" if double else "float32").eps
     half = torch.finfo(dtype) if dtype in (torch.float16, torch.bfloat16) else None
@@ -153,20 +134,20 @@ def check(
 @needs_kernels
 @pytest.mark.parametrize("order", ["values", "gradients", "second gradients"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_harmonics(monkeypatch: Any, order: str, dtype: torch.dtype) -> None:
+def test_harmonics(order: str, dtype: torch.dtype) -> None:
     """Products of up to six components of a unit vector; a vector of zero has none."""
     base = derivatives(harmonics(6 if order != "second gradients" else 4))[order]
     arrays = draw(base, len(ENDS[0]), ENDS, dtype)
     arrays[0][4] = 0.0
     assert {kernel.text.traversal for kernel in plan(base, False, ON)} == {"lanes"}
-    check(monkeypatch, base, dtype, arrays=arrays)
+    check(base, dtype, arrays=arrays)
 
 
 @needs_kernels
 @pytest.mark.parametrize("order", ["values", "gradients", "second gradients"])
-def test_geometry(monkeypatch: Any, order: str) -> None:
+def test_geometry(order: str) -> None:
     """Operands of both ends without channels; their gradients are summed by senders and by receivers."""
-    check(monkeypatch, derivatives(geometry())[order])
+    check(derivatives(geometry())[order])
 
 
 @pytest.mark.thinned(5)
@@ -174,18 +155,18 @@ def test_geometry(monkeypatch: Any, order: str) -> None:
 @pytest.mark.parametrize("order", ["values", "gradients", "second gradients"])
 @pytest.mark.parametrize("channels", [1, 5, 64, 130])
 @pytest.mark.parametrize("layout", ["component", "channel"])
-def test_polynomials(monkeypatch: Any, channels: int, layout: str, order: str) -> None:
+def test_polynomials(channels: int, layout: str, order: str) -> None:
     base = polynomial(4, [(0, 0), (1, 1)], channels, layout)
-    check(monkeypatch, derivatives(base)[order])
+    check(derivatives(base)[order])
 
 
 @needs_kernels
 @pytest.mark.parametrize("channels", [0, 40])
 @pytest.mark.parametrize("order", ["values", "gradients", "second gradients"])
-def test_one_row_for_all(monkeypatch: Any, channels: int, order: str) -> None:
+def test_one_row_for_all(channels: int, order: str) -> None:
     """The gradient of what has one row is a sum over all rows."""
     base = polynomial(4, [(0, 0)], channels, rows=("dst", "one", "each"))
-    check(monkeypatch, derivatives(base)[order])
+    check(derivatives(base)[order])
 
 
 @needs_kernels
@@ -195,8 +176,8 @@ def test_dtypes(monkeypatch: Any, dtype: torch.dtype) -> None:
     monkeypatch.setattr(tuning, "FORMULA_ACCESSES", 12)
     base = derivatives(polynomial(4, [(0, 0), (1, 1)], 40))["gradients"]
     assert any(kernel.text.begun for kernel in plan(base, False, ON))
-    check(monkeypatch, base, dtype)
-    check(monkeypatch, derivatives(geometry())["gradients"], dtype)
+    check(base, dtype)
+    check(derivatives(geometry())["gradients"], dtype)
 
 
 @pytest.mark.thinned(3)
@@ -216,7 +197,7 @@ def test_many_small_kernels_give_the_same(monkeypatch: Any, sample: str, order: 
     cut = plan(base, True, ON)
     assert len(cut) > len(whole)
     assert any(kernel.text.begun for kernel in cut)
-    check(monkeypatch, base)
+    check(base)
 
 
 @needs_kernels
@@ -227,48 +208,48 @@ def test_branches_that_are_never_taken_change_nothing(monkeypatch: Any, channels
     monkeypatch.setattr(tuning, "FORMULA_RUN", run)
     texts = [kernel.text for kernel in plan(base, True, ON)]
     assert all("< never:" in text.source for text in texts)
-    check(monkeypatch, base)
+    check(base)
 
 
 @pytest.mark.thinned(3)
 @needs_kernels
 @pytest.mark.parametrize("name", tuning.PROCESSORS)
-def test_every_row_of_processors(monkeypatch: Any, name: str) -> None:
+def test_every_row_of_processors(name: str) -> None:
     """Programs have the lanes of a warp of the processor, or several per thread, and channels that do not fill them."""
     base = derivatives(polynomial(4, [(0, 0)], 2 * tuning.PROCESSORS[name].lanes + 6))["gradients"]
     few = tuning.PROCESSORS[name]._replace(registers=1, wide=1)
     assert {kernel.block for kernel in plan(base, False, few)} == {few.lanes}
     for on in (tuning.PROCESSORS[name], few):
-        check(monkeypatch, base, on=on)
+        check(base, on=on)
 
 
 @needs_kernels
 @pytest.mark.parametrize("channels", [0, 40])
 def test_rows_of_one_node_are_cut(monkeypatch: Any, channels: int) -> None:
     monkeypatch.setattr(sorting, "LEAST", 2)
-    check(monkeypatch, derivatives(polynomial(4, [(0, 0)], channels, rows=("dst", "src", "each")))["gradients"])
+    check(derivatives(polynomial(4, [(0, 0)], channels, rows=("dst", "src", "each")))["gradients"])
 
 
 @needs_kernels
 def test_rows_are_cut_into_few_partial_sums(monkeypatch: Any) -> None:
     monkeypatch.setattr(tuning, "SUMMED_CHUNKS", 3)
-    check(monkeypatch, derivatives(polynomial(4, [(0, 0)], 40, rows=("each", "one", "each")))["gradients"])
+    check(derivatives(polynomial(4, [(0, 0)], 40, rows=("each", "one", "each")))["gradients"])
 
 
 @needs_kernels
 @pytest.mark.parametrize("channels", [0, 40])
 @pytest.mark.parametrize("nodes", [(3, 2), (0, 0)])
-def test_nothing_at_all(monkeypatch: Any, channels: int, nodes: tuple[int, int]) -> None:
+def test_nothing_at_all(channels: int, nodes: tuple[int, int]) -> None:
     """No rows: sums over none are 0."""
     for rows in (("dst", "src", "each"), ("each", "one", "each")):
         base = derivatives(polynomial(4, [(0, 0)], channels, rows=rows))["gradients"]
-        assert all(not value.any() for value in check(monkeypatch, base, ends=([], [], *nodes)))
+        assert all(not value.any() for value in check(base, ends=([], [], *nodes)))
 
 
 @needs_kernels
 @pytest.mark.parametrize("channels", [0, 3])
 @pytest.mark.parametrize("rows", ["each", "one", "src"])
-def test_outputs_that_are_numbers_or_nothing(monkeypatch: Any, channels: int, rows: str) -> None:
+def test_outputs_that_are_numbers_or_nothing(channels: int, rows: str) -> None:
     """Constants, values of operands, one value twice, components without output, and columns between blocks."""
     expr = Expression()
     x = [expr.load(0, i) for i in range(2)]
@@ -278,4 +259,4 @@ def test_outputs_that_are_numbers_or_nothing(monkeypatch: Any, channels: int, ro
     operands = [Operand("x", 2 * step, (Block(0, 2, step, bool(channels)),), "dst")]
     places = (Block(1, 4, step, bool(channels)), Block(4 * step + 2, 3, step, bool(channels)))
     results = [Operand("z", 8 * step + 3, places, rows), Operand("nothing", step, (places[0]._replace(dim=0),), rows)]
-    check(monkeypatch, formula(expr, operands, results, [outputs, []], channels))
+    check(formula(expr, operands, results, [outputs, []], channels))

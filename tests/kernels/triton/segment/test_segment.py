@@ -168,16 +168,6 @@ def test_rows_that_no_segment_names_are_zero_and_only_they_are_filled(monkeypatc
     assert filled == [True, True, False]
 
 
-@pytest.mark.parametrize("op", tuning.TABLE)
-def test_blocks_are_powers_of_two_and_ignore_the_batch(op):
-    for width_u in (1, 3, 64, 5000):
-        for double in (False, True):
-            tile = tuning.blocks(op, width_u, 7, batched=True, double=double)
-            assert all(side & (side - 1) == 0 and side > 0 for side in tile)
-            assert tile.n * tile.u * tile.v <= tuning.TABLE[op].elements
-            assert tuning.blocks(op, width_u, 7, batched=False, double=double).n == 1
-
-
 def test_why_not_is_silent_where_kernels_run():
     assert availability.why_not() is None
     assert availability.interpreted() == (DEVICE.type == "cpu")
