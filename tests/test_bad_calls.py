@@ -256,16 +256,32 @@ def rows(name: str, case: Case) -> list[tuple[str, Any]]:
     return [(n, v) for n, kind in case.kinds.items() for v in wrong[kind] if not taken[n](v)]
 
 
-def says(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
-    """A fault of the error of a call; empty if its error is as it must be."""
+#: Arguments that messages call by another name, which is that of the layer or of the function inside.
+CALLED = {
+    "normalization": "irrep_normalization", "cutoff_p": "p", "l": "irreps_out", "value": "irreps", "q": "quaternions",
+    "name": "backend|activation", "gate": "activation", "even": "activation", "act": "activation",
+    "act_scalars": "acts", "act_gates": "acts",
+    "radial_hidden": "hidden", "irreps_in": "irreps", "irreps_sh": "irreps_in2", "tp": "module",
+    "num_nodes": "num_src|num_dst",
+}  # fmt: skip
+
+
+def says(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[str, str]:
+    """The fault of the error of a call, empty if its error is as it must be, and the text of the error."""
     try:
         result = function(**arguments)
     except EqlayersError as error:
         text = str(error)
-        return "" if GRAMMAR.match(text) else f"says: {text}"
+        return ("" if GRAMMAR.match(text) else f"says: {text}"), text
     except Exception as error:
-        return f"raises {type(error).__name__}: {error}"
-    return f"gives {reprlib.repr(result)}"
+        return f"raises {type(error).__name__}: {error}", str(error)
+    return f"gives {reprlib.repr(result)}", ""
+
+
+def named(argument: str, texts: list[str]) -> bool:
+    """Whether one of the texts names an argument."""
+    words = "|".join(filter(None, (argument, CALLED.get(argument))))
+    return any(re.search(rf"\b({words})\b", text) for text in texts)
 
 
 @pytest.mark.filterwarnings("ignore:use irrep_normalization instead:DeprecationWarning")
@@ -276,8 +292,12 @@ def test_bad_calls(name: str) -> None:
     if isinstance(owner, torch.nn.Module):
         on_backend(owner, "torch")  # made with the table, before there were fixtures
     case.function(**case.good)
-    answers = {(n, repr(v)[:60]): says(case.function, {**case.good, n: v}) for n, v in rows(name, case)}
-    wrong = [f"{name}({argument}={value}) {answer}" for (argument, value), answer in answers.items() if answer]
+    wrong, texts = [], {}
+    for argument, value in rows(name, case):
+        answer, text = says(case.function, {**case.good, argument: value})
+        texts.setdefault(argument, []).append(text)
+        wrong += [f"{name}({argument}={repr(value)[:60]}) {answer}"] if answer else []
+    wrong += [f"no message names {argument} of {name}" for argument in texts if not named(argument, texts[argument])]
     if wrong:
         grammar = "a typed error of eqlayers.errors must say what must be, what came, and the fix"
         pytest.fail("\n".join([f"{grammar}; its text must match {GRAMMAR.pattern}", *wrong]), pytrace=False)

@@ -18,7 +18,7 @@ WRONG: dict[str, list[Any]] = {
     "matrices of rotations": [None, 1.0, "x", torch.ones(3), torch.ones(3, 4), torch.ones(3, 3).long(), object()],
     "vectors of edges": [None, 1.0, "x", torch.ones(4), torch.ones(()), torch.ones(5, 3).long(), [1.0] * 3, object()],
     "angles": [None, 1.0, "x", torch.ones(4).long(), [1.0], object()],
-    "formula": [None, 1, "", "i=j=", "ij=jk", "ij=k", b"ij", [], object()],
+    "formula": [None, 1, "", "i=j=", "ij=jk", "ij=k", "ij=ik", "ii", "ij=jik", "1j=j1", "-ij=ji", "abcdefg", b"ij", []],
     "tensor": [None, 1.0, "x", torch.ones(3), torch.ones(3, 4), torch.ones(3, 3).long(), object()],
     "of a tensor": [None, 1.0, "x", torch.ones(5), torch.ones(()), torch.ones(6).long(), object()],
 }

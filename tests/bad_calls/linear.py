@@ -22,7 +22,8 @@ WRONG: dict[str, list[Any]] = {
     "irrep": [None, 1.5, "x", "2x0e", b"0e", object(), torch.ones(2)],
     "parts": [None, 1, "0e", [None], [1], [1.5], ["8x"], [-1, -1], [-2, 5], [9], ["1o", -1], {"a": 1}],
     "modules": [None, 1, "x", [], [None], [1, None], [torch.nn.Linear, None], [nn.Linear("1o", "1o"), None], {"a": 1}],
-    "basis": [None, 1, "polar_x", torch.ones(3, 3), torch.eye(2), {"a": 1}, {"1o": 1}, {"1o": [[1.0]]}, {"1o": "x"}],
+    "basis": [None, 1, "polar_x", torch.ones(3, 3), torch.eye(2), {"a": 1}, {"1o": 1}, {"1o": [[1.0]]}, {"1o": "x"},
+        {"a": torch.ones(3, 3)}],
     "channels": [-1, 1.5, "8", float("nan"), [1], [1, -1], [1, None], {"a": 1}, torch.ones(2)],
     "triples": [1, "x", [], [1], [None], [(0, 0)], [(0, 0, 9)], [(0, "0", 0)], [(-1, 0, 0)], {"a": 1}],
     "second": [7, 1.5, "8x", "1z", b"0e", "2x0e", "1o + 2x0e", "3x0e + 1o", object()],
@@ -30,7 +31,8 @@ WRONG: dict[str, list[Any]] = {
     "rows": [1, "src", ["src"], {"x": "a"}, {"x": None}, {"x": ["src"]}, {"y": "src"}, {"x": "one"}],
     "rows out": [None, 1, "a", [], ["a"], ["each", "each"], [None], {"a": 1}],
     "functions": [None, 1, "x", torch.ones(2), lambda x: x[0], lambda x: None, lambda x: [*x, *x],
-        lambda x: ["a"], lambda x: [x[0] / x[0]], lambda x: [x[0] ** 0.5], lambda x: [None]],
+        lambda x: ["a"], lambda x: [x[0] + "a"],
+        lambda x: [x[0] / 0], lambda x: [x[0] / x[0]], lambda x: [x[0] ** 0.5], lambda x: [None]],
 }  # fmt: skip
 
 EXTRACT = {"irreps_in": IRREPS, "irreps_outs": ["1o"], "instructions": [(1,)]}

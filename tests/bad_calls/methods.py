@@ -72,7 +72,7 @@ WRONG: dict[str, list[Any]] = {
     "instruction": [-1, 9, 1.5, "0", None, NAN, [0], torch.ones(2), True],
     "flat weights": [1.0, "x", [1.0], torch.ones(999), torch.ones(()), object()],
     "shown": ["x", 1.0, torch.ones(999), torch.ones(()), object()],
-    "an irrep": ["x", None, 1.5, object(), b"0e"],
+    "an irrep": ["x", None, 1.5, "2e", object(), b"0e"],
     "edges of any nodes": [*FEW, [[0], [1]], EDGES.numpy(), EDGES.T, EDGES.double(), EDGES.bool(), EDGES[0]],
     "vectors": ["x", [], [torch.ones(3)], [torch.ones(3)] * 3, [torch.ones(3), torch.ones(2)], [1.0, torch.ones(3)],
         [torch.ones(3), torch.ones(3).long()], [torch.ones(3), torch.ones(3).double()]],

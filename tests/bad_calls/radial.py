@@ -19,9 +19,9 @@ WRONG: dict[str, list[Any]] = {
     "optional module": [1, "x", [], torch.nn.Linear, torch.ones(2), nn.CosineCutoff(3.0)],
     "network basis": [1, "x", [], torch.nn.Linear, torch.ones(2), torch.nn.ReLU()],
     "by edge": [1.0, "x", [1.0], np.ones((3, 2)), torch.ones(3), torch.ones(3, 9), torch.ones(4, 2),
-        torch.ones(3, 2).long(), torch.ones(3, 2) * 1j, torch.ones(()), torch.ones(0), object()],
+        torch.ones(3, 2).long(), torch.ones(3, 2) * 1j, torch.ones(()), torch.ones(0), torch.ones(3, 2).double()],
     "envelope": [1.0, "x", [1.0], np.ones(3), torch.ones(4), torch.ones(3, 1), torch.ones(3).long(),
-        torch.ones(()), torch.tensor([0.5, -0.1, 1.0]), object()],
+        torch.ones(()), torch.tensor([0.5, -0.1, 1.0]), torch.ones(3).double()],
     "sink": [None, "x", NAN, [1.0], np.ones(2), torch.ones(3), torch.ones(3, 2), torch.ones(2).long(), object()],
     "receivers": [-1, 1.5, "4", [4], torch.ones(2), NAN, True],
 }  # fmt: skip
@@ -54,6 +54,10 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "EquivariantAttention.forward": (nn.EquivariantAttention("2x0e + 1x1o", "0e + 1o", "2x0e", 2, 1).forward, CALL,
         {"edge_attr": "by edge", "edge_scalars": "by edge scalars", "envelope": "envelope"}),
 }  # fmt: skip
-#: Of logits any number of columns is one of heads; of these scalars two are those of the layer.
-WRONG["by edge logits"] = [value for value in WRONG["by edge"] if getattr(value, "shape", ()) != (3, 9)]
+#: Of logits any number of columns is one of heads, and any dtype that of the call.
+WRONG["by edge logits"] = [
+    value
+    for value in WRONG["by edge"]
+    if getattr(value, "shape", ()) != (3, 9) and getattr(value, "dtype", None) != torch.float64
+]
 WRONG["by edge scalars"] = WRONG["by edge"]

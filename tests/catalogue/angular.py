@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from e3nn import o3
@@ -10,7 +11,7 @@ from torch import Tensor
 
 import eqlayers.nn as nn
 
-from .cases import Case, features
+from .cases import ONE, features, row
 
 IRREPS = "1x0o + 2x1o + 1x1e + 1x2e"
 EVEN = "1x0e + 2x1e + 1x2e"
@@ -28,27 +29,13 @@ def quaternions(rows: int, generator: torch.Generator) -> Tensor:
     return torch.randn(rows, 4, generator=generator, dtype=torch.float64)
 
 
-def with_features(**width: int) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
-    """Features, and rotations as so many normal numbers."""
-
-    def make(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
-        dim = o3.Irreps(IRREPS).dim
-        out = {"x": torch.randn(rows, dim, generator=generator, dtype=torch.float64)}
-        for name, count in width.items():
-            out[name] = torch.randn(rows, count, generator=generator, dtype=torch.float64)
-        return out
-
-    return make
-
-
 def orthogonal(rows: int, generator: torch.Generator) -> Tensor:
     """Matrices with both signs of the determinant."""
     return torch.linalg.qr(torch.randn(rows, 3, 3, generator=generator, dtype=torch.float64))[0].contiguous()
 
 
 def with_matrices(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
-    x = torch.randn(rows, o3.Irreps(IRREPS).dim, generator=generator, dtype=torch.float64)
-    return {"x": x, "rotation": orthogonal(rows, generator)}
+    return features(x=IRREPS)(rows, generator) | {"rotation": orthogonal(rows, generator)}
 
 
 def before_quaternions(value: Tensor, matrix: Tensor) -> Tensor:
@@ -104,77 +91,54 @@ def tensors(rank: int) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
 
 
 ABOUT_THE_AXIS = "a frame turns with the edge up to a rotation about it: D^T M D is equivariant, D is not"
+angular = partial(row, family="Angular")
 CASES = [
-    Case(
-        "WignerD",
-        lambda layout: nn.WignerD(IRREPS, "matrix"),
-        lambda rows, generator: {"rotation": orthogonal(rows, generator)},
-        {"rotation": before},
-        (full,),
-        layouts=("mul_ir",),
+    angular(
+        partial(nn.WignerD, IRREPS, "matrix"),
+        full,
+        inputs=lambda rows, generator: {"rotation": orthogonal(rows, generator)},
+        layouts=ONE,
         order=2,
-        family="Angular",
+        rotation=before,
     ),
-    Case(
-        "WignerD, of quaternions",
-        lambda layout: nn.WignerD(EVEN, "quaternion"),
-        lambda rows, generator: {"rotation": quaternions(rows, generator)},
-        {"rotation": before_quaternions},
-        (full_even,),
-        layouts=("mul_ir",),
-        family="Angular",
+    angular(
+        partial(nn.WignerD, EVEN, "quaternion"),
+        full_even,
+        special="of quaternions",
+        inputs=lambda rows, generator: {"rotation": quaternions(rows, generator)},
+        layouts=ONE,
+        rotation=before_quaternions,
     ),
-    Case(
-        "RotateFeatures",
-        lambda layout: nn.RotateFeatures(IRREPS, "matrix", layout=layout),
-        with_matrices,
-        {"x": IRREPS, "rotation": conjugated},
-        (IRREPS,),
-        family="Angular",
+    angular(partial(nn.RotateFeatures, IRREPS, "matrix"), IRREPS, inputs=with_matrices, x=IRREPS, rotation=conjugated),
+    angular(
+        partial(nn.RotateFeatures, IRREPS, "quaternion", inverse=True),
+        IRREPS,
+        special="by quaternions",
+        x=IRREPS,
+        rotation="1x0e + 1x1e",
     ),
-    Case(
-        "RotateFeatures, by quaternions",
-        lambda layout: nn.RotateFeatures(IRREPS, "quaternion", inverse=True, layout=layout),
-        with_features(rotation=4),
-        {"x": IRREPS, "rotation": "1x0e + 1x1e"},
-        (IRREPS,),
-        family="Angular",
-    ),
-    Case(
-        "RotateFeatures, sparse",
-        lambda layout: nn.RotateFeatures(IRREPS, "angles", "sparse", layout=layout),
-        with_features(rotation=3),
-        {"x": IRREPS, "rotation": conjugated_angles},
-        (IRREPS,),
+    angular(
+        partial(nn.RotateFeatures, IRREPS, "angles", "sparse"),
+        IRREPS,
+        special="sparse",
+        inputs=features(x=IRREPS, rotation="3x0e"),
         order=2,
-        family="Angular",
+        x=IRREPS,
+        rotation=conjugated_angles,
     ),
-    Case(
-        "EdgeFrame",
-        lambda layout: nn.EdgeFrame(DEGREES),
-        features(vectors="1o"),
-        {"vectors": "1o"},
-        (same,),
-        layouts=("mul_ir",),
-        family="Angular",
+    angular(
+        partial(nn.EdgeFrame, DEGREES),
+        same,
+        layouts=ONE,
         lacks={"rotation": ABOUT_THE_AXIS, "inversion": ABOUT_THE_AXIS},
+        vectors="1o",
     ),
-    Case(
-        "CartesianTensor",
-        lambda layout: nn.CartesianTensor("ij=ji"),
-        tensors(2),
-        {"tensor": two_indices},
-        ("1x0e + 1x2e",),
-        layouts=("mul_ir",),
-        family="Angular",
-    ),
-    Case(
-        "CartesianTensor, to elasticity",
-        lambda layout: CartesianTensor("ijkl=jikl=klij"),
-        features(tensor="2x0e + 2x2e + 1x4e"),
-        {"tensor": "2x0e + 2x2e + 1x4e"},
-        (four_indices,),
-        layouts=("mul_ir",),
-        family="Angular",
+    angular(partial(nn.CartesianTensor, "ij=ji"), "1x0e + 1x2e", inputs=tensors(2), layouts=ONE, tensor=two_indices),
+    angular(
+        partial(CartesianTensor, "ijkl=jikl=klij"),
+        four_indices,
+        special="to elasticity",
+        layouts=ONE,
+        tensor="2x0e + 2x2e + 1x4e",
     ),
 ]

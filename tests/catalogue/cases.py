@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from tests.each import seeded
 Turn = str | Callable[[Tensor, Tensor], Tensor]
 #: Rows of a case that has no say of its own.
 ROWS = 5
+#: Layouts of a layer that has features in 'mul_ir' alone.
+ONE = ("mul_ir",)
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,53 @@ def features(**irreps: str) -> Callable[[int, torch.Generator], dict[str, Tensor
         }
 
     return make
+
+
+def row(
+    make: partial[torch.nn.Module],
+    out: Turn | tuple[Turn, ...],
+    e3nn: Callable[..., torch.nn.Module] | None = None,
+    *,
+    family: str,
+    special: str = "",
+    prepare: Callable[[torch.nn.Module], torch.nn.Module] = lambda layer: layer,
+    inputs: Callable[[int, torch.Generator], dict[str, Tensor]] | None = None,
+    layouts: tuple[str, ...] = ("mul_ir", "ir_mul"),
+    rows: Mapping[str, str] | None = None,
+    out_rows: str = "row",
+    order: int = 3,
+    lacks: Mapping[str, str] | None = None,
+    slow: tuple[str, ...] = (),
+    **acts: Turn,
+) -> Case:
+    """A layer of the list from its class and the arguments of its class, which are those of e3nn's class as well.
+
+    Args:
+        make: The class with its arguments, but for the layout; a layer of one layout has no such argument.
+        out: How each result turns.
+        e3nn: e3nn's class, called with the same arguments.
+        family: See `Case`, as `layouts`, `rows`, `out_rows`, `order`, `lacks` and `slow`.
+        special: What the name says after the comma.
+        prepare: What is done to the layer, and to e3nn's, behind its constructor.
+        inputs: See `Case`; None for a row of each of the irreps in `acts`.
+        acts: How arguments turn, by name.
+    """
+    name = make.func.__name__  # type: ignore[attr-defined]
+    return Case(
+        f"{name}, {special}" if special else name,
+        lambda layout: prepare(make(layout=layout) if len(layouts) > 1 else make()),
+        inputs or features(**acts),  # type: ignore[arg-type]
+        acts,
+        out if isinstance(out, tuple) else (out,),
+        rows=rows or {},
+        out_rows=out_rows,
+        layouts=layouts,
+        e3nn=None if e3nn is None else lambda: prepare(e3nn(*make.args, **make.keywords)),
+        order=order,
+        family=family,
+        lacks=lacks or {},
+        slow=slow,
+    )
 
 
 def edges(nodes: int, generator: torch.Generator) -> Tensor:

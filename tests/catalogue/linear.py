@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from e3nn import o3
 from torch import Tensor
 
 import eqlayers.nn as nn
 
-from .cases import Case, features
+from .cases import features, row
 
 IRREPS = "3x0e + 2x1o + 2x1o + 1x2e"
 EDGE = "0e + 1o + 2e"
@@ -19,74 +21,43 @@ def species(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
     return operands | {"kind": torch.randint(0, 3, (rows,), generator=generator)}
 
 
+linear = partial(row, family="Linear maps")
+OUT = "2x0e + 4x1o"
+FIRST, SECOND = "3x0e + 2x1o", "2x0e + 3x1o"
 CASES = [
-    Case(
-        "Linear, biases",
-        lambda layout: nn.Linear(IRREPS, "2x0e + 4x1o", biases=True, path_normalization="path", layout=layout),
-        features(features=IRREPS),
-        {"features": IRREPS},
-        ("2x0e + 4x1o",),
-        e3nn=lambda: o3.Linear(IRREPS, "2x0e + 4x1o", biases=True, path_normalization="path"),
-        family="Linear maps",
+    linear(partial(nn.Linear, IRREPS, OUT), OUT, o3.Linear, features=IRREPS),
+    linear(partial(nn.SO3Scale, IRREPS), IRREPS, x=IRREPS),
+    linear(
+        partial(nn.Linear, IRREPS, OUT, biases=True, path_normalization="path"),
+        OUT,
+        o3.Linear,
+        special="biases",
+        features=IRREPS,
     ),
-    Case(
-        "IrrepwiseLinear",
-        lambda layout: nn.IrrepwiseLinear(IRREPS, [2, 3, 1, 2], biases=True, layout=layout),
-        features(features=IRREPS),
-        {"features": IRREPS},
-        ("2x0e + 3x1o + 1x1o + 2x2e",),
-        e3nn=lambda: o3.Linear(
-            IRREPS, "2x0e + 3x1o + 1x1o + 2x2e", instructions=[(i, i) for i in range(4)], biases=True
+    linear(
+        partial(nn.IrrepwiseLinear, IRREPS, [2, 3, 1, 2], biases=True),
+        "2x0e + 3x1o + 1x1o + 2x2e",
+        lambda irreps, channels, biases: o3.Linear(
+            irreps, "2x0e + 3x1o + 1x1o + 2x2e", instructions=[(i, i) for i in range(4)], biases=biases
         ),
-        family="Linear maps",
+        features=IRREPS,
     ),
-    Case(
-        "LowRankLinear",
-        lambda layout: nn.LowRankLinear(IRREPS, "2x0e + 3x1o", 2, biases=True, layout=layout),
-        features(features=IRREPS),
-        {"features": IRREPS},
-        ("2x0e + 3x1o",),
-        family="Linear maps",
+    linear(partial(nn.LowRankLinear, IRREPS, SECOND, 2, biases=True), SECOND, features=IRREPS),
+    linear(partial(nn.SpeciesLinear, IRREPS, "2x0e + 2x1o", 3), "2x0e + 2x1o", inputs=species, features=IRREPS),
+    linear(
+        partial(nn.SO3Linear, "2x0e + 2x1o", EDGE, "2x0e + 2x1o + 2x2e"),
+        "2x0e + 2x1o + 2x2e",
+        x="2x0e + 2x1o",
+        y=EDGE,
     ),
-    Case(
-        "SpeciesLinear",
-        lambda layout: nn.SpeciesLinear(IRREPS, "2x0e + 2x1o", 3, layout=layout),
-        species,
-        {"features": IRREPS},
-        ("2x0e + 2x1o",),
-        family="Linear maps",
+    linear(
+        partial(nn.SO3Linear, SECOND, "0e + 1o", SECOND, "uv"),
+        SECOND,
+        lambda *arguments: o3.FullyConnectedTensorProduct(*arguments[:3]),
+        special="uv",
+        x=SECOND,
+        y="0e + 1o",
     ),
-    Case(
-        "SO3Linear",
-        lambda layout: nn.SO3Linear("2x0e + 2x1o", EDGE, "2x0e + 2x1o + 2x2e", layout=layout),
-        features(x="2x0e + 2x1o", y=EDGE),
-        {"x": "2x0e + 2x1o", "y": EDGE},
-        ("2x0e + 2x1o + 2x2e",),
-        family="Linear maps",
-    ),
-    Case(
-        "SO3Linear, uv",
-        lambda layout: nn.SO3Linear("2x0e + 3x1o", "0e + 1o", "2x0e + 3x1o", "uv", layout=layout),
-        features(x="2x0e + 3x1o", y="0e + 1o"),
-        {"x": "2x0e + 3x1o", "y": "0e + 1o"},
-        ("2x0e + 3x1o",),
-        e3nn=lambda: o3.FullyConnectedTensorProduct("2x0e + 3x1o", "0e + 1o", "2x0e + 3x1o"),
-        family="Linear maps",
-    ),
-    Case(
-        "TensorDot",
-        lambda layout: nn.TensorDot(IRREPS, scaled=True, layout=layout),
-        features(x=IRREPS, y=IRREPS),
-        {"x": IRREPS, "y": IRREPS},
-        ("8x0e",),
-        family="Linear maps",
-    ),
-    Case(
-        "TensorDot, uv",
-        lambda layout: nn.TensorDot("3x0e + 2x1o", "2x0e + 3x1o", "uv", layout=layout),
-        features(x="3x0e + 2x1o", y="2x0e + 3x1o"),
-        {"x": "3x0e + 2x1o", "y": "2x0e + 3x1o"},
-        ("12x0e",),
-        family="Linear maps",
-    ),
+    linear(partial(nn.TensorDot, IRREPS, scaled=True), "8x0e", x=IRREPS, y=IRREPS),
+    linear(partial(nn.TensorDot, FIRST, SECOND, "uv"), "12x0e", special="uv", x=FIRST, y=SECOND),
 ]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from e3nn import nn as theirs
+from e3nn import o3
 
 import eqlayers.nn as nn
 
-from .cases import Case, features
+from .cases import row
 
 IRREPS = "2x1o + 3x0e + 1x0o + 2x2e"
 IN_PLACE = (
@@ -30,65 +31,39 @@ def drawn(layer: torch.nn.Module, training: bool = True) -> torch.nn.Module:
     return layer.train(training)
 
 
-def row(
-    name: str,
-    make: Callable[[str], torch.nn.Module],
-    out: str = IRREPS,
-    argument: str = "x",
-    e3nn: Callable[[], torch.nn.Module] | None = None,
-    training: bool = True,
-    out_rows: str = "row",
-    lacks: dict[str, str] | None = None,
-) -> Case:
-    return Case(
-        name,
-        lambda layout: drawn(make(layout), training),
-        features(**{argument: IRREPS}),
-        {argument: IRREPS},
-        (out,),
-        out_rows=out_rows,
-        e3nn=None if e3nn is None else lambda: drawn(e3nn(), training),
-        family="Norms",
-        lacks=lacks or {},
-    )
-
+norm = partial(row, family="Norms", prepare=drawn, x=IRREPS)
+running = partial(row, family="Norms", prepare=partial(drawn, training=False))
+batch = partial(row, family="Norms", prepare=drawn)
 
 CASES = [
-    row(
-        "BatchNorm",
-        lambda layout: nn.BatchNorm(IRREPS, layout=layout),
-        argument="input",
-        e3nn=lambda: theirs.BatchNorm(IRREPS),
-        training=False,
-    ),
-    row(
-        "BatchNorm, training",
-        lambda layout: nn.BatchNorm(IRREPS, normalization="norm", layout=layout),
-        argument="input",
-        e3nn=lambda: theirs.BatchNorm(IRREPS, normalization="norm"),
+    row(partial(nn.Norm, IRREPS), "8x0e", o3.Norm, family="Norms", features=IRREPS),
+    running(partial(nn.BatchNorm, IRREPS), IRREPS, theirs.BatchNorm, input=IRREPS),
+    batch(
+        partial(nn.BatchNorm, IRREPS, normalization="norm"),
+        IRREPS,
+        theirs.BatchNorm,
+        special="training",
         lacks={"torch.func": IN_PLACE},
+        input=IRREPS,
     ),
-    row(
-        "BatchNorm, instance",
-        lambda layout: nn.BatchNorm(IRREPS, instance=True, include_bias=False, layout=layout),
-        argument="input",
-        e3nn=lambda: theirs.BatchNorm(IRREPS, instance=True, include_bias=False),
+    batch(
+        partial(nn.BatchNorm, IRREPS, instance=True, include_bias=False),
+        IRREPS,
+        theirs.BatchNorm,
+        special="instance",
+        input=IRREPS,
     ),
-    row("BatchRMSNorm", lambda layout: nn.BatchRMSNorm(IRREPS, layout=layout), training=False),
-    row(
-        "BatchRMSNorm, training",
-        lambda layout: nn.BatchRMSNorm(IRREPS, layout=layout),
-        lacks={"torch.func": IN_PLACE},
-    ),
-    row("LayerNorm", lambda layout: nn.LayerNorm(IRREPS, layout=layout)),
-    row("RMSNorm", lambda layout: nn.RMSNorm(IRREPS, layout=layout)),
-    row("RMSNorm, over all", lambda layout: nn.RMSNorm(IRREPS, over="all", affine=False, layout=layout)),
-    row("MeanSquaredNorm", lambda layout: nn.MeanSquaredNorm(IRREPS, layout=layout), "4x0e", "features"),
-    row(
-        "MeanSquaredNorm, batch",
-        lambda layout: nn.MeanSquaredNorm(IRREPS, over="batch", scaled=False, layout=layout),
+    running(partial(nn.BatchRMSNorm, IRREPS), IRREPS, x=IRREPS),
+    norm(partial(nn.BatchRMSNorm, IRREPS), IRREPS, special="training", lacks={"torch.func": IN_PLACE}),
+    norm(partial(nn.LayerNorm, IRREPS), IRREPS),
+    norm(partial(nn.RMSNorm, IRREPS), IRREPS),
+    norm(partial(nn.RMSNorm, IRREPS, over="all", affine=False), IRREPS, special="over all"),
+    batch(partial(nn.MeanSquaredNorm, IRREPS), "4x0e", features=IRREPS),
+    batch(
+        partial(nn.MeanSquaredNorm, IRREPS, over="batch", scaled=False),
         "8x0e",
-        "features",
+        special="batch",
         out_rows="one",
+        features=IRREPS,
     ),
 ]

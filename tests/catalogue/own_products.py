@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 import eqlayers.nn as nn
 
-from .cases import Case, edges, features
+from .cases import edges, features, row
 
 
 def mixed(x: Any, y: Any) -> Any:
@@ -33,38 +34,36 @@ def rows(number: int, generator: torch.Generator) -> dict[str, Tensor]:
     return operands | {"weight": weight, "graph": index}
 
 
+own = partial(row, family="Own products")
+WIDE, FEW = ("4x0e + 4x1o", "4x1o"), ("2x0e + 2x1o", "2x1o")
 CASES = [
-    Case(
-        "FormulaLayer",
-        lambda layout: nn.FormulaLayer(mixed, {"x": "4x0e + 4x1o", "y": "4x1o"}, "4x0e + 4x1e", layout=layout),
-        features(x="4x0e + 4x1o", y="4x1o"),
-        {"x": "4x0e + 4x1o", "y": "4x1o"},
-        ("4x0e + 4x1e",),
-        family="Own products",
+    own(
+        partial(nn.FormulaLayer, mixed, {"x": WIDE[0], "y": WIDE[1]}, "4x0e + 4x1e"),
+        "4x0e + 4x1e",
+        x=WIDE[0],
+        y=WIDE[1],
     ),
-    Case(
-        "FormulaLayer, few channels",
-        lambda layout: nn.FormulaLayer(mixed, {"x": "2x0e + 2x1o", "y": "2x1o"}, "2x0e + 2x1e", layout=layout),
-        features(x="2x0e + 2x1o", y="2x1o"),
-        {"x": "2x0e + 2x1o", "y": "2x1o"},
-        ("2x0e + 2x1e",),
-        family="Own products",
+    own(
+        partial(nn.FormulaLayer, mixed, {"x": FEW[0], "y": FEW[1]}, "2x0e + 2x1e"),
+        "2x0e + 2x1e",
+        special="few channels",
+        x=FEW[0],
+        y=FEW[1],
     ),
-    Case(
-        "FormulaLayer, along edges",
-        lambda layout: nn.FormulaLayer(
+    own(
+        partial(
+            nn.FormulaLayer,
             message,
             {"x": "4x0e", "r": "4x1o", "weight": "4x0e"},
             ["4x1o", "4x0e"],
             rows={"x": "src", "weight": "one"},
             rows_out="dst",
-            layout=layout,
         ),
-        rows,
-        {"r": "4x1o"},
         ("4x1o", "4x0e"),
+        special="along edges",
+        inputs=rows,
         rows={"r": "edge", "weight": "one", "graph": "index"},
         out_rows="node",
-        family="Own products",
+        r="4x1o",
     ),
 ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from e3nn import o3
 from torch import Tensor
 
 import eqlayers.nn as nn
 
-from .cases import Case, edges, features
+from .cases import ONE, edges, features, row
 
 IN1, IN2, OUT = "3x0e + 2x1o + 1x2e", "2x0e + 2x1o", "3x0e + 2x1o + 2x1e + 2x2e"
 PATHS = [
@@ -26,10 +28,8 @@ WEIGHTS = 2 + 2 + 2 + 4
 
 def graph(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
     index = edges(rows, generator)
-    operands = features(x=NODE)(rows, generator) | features(edge_attr=EDGE, weight=f"{WEIGHTS}x0e")(
-        index.shape[1], generator
-    )
-    return operands | {"edge_index": index}
+    of_edges = features(edge_attr=EDGE, weight=f"{WEIGHTS}x0e")(index.shape[1], generator)
+    return features(x=NODE)(rows, generator) | of_edges | {"edge_index": index}
 
 
 def step(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -45,109 +45,63 @@ def atoms(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def species(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
-    operands = features(x="2x0e + 2x1o")(rows, generator)
+    operands = features(x=NODE)(rows, generator)
     return operands | {"y": torch.randint(0, 2, (rows,), generator=generator)}
 
 
-def product(name: str, ours: object, theirs: object, out: str, irreps: tuple[str, str] = (IN1, IN2)) -> Case:
-    """A row of two features to one."""
-    return Case(
-        name,
-        lambda layout: ours(layout=layout),  # type: ignore[operator]
-        features(x=irreps[0], y=irreps[1]),
-        {"x": irreps[0], "y": irreps[1]},
-        (out,),
-        e3nn=theirs,  # type: ignore[arg-type]
-        family="Products",
-    )
-
-
+product = partial(row, family="Products")
+MIXED, WIDE, DEGREES = "2x0e + 2x1o", "2x0e + 3x1o", "0e + 1o + 2e + 3o"
 CASES = [
+    product(partial(nn.TensorProduct, IN1, IN2, OUT, PATHS), OUT, o3.TensorProduct, x=IN1, y=IN2),
     product(
-        "TensorProduct",
-        lambda layout: nn.TensorProduct(IN1, IN2, OUT, PATHS, layout=layout),
-        lambda: o3.TensorProduct(IN1, IN2, OUT, PATHS),
-        OUT,
+        partial(nn.FullyConnectedTensorProduct, IN1, IN2, MIXED), MIXED, o3.FullyConnectedTensorProduct, x=IN1, y=IN2
     ),
     product(
-        "FullyConnectedTensorProduct",
-        lambda layout: nn.FullyConnectedTensorProduct(IN1, IN2, "2x0e + 2x1o", layout=layout),
-        lambda: o3.FullyConnectedTensorProduct(IN1, IN2, "2x0e + 2x1o"),
-        "2x0e + 2x1o",
-    ),
-    product(
-        "FullTensorProduct",
-        lambda layout: nn.FullTensorProduct("2x0e + 1o", "2x1o", layout=layout),
-        lambda: o3.FullTensorProduct("2x0e + 1o", "2x1o"),
+        partial(nn.FullTensorProduct, "2x0e + 1o", "2x1o"),
         str(o3.FullTensorProduct("2x0e + 1o", "2x1o").irreps_out),
-        ("2x0e + 1o", "2x1o"),
+        o3.FullTensorProduct,
+        x="2x0e + 1o",
+        y="2x1o",
     ),
     product(
-        "ElementwiseTensorProduct",
-        lambda layout: nn.ElementwiseTensorProduct("2x0e + 3x1o", "2x1o + 3x1o", layout=layout),
-        lambda: o3.ElementwiseTensorProduct("2x0e + 3x1o", "2x1o + 3x1o"),
-        str(o3.ElementwiseTensorProduct("2x0e + 3x1o", "2x1o + 3x1o").irreps_out),
-        ("2x0e + 3x1o", "2x1o + 3x1o"),
+        partial(nn.ElementwiseTensorProduct, WIDE, "2x1o + 3x1o"),
+        str(o3.ElementwiseTensorProduct(WIDE, "2x1o + 3x1o").irreps_out),
+        o3.ElementwiseTensorProduct,
+        x=WIDE,
+        y="2x1o + 3x1o",
     ),
-    Case(
-        "TensorSquare",
-        lambda layout: nn.TensorSquare("2x0e + 3x1o", "2x0e + 2x2e", layout=layout),
-        features(x="2x0e + 3x1o"),
-        {"x": "2x0e + 3x1o"},
-        ("2x0e + 2x2e",),
-        e3nn=lambda: o3.TensorSquare("2x0e + 3x1o", "2x0e + 2x2e"),
-        family="Products",
+    product(partial(nn.TensorSquare, WIDE, "2x0e + 2x2e"), "2x0e + 2x2e", o3.TensorSquare, x=WIDE),
+    product(
+        partial(nn.SphericalHarmonics, DEGREES, True, "component"), DEGREES, o3.SphericalHarmonics, layouts=ONE, x="1o"
     ),
-    Case(
-        "SphericalHarmonics",
-        lambda _: nn.SphericalHarmonics("0e + 1o + 2e + 3o", True, "component"),
-        features(x="1o"),
-        {"x": "1o"},
-        ("0e + 1o + 2e + 3o",),
-        layouts=("mul_ir",),
-        e3nn=lambda: o3.SphericalHarmonics("0e + 1o + 2e + 3o", True, "component"),
-        family="Products",
-    ),
-    Case(
-        "SymmetricContraction",
-        lambda layout: nn.SymmetricContraction("2x0e + 2x1o", "2x0e + 2x1o", 3, 2, layout=layout),
-        species,
-        {"x": "2x0e + 2x1o"},
-        ("2x0e + 2x1o",),
-        family="Products",
-    ),
-    Case(
-        "TensorProductConv",
-        lambda layout: nn.TensorProductConv(
-            NODE, EDGE, NODE, CONV, internal_weights=False, shared_weights=False, layout=layout
-        ),
-        graph,
-        {"x": NODE, "edge_attr": EDGE, "weight": f"{WEIGHTS}x0e"},
-        (NODE,),
+    product(partial(nn.SymmetricContraction, NODE, NODE, 3, 2), NODE, inputs=species, x=NODE),
+    product(
+        partial(nn.TensorProductConv, NODE, EDGE, NODE, CONV, internal_weights=False, shared_weights=False),
+        NODE,
+        inputs=graph,
         rows={"edge_attr": "edge", "weight": "edge", "edge_index": "index"},
         out_rows="node",
-        family="Products",
+        x=NODE,
+        edge_attr=EDGE,
+        weight=f"{WEIGHTS}x0e",
     ),
-    Case(
-        "EdgeGeometry",
-        lambda _: nn.EdgeGeometry("0e + 1o + 2e"),
-        atoms,
-        {"pos": "1o"},
+    product(
+        partial(nn.EdgeGeometry, "0e + 1o + 2e"),
         ("1o", lambda value, _: value, "1o", "0e + 1o + 2e"),
+        inputs=atoms,
         rows={"edge_index": "index"},
         out_rows="edge",
-        layouts=("mul_ir",),
-        family="Products",
+        layouts=ONE,
+        pos="1o",
     ),
-    Case(
-        "Interaction",
-        lambda layout: nn.Interaction(NODE, EDGE, NODE, 4, radial_hidden=(5,), layout=layout),
-        step,
-        {"x": NODE, "edge_attr": EDGE},
-        (NODE,),
+    product(
+        partial(nn.Interaction, NODE, EDGE, NODE, 4, radial_hidden=(5,)),
+        NODE,
+        inputs=step,
         rows={"edge_attr": "edge", "lengths": "edge", "edge_index": "index"},
         out_rows="node",
-        family="Products",
         slow=("derivatives", "kernels", "torch.compile", "torch.export"),
+        x=NODE,
+        edge_attr=EDGE,
     ),
 ]

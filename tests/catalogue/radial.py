@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from e3nn.math import soft_one_hot_linspace
@@ -12,7 +12,7 @@ import eqlayers.nn as nn
 from eqlayers import Graph
 from tests.cases import default_dtype
 
-from .cases import Case, edges
+from .cases import ONE, Case, edges, row
 
 CUTOFF = 4.0
 
@@ -53,27 +53,17 @@ class SoftOneHot(torch.nn.Module):
             return soft_one_hot_linspace(lengths, *self.options)
 
 
-def of_lengths(name: str, make: Callable[[], torch.nn.Module], width: int | None, **more: object) -> Case:
-    """A function of lengths, to so many numbers, or one."""
-    return Case(
-        name,
-        lambda layout: make(),
-        lengths,
-        {},
-        (f"{width}x0e" if width else unmoved,),
-        layouts=("mul_ir",),
-        family="Radial functions",
-        **more,  # type: ignore[arg-type]
-    )
+radial = partial(row, family="Radial functions", layouts=ONE)
+of_lengths = partial(radial, inputs=lengths)
 
 
-def like_e3nn(name: str, kind: type[torch.nn.Module], basis: str, inside: bool, start: float = 0.0) -> Case:
+def like_e3nn(kind: type[torch.nn.Module], basis: str, inside: bool, start: float = 0.0) -> Case:
     """A basis without an envelope, and e3nn's function of the same arguments."""
     return of_lengths(
-        f"{name}, as e3nn's, {'inside' if inside else 'on the ends'}",
-        lambda: kind(3, CUTOFF, None, start=start, inside=inside),
-        3,
-        e3nn=lambda: SoftOneHot(3, basis, inside, start),
+        partial(kind, 3, CUTOFF, None, start=start, inside=inside),
+        "3x0e",
+        lambda number, cutoff, envelope, start, inside: SoftOneHot(number, basis, inside, start),
+        special=f"as e3nn's, {'inside' if inside else 'on the ends'}",
     )
 
 
@@ -91,44 +81,36 @@ def kinds_and_edges(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 CASES = [
-    of_lengths("BesselBasis", lambda: nn.BesselBasis(4, CUTOFF), 4),
-    of_lengths("BesselBasis, SmoothCutoff", lambda: nn.BesselBasis(4, CUTOFF, envelope=nn.SmoothCutoff(CUTOFF)), 4),
-    of_lengths("GaussianBasis", lambda: nn.GaussianBasis(4, CUTOFF), 4),
-    like_e3nn("GaussianBasis", nn.GaussianBasis, "gaussian", True),
-    like_e3nn("GaussianBasis", nn.GaussianBasis, "gaussian", False, -0.5),
-    like_e3nn("CosineBasis", nn.CosineBasis, "cosine", True),
-    like_e3nn("CosineBasis", nn.CosineBasis, "cosine", False, 0.25),
-    like_e3nn("SmoothFiniteBasis", nn.SmoothFiniteBasis, "smooth_finite", True),
-    like_e3nn("SmoothFiniteBasis", nn.SmoothFiniteBasis, "smooth_finite", False, 0.25),
-    like_e3nn("FourierBasis", nn.FourierBasis, "fourier", True),
-    like_e3nn("FourierBasis", nn.FourierBasis, "fourier", False, 0.25),
-    of_lengths("FourierBasis", lambda: nn.FourierBasis(4, CUTOFF, start=0.2), 4),
-    of_lengths("ChebyshevBasis", lambda: nn.ChebyshevBasis(5, CUTOFF), 5),
-    of_lengths("PolynomialCutoff", lambda: nn.PolynomialCutoff(CUTOFF), None),
-    of_lengths("CosineCutoff", lambda: nn.CosineCutoff(CUTOFF), None),
-    of_lengths("SmoothCutoff", lambda: nn.SmoothCutoff(CUTOFF, start=0.2), None),
-    of_lengths("RadialNetwork", lambda: nn.RadialNetwork(3, 4, CUTOFF, (5,)), 3),
-    of_lengths("RadialNetwork, Chebyshev", lambda: nn.RadialNetwork(3, basis=nn.ChebyshevBasis(4, CUTOFF)), 3),
-    Case(
-        "AgnesiTransform",
-        lambda layout: AgnesiTransform([1, 8, 26]),
-        kinds_and_edges,
-        {},
-        (unmoved,),
+    of_lengths(partial(nn.BesselBasis, 4, CUTOFF), "4x0e"),
+    of_lengths(partial(nn.BesselBasis, 4, CUTOFF, envelope=nn.SmoothCutoff(CUTOFF)), "4x0e", special="SmoothCutoff"),
+    of_lengths(partial(nn.GaussianBasis, 4, CUTOFF), "4x0e"),
+    like_e3nn(nn.GaussianBasis, "gaussian", True),
+    like_e3nn(nn.GaussianBasis, "gaussian", False, -0.5),
+    like_e3nn(nn.CosineBasis, "cosine", True),
+    like_e3nn(nn.CosineBasis, "cosine", False, 0.25),
+    like_e3nn(nn.SmoothFiniteBasis, "smooth_finite", True),
+    like_e3nn(nn.SmoothFiniteBasis, "smooth_finite", False, 0.25),
+    like_e3nn(nn.FourierBasis, "fourier", True),
+    like_e3nn(nn.FourierBasis, "fourier", False, 0.25),
+    of_lengths(partial(nn.FourierBasis, 4, CUTOFF, start=0.2), "4x0e"),
+    of_lengths(partial(nn.ChebyshevBasis, 5, CUTOFF), "5x0e"),
+    of_lengths(partial(nn.PolynomialCutoff, CUTOFF), unmoved),
+    of_lengths(partial(nn.CosineCutoff, CUTOFF), unmoved),
+    of_lengths(partial(nn.SmoothCutoff, CUTOFF, start=0.2), unmoved),
+    of_lengths(partial(nn.RadialNetwork, 3, 4, CUTOFF, (5,)), "3x0e"),
+    of_lengths(partial(nn.RadialNetwork, 3, basis=nn.ChebyshevBasis(4, CUTOFF)), "3x0e", special="Chebyshev"),
+    radial(
+        partial(AgnesiTransform, [1, 8, 26]),
+        unmoved,
+        inputs=kinds_and_edges,
         rows={"lengths": "edge", "kind": "node", "edge_index": "index"},
         out_rows="edge",
-        layouts=("mul_ir",),
-        family="Radial functions",
     ),
-    Case(
-        "ZBL",
-        lambda layout: ZBL(),
-        nodes_and_edges,
-        {},
-        (unmoved,),
+    radial(
+        partial(ZBL),
+        unmoved,
+        inputs=nodes_and_edges,
         rows={"z": "node", "lengths": "edge", "edge_index": "index"},
         out_rows="node",
-        layouts=("mul_ir",),
-        family="Radial functions",
     ),
 ]

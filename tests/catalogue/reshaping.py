@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from e3nn import nn as theirs
 from torch import Tensor
@@ -10,7 +12,7 @@ import eqlayers.nn as nn
 from eqlayers.irreps.algebra import as_irreps, representation_matrix
 from eqlayers.irreps.layout import to_ir_mul, to_mul_ir
 
-from .cases import Case, features
+from .cases import ONE, Case, features, row
 
 IRREPS = "2x1o + 3x0e + 3x1o + 1x2e"
 #: The exchange of axes that leads from e3nn's polar axis y to z.
@@ -35,64 +37,26 @@ def polar_z_ir_mul(value: Tensor, matrix: Tensor) -> Tensor:
     return to_ir_mul(polar_z(to_mul_ir(value, as_irreps(IRREPS)), matrix), as_irreps(IRREPS))
 
 
-def scaled(layout: str) -> torch.nn.Module:
-    """Factors per irrep, which are matrices that commute with rotations."""
-    eye = torch.eye(3, dtype=torch.float64)
-    return nn.ChangeOfBasis(IRREPS, {"1o": 2 * eye, "0e": [[-3.0]]}, inverse=True, layout=layout)
+#: Factors per irrep, which are matrices that commute with rotations.
+SCALED = {"1o": 2 * torch.eye(3, dtype=torch.float64), "0e": [[-3.0]]}
 
 
+reshaping = partial(row, family="Reshaping")
+PARTS = ("2x1o + 1x0e", "3x1o")
 CASES = [
-    Case(
-        "Extract",
-        lambda layout: nn.Extract(IRREPS, ["1x2e + 3x0e", "3x0e + 3x1o"], [(3, 1), (1, 2)], layout=layout),
-        features(x=IRREPS),
-        {"x": IRREPS},
+    reshaping(
+        partial(nn.Extract, IRREPS, ["1x2e + 3x0e", "3x0e + 3x1o"], [(3, 1), (1, 2)]),
         ("1x2e + 3x0e", "3x0e + 3x1o"),
-        e3nn=lambda: theirs.Extract(IRREPS, ["1x2e + 3x0e", "3x0e + 3x1o"], [(3, 1), (1, 2)]),
-        family="Reshaping",
+        theirs.Extract,
+        x=IRREPS,
     ),
-    Case(
-        "ExtractIr",
-        lambda layout: nn.ExtractIr(IRREPS, "1o", layout=layout),
-        features(x=IRREPS),
-        {"x": IRREPS},
-        ("2x1o + 3x1o",),
-        e3nn=lambda: theirs.ExtractIr(IRREPS, "1o"),
-        family="Reshaping",
+    reshaping(partial(nn.ExtractIr, IRREPS, "1o"), "2x1o + 3x1o", theirs.ExtractIr, x=IRREPS),
+    reshaping(
+        partial(nn.Split, IRREPS, [3, "2x0e + 1x1o", -1]), ("2x1o + 1x0e", "2x0e + 1x1o", "2x1o + 1x2e"), x=IRREPS
     ),
-    Case(
-        "Split",
-        lambda layout: nn.Split(IRREPS, [3, "2x0e + 1x1o", -1], layout=layout),
-        features(x=IRREPS),
-        {"x": IRREPS},
-        ("2x1o + 1x0e", "2x0e + 1x1o", "2x1o + 1x2e"),
-        family="Reshaping",
-    ),
-    Case(
-        "Merge",
-        lambda layout: Merge(["2x1o + 1x0e", "3x1o"], layout=layout),
-        features(a="2x1o + 1x0e", b="3x1o"),
-        {"a": "2x1o + 1x0e", "b": "3x1o"},
-        ("2x1o + 1x0e + 3x1o",),
-        family="Reshaping",
-    ),
-    Case(
-        "Sort",
-        lambda layout: nn.Sort(IRREPS, layout=layout),
-        features(x=IRREPS),
-        {"x": IRREPS},
-        ("3x0e + 5x1o + 1x2e",),
-        family="Reshaping",
-    ),
-    Case(
-        "Identity",
-        lambda layout: nn.Identity(IRREPS, IRREPS, layout=layout),
-        features(features=IRREPS),
-        {"features": IRREPS},
-        (IRREPS,),
-        e3nn=lambda: theirs.Identity(IRREPS, IRREPS),
-        family="Reshaping",
-    ),
+    reshaping(partial(Merge, PARTS), "2x1o + 1x0e + 3x1o", a=PARTS[0], b=PARTS[1]),
+    reshaping(partial(nn.Sort, IRREPS), "3x0e + 5x1o + 1x2e", x=IRREPS),
+    reshaping(partial(nn.Identity, IRREPS, IRREPS), IRREPS, theirs.Identity, features=IRREPS),
     Case(
         "Separable",
         lambda layout: nn.Separable(
@@ -106,39 +70,21 @@ CASES = [
         ("2x1o + 2x0e + 2x1o + 2x0e",),
         family="Reshaping",
     ),
-    Case(
-        "ChangeOfBasis",
-        lambda layout: nn.ChangeOfBasis(IRREPS, "polar_z", layout=layout),
-        features(x=IRREPS),
-        {"x": IRREPS},
-        (polar_z,),
-        layouts=("mul_ir",),
-        family="Reshaping",
+    reshaping(partial(nn.ChangeOfBasis, IRREPS, "polar_z"), polar_z, layouts=ONE, x=IRREPS),
+    reshaping(
+        partial(nn.ChangeOfBasis, IRREPS, "polar_z", layout_out="ir_mul"),
+        polar_z_ir_mul,
+        special="to ir_mul",
+        layouts=ONE,
+        x=IRREPS,
     ),
-    Case(
-        "ChangeOfBasis, to ir_mul",
-        lambda layout: nn.ChangeOfBasis(IRREPS, "polar_z", layout=layout, layout_out="ir_mul"),
-        features(x=IRREPS),
-        {"x": IRREPS},
-        (polar_z_ir_mul,),
-        layouts=("mul_ir",),
-        family="Reshaping",
+    reshaping(
+        partial(nn.ChangeOfBasis, IRREPS, "polar_z", inverse=True, layout="ir_mul", layout_out="mul_ir"),
+        IRREPS,
+        special="from ir_mul",
+        inputs=features(x=IRREPS),
+        layouts=ONE,
+        x=polar_z_ir_mul,
     ),
-    Case(
-        "ChangeOfBasis, from ir_mul",
-        lambda _: nn.ChangeOfBasis(IRREPS, "polar_z", inverse=True, layout="ir_mul", layout_out="mul_ir"),
-        features(x=IRREPS),
-        {"x": polar_z_ir_mul},
-        (IRREPS,),
-        layouts=("mul_ir",),
-        family="Reshaping",
-    ),
-    Case(
-        "ChangeOfBasis, factors",
-        scaled,
-        features(x=IRREPS),
-        {"x": IRREPS},
-        (IRREPS,),
-        family="Reshaping",
-    ),
+    reshaping(partial(nn.ChangeOfBasis, IRREPS, SCALED, inverse=True), IRREPS, special="factors", x=IRREPS),
 ]

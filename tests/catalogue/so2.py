@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 import eqlayers.nn as nn
 
-from .cases import Case, Turn, edges, features, turned
+from .cases import ONE, Turn, edges, features, row, turned
 
 IN, OUT = "2x0e + 1x1o + 1x1e + 2x2e", "2x0e + 1x0o + 2x1o + 1x2o"
+EVEN = "2x0e + 2x1e"
 ABOUT_Y = "it commutes with rotations about the edge, the axis y, and with no other rotation: see the row below"
 
 
@@ -50,54 +52,45 @@ def of_graph(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
     }
 
 
+def without_scales(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+    made = of_graph(rows, generator)
+    return features(x=EVEN)(rows, generator) | {name: made[name] for name in ("frames", "edge_index", "envelope")}
+
+
 ROWS_OF_GRAPH = {"x": "node", "frames": "edge", "edge_index": "index", "scales": "edge", "envelope": "edge"}
+of_frames = partial(row, family="Frames of edges")
 CASES = [
-    Case(
-        "SO2Linear",
-        lambda layout: nn.SO2Linear(IN, OUT, layout=layout),
-        of_frame(2),
-        {"x": IN},
-        (OUT,),
-        family="Frames of edges",
-        lacks={"rotation": ABOUT_Y, "inversion": ABOUT_Y},
+    of_frames(
+        partial(nn.SO2Linear, IN, OUT), OUT, inputs=of_frame(2), lacks={"rotation": ABOUT_Y, "inversion": ABOUT_Y}, x=IN
     ),
-    Case(
-        "SO2Linear, about y",
-        lambda layout: nn.SO2Linear(IN, OUT, 1, layout=layout),
-        of_frame(1),
-        {"x": about_y(IN)},
-        (about_y(OUT),),
-        layouts=("mul_ir",),
-        family="Frames of edges",
+    of_frames(
+        partial(nn.SO2Linear, IN, OUT, 1),
+        about_y(OUT),
+        special="about y",
+        inputs=of_frame(1),
+        layouts=ONE,
+        x=about_y(IN),
     ),
-    Case(
-        "SO2Convolution",
-        lambda layout: nn.SO2Convolution(IN, OUT, layout=layout),
-        of_graph,
-        {"x": IN, "frames": "1o"},
-        (OUT,),
+    of_frames(
+        partial(nn.SO2Convolution, IN, OUT),
+        OUT,
+        inputs=of_graph,
         rows=ROWS_OF_GRAPH,
         out_rows="node",
         slow=("derivatives",),  # those by weights are in the row of SO2Linear, the others in tests/layers/so2
-        family="Frames of edges",
+        x=IN,
+        frames="1o",
     ),
-    Case(
-        "SO2Convolution, SO(3)",
-        lambda layout: nn.SO2Convolution("2x0e + 2x1e", "1x1e + 1x2e", parity="so3", layout=layout),
-        lambda rows, generator: (
-            features(x="2x0e + 2x1e")(rows, generator)
-            | {
-                name: value
-                for name, value in of_graph(rows, generator).items()
-                if name in ("frames", "edge_index", "envelope")
-            }
-        ),
-        {"x": "2x0e + 2x1e", "frames": "1o"},
-        ("1x1e + 1x2e",),
-        slow=("derivatives", "torch.compile"),
+    of_frames(
+        partial(nn.SO2Convolution, EVEN, "1x1e + 1x2e", parity="so3"),
+        "1x1e + 1x2e",
+        special="SO(3)",
+        inputs=without_scales,
         rows={name: kind for name, kind in ROWS_OF_GRAPH.items() if name != "scales"},
         out_rows="node",
-        family="Frames of edges",
         lacks={"inversion": "it ignores parities, by its option"},
+        slow=("derivatives", "torch.compile"),
+        x=EVEN,
+        frames="1o",
     ),
 ]

@@ -46,7 +46,7 @@ def without_row(rows: Collection[str], reasons: Collection[str] = tuple(WITHOUT_
     """A fix for every public layer that the rows do not name."""
     named = {class_of(row) for row in rows}
     return [
-        f'eqlayers.nn.{name} has no row in the list of layers. Add `Case("{name}", ...)` to CASES in '
+        f"eqlayers.nn.{name} has no row in the list of layers. Add `row(partial(nn.{name}, ...), ...)` to CASES in "
         f"{' or '.join(files_of(layer.__module__))}, then run "
         f"`python -m tests.catalogue.page docs/reference/catalogue.md`. docs/development/add_a_layer.md shows a row."
         for name, layer in public_layers().items()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
 import random
 from collections.abc import Callable
 from typing import Any
@@ -112,14 +109,6 @@ def test_saving_leaves_the_default_dtype_out(twins: Any) -> None:
             assert torch.equal(value, o3.wigner_3j(*degrees, dtype=torch.float64)), key
 
 
-def saved_and_loaded(module: torch.nn.Module) -> torch.nn.Module:
-    buffer = io.BytesIO()
-    torch.save(module, buffer)
-    buffer.seek(0)
-    loaded: torch.nn.Module = torch.load(buffer, weights_only=False)
-    return loaded
-
-
 MODULES: list[Callable[[], torch.nn.Module]] = [
     lambda: TensorProduct(*ARGS),
     lambda: eq.TensorSquare("2x0e + 2x1o", "2x0e"),
@@ -136,25 +125,6 @@ def call(module: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return out.detach()
 
 
-@pytest.mark.parametrize("make", MODULES)
-@pytest.mark.parametrize(
-    "through",
-    [copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m)), saved_and_loaded],
-    ids=["deepcopy", "copy", "pickle", "save"],
-)
-@pytest.mark.parametrize("used", [False, True])
-def test_copies_compute_the_same(make: Any, through: Any, used: bool) -> None:
-    module = make()
-    if used:
-        call(module)  # tables kept per dtype and device must not disturb the copy
-    twin = through(module)
-    assert torch.equal(call(twin), call(module))
-    if twin.state_dict() and through is copy.deepcopy:
-        with torch.no_grad():
-            next(twin.parameters()).add_(1)
-        assert not torch.equal(call(twin), call(module))
-
-
 @each("make", MODULES)
 @each("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_modules_move_between_dtypes(make: Any, dtype: torch.dtype) -> None:
@@ -164,19 +134,6 @@ def test_modules_move_between_dtypes(make: Any, dtype: torch.dtype) -> None:
     after = call(module.to(torch.float32))
     assert float((after - before).abs().max()) <= 8 * torch.finfo(dtype).eps * float(before.abs().max()) + 1e-6
     assert call(make().half(), torch.float16).dtype == torch.float16
-
-
-@pytest.mark.kernels
-@pytest.mark.parametrize("make", MODULES)
-def test_meta_device_construction(make: Any) -> None:
-    """Saved tensors are on the meta device, coefficients are on the CPU; `to_empty` and a state dict finish it."""
-    with torch.device("meta"):
-        module = make()
-    assert {v.device.type for v in module.state_dict().values()} <= {"meta"}
-    real = make()
-    module = module.to_empty(device="cpu")
-    module.load_state_dict(real.state_dict())
-    assert torch.equal(call(module), call(real))
 
 
 @pytest.mark.kernels

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import inspect
-import io
-import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +26,6 @@ CLASSES = [
     "Norm",
     "SphericalHarmonics",
 ]
-ROWS = [(0, 0, 0, "uvw", True), (0, 0, 1, "uvu", False), (1, 0, 0, "uvw", True)]
 MAKES: dict[str, tuple[Any, ...]] = {
     "TensorProduct": ("2x1o + 3x0e", "1x1o", "4x0e + 2x2e", [(0, 0, 0, "uvw", True), (0, 0, 1, "uvu", False)]),
     "FullyConnectedTensorProduct": ("2x0e + 1o", "1o", "2x1o + 1e"),
@@ -202,26 +197,6 @@ def test_meta_construction_ends_by_loading(name: str) -> None:
         inputs = [torch.randn(3, irreps.dim) for irreps in widths]
         torch.testing.assert_close(layer(*inputs), theirs(*inputs))
         assert all(isinstance(p, torch.nn.Parameter) and p.requires_grad for p in layer.parameters())
-
-
-def _saved(layer: torch.nn.Module) -> Any:
-    file = io.BytesIO()
-    torch.save(layer, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-@each("name", CLASSES)
-@each("through", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), _saved])
-def test_copies_keep_states_and_texts(name: str, through: Callable[[Any], Any]) -> None:
-    layer = getattr(eq.o3, name)(*MAKES[name]).eval()
-    layer.requires_grad_(False)
-    twin = through(layer)
-    assert repr(twin) == repr(layer)
-    assert not twin.training
-    assert [p.requires_grad for p in twin.parameters()] == [False for _ in layer.parameters()]
-    assert list(twin.state_dict()) == list(layer.state_dict())
-    getattr(o3, name)(*MAKES[name]).load_state_dict(twin.state_dict())
 
 
 # -- pictures ---------------------------------------------------------------------------------------------------------

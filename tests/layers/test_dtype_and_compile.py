@@ -68,27 +68,6 @@ def test_shifts_scale_and_neighbours_stay_float64(change: str) -> None:
 
 
 @pytest.mark.kernels
-@pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compiled_layers_give_the_same_numbers(dynamic: bool) -> None:
-    torch._dynamo.reset()
-    net = torch.nn.Sequential(eq.Linear(IRREPS, IRREPS), eq.SO3Scale(IRREPS), eq.SO3Scale(IRREPS, "fixed", 2.0))
-    compiled = torch.compile(net, backend="eager", dynamic=dynamic)
-    for rows in (3, 7):
-        x = torch.randn(rows, 16)
-        torch.testing.assert_close(compiled(x), net(x))
-
-
-@pytest.mark.kernels
-@pytest.mark.filterwarnings("ignore")
-def test_linear_compiles_to_one_graph() -> None:
-    torch._dynamo.reset()
-    layer = eq.Linear(IRREPS, IRREPS, biases=True)
-    x = torch.randn(3, 16)
-    torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
-
-
-@pytest.mark.kernels
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_model_gives_the_same_numbers() -> None:
     torch._dynamo.reset()

@@ -22,7 +22,7 @@ FOLDERS = (".ci", ".github", "configs", "docs", "eqlayers", "examples", "kernels
 LEFT_OUT = {
     "the heading `Example:`": (r"^    Example:\n", "tests/repository/test_public_names.py -k nn"),
     "the name in `__all__`": (r'^    "NormLimit",\n', "tests/catalogue/test_every_layer_has_a_row.py"),
-    "the row of the catalogue": (r"^    row\(.+\n", "tests/catalogue/test_every_layer_has_a_row.py"),
+    "the row of the catalogue": (r"^    norm\(.+\n", "tests/catalogue/test_every_layer_has_a_row.py"),
     "the check of `limit`": (r'check_number\("limit", |, above=0\)', "tests/test_bad_calls.py -k NormLimit"),
     "the page": ("", "tests/catalogue/test_layers.py -k page"),
 }

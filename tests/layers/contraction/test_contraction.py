@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 from eqlayers import to_ir_mul, to_mul_ir
 from eqlayers.irreps.algebra import wigner_3j
 from eqlayers.nn import SymmetricContraction
-from eqlayers.testing import check_derivatives, equivariance_residual
+from eqlayers.testing import check_derivatives
 
 ABC = "2x0e + 2x1o + 2x2e"
 SPECIES = torch.tensor([1, 0, 1, 1])
@@ -111,18 +111,6 @@ def test_derivatives(reduced: bool) -> None:
     assert torch.autograd.gradcheck(run, inputs)
     assert torch.autograd.gradgradcheck(run, inputs, fast_mode=True)
     assert check_derivatives(run, inputs, order=3, max_elements=4).ok
-
-
-@pytest.mark.thinned(5)
-@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-@pytest.mark.parametrize("determinant", [1, -1])
-@pytest.mark.parametrize("reduced", [False, True])
-@pytest.mark.parametrize("correlation", [3, 4])
-def test_equivariance(correlation: int, reduced: bool, determinant: int, layout: str) -> None:
-    outs = "2x0e + 2x1o + 2x2e + 2x1e"
-    layer, _ = layer_and_input(ABC, outs, correlation, use_reduced_cg=reduced, layout=layout)
-    residual = equivariance_residual(lambda x: layer(x, SPECIES), [ABC], outs, determinant=determinant, layout=layout)
-    assert residual < 1e-13
 
 
 def test_layouts_and_packed_features() -> None:

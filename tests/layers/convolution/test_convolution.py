@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,6 @@ from torch import Tensor
 from eqlayers import Graph, TensorProduct, TensorProductConv, functional, to_ir_mul, to_mul_ir
 from eqlayers.errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.models import MoleculeNetwork
-from eqlayers.testing import equivariance_residual
 
 IN, SH, OUT = "9x0e + 5x1o + 3x1e", "0e + 1o", "9x0e + 5x1o + 3x1e + 5x0e"
 PATHS = [
@@ -101,13 +98,6 @@ def test_shared_and_internal_weights(twins: Any, edges: Tensor, operands: dict[s
     twins.assert_close({"w": layer.weight.grad}, {"w": expected_grad}, DEPTH * EDGES)
 
 
-def test_order_of_edges_does_not_matter(twins: Any, edges: Tensor, operands: dict[str, Tensor]) -> None:
-    layer, order = conv(), torch.randperm(EDGES)
-    x, y, w = operands.values()
-    z = layer(x, y, w, edges, RECEIVERS)
-    twins.assert_close({"z": layer(x, y[order], w[order], edges[:, order], RECEIVERS)}, {"z": z}, DEPTH)
-
-
 def test_results_repeat_bit_by_bit_for_any_number_of_threads(edges: Tensor, operands: dict[str, Tensor]) -> None:
     layer = conv()
     torch.use_deterministic_algorithms(False)
@@ -164,17 +154,6 @@ def test_a_graph_is_sorted_once_and_serves_all_layers(
     assert torch.equal(functional.tensor_product_conv(conv().plan, x, y, w, graph), first)
 
 
-@pytest.mark.parametrize("determinant", [1, -1])
-def test_equivariance(determinant: int, edges: Tensor, operands: dict[str, Tensor]) -> None:
-    layer, w = conv(), operands["w"]
-    edges = edges.clamp(max=SENDERS - 1)
-    residual = equivariance_residual(
-        lambda x, y: layer(x, y, w, edges, SENDERS), [IN, SH], OUT, [operands["x"], operands["y"]],
-        determinant=determinant,
-    )  # fmt: skip
-    assert residual < 1e-12
-
-
 def test_state_dicts_fit_the_product_and_e3nn() -> None:
     layer, product = TensorProductConv(IN, SH, OUT, PATHS), TensorProduct(IN, SH, OUT, PATHS)
     product.load_state_dict(layer.state_dict())
@@ -189,26 +168,6 @@ def test_weights_of_its_own_need_not_be_named(edges: Tensor, operands: dict[str,
     assert torch.equal(layer(x, y, edge_index=edges, num_nodes=RECEIVERS), layer(x, y, None, edges, RECEIVERS))
     with pytest.raises(DTypeError, match=r"edge_index must be .* or a Graph, got None"):
         layer(x, y)
-
-
-def test_copies_and_pickles_run(edges: Tensor, operands: dict[str, Tensor]) -> None:
-    layer = conv()
-    x, y, w = operands.values()
-    z = layer(x, y, w, edges, RECEIVERS)
-    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert torch.equal(other(x, y, w, edges, RECEIVERS), z)
-
-
-@pytest.mark.kernels
-def test_fullgraph_compilation(edges: Tensor, operands: dict[str, Tensor]) -> None:
-    layer = conv()
-    leaves = [t.requires_grad_() for t in operands.values()]
-    run = torch.compile(
-        lambda x, y, w, e: layer(x, y, w, e, RECEIVERS).square().sum(), fullgraph=True, backend="aot_eager"
-    )
-    eager = layer(*leaves, edges, RECEIVERS).square().sum()
-    expected, got = torch.autograd.grad(eager, leaves), torch.autograd.grad(run(*leaves, edges), leaves)
-    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
 @pytest.mark.parametrize("backend", [None, "torch"])

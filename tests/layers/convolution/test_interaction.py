@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from eqlayers import to_ir_mul, to_mul_ir
 from eqlayers.functional import tensor_product
 from eqlayers.nn import Interaction
-from eqlayers.testing import equivariance_residual
 
 EDGES = torch.tensor([[0, 1, 2, 0, 3, 1], [1, 0, 0, 2, 1, 3]])
 HIDDEN = "4x0e + 4x1o + 2x1e"
@@ -46,36 +43,6 @@ def test_same_irreps_add_the_input(inputs: tuple[Tensor, Tensor, Tensor]) -> Non
         for part in (step.down, step.self_connection):
             part.weight.zero_()
     assert torch.equal(step(x, sh, lengths, EDGES), x)  # the gate of zeros is zero
-
-
-@pytest.mark.parametrize("determinant", [1, -1])
-@pytest.mark.parametrize("layout", ["ir_mul", "mul_ir"])
-def test_equivariance(layout: str, determinant: int, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    step = layer(layout=layout)
-    x, sh, lengths = inputs
-    fn: Callable[[Tensor, Tensor], Tensor] = lambda x, sh: step(x, sh, lengths, EDGES)  # noqa: E731
-    args = ([step.irreps_in, "0e + 1o"], step.irreps_out)
-    # multiplicity 1: both layouts of the spherical harmonics agree
-    assert equivariance_residual(fn, *args, [x, sh], determinant=determinant, layout=layout) < 1e-12
-
-
-def test_layouts_agree(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    fast, plain = layer(), layer(layout="mul_ir")
-    plain.load_state_dict(fast.state_dict())
-    x, sh, lengths = inputs
-    turned = to_mul_ir(fast(to_ir_mul(x, fast.irreps_in), sh, lengths, EDGES), fast.irreps_out)
-    torch.testing.assert_close(turned, plain(x, sh, lengths, EDGES), rtol=0, atol=1e-12)
-
-
-def test_order_of_edges_and_of_atoms(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    step = layer()
-    x, sh, lengths = inputs
-    y = step(x, sh, lengths, EDGES)
-    order = torch.randperm(6)
-    torch.testing.assert_close(step(x, sh[order], lengths[order], EDGES[:, order]), y, rtol=0, atol=1e-13)
-    atoms = torch.randperm(5)
-    renamed = torch.argsort(atoms)[EDGES]
-    torch.testing.assert_close(step(x[atoms], sh, lengths, renamed), y[atoms], rtol=0, atol=1e-13)
 
 
 def test_edges_at_the_cutoff_send_nothing(inputs: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -7,7 +7,7 @@ import torch
 from e3nn import nn as theirs
 from e3nn import o3
 
-from eqlayers import errors, to_ir_mul
+from eqlayers import to_ir_mul
 from eqlayers.nn import Dropout, DropPath
 
 IRREPS = o3.Irreps("2x1o + 3x0e + 0x1e + 2x2e")
@@ -59,12 +59,6 @@ def test_whole_graphs() -> None:
     assert DropPath(0.4)(x[:0], batch[:0]).shape == (0, 3, 2)
 
 
-def test_text_and_bad_input() -> None:
+def test_text() -> None:
     assert repr(Dropout("2x1o", 0.1)) == "Dropout(2x1o, p=0.1 | mul_ir)"
     assert repr(DropPath(0.1)) == "DropPath(p=0.1)"
-    with pytest.raises(errors.ConfigError, match=r"p must be at most 1, got 1\.5"):
-        Dropout("0e", 1.5)
-    with pytest.raises(errors.ShapeError, match=r"batch must be \[2\], a graph for each row of x, got \[3\]"):
-        DropPath(0.1)(torch.ones(2, 4), torch.zeros(3).long())
-    with pytest.raises(errors.DTypeError, match=r"batch must be int64, got torch\.float32"):
-        DropPath(0.1)(torch.ones(2, 4), torch.zeros(2))

@@ -137,10 +137,6 @@ def test_text_and_bad_input() -> None:
         S2Activation(o3.Irreps("2x0e + 1o"), TANH, 6)
     with pytest.raises(ConfigError, match="act must be even or odd for a signal of parity -1, got relu"):
         S2Activation("0o + 1e", torch.relu, 6)
-    with pytest.raises(ConfigError, match="res must be an integer, at least 6, got 4"):
-        S2Activation("0e + 1o + 2e", TANH, 4)
-    with pytest.raises(ConfigError, match=r"res must .*got 7"):
-        S2Activation("0e + 1o + 2e", TANH, 7)
 
 
 def test_turns_may_be_set_later() -> None:

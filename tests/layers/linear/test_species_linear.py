@@ -7,7 +7,7 @@ import torch
 from e3nn import o3
 from torch.nn.functional import one_hot
 
-from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.errors import DeviceError
 from eqlayers.layers.linear import species_linear
 from eqlayers.nn import Linear, SpeciesLinear
 
@@ -105,17 +105,3 @@ def test_autocast_and_frozen_weights(layer: SpeciesLinear) -> None:
     torch.testing.assert_close(found.float(), layer(x, KIND), rtol=0.1, atol=0.1)
     (grad,) = torch.autograd.grad(layer(x, KIND).sum(), x)
     assert float(grad.abs().min()) > 0
-
-
-def test_bad_input(layer: SpeciesLinear) -> None:
-    x = torch.randn(7, layer.irreps_in.dim, dtype=torch.float64)
-    with pytest.raises(DTypeError, match="kind must be int64"):
-        layer(x, KIND.float())
-    with pytest.raises(ShapeError, match=r"features must be \[\.\.\., 23\]"):
-        layer(x[:, 1:], KIND)
-    with pytest.raises(ShapeError, match=r"kind must be \[7\], got \[3\]"):
-        layer(x, KIND[:3])
-    with pytest.raises(IndexRangeError, match=r"kind must lie in \[0, 3\)"):
-        layer(x, KIND + 1)
-    with pytest.raises(ConfigError, match="num_species must"):
-        SpeciesLinear(IN, OUT, 0)

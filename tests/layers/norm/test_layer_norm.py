@@ -8,7 +8,6 @@ from e3nn import o3
 from torch import Tensor
 
 from eqlayers import to_ir_mul
-from eqlayers.errors import ConfigError, ShapeError
 from eqlayers.nn import LayerNorm, RMSNorm
 from eqlayers.testing import check_derivatives
 
@@ -124,11 +123,7 @@ def test_sizes_of_degrees() -> None:
 
 
 @pytest.mark.kernels
-def test_text_and_bad_input() -> None:
+def test_text() -> None:
     text = "LayerNorm(2x0e+1x1o, eps=1e-05, without weights, norm | ir_mul, backend auto)"
     assert repr(LayerNorm("2x0e + 1o", affine=False, normalization="norm", layout="ir_mul")) == text
     assert repr(RMSNorm("1o", "all")) == "RMSNorm(1x1o, over=all, eps=1e-05 | mul_ir, backend auto)"
-    with pytest.raises(ConfigError, match=r"eps must .*got 0"):
-        LayerNorm("0e", eps=0)
-    with pytest.raises(ShapeError, match=r"x must be \[\.\.\., 5\] for irreps 2x0e\+1x1o"):
-        RMSNorm("2x0e + 1o")(torch.zeros(4))

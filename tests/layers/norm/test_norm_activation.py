@@ -71,8 +71,6 @@ def test_text_and_bad_input() -> None:
     assert text == "  2x1o, sigmoid, epsilon=1e-08, bias | mul_ir, backend auto"
     with pytest.raises(ConfigError, match=r"epsilon must .*got 0\.1"):
         NormActivation("1o", torch.sigmoid, False, 0.1)
-    with pytest.raises(ConfigError, match=r"epsilon must .*got -1"):
-        NormActivation("1o", torch.sigmoid, epsilon=-1)
     with pytest.raises(
         ShapeError, match=r"the result of scalar_nonlinearity must be \[2, 1\], as its argument, got \[2\]"
     ):

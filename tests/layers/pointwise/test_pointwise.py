@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eqlayers import Graph, to_ir_mul, to_mul_ir
-from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError, UnknownNameError
+from eqlayers.errors import ConfigError, IndexRangeError, IrrepsError, ShapeError, UnknownNameError
 from eqlayers.irreps.algebra import as_irreps
 from eqlayers.nn import FormulaLayer
 from tests.each import each
@@ -128,37 +128,8 @@ def test_functions_that_do_not_commute_are_refused() -> None:
 
 X = {"x": "4x0e"}
 BAD: list[tuple[type[Exception], str, Any]] = [
-    (ConfigError, "function must be a function, got 3", lambda: FormulaLayer(3, X, "4x0e")),
-    (ConfigError, "operands must be a mapping from names to irreps", lambda: FormulaLayer(dot, ["4x0e"], "4x0e")),
-    (IrrepsError, "x must be irreps", lambda: FormulaLayer(dot, {"x": "a"}, "4x0e")),
     (ConfigError, "irreps of operands and results must have one multiplicity", lambda: FormulaLayer(dot, X, "2x0e")),
-    (
-        ConfigError,
-        "rows of x must be one of each, one, src, dst",
-        lambda: FormulaLayer(dot, X, "4x0e", rows={"x": "a"}),
-    ),
-    (
-        ConfigError,
-        r"rows must name operands.*got rows of \['y'\]",
-        lambda: FormulaLayer(dot, X, "4x0e", rows={"y": "src"}),
-    ),
-    (ConfigError, r"only rows 'one' of \['x'\]", lambda: FormulaLayer(dot, X, "4x0e", rows={"x": "one"})),
-    (
-        ConfigError,
-        "rows_out must be .*, 1 in all, got 2",
-        lambda: FormulaLayer(dot, X, "4x0e", rows_out=["each"] * 2),
-    ),
-    (
-        ConfigError,
-        "list of the 1 components of one channel of the result",
-        lambda: FormulaLayer(lambda x: x[0], X, "4x0e"),
-    ),
-    (ConfigError, "4x0e, got 2. Order them", lambda: FormulaLayer(lambda x: [x[0], x[0]], X, "4x0e")),
     (ConfigError, "function must return 2 lists", lambda: FormulaLayer(lambda x: [x[0]], X, ["4x0e", "4x0e"])),
-    (ConfigError, "divide by numbers other than 0 only", lambda: FormulaLayer(lambda x: [x[0] / x[0]], X, "4x0e")),
-    (ConfigError, "divide by numbers other than 0 only", lambda: FormulaLayer(lambda x: [x[0] / 0], X, "4x0e")),
-    (ConfigError, "power must be a whole number", lambda: FormulaLayer(lambda x: [x[0] ** 0.5], X, "4x0e")),
-    (ConfigError, "made of its operands and of numbers", lambda: FormulaLayer(lambda x: [x[0] + "a"], X, "4x0e")),
 ]
 
 
@@ -180,9 +151,7 @@ def test_bad_calls() -> None:
         (ShapeError, r"operands must be x, got 2 and \[\]", lambda: plain(x, x)),
         (ShapeError, r"operands must be x, got 0 and \['y'\]", lambda: plain(y=x)),
         (ShapeError, r"operands must be x, got 1 and \['x'\]", lambda: plain(x, x=x)),
-        (ShapeError, r"x must be \[\.\.\., 4\]", lambda: plain(x[:, :3])),
         (ShapeError, r"x must be \[N, 4\], its rows are 'src', got \[1, 2, 4\]", lambda: edges(x[None], graph=index)),
-        (DTypeError, "x must be float64", lambda: plain(x.long())),
     ):
         with pytest.raises(error, match=text):
             call()

@@ -7,7 +7,6 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.functional import spherical_harmonics
 from eqlayers.layers.rotation.blocks import SEAM, blocks_start
 from eqlayers.nn import EdgeFrame
@@ -160,12 +159,3 @@ def test_any_leading_axes() -> None:
     assert frame(vectors).shape == (2, 3, 35)
     torch.testing.assert_close(frame(vectors)[1, 2], frame(vectors[1, 2]), rtol=0, atol=4 * EPS)
     assert EdgeFrame(0)(vectors).tolist() == torch.ones(2, 3, 1).tolist()
-
-
-def test_errors() -> None:
-    with pytest.raises(ConfigError, match="lmax must be an integer, at least 0, got -1"):
-        EdgeFrame(-1)
-    with pytest.raises(ShapeError, match=r"vectors must be \[\.\.\., 3\], of any length, got \[3, 2\]"):
-        EdgeFrame(1)(torch.zeros(3, 2))
-    with pytest.raises(DTypeError, match="vectors must"):
-        EdgeFrame(1)(torch.zeros(3, 3, dtype=torch.int64))

@@ -206,22 +206,8 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ShapeError, match=r"quaternions must be \[\.\.\., 4\], \(w, x, y, z\), got \[3\]"):
-        wigner_blocks(torch.zeros(3), 1)
-    with pytest.raises(ConfigError, match="lmax must be an integer, at most 12, got 13"):
-        wigner_blocks(torch.zeros(4), 13)
     with pytest.raises(ConfigError, match="at most 12, got 13"):
         WignerD("13e")
-    with pytest.raises(ShapeError, match=r"matrices must be \[\.\.\., 3, 3\], rotations, got \[3\]"):
-        matrix_to_quaternion(torch.zeros(3))
-    with pytest.raises(DTypeError, match="alpha must"):
-        angles_to_quaternion(torch.tensor(1), torch.tensor(1.0), torch.tensor(1.0))
-    with pytest.raises(ShapeError, match=r"rotation must be \[\.\.\., 3, 3\], of the kind 'matrix', got \[4\]"):
-        WignerD("1o")(torch.zeros(4))
-    with pytest.raises(ShapeError, match=r"R must be \[\.\.\., 3, 3\], rotations, got \[4\]"):
-        WignerD("1o").D_from_matrix(torch.zeros(4))
-    with pytest.raises(ConfigError, match=r"rotation must .*got 'euler'"):
-        WignerD("1o", "euler")
     with pytest.raises(ConfigError, match=r"rotation must .*got 'matrix'"):
         RotateFeatures("1o", method="sparse")
     with pytest.raises(ShapeError, match=r"rotation must be \[\.\.\., 10\], blocks of degrees 0 to 1, got \[4\]"):

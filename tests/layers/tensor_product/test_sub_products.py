@@ -116,19 +116,6 @@ def test_elementwise_with_a_number_of_copies_that_does_not_pair() -> None:
         eq.ElementwiseTensorProduct("5x1o", "4x1e")
 
 
-@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-def test_layouts_agree(layout: str) -> None:
-    in1, in2 = o3.Irreps("3x0e + 3x1o"), o3.Irreps("2x1o + 2x2e")
-    x, y = torch.randn(4, in1.dim).double(), torch.randn(4, in2.dim).double()
-    plain = eq.FullTensorProduct(in1, in2)
-    other = eq.FullTensorProduct(in1, in2, layout="ir_mul")
-    got = eq.to_mul_ir(other(eq.to_ir_mul(x, in1), eq.to_ir_mul(y, in2)), plain.irreps_out)
-    torch.testing.assert_close(got, plain(x, y), rtol=0, atol=1e-13)
-    square, turned = eq.TensorSquare(in1), eq.TensorSquare(in1, layout="ir_mul")
-    got = eq.to_mul_ir(turned(eq.to_ir_mul(x, square.irreps_in)), square.irreps_out)
-    torch.testing.assert_close(got, square(x), rtol=0, atol=1e-13)
-
-
 def test_large_product_constructs() -> None:
     ls = "+".join(f"2x{l}{'eo'[l % 2]}" for l in range(5))
     product = eq.FullyConnectedTensorProduct(ls, ls, ls)

@@ -14,7 +14,7 @@ from eqlayers.core.forms.request import Request
 from eqlayers.core.operator import call_form, sorted_edges, sorted_intervals
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
-from eqlayers.testing import check_derivatives, equivariance_residual
+from eqlayers.testing import check_derivatives
 from tests.layers.convolution.test_convolution import EDGES, IN, OUT, PATHS, RECEIVERS, SENDERS, SH
 from tests.watching import watching
 
@@ -182,20 +182,6 @@ def test_backends_without_such_kernels_store_the_weights(backend: str) -> None:
         *(torch.autograd.grad((f * factors).sum(), (x, y, table, c)) for f in (z, other)), strict=True
     ):
         torch.testing.assert_close(mine, wanted)
-
-
-@pytest.mark.parametrize("determinant", [1, -1])
-def test_equivariance(determinant: int) -> None:
-    *_, table, c, interval = operands()
-    edges = graph()
-    residual = equivariance_residual(
-        lambda x, y: conv()(x, y, TabledWeights(table, interval, c), edges),
-        [IN, SH],
-        OUT,
-        [torch.randn(SENDERS, 33, dtype=torch.float64), torch.randn(EDGES, 4, dtype=torch.float64)],
-        determinant=determinant,
-    )
-    assert residual < 1e-12
 
 
 def test_layers_share_the_sorted_intervals() -> None:

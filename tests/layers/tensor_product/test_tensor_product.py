@@ -133,20 +133,6 @@ def test_internal_weights_are_the_same_flat_vector(twins: Any) -> None:
         assert torch.equal(view, other)
 
 
-def test_list_weights_equal_flat_weights(twins: Any) -> None:
-    rows = [(0, 0, 0, "uvw", True), (0, 0, 0, "uvu", False), (1, 0, 1, "uvu", True), (1, 0, 2, "uvw", True)]
-    args = ("2x0e + 3x1o", "1x0e", "2x0e + 3x1o + 2x1o", rows)
-    x, y = torch.randn(5, 11).double(), torch.randn(5, 1).double()
-    for shared in (True, False):
-        ours = TensorProduct(*args, internal_weights=False, shared_weights=shared)
-        theirs = twins.e3nn(o3.TensorProduct, *args, internal_weights=False, shared_weights=shared)
-        lead = () if shared else (5,)
-        weights = [torch.randn(*lead, *i.path_shape).double() for i in ours.instructions if i.has_weight]
-        flat = torch.cat([w.flatten(len(lead)) for w in weights], -1)
-        assert torch.equal(ours(x, y, weights), ours(x, y, flat))
-        twins.assert_close({"z": ours(x, y, weights)}, {"z": theirs(x, y, weights)}, 30)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 def test_every_dtype_runs_and_keeps_its_dtype(dtype: torch.dtype, layout: str) -> None:
