@@ -205,9 +205,11 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def copies(case: Case) -> None:
-    """deepcopy, pickle, torch.save of the layer, and its state dict give the same numbers."""
+    """deepcopy, copy, pickle, torch.save of a used layer, and its state dict give the same numbers, modes and texts."""
     arguments = case.arguments()
     layer, wanted = case.layer(), call(case.layer(), arguments)
+    call(layer, arguments)  # tables that a layer keeps must not disturb the copy
+    layer.requires_grad_(False)
     other = case.layer(seed=1)
     missing = other.load_state_dict(layer.state_dict())
     assert not missing.missing_keys
@@ -216,7 +218,12 @@ def copies(case: Case) -> None:
     torch.save(layer, buffer)
     buffer.seek(0)
     saved = torch.load(buffer, weights_only=False)
-    for copied in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), saved):
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), saved):
+        assert (repr(copied), copied.training) == (repr(layer), layer.training)
+        assert not any(parameter.requires_grad for parameter in copied.parameters())
+        assert not {id(value) for value in copied.parameters()} & {id(value) for value in layer.parameters()}
+        close(call(copied, arguments), wanted, 0.0)
+    for copied in (other, copy.copy(layer)):
         close(call(copied, arguments), wanted, 0.0)
 
 
