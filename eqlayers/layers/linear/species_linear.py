@@ -58,12 +58,7 @@ class SpeciesLinear(EquivariantModule):
         self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
         self.num_species = check_integer("num_species", num_species, 1, fix="Count the elements of the data.")
         self.linear = Linear(
-            self.irreps_in,
-            self.irreps_out,
-            internal_weights=False,
-            shared_weights=True,
-            layout=layout,
-            backend=backend,
+            self.irreps_in, self.irreps_out, internal_weights=False, shared_weights=True, layout=layout, backend=backend
         )
         self.num_paths, self._width = self.linear.num_paths, self.irreps_in.dim  # compilers cannot trace irreps
         self.weight = torch.nn.Parameter(torch.randn(self.num_species, self.linear.weight_numel))

@@ -160,11 +160,7 @@ class LowRankLinear(EquivariantModule):
 
 
 def _map(
-    irreps: tuple[Irreps, Irreps],
-    paths: list[LinearInstruction],
-    flags: list[bool],
-    layout: str,
-    backend: str | None,
+    irreps: tuple[Irreps, Irreps], paths: list[LinearInstruction], flags: list[bool], layout: str, backend: str | None
 ) -> Linear:
     """A `Linear` with given paths and coefficients."""
     layer = Linear.__new__(Linear)

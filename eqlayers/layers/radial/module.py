@@ -139,12 +139,7 @@ class BesselBasis(RadialBasis):
     """
 
     def __init__(
-        self,
-        num_basis: int = 8,
-        cutoff: float = 5.0,
-        p: int = 6,
-        *,
-        envelope: torch.nn.Module | None = None,
+        self, num_basis: int = 8, cutoff: float = 5.0, p: int = 6, *, envelope: torch.nn.Module | None = None
     ) -> None:
         envelope = PolynomialCutoff(cutoff, p) if envelope is None else envelope
         super().__init__(num_basis, cutoff, envelope=envelope)

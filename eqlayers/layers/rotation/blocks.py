@@ -76,10 +76,7 @@ def frame_formula(lmax: int) -> Formula:
     # the square of a unit vector, which is 1: of the zero vector it is 0, and then so is the quaternion
     one = expr.add(*(expr.multiply(part, part) for part in (x, y, z)))
     minus, second = expr.scale(-1.0, z), expr.add(expr.one, expr.scale(-1.0, first))
-    charts = (
-        (expr.add(one, y), minus, expr.zero, x),
-        (minus, expr.add(one, expr.scale(-1.0, y)), x, expr.zero),
-    )
+    charts = ((expr.add(one, y), minus, expr.zero, x), (minus, expr.add(one, expr.scale(-1.0, y)), x, expr.zero))
     parts = [expr.add(expr.multiply(first, p), expr.multiply(second, q)) for p, q in zip(*charts, strict=True)]
     outputs = _blocks(expr, parts, lmax)
     operands = [_row("vectors", 3), _row("chart", 1)]

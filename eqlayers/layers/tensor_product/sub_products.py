@@ -378,12 +378,7 @@ class TensorDot(TensorProduct):
     """
 
     def __init__(
-        self,
-        irreps_in1: Any,
-        irreps_in2: Any = None,
-        feature_mode: str = "uu",
-        scaled: bool = False,
-        **kwargs: Any,
+        self, irreps_in1: Any, irreps_in2: Any = None, feature_mode: str = "uu", scaled: bool = False, **kwargs: Any
     ) -> None:
         check_choice("feature_mode", feature_mode, ("uu", "uv"))
         first = as_irreps(irreps_in1, "irreps_in1")
