@@ -6,30 +6,25 @@ from .hints.names import answer_names
 from .layers.attention.module import AttentionAggregate, EquivariantAttention
 from .layers.basis.module import CartesianTensor, ChangeOfBasis
 from .layers.contraction.module import SymmetricContraction
-from .layers.convolution.interaction import Interaction
-from .layers.convolution.module import TensorProductConv
+from .layers.convolution.module import Interaction, TensorProductConv
 from .layers.dropout.module import Dropout, DropPath
 from .layers.gate.activation import GatedNonlinearity, NormalizedActivation
 from .layers.gate.grid_activation import S2Activation, SO3Activation
 from .layers.gate.module import Activation, Gate
-from .layers.harmonics.edge_geometry import EdgeGeometry, EdgeVectors
-from .layers.harmonics.module import SphericalHarmonics
+from .layers.harmonics.module import EdgeGeometry, EdgeVectors, SphericalHarmonics
 from .layers.linear.module import Linear
 from .layers.linear.so3_scale import SO3Scale
-from .layers.linear.species_linear import SpeciesLinear
-from .layers.linear.structured_linear import IrrepwiseLinear, LowRankLinear
+from .layers.linear.structured_linear import IrrepwiseLinear, LowRankLinear, SpeciesLinear
 from .layers.norm.batch_norm import BatchNorm, BatchRMSNorm
 from .layers.norm.module import LayerNorm, MeanSquaredNorm, Norm, RMSNorm
 from .layers.norm.norm_activation import NormActivation
 from .layers.pointwise.module import FormulaLayer
 from .layers.radial.bases import ChebyshevBasis, CosineBasis, FourierBasis, GaussianBasis, SmoothFiniteBasis
+from .layers.radial.by_species import ZBL, AgnesiTransform
 from .layers.radial.cutoffs import CosineCutoff, PolynomialCutoff, SmoothCutoff
-from .layers.radial.distance_transform import AgnesiTransform
 from .layers.radial.module import BesselBasis, RadialBasis, RadialNetwork
-from .layers.radial.repulsion import ZBL
-from .layers.radial.tabled_basis import KnotBasis, TabledBasis
-from .layers.radial_table.errors import TableError
-from .layers.radial_table.module import RadialTable
+from .layers.radial.radial_table import RadialTable, TableError
+from .layers.radial.tables import KnotBasis, TabledBasis
 from .layers.reshape.module import Extract, ExtractIr, Identity, Merge, Separable, Sort, Split
 from .layers.rotation.module import EdgeFrame, RotateFeatures, WignerD
 from .layers.so2.module import SO2Convolution, SO2Linear

@@ -21,7 +21,7 @@ from eqlayers import functional, models, nn, sparse, testing
 from eqlayers.core import backends
 from eqlayers.errors import EqlayersError
 from eqlayers.irreps import algebra
-from eqlayers.layers.tensor_product.plan import ProductPlan
+from eqlayers.layers.tensor_product.lower import ProductPlan
 from tests.catalogue import bad_calls
 from tests.catalogue.cases import on_backend
 from tests.catalogue.test_layers import CASES as LAYERS

@@ -21,8 +21,8 @@ from ..core.checks import check_choice, check_path, check_type, got
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..core.files.archives import check_whole
 from ..layers.gate.activation import ACTIVATIONS
-from ..layers.linear.species_linear import SpeciesLinear
-from ..layers.radial.repulsion import ZBL
+from ..layers.linear.structured_linear import SpeciesLinear
+from ..layers.radial.by_species import ZBL
 from ..models import Potential
 from ..models.compression import without_tables
 from ..models.mace import MACE

@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from ..core.errors import EqlayersError
 from ..core.torch_internals import is_plain
 from ..layers.radial.knots import Knots, rows_of
-from ..layers.radial.spline_table import SplineTable, may_be_kept
-from ..layers.radial.tabled_basis import KnotBasis
-from ..layers.radial_table.errors import TableError, fewest_knots, largest
-from ..layers.radial_table.module import RadialTable, in_float64
+from ..layers.radial.radial_table import RadialTable, TableError, fewest_knots, in_float64, largest
+from ..layers.radial.tables import KnotBasis, SplineTable, may_be_kept
 from ..layers.tensor_product.tabled_weights import TabledWeights
 from .radial_families import FAMILIES, Family, PairSpecies, refuse_calls, refuse_holder
 from .replacement import Replacement

@@ -16,7 +16,7 @@ from ..core.errors import BackendError, ConfigError
 from ..e3nn_compat.state_dict import E3nnState
 from ..hints.keywords import named_arguments
 from ..hints.names import HINTS
-from ..layers.tensor_product.base import ProductLayer
+from ..layers.tensor_product.module import ProductLayer
 from ..nn import Linear
 from .check import compare
 from .kinds import KEPT, RULES, TARGETS, AcceleratedMessages, is_layer, is_scripted_layer, is_whole, kept_kind

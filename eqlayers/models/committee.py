@@ -19,7 +19,7 @@ from ..core.checks import check_device, check_dtype, check_flag, check_items, ch
 from ..core.errors import ConfigError
 from ..core.files.read_write import few, read_json
 from ..core.graph import Graph
-from ..layers.harmonics.edge_geometry import EdgeVectors
+from ..layers.harmonics.module import EdgeVectors
 from .classes import Classes
 from .potential import Potential, differentiated
 from .properties import AtomicProperties

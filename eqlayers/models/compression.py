@@ -15,10 +15,8 @@ from ..core.checks import check_integer, check_module, check_number, check_optio
 from ..core.errors import ConfigError
 from ..layers.radial.knots import MOST_KNOTS, Knots, cutoff_of, end_of
 from ..layers.radial.module import ScalarNetwork
-from ..layers.radial.spline_table import tabulate
-from ..layers.radial.tabled_basis import HoldsTables, TabledBasis, pair_codes, pair_ends
-from ..layers.radial_table.errors import SAMPLES, TableError, fewest_knots, gradients, largest, table_error
-from ..layers.radial_table.module import in_float64
+from ..layers.radial.radial_table import SAMPLES, TableError, fewest_knots, gradients, in_float64, largest, table_error
+from ..layers.radial.tables import HoldsTables, TabledBasis, pair_codes, pair_ends, tabulate
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 MOST_SPECIES = 12  # 78 pairs, each with a table of its own for every network

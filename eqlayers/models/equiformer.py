@@ -17,16 +17,15 @@ from ..core.dtypes import widest_under_autocast
 from ..core.forms.program import Form
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
-from ..layers.attention.functions import edge_softmax
-from ..layers.attention.lower import check_heads, heads_program
+from ..layers.attention.functions import check_heads, edge_softmax, heads_program
 from ..layers.attention.module import smooth_leaky_relu
 from ..layers.gate.activation import GatedNonlinearity
-from ..layers.harmonics.edge_geometry import EdgeVectors
+from ..layers.harmonics.module import EdgeVectors
 from ..layers.linear.module import Linear
 from ..layers.norm.module import RMSNorm
 from ..layers.radial.cutoffs import SmoothCutoff
 from ..layers.radial.module import BesselBasis, ScalarNetwork, hidden_widths
-from ..layers.radial.tabled_basis import KnotBasis, tabled
+from ..layers.radial.tables import KnotBasis, tabled
 from ..layers.rotation.module import EdgeFrame
 from ..layers.so2.module import SO2Convolution
 from ..layers.tensor_product.tabled_weights import TabledWeights

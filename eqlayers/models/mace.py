@@ -15,10 +15,10 @@ from ..core.errors import ConfigError, IrrepsError
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import EquivariantModule
-from ..layers.harmonics.edge_geometry import EdgeVectors
-from ..layers.radial.distance_transform import AgnesiTransform
+from ..layers.harmonics.module import EdgeVectors
+from ..layers.radial.by_species import AgnesiTransform
 from ..layers.radial.module import BesselBasis, hidden_widths
-from ..layers.radial.tabled_basis import KnotBasis, TabledBasis, tabled
+from ..layers.radial.tables import KnotBasis, TabledBasis, tabled
 from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE
 from .properties import plain_options, property_irreps, read_properties, readout_irreps

@@ -18,11 +18,11 @@ from ..layers.base.module import EquivariantModule, KeepsFloat64
 from ..layers.contraction.module import SymmetricContraction
 from ..layers.convolution.module import TensorProductConv
 from ..layers.gate.activation import NormalizedActivation
-from ..layers.harmonics.edge_geometry import EdgeVectors
+from ..layers.harmonics.module import EdgeVectors
 from ..layers.linear.module import Linear
-from ..layers.linear.species_linear import SpeciesLinear
+from ..layers.linear.structured_linear import SpeciesLinear
 from ..layers.radial.module import ScalarNetwork
-from ..layers.radial.tabled_basis import KnotBasis
+from ..layers.radial.tables import KnotBasis
 from ..layers.tensor_product.tabled_weights import TabledWeights
 
 

@@ -17,11 +17,11 @@ from ..core.errors import IrrepsError
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import KeepsFloat64
-from ..layers.convolution.interaction import Interaction
-from ..layers.harmonics.edge_geometry import EdgeGeometry
+from ..layers.convolution.module import Interaction
+from ..layers.harmonics.module import EdgeGeometry
 from ..layers.linear.module import Linear
 from ..layers.radial.module import BesselBasis, hidden_widths
-from ..layers.radial.tabled_basis import tabled
+from ..layers.radial.tables import tabled
 from .nequip import reachable
 from .potential import index_by_number, of_species, species_indices
 from .properties import even_scalars, plain_options, pooled

@@ -12,11 +12,11 @@ from ..atoms.elements import read_species
 from ..core.checks import check_integer, check_number
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps, tensor_product_paths
-from ..layers.convolution.interaction import Interaction
-from ..layers.harmonics.edge_geometry import EdgeVectors
+from ..layers.convolution.module import Interaction
+from ..layers.harmonics.module import EdgeVectors
 from ..layers.linear.module import Linear
 from ..layers.radial.module import BesselBasis, hidden_widths
-from ..layers.radial.tabled_basis import tabled
+from ..layers.radial.tables import tabled
 from .properties import even_scalars, plain_options, property_irreps, read_properties, readout_irreps
 
 

@@ -29,7 +29,7 @@ from ..core.torch_internals import assert_later, being_traced, is_plain, unwrapp
 from ..hints.names import AnswersNames
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import KeepsFloat64
-from ..layers.harmonics.edge_geometry import EdgeGeometry, EdgeVectors
+from ..layers.harmonics.module import EdgeGeometry, EdgeVectors
 from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
 

@@ -15,7 +15,7 @@ from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..irreps.path_lists import paths
 from ..layers.radial.module import ScalarNetwork, hidden_widths
-from ..layers.radial.tabled_basis import tabled
+from ..layers.radial.tables import tabled
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
 from .nequip import reachable
 from .properties import even_scalars, plain_options, property_irreps, read_properties, readout_irreps

@@ -14,7 +14,7 @@ import eqlayers.nn as nn
 from .test_layers import CASES, LISTS
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = "tests/layers/radial_table/test_radial_table.py"
+TABLES = "tests/layers/radial/test_radial_table.py"
 #: Public layers without a row: the reason, and the file that tests them instead.
 WITHOUT_ROW = {
     "RadialBasis": ("a base class, and each basis that derives from it has a row", "tests/bad_calls/radial.py"),

@@ -148,7 +148,7 @@ def test_maps_by_species_without_a_look(species: int) -> None:
     slopes = torch.autograd.grad(want.square().sum(), inputs)
     for limit in (1 << 27, 3 * layer.linear.weight_numel):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("eqlayers.layers.linear.species_linear.GATHERED", limit)
+            patch.setattr("eqlayers.layers.linear.structured_linear.GATHERED", limit)
             outputs = layer._of_any_species(x, kind)
         torch.testing.assert_close(outputs, want, rtol=1e-13, atol=1e-13)
         for a, b in zip(torch.autograd.grad(outputs.square().sum(), inputs), slopes, strict=True):

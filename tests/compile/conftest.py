@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.layers.convolution.interaction import Interaction
+from eqlayers.layers.convolution.module import Interaction
 from eqlayers.layers.gate.activation import GatedNonlinearity
 from eqlayers.layers.radial.module import RadialNetwork
 from eqlayers.models import MoleculeNetwork

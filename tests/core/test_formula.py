@@ -11,7 +11,7 @@ from eqlayers import Graph
 from eqlayers.core.forms.keys import describe, register_formula
 from eqlayers.core.forms.text import read_formula, write_formula
 from eqlayers.core.operator import sorted_edges
-from eqlayers.layers.pointwise.run import run_formula
+from eqlayers.layers.base.module import run_formula
 from tests.formulas import cubic, edges_of_points, functions
 
 pytestmark = pytest.mark.usefixtures("needs_a_compiler")

@@ -22,7 +22,7 @@ from eqlayers.integrations.kinds import (
     AcceleratedTensorProduct,
 )
 from eqlayers.integrations.replacement import Replacement
-from eqlayers.layers.tensor_product.plan import ProductPlan
+from eqlayers.layers.tensor_product.lower import ProductPlan
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 

@@ -71,6 +71,12 @@ def test_radial() -> None:
     close(nn.PolynomialCutoff(5.0, 6).double()(r), of.polynomial_cutoff(r, 5.0, 6))
     close(nn.CosineCutoff(5.0).double()(r), of.cosine_cutoff(r, 5.0))
 
+    def function(r: Tensor) -> Tensor:
+        return torch.stack([r.sin(), (2 * r).cos() * r], 1)
+
+    r = torch.linspace(0.0, 3.99, 57, dtype=torch.float64)
+    close(nn.RadialTable(function, 4.0, 16, open_end=True)(r).weights(), of.cubic_spline(function, r, 4.0, 16), 1e4)
+
 
 def test_attention() -> None:
     src, dst = edges()
@@ -122,15 +128,6 @@ def test_contraction() -> None:
     weights = [own.weights[1], own.weights[0], own.weights_max]
     wanted = definition("contraction").contraction(x, tensors, [weight.detach()[species] for weight in weights])
     close(layer(x, species), wanted.flatten(1))
-
-
-def test_radial_table() -> None:
-    def function(r: Tensor) -> Tensor:
-        return torch.stack([r.sin(), (2 * r).cos() * r], 1)
-
-    r = torch.linspace(0.0, 3.99, 57, dtype=torch.float64)
-    layer = nn.RadialTable(function, 4.0, 16, open_end=True)
-    close(layer(r).weights(), definition("radial_table").cubic_spline(function, r, 4.0, 16), 1e4)
 
 
 ALL_MODES = [

@@ -171,7 +171,7 @@ def test_a_class_is_the_object_that_the_caller_gave() -> None:
 
 def test_what_names_classes() -> None:
     assert named_classes(None) == named_classes([]) == {}
-    paths = {"eqlayers.layers.radial.repulsion.ZBL": ZBL, "eqlayers.nn.ZBL": ZBL}
+    paths = {"eqlayers.layers.radial.by_species.ZBL": ZBL, "eqlayers.nn.ZBL": ZBL}
     assert named_classes([ZBL, "a.B,c.D"]) == {**paths, "a.B": None, "c.D": None}
     for wrong in (3, "Network", ["a.B", 3], int, ["a b.C"], ["a.B c"], {"a.B": 1}):
         with pytest.raises(ConfigError, match="classes must"):

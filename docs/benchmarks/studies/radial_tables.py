@@ -48,7 +48,7 @@ from eqlayers.bench.report import Layout, same, table_of
 from eqlayers.bench.results import OURS, Record, Say, Table, goal, quiet
 from eqlayers.bench.step import LoadBatch
 from eqlayers.cli.main import molecules
-from eqlayers.layers.radial_table.errors import largest
+from eqlayers.layers.radial.radial_table import largest
 from eqlayers.models import Potential, compress, load_potential
 from eqlayers.models.compression import without_tables
 

@@ -14,7 +14,7 @@ from ...core.forms.request import Request
 from ...irreps.algebra import as_irreps, wigner_3j
 from ...irreps.instructions import Instruction
 from ...layers.base.module import EquivariantModule
-from ...layers.tensor_product.plan import ProductPlan
+from ...layers.tensor_product.lower import ProductPlan
 from ...layers.tensor_product.run import run_product
 from ..probes import NODES, Operands, Probe, call_with, draw
 from ..replacement import FusedReplacement, Rule, part_if

@@ -24,8 +24,7 @@ from ..convolution.module import TensorProductConv
 from ..linear.module import Linear
 from ..radial.module import ScalarNetwork, hidden_widths
 from ..tensor_product.module import TensorProduct
-from .functions import check_rows, edge_softmax, receivers, run_aggregate
-from .lower import check_heads, dots_program, heads_program
+from .functions import check_heads, check_rows, dots_program, edge_softmax, heads_program, receivers, run_aggregate
 
 
 class AttentionAggregate(FormModule):

@@ -19,8 +19,7 @@ from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
-from ..base.module import FormulaModule
-from ..pointwise.run import formula_at_once, run_formula
+from ..base.module import FormulaModule, formula_at_once, run_formula
 from .lower import AS_IT_IS, Act, gate_formula
 
 #: Functions that kernels of formulas have, and their names there.

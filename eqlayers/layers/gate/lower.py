@@ -15,7 +15,7 @@ from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, 
 from eqlayers_kernels.forms.program import Slot
 
 from ...core.forms.keys import register_formula
-from ..pointwise.lower import FEWEST
+from ..pointwise.module import FEWEST
 
 #: Multiplicity, components of one copy, and the name of the activation with its factor; gates have none.
 Group = tuple[int, int, str, float]

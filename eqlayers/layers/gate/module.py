@@ -21,8 +21,7 @@ from ...e3nn_compat.torchscript import checked, is_tracing
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.columns import Columns, Copies, check_groups, columns_of, take
-from ..base.module import EquivariantModule, FormulaModule
-from ..pointwise.run import run_formula
+from ..base.module import EquivariantModule, FormulaModule, run_formula
 from ..tensor_product.sub_products import ElementwiseTensorProduct, paired
 from .activation import known, normalized
 from .lower import AS_IT_IS, Part, Source, gated_formula

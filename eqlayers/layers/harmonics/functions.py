@@ -16,7 +16,7 @@ from ...core.dtypes import ACCUMULATE, check_same_dtype, device_error
 from ...core.errors import DTypeError, IndexRangeError, ShapeError
 from ...core.graph import Graph, check_range
 from ...core.torch_internals import is_plain
-from ..pointwise.run import run_formula
+from ..base.module import run_formula
 from .lower import NORMALIZATIONS, harmonics_formula, read_degrees
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from ...core.checks import check_choice, check_flag, check_number
 from ...core.dtypes import ACCUMULATE
-from ..pointwise.run import run_formula
-from .functions import in_float32, numbers_of, scaled_by, squares_of
-from .lower import centred_formula
+from ..base.module import run_formula
+from .functions import centred_formula, in_float32, numbers_of, scaled_by, squares_of
 from .module import Normalization
 
 

@@ -19,8 +19,7 @@ from ..tensor_product.tabled_weights import TabledWeights
 from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
 from .knots import rows_of
-from .spline_table import SplineTable
-from .tabled_basis import HoldsTables, KnotBasis
+from .tables import HoldsTables, KnotBasis, SplineTable
 
 
 class RadialBasis(torch.nn.Module):

@@ -20,9 +20,17 @@ from ...core.errors import ShapeError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
-from ..pointwise.run import run_formula
-from .blocks import SEAM, blocks_dim, check_degree, frame_formula, quaternion_formula, wigner_formula
-from .lower import matrix_indices, rotation_program
+from ..base.module import run_formula
+from .lower import (
+    SEAM,
+    blocks_dim,
+    check_degree,
+    frame_formula,
+    matrix_indices,
+    quaternion_formula,
+    rotation_program,
+    wigner_formula,
+)
 
 
 def check_last(
@@ -98,7 +106,7 @@ def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None)
         ShapeError, DTypeError, ConfigError: Arguments of another shape, dtype or range.
 
     Source:
-        See :mod:`eqlayers.layers.rotation.blocks`; numbers of ``e3nn.o3.wigner_D``.
+        See :mod:`eqlayers.layers.rotation.lower`; numbers of ``e3nn.o3.wigner_D``.
 
     Example:
         >>> half_turn = torch.tensor([0.0, 0.0, 1.0, 0.0])  # about y

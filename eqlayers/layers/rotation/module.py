@@ -20,7 +20,6 @@ from ...irreps.layout import LAYOUTS, FlatLayout
 from ...sparse import ProgramInfos, infos_of
 from ..base.module import FormulaModule
 from ..tensor_product.lower import basis_program
-from .blocks import blocks_dim, check_degree, frame_formula
 from .functions import (
     KINDS,
     ROTATIONS,
@@ -37,7 +36,7 @@ from .functions import (
     run_rotate,
     run_wigner,
 )
-from .lower import matrix_indices, turn_program
+from .lower import blocks_dim, check_degree, frame_formula, matrix_indices, turn_program
 
 
 class WignerD(FormulaModule):
@@ -59,7 +58,7 @@ class WignerD(FormulaModule):
         IrrepsError, ConfigError: Invalid irreps or options.
 
     Source:
-        See :mod:`eqlayers.layers.rotation.blocks`.
+        See :mod:`eqlayers.layers.rotation.lower`.
 
     Example:
         >>> turn = WignerD("1o + 1e", "matrix")

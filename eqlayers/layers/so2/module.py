@@ -19,11 +19,9 @@ from ...sparse import ProgramInfos, infos_of
 from ..base.module import EquivariantModule
 from ..linear.module import Linear
 from ..rotation.module import EdgeFrame
-from ..tensor_product.base import ProductLayer
-from ..tensor_product.module import TensorProduct
+from ..tensor_product.module import ProductLayer, TensorProduct
 from .functions import SO2Plan, check_weight, run_convolution, run_linear
-from .lower import HARMONICS_AT_Y, PARITIES
-from .weights import check_convertible, so2_weights
+from .lower import HARMONICS_AT_Y, PARITIES, check_convertible, so2_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Self

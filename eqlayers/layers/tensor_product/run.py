@@ -18,7 +18,7 @@ from ...core.graph import Graph, as_graph, refuse_edges
 from ...core.operator import at_once, call_form, sorted_edges, sorted_intervals
 from ...core.torch_internals import is_plain
 from ..base.module import check_dense
-from .plan import ProductPlan
+from .lower import ProductPlan
 from .tabled_weights import TabledWeights
 
 #: Backends that run all paths of a layer by sparse products, also the paths that are matrix products.

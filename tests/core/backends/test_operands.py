@@ -7,7 +7,7 @@ from eqlayers import Graph
 from eqlayers.core.backends.operands import check_operands, shape_of, with_table
 from eqlayers.core.forms.request import Sizes
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
-from eqlayers.layers.pointwise.run import run_formula
+from eqlayers.layers.base.module import run_formula
 from eqlayers_kernels.forms.formula import Operand
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot

@@ -13,7 +13,7 @@ from eqlayers.core.forms.description import with_rows
 from eqlayers.core.forms.keys import describe, register_formula
 from eqlayers.core.operator import form_operator, sorted_edges
 from eqlayers.errors import IndexRangeError
-from eqlayers.layers.pointwise.run import run_formula
+from eqlayers.layers.base.module import run_formula
 from eqlayers_kernels.forms.formula import ROWS, Block, Expression, Operand, formula
 
 pytestmark = pytest.mark.usefixtures("needs_a_compiler")

@@ -14,7 +14,7 @@ from torch import nn
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations import radial as tables
 from eqlayers.integrations.radial import TabledRadial
-from eqlayers.layers.radial_table.errors import table_error
+from eqlayers.layers.radial.radial_table import table_error
 from tests.integrations import guests
 from tests.integrations.guests import Guest, mace
 

@@ -8,7 +8,7 @@ from e3nn import io, o3
 from torch import Tensor
 
 from eqlayers.errors import ShapeError
-from eqlayers.layers.basis.lower import cartesian_basis
+from eqlayers.layers.basis.module import cartesian_basis
 from eqlayers.nn import CartesianTensor
 from tests.cases import default_dtype
 

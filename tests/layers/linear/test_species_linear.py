@@ -8,7 +8,7 @@ from e3nn import o3
 from torch.nn.functional import one_hot
 
 from eqlayers.errors import DeviceError
-from eqlayers.layers.linear import species_linear
+from eqlayers.layers.linear import structured_linear
 from eqlayers.nn import Linear, SpeciesLinear
 
 IN, OUT, KIND = "6x0e + 5x1o + 2x0e", "4x0e + 3x1o + 2x2e", torch.tensor([0, 2, 2, 1, 0, 2, 0])
@@ -17,7 +17,7 @@ IN, OUT, KIND = "6x0e + 5x1o + 2x0e", "4x0e + 3x1o + 2x2e", torch.tensor([0, 2, 
 @pytest.fixture(params=[0, 10**9], ids=["species by species", "gathered weights"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways, whatever the number of atoms."""
-    monkeypatch.setattr(species_linear, "WEIGHTS_OF_A_MAP", request.param)
+    monkeypatch.setattr(structured_linear, "WEIGHTS_OF_A_MAP", request.param)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_weights_are_gathered_for_a_few_atoms(layer: SpeciesLinear, way: None, m
     ways: list[int] = []
     by_row = layer.linear._by_row
     monkeypatch.setattr(layer.linear, "_by_row", lambda x, w: (ways.append(len(x)), by_row(x, w))[1])
-    monkeypatch.setattr(species_linear, "WEIGHTS_OF_A_MAP", 2 * numel)  # two atoms of each species that is present
+    monkeypatch.setattr(structured_linear, "WEIGHTS_OF_A_MAP", 2 * numel)  # two atoms of each species that is present
     for kinds in ([0], [0, 0], [0, 0, 0], [0, 0, 0, 2], [0, 1, 2, 2, 2, 2], [0, 1, 2, 2, 2, 2, 2]):
         layer(torch.randn(len(kinds), layer.irreps_in.dim, dtype=torch.float64), torch.tensor(kinds))
     assert ways == [1, 2, 4, 6]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.layers.radial.knots import Knots
-from eqlayers.layers.radial_table.errors import fewest_knots, table_error
+from eqlayers.layers.radial.radial_table import fewest_knots, table_error
 from eqlayers.nn import RadialNetwork, RadialTable
 
 

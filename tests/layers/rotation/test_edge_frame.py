@@ -8,7 +8,7 @@ from e3nn import o3
 from torch import Tensor
 
 from eqlayers.functional import spherical_harmonics
-from eqlayers.layers.rotation.blocks import SEAM, blocks_start
+from eqlayers.layers.rotation.lower import SEAM, blocks_start
 from eqlayers.nn import EdgeFrame
 from eqlayers.testing import check_derivatives
 from tests.cases import default_dtype

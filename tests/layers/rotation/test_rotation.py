@@ -10,7 +10,7 @@ from torch import Tensor
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.functional import angles_to_quaternion, matrix_to_quaternion, wigner_blocks
 from eqlayers.irreps.layout import to_ir_mul
-from eqlayers.layers.rotation.blocks import LARGEST_DEGREE, blocks_start
+from eqlayers.layers.rotation.lower import LARGEST_DEGREE, blocks_start
 from eqlayers.nn import EdgeFrame, RotateFeatures, WignerD
 from eqlayers.testing import check_derivatives
 from tests.cases import default_dtype

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import eqlayers as eq
-from eqlayers.layers.tensor_product import plan
+from eqlayers.layers.tensor_product import lower
 from eqlayers.testing import check_derivatives
 
 IN1, IN2 = "4x0e + 3x0o + 2x1o", "5x0e + 2x0o + 1x1o"
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kernels  # the paths that stay are in a kernel
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every path with scalars in the second input is a matrix product, however small."""
-    monkeypatch.setattr(plan, "COPIES", 1)
+    monkeypatch.setattr(lower, "COPIES", 1)
 
 
 def layer(layout: str = "mul_ir", backend: str | None = None, **kwargs: Any) -> eq.TensorProduct:

@@ -8,7 +8,7 @@ import eqlayers as eq
 from eqlayers import Graph
 from eqlayers.core.forms.keys import register_formula
 from eqlayers.errors import IndexRangeError
-from eqlayers.layers.pointwise.run import run_formula
+from eqlayers.layers.base.module import run_formula
 from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.triton import availability
 from tests.formulas import cubic, edges_of_points, functions

@@ -14,7 +14,7 @@ from torch import Tensor
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.functional import TabledWeights
 from eqlayers.layers.radial.knots import Knots, spline
-from eqlayers.layers.radial.spline_table import _coefficients, _of_coefficients
+from eqlayers.layers.radial.tables import _coefficients, _of_coefficients
 from eqlayers.nn import BesselBasis, Interaction, KnotBasis, RadialNetwork, RadialTable, TabledBasis, TensorProductConv
 from eqlayers.testing import check_derivatives
 

@@ -1,1 +1,0 @@
-"""Radial networks as tables."""
