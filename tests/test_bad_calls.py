@@ -344,7 +344,7 @@ LEFT = {
 METHODS = (
     "extra_repr",
     "whole_call",
-    "make_room",
+    "allocate_tables",
     "make_table",
     "at_pairs",
     "after_extension",

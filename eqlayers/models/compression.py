@@ -160,7 +160,7 @@ def expect_tables(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
     """Make room for the tables that a state dict holds."""
     for name, module in model.named_modules():
         if isinstance(module, HoldsTables):
-            module.make_room(state, f"{name}." if name else "")
+            module.allocate_tables(state, f"{name}." if name else "")
 
 
 def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

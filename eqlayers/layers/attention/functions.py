@@ -183,7 +183,7 @@ def _softmax(
 
 
 def receivers(edge_index: Any, num_nodes: int | None) -> Graph:
-    """The graph of edges of which only receivers matter; ShapeError or DTypeError for no edges or no number."""
+    """The `Graph` of edges whose senders are not read; an error without edges, or without the number of receivers."""
     if isinstance(edge_index, Graph):
         return as_graph(edge_index, edge_index.num_src, num_nodes)
     if num_nodes is None:

@@ -23,7 +23,7 @@ class Copies(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A range of columns from ``start``; with ``slot`` the channels of it from ``first``, ``length`` columns in all."""
+    """``length`` columns from ``start``; with ``slot`` not a range, but its channels from ``first`` in 'ir_mul'."""
 
     start: int
     length: int
@@ -32,7 +32,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(slots: list[Slot], copies: Sequence[Copies], layout: str) -> list[Columns]:
-    """Columns of some copies: a range if they are contiguous; with their slot if others lie between."""
+    """Columns of some copies in a flat row: one range for contiguous copies; with the slot for strided columns."""
     out: list[Columns] = []
     for group, first, count in copies:
         slot = slots[group]
@@ -54,11 +54,11 @@ def take(x: Tensor, columns: Sequence[Columns]) -> Tensor:
     """Select columns of flat features and concatenate them; a view if they are one range."""
     parts = []
     for start, length, slot, first in columns:
-        if slot is None:
-            parts.append(x.narrow(-1, start, length))
-        else:
-            block = x.narrow(-1, start, slot.mul * slot.dim).reshape(*x.shape[:-1], slot.dim, slot.mul)
-            parts.append(block.narrow(-1, first, length // slot.dim).reshape(*x.shape[:-1], length))
+        part = x.narrow(-1, start, length if slot is None else slot.mul * slot.dim)
+        if slot is not None:
+            block = part.reshape(*x.shape[:-1], slot.dim, slot.mul)
+            part = block.narrow(-1, first, length // slot.dim).reshape(*x.shape[:-1], length)
+        parts.append(part)
     if len(parts) == 1:
         return parts[0]
     return torch.cat(parts, -1) if parts else x.narrow(-1, 0, 0)
@@ -103,8 +103,10 @@ def same_order(first: o3.Irreps, second: o3.Irreps, layout: str) -> bool:
         >>> same_order(o3.Irreps("1o + 1o"), o3.Irreps("2x1o"), "ir_mul")
         False
     """
-    if layout == "ir_mul" and _above_scalars(first) != _above_scalars(second):
-        return False
+    if layout == "ir_mul":  # which orders columns of degrees above 0 by their grouping
+        groups = ([(mul, ir) for mul, ir in irreps if mul and ir.l] for irreps in (first, second))
+        if next(groups) != next(groups):
+            return False
     return bool(first.simplify() == second.simplify())
 
 
@@ -121,8 +123,3 @@ def check_groups(name: str, irreps: o3.Irreps, read: o3.Irreps, layout: str) -> 
             f"{name} must have the groups {read} with layout='ir_mul', where groups side by side have another order, "
             f"got {irreps}. Order the features so: eqlayers.nn.Sort joins groups, Split and Merge cut them."
         )
-
-
-def _above_scalars(irreps: o3.Irreps) -> list[tuple[int, o3.Irrep]]:
-    """The groups of degree above 0, whose columns depend on the layout."""
-    return [(mul, ir) for mul, ir in irreps if mul and ir.l]

@@ -158,7 +158,7 @@ class FormModule(EquivariantModule):
 
     @property
     def infos(self) -> ProgramInfos:
-        """All groups as infos of sparse products."""
+        """The product of all irreps groups, as infos of sparse products."""
         return infos_of(self._form.program)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:

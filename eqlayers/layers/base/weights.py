@@ -59,7 +59,7 @@ class Weights:
         raise ShapeError(f"weight of {self.owner} must be {expected}, got {list(weight.shape)}. {fix}")
 
     def joined(self, weights: Tensor | list[Tensor] | None, shared: bool) -> Tensor | None:
-        """One flat tensor for a list of one tensor per weighted instruction, None for an empty list; others as is."""
+        """Concatenate a list with a tensor per weighted instruction, None if it is empty; return a tensor or None."""
         if not isinstance(weights, (list, tuple)):
             return weights
         shapes = [s for s, has in zip(self.shapes, self.has, strict=True) if has]

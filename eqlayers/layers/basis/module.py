@@ -345,7 +345,7 @@ def cartesian_basis(formula: str, traceless: bool = False) -> CartesianBasis:
 
 
 def _projector(rank: int, group: frozenset[tuple[int, tuple[int, ...]]]) -> np.ndarray:
-    """``[3^n, 3^n]`` projector: the mean over the group, 0 if a permutation has both signs."""
+    """``[3^n, 3^n]``: the projector on tensors with the symmetries of a group of signed permutations, its mean."""
     numbers = np.arange(3**rank).reshape([3] * rank)
     out = np.zeros((3**rank, 3**rank))
     for sign, order in group:

@@ -50,7 +50,7 @@ def permutations_of(dim: int, degree: int) -> np.ndarray:
 
 @cache
 def _times(dim: int, degree: int) -> np.ndarray:
-    """``[dim, monomials]``: index of each component times each monomial among monomials of degree + 1."""
+    """``[dim, monomials]``: the index, among monomials of degree + 1, of the product of a component and a monomial."""
     numbers = monomial_numbers(dim, degree + 1)
     rows = [[numbers[tuple(sorted((*f, i)))] for f in monomials(dim, degree)] for i in range(dim)]
     return np.array(rows, dtype=np.int64).reshape(dim, -1)
@@ -289,10 +289,7 @@ def from_dense(tensor: np.ndarray, dim: int, degree: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _number_of_index(dim: int, degree: int) -> np.ndarray:
-    """``[dim] * degree``: the index of the monomial of every choice of factors."""
-    table = np.zeros([dim] * degree, dtype=np.int64)
-    index = np.indices(table.shape).reshape(degree, -1)
-    ascending = np.sort(index, axis=0)
-    known = np.zeros([dim] * degree, dtype=np.int64)
-    known[tuple(np.array(monomials(dim, degree)).T)] = np.arange(len(monomials(dim, degree)))
-    return known[tuple(ascending)]
+    """``[dim ** degree]``: the index of the monomial of every choice of factors."""
+    number = np.zeros([dim] * degree, dtype=np.int64)  # of ascending factors
+    number[tuple(np.array(monomials(dim, degree)).T)] = np.arange(len(monomials(dim, degree)))
+    return number[tuple(np.sort(np.indices(number.shape).reshape(degree, -1), axis=0))]

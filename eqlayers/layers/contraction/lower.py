@@ -30,25 +30,28 @@ MOST = 4
 
 @dataclass(frozen=True)
 class Mixing:
-    """The matrix ``[R, P]`` from independent polynomials of one irrep and degree to paths, hashable by its bytes."""
+    """A matrix that writes each of P paths as a combination of R independent polynomials of one irrep and degree.
+
+    The matrix is ``[R, P]``; it is stored as bytes, so that a contraction is hashable.
+    """
 
     data: bytes
     shape: tuple[int, int]
 
     @classmethod
     def of(cls, matrix: np.ndarray) -> Mixing:
-        """The mixing of a matrix ``[R, P]``."""
+        """A `Mixing` from a numpy array ``[R, P]``."""
         return cls(np.ascontiguousarray(matrix, dtype=np.float64).tobytes(), (matrix.shape[0], matrix.shape[1]))
 
     @property
     def matrix(self) -> np.ndarray:
-        """``[R, P]`` float64."""
+        """The stored matrix as a numpy array, ``[R, P]`` float64."""
         return np.frombuffer(self.data, dtype=np.float64).reshape(self.shape)
 
 
 @lru_cache(maxsize=256)
 def mixing(text: str, ir_out: Irrep, degree: int, reduced: bool) -> Mixing:
-    """The mixing of MACE's paths.
+    """The `Mixing` from independent polynomials to MACE's paths of one irrep and degree.
 
     Example:
         >>> mixing("0e+1o+2e+3o", (1, -1), 3, False).shape
@@ -115,7 +118,7 @@ class Contraction:
 
 
 class Gathered(NamedTuple):
-    """Formulas from x and coefficients to the result; with coefficients for each species, or for each row."""
+    """Two formulas from features x and coefficients to a contraction: coefficients by species, or of each row."""
 
     by_species: Formula
     by_row: Formula
@@ -158,7 +161,7 @@ class _Coefficients:
 
 
 def single_copies(irreps: o3.Irreps) -> str:
-    """One copy of each group.
+    """The irreps with multiplicity 1 in each group, as text.
 
     Example:
         >>> single_copies(o3.Irreps("8x0e + 8x1o"))
@@ -218,7 +221,7 @@ def _blocks(irreps: o3.Irreps, layout: str) -> tuple[Block, ...]:
 def _fold(
     rows: Sequence[tuple[int, np.ndarray]], indices: Sequence[int], mixings: Sequence[Mixing], channels: int
 ) -> Formula:
-    """Weights to coefficients, through the independent polynomials."""
+    """The formula from the weights of paths to coefficients, through the independent polynomials."""
     expr = Expression()
 
     def combined(factors: np.ndarray, values: Sequence[int]) -> int:
@@ -255,7 +258,7 @@ def _polynomials(
 
 
 def _nested(expr: Expression, terms: dict[tuple[int, ...], Signed]) -> int:
-    """The nested sum of some monomials."""
+    """The node of a polynomial in nested sums; ``terms`` are coefficients by the factors of monomials."""
     below: dict[tuple[int, ...], list[int]] = {}
     for factors in sorted(terms):
         for n in range(len(factors)):

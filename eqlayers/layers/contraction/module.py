@@ -317,7 +317,7 @@ def _lower_again(layer: SymmetricContraction, keys: Any) -> None:
 
 
 def _filled(name: str, irreps: Any) -> o3.Irreps:
-    """Irreps without empty groups; IrrepsError if none is left."""
+    """The irreps of an argument; IrrepsError if there are none, or a group has no copies."""
     groups = as_irreps(irreps, name)
     if not groups or 0 in {mul for mul, _ in groups}:
         raise IrrepsError(

@@ -62,7 +62,7 @@ def drop_copies(x: Tensor, muls: list[int], numbers: Tensor, p: float) -> Tensor
 
 
 def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_graphs: int | None) -> Tensor:
-    """Run `drop_path` on checked arguments."""
+    """Multiply the rows of each graph by one random factor; see `drop_path` for the arguments and errors."""
     check_floating("x", x, "[N, ...]")
     if x.ndim == 0:
         raise ShapeError("x must be [N, ...], got a number. Give it an axis of rows.")

@@ -108,7 +108,7 @@ def normalized(acts: Any, count: int, name: str) -> list[NormalizedFunction | No
 
 
 def known(functions: Sequence[NormalizedFunction | None]) -> list[Act] | None:
-    """The activations of functions in a formula, or None if kernels lack one of them."""
+    """Name and factor of each function, as formulas take them; None if kernels lack one of the functions."""
     if any(function is not None and not function.name for function in functions):
         return None
     return [AS_IT_IS if function is None else (function.name, function.cst) for function in functions]

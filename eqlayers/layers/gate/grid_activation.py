@@ -210,8 +210,8 @@ class S2Activation(EquivariantModule):
 
     def _set_rotations(self) -> None:
         """Make the matrices that rotate the grid, also if ``random_rot`` was set after construction."""
-        if self.random_rot and "turn_in" not in self._modules:
-            self.turn_in, self.turn_out = WignerD(self.irreps_in, "angles"), WignerD(self.irreps_out, "angles")
+        if self.random_rot and "rotate_in" not in self._modules:
+            self.rotate_in, self.rotate_out = WignerD(self.irreps_in, "angles"), WignerD(self.irreps_out, "angles")
 
     def forward(self, features: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
@@ -219,7 +219,7 @@ class S2Activation(EquivariantModule):
         self._set_rotations()
         angles = self._angles(features) if self.random_rot else None
         if angles is not None:
-            features = features @ self.turn_in(angles).type_as(features).T
+            features = features @ self.rotate_in(angles).type_as(features).T
         sha, shb = constants_of(self.to_s2, features, "sha", "shb")
         orders, betas, _ = shb.shape
         # matrix products in place of e3nn's Fourier transforms, which are slower at the sizes of grids
@@ -228,7 +228,7 @@ class S2Activation(EquivariantModule):
         sha, shb = constants_of(self.from_s2, values, "sha", "shb")
         by_order = (values @ sha).transpose(-1, -2).flatten(-2)
         out: Tensor = (by_order @ shb.flatten(0, 1)) * self.act.cst
-        return out if angles is None else out @ self.turn_out(angles).type_as(out)
+        return out if angles is None else out @ self.rotate_out(angles).type_as(out)
 
     @staticmethod
     def _angles(features: Tensor) -> Tensor:

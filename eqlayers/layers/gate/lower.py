@@ -53,7 +53,7 @@ def common_channels(muls: Iterable[int]) -> int:
 
 
 def blocks_of(source: Source, mul: int, channels: int, layout: str) -> list[Block]:
-    """Blocks of some copies, each with all channels; one block for each copy without channels."""
+    """The blocks of ``mul`` copies of an operand: one for each ``channels`` copies, or for each copy if that is 0."""
     (start, copies, dim), first, _ = source
     step = max(channels, 1)
     out = []
@@ -66,7 +66,7 @@ def blocks_of(source: Source, mul: int, channels: int, layout: str) -> list[Bloc
 
 
 def activated(expr: Expression, act: Act, value: int) -> int:
-    """The node of an activation, with its factor, of a node."""
+    """Append an activation of a node, times its factor, to an expression; returns the new node."""
     name, factor = act
     if not name:
         return expr.scale(factor, value)

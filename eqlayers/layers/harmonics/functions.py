@@ -36,7 +36,10 @@ def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
 
 
 class Shift(NamedTuple):
-    """Shifts of the receivers of edges into other cells: one of `SHIFTS`, and its operands of `edge_formula`."""
+    """How receivers of edges are shifted to other cells: a name of `SHIFTS`, and the tensors that it needs.
+
+    The tensors are operands of `edge_formula` after both positions: shifts ``[E, 3]``, and cells ``[9]`` or ``[N, 9]``.
+    """
 
     form: str
     operands: tuple[Tensor, ...]

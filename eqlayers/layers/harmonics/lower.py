@@ -59,7 +59,7 @@ def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...
     vector = as_irreps("1o" if irreps_in is None else irreps_in, "irreps_in")
     if vector not in (Irreps("1o"), Irreps("1e")):
         raise IrrepsError(
-            f"irreps_in must be 1o or 1e, one vector, got {vector}. Pass '1o' for a difference of places."
+            f"irreps_in must be 1o or 1e, one vector, got {vector}. Pass '1o' for a difference of positions."
         )
     parity = vector[0].ir.p
     for _, ir in irreps or ():

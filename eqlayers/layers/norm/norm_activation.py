@@ -108,26 +108,19 @@ class NormActivation(CopyModule):
         if not self._flat.dim:
             return features.clone()
         x = widened(features)
-        norms = self._norms(self._plain_squares(x), torch.finfo(features.dtype).tiny)
+        blocks, axis = self._blocks(x), -1 if self.layout == "mul_ir" else -2
+        squares = torch.cat([block.square().sum(axis) for block in blocks], -1)
+        norms = self._norms(squares, torch.finfo(features.dtype).tiny)
         biased = norms + widened(self.biases) if self.bias else norms
         factors = widened(self.scalar_nonlinearity(narrowed(biased, features)))
-        numbers = factors / norms if self.normalize else factors
-        return narrowed(self._plain_scaled(x, numbers), features)
+        numbers = (factors / norms if self.normalize else factors).split(self._counts[False], -1)
+        pairs = zip(blocks, numbers, strict=True)
+        return narrowed(torch.cat([(x * n.unsqueeze(axis)).flatten(-2) for x, n in pairs], -1), features)
 
     def _blocks(self, x: Tensor) -> list[Tensor]:
         """Each group, ``[..., mul, dim]`` in the layout 'mul_ir', else ``[..., dim, mul]``."""
         shapes = {s: (s.mul, s.dim) if self.layout == "mul_ir" else (s.dim, s.mul) for s in self._flat.slots if s.mul}
         return [x.narrow(-1, s.start, s.mul * s.dim).unflatten(-1, shape) for s, shape in shapes.items()]
-
-    def _plain_squares(self, x: Tensor) -> Tensor:
-        axis = -1 if self.layout == "mul_ir" else -2
-        return torch.cat([block.square().sum(axis) for block in self._blocks(x)], -1)
-
-    def _plain_scaled(self, x: Tensor, numbers: Tensor) -> Tensor:
-        axis = -1 if self.layout == "mul_ir" else -2
-        factors = numbers.split(self._counts[False], -1)
-        blocks = zip(self._blocks(x), factors, strict=True)
-        return torch.cat([(block * factor.unsqueeze(axis)).flatten(-2) for block, factor in blocks], -1)
 
     def _norms(self, squares: Tensor, tiny: float) -> Tensor:
         """Roots of squares; of small ones a constant, whose derivatives are 0."""

@@ -36,7 +36,7 @@ class _Spaced(RadialBasis):
             self.continuous = -1
 
     def functions(self, x: Tensor) -> Tensor:
-        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        """Values ``[..., num_basis]`` without the envelope; x ``[...]`` is the length minus ``start``, in Angstrom."""
         values: Tensor = self._function(x, self.num_basis, self.cutoff - self.start, self.inside)
         return values
 
@@ -174,5 +174,5 @@ class ChebyshevBasis(RadialBasis):
     _grows = True
 
     def functions(self, x: Tensor) -> Tensor:
-        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        """Values ``[..., num_basis]`` without the envelope; x ``[...]`` is the length minus ``start``, in Angstrom."""
         return functions.chebyshev(x, self.num_basis, self.cutoff - self.start)

@@ -78,7 +78,7 @@ class RadialBasis(torch.nn.Module):
         self.continuous = self._ends if self.envelope is None else getattr(self.envelope, "continuous", 0)
 
     def functions(self, x: Tensor) -> Tensor:
-        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        """Values ``[..., num_basis]`` without the envelope; x ``[...]`` is the length minus ``start``, in Angstrom."""
         raise NotImplementedError
 
     def forward(self, lengths: Tensor, transformed: Tensor | None = None) -> Tensor:

@@ -69,7 +69,7 @@ class HoldsTables(torch.nn.Module):
 
     of_tables: tuple[str, ...]
 
-    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
+    def allocate_tables(self, state: Mapping[str, Tensor], prefix: str) -> None:
         """Allocate buffers with the shapes of the tensors in a state dict."""
         like = next(iter([*self.parameters(), *self.buffers()]))
         for name in self.of_tables:
@@ -77,7 +77,7 @@ class HoldsTables(torch.nn.Module):
             setattr(self, name, None if tensor is None else torch.empty_like(tensor, device=like.device))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        self.make_room(state_dict, prefix)
+        self.allocate_tables(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

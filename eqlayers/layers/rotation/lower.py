@@ -255,7 +255,7 @@ def rotation_program(irreps: Irreps, lmax: int, layout: str, transposed: bool, p
 
 
 @lru_cache(maxsize=256)
-def turn_program(irreps: Irreps, lmax: int, layout: str) -> Program:
+def polar_rotation_program(irreps: Irreps, lmax: int, layout: str) -> Program:
     r"""Rotations about the polar axis: y is :math:`1, \cos\alpha, \sin\alpha, \cos 2\alpha, \dots` to ``lmax``."""
     paths, angles = [], Slot(0, 1, 2 * lmax + 1)
     for slot, (mul, ir) in zip(slots_of(irreps), irreps, strict=True):

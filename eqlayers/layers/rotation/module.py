@@ -36,7 +36,7 @@ from .functions import (
     run_rotate,
     run_wigner,
 )
-from .lower import blocks_dim, check_degree, frame_formula, matrix_indices, turn_program
+from .lower import blocks_dim, check_degree, frame_formula, matrix_indices, polar_rotation_program
 
 
 class WignerD(FormulaModule):
@@ -191,7 +191,7 @@ class RotateFeatures(FormulaModule):
             Form(basis_program(self.irreps_in, matrices, layout, layout))
             for matrices in (exchange, [matrix.T for matrix in exchange])
         )
-        self._forms = (Form(turn_program(self.irreps_in, self._lmax, layout)), to_x_program, from_x_program)
+        self._forms = (Form(polar_rotation_program(self.irreps_in, self._lmax, layout)), to_x_program, from_x_program)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Rotate the features.

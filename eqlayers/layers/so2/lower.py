@@ -258,11 +258,7 @@ def so2_weights(so2: SO2Map, tp: ProductLayer, linear: Linear | None, normalizat
                     which, value = _entry(so2, block, a.m, sum(degrees) % 2, ins.i_in1)
                     scale = (len(matrices[index]) * a.width) ** 0.5 / gains[target]
                     matrices[index][which, rows, columns] += value * scale * mixed
-    return (
-        torch.cat([part.flatten() for part in matrices])
-        if matrices
-        else torch.zeros(0, dtype=torch.float64, device="cpu")
-    )
+    return torch.cat([torch.zeros(0, dtype=torch.float64, device="cpu"), *(part.flatten() for part in matrices)])
 
 
 def _targets(matrix: Tensor, group: int, linear: Linear | None) -> list[tuple[int, Tensor]]:

@@ -130,7 +130,10 @@ COPIES = 24
 def split_scalars(
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction]
 ) -> tuple[list[Instruction], list[Instruction]]:
-    """Instructions that run as matrix products (or []) and the others; coefficients of the other list's paths are 0."""
+    """Two lists of all instructions, for matrix products ([] for none) and for a kernel.
+
+    Each list has the coefficient 0 for the paths that the other list computes.
+    """
     products = [_is_product(irreps, ins) for ins in instructions]
     if not any(products):
         return [], list(instructions)

@@ -70,16 +70,12 @@ class ProductLayer(E3nnState, EquivariantModule):
         if normalization is not None:
             warnings.warn("use irrep_normalization instead of normalization", DeprecationWarning, stacklevel=2)
             irrep_normalization = normalization
-        operands = (("irreps_in1", irreps_in1), ("irreps_in2", irreps_in2), ("irreps_out", irreps_out))
-        first, second, out = (as_irreps(irreps, name) for name, irreps in operands)
-        irreps = first, second, out
-        variance = (
-            variances("in1_var", in1_var, irreps[0]),
-            variances("in2_var", in2_var, irreps[1]),
-            variances("out_var", out_var, irreps[2]),
-        )
+        first, second = as_irreps(irreps_in1, "irreps_in1"), as_irreps(irreps_in2, "irreps_in2")
+        irreps = first, second, as_irreps(irreps_out, "irreps_out")
+        names = ("in1_var", in1_var, first), ("in2_var", in2_var, second), ("out_var", out_var, irreps[2])
+        one, other, out = (variances(*row) for row in names)
         read = read_instructions(*irreps, instructions)
-        final = normalise(read, irreps, variance, irrep_normalization, path_normalization)
+        final = normalise(read, irreps, (one, other, out), irrep_normalization, path_normalization)
         owns = ownership(internal_weights, shared_weights, any(i.has_weight for i in final))
         self._assemble(irreps, final, final, owns, layout, backend)
         self._take_flags(_specialized_code=_specialized_code, _optimize_einsums=_optimize_einsums)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from e3nn import o3
@@ -106,20 +107,10 @@ def paired(first: o3.Irreps, second: o3.Irreps) -> tuple[o3.Irreps, o3.Irreps]:
             f"irreps_in1 and irreps_in2 must hold equally many irreps, got {first.num_irreps} in {first} and "
             f"{second.num_irreps} in {second}. They are paired one by one."
         )
-    muls = _common_cuts([mul for mul, _ in first], [mul for mul, _ in second])
-    return _cut(first, muls), _cut(second, muls)
-
-
-def _common_cuts(first: list[int], second: list[int]) -> list[int]:
-    """Multiplicities after cutting both lists wherever either has a boundary."""
-    cuts = sorted({sum(muls[:i]) for muls in (first, second) for i in range(1, len(muls) + 1)})
-    return [end - start for start, end in zip([0, *cuts], cuts, strict=False) if end > start]
-
-
-def _cut(irreps: o3.Irreps, muls: list[int]) -> o3.Irreps:
-    single = [ir for mul, ir in irreps for _ in range(mul)]
-    starts = [sum(muls[:i]) for i in range(len(muls))]
-    return o3.Irreps([(mul, single[start]) for mul, start in zip(muls, starts, strict=True)])
+    cuts = sorted({end for irreps in (first, second) for end in accumulate((mul for mul, _ in irreps), initial=0)})
+    copies = ([ir for mul, ir in irreps for _ in range(mul)] for irreps in (first, second))
+    one, other = (Irreps([(end - start, ir[start]) for start, end in pairwise(cuts)]) for ir in copies)
+    return one, other
 
 
 class FullTensorProduct(TensorProduct):
