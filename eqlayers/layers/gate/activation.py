@@ -203,14 +203,11 @@ class GatedNonlinearity(FormulaModule):
         self.num_paths = len(self.irreps_out)
         self._flat, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
         self.even, self.odd, self.gate = (NormalizedActivation(name) for name in (even, odd, gate))
-        acts = {(0, 1): self.even, (0, -1): self.odd}
-        groups = []
-        for mul, ir in self.irreps_out:
-            act = acts.get((ir.l, ir.p))
-            groups.append((mul, ir.dim, "" if act is None else act.name, 1.0 if act is None else act.factor))
+        acts = {(0, p): (act.name, act.factor) for p, act in ((1, self.even), (-1, self.odd))}
+        groups = tuple((mul, ir.dim, *acts.get((ir.l, ir.p), AS_IT_IS)) for mul, ir in self.irreps_out)
         #: Index: 2 * (a tensor is added to the input) + (a tensor is added to the output).
         self._formulas = [
-            gate_formula(tuple(groups), (gate, self.gate.factor), layout, 1 + before, after)
+            gate_formula(groups, (gate, self.gate.factor), layout, 1 + before, after)
             for before in (False, True)
             for after in (False, True)
         ]

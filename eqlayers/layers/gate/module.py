@@ -187,20 +187,20 @@ class Gate(FormulaModule):
         self.irreps_in = Irreps([groups[i] for i in order]).simplify()
         self._flat, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
         sources = self._sources(groups, order)
-        bounds_of = len(self.irreps_scalars), len(self.irreps_scalars) + len(self.irreps_gates)
-        self._make(sources[: bounds_of[0]], sources[bounds_of[0] : bounds_of[1]], sources[bounds_of[1] :])
+        first, last = len(self.irreps_scalars), len(self.irreps_scalars) + len(self.irreps_gates)
+        self._make(sources[:first], sources[first:last], sources[last:])
         slots = self._flat.slots
-        runs = _cut(sources[bounds_of[1] :], [(mul, None) for mul, _ in self.mul.irreps_in1])
+        runs = _cut(sources[last:], [(mul, None) for mul, _ in self.mul.irreps_in1])
         self._gated = columns_of(slots, [Copies(slots.index(s.slot), s.first, mul) for mul, (s, _) in runs], layout)
 
     def _sources(self, groups: list[Any], order: list[int]) -> list[tuple[int, Source]]:
         """The number of copies of each group and where they are in the input."""
-        bounds_of = list(accumulate((mul for mul, _ in self.irreps_in), initial=0))
+        bounds = list(accumulate((mul for mul, _ in self.irreps_in), initial=0))
         sources: dict[int, tuple[int, Source]] = {}
         copies = 0
         for i in order:
-            index = max(k for k, end in enumerate(bounds_of[:-1]) if end <= copies)
-            sources[i] = groups[i].mul, Source(self._flat.slots[index], copies - bounds_of[index])
+            index = max(k for k, end in enumerate(bounds[:-1]) if end <= copies)
+            sources[i] = groups[i].mul, Source(self._flat.slots[index], copies - bounds[index])
             copies += groups[i].mul
         return [sources[i] for i in range(len(groups))]
 

@@ -22,18 +22,8 @@ def _samples(rows: Tensor, batch: int) -> Tensor:
 class _BatchNormalization(Normalization):
     """Base of batch norms: running statistics stay in float32 in half precision, where squares overflow."""
 
-    def __init__(
-        self,
-        irreps: Any,
-        eps: float,
-        momentum: float,
-        affine: bool,
-        normalization: str,
-        layout: str,
-        backend: str | None,
-        has_mean: bool,
-    ) -> None:
-        super().__init__(irreps, eps, affine, normalization, layout, backend, has_mean=has_mean, zero=True)
+    def __init__(self, momentum: float, *options: Any, has_mean: bool) -> None:
+        super().__init__(*options, has_mean=has_mean, zero=True)
         self.momentum = check_number("momentum", momentum, at_least=0.0, at_most=1.0, fix="Use 0.1.")
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -122,7 +112,7 @@ class BatchNorm(_BatchNormalization):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(irreps, eps, momentum, affine, normalization, layout, backend, has_mean=True)
+        super().__init__(momentum, irreps, eps, affine, normalization, layout, backend, has_mean=True)
         self.irreps = self.irreps_in
         self.instance, self.include_bias = check_flag("instance", instance), check_flag("include_bias", include_bias)
         self.reduce = check_choice("reduce", reduce, ("mean", "max"))
@@ -238,7 +228,7 @@ class BatchRMSNorm(_BatchNormalization):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(irreps, eps, momentum, affine, normalization, layout, backend, has_mean=False)
+        super().__init__(momentum, irreps, eps, affine, normalization, layout, backend, has_mean=False)
         self.register_buffer("running_squared_norm", torch.ones(self.irreps_in.num_irreps))
 
     def forward(self, x: Tensor) -> Tensor:

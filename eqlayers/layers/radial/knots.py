@@ -94,10 +94,8 @@ class Knots(KeepsFloat64):
         return f"{self.count} knots from 0 to {self.cutoff:g} A"
 
 
-@torch.compiler.assume_constant_result
-def _formula() -> Formula:
-    """The cached formula; compilers do not trace this."""
-    return coefficients_formula()
+#: The cached formula; compilers do not trace this call.
+_formula = torch.compiler.assume_constant_result(lambda: coefficients_formula())
 
 
 def rows_of(knots: int) -> int:

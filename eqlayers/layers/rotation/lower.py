@@ -279,12 +279,8 @@ def matrix_indices(irreps: Irreps, layout: str) -> np.ndarray:
     """
     width = blocks_dim(max((ir.l for _, ir in irreps), default=0))
     out = np.full((irreps.dim, irreps.dim), 2 * width, dtype=np.int64)
-    for slot, (mul, ir) in zip(slots_of(irreps), irreps, strict=True):
+    for slot, (_, ir) in zip(slots_of(irreps), irreps, strict=True):
         block = blocks_start(ir.l) + (width if ir.p == -1 else 0) + np.arange(ir.dim**2).reshape(ir.dim, ir.dim)
-        for u in range(mul):
-            if layout == "mul_ir":
-                columns = slot.start + u * ir.dim + np.arange(ir.dim)
-            else:
-                columns = slot.start + u + mul * np.arange(ir.dim)
+        for columns in slot.columns(layout).T:  # of each copy
             out[np.ix_(columns, columns)] = block
     return out.reshape(-1)
