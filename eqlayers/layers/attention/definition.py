@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def edge_softmax(logits: Tensor, dst: Tensor, num_nodes: int, envelope: Tensor, sink: float | Tensor = 0.0) -> Tensor:
-    """``[E, H]`` logits to weights: f exp(s) over exp(sink) plus the sum over the edges of the same receiver.
+    """Weights ``[E, H]`` from logits s: f exp(s) over exp(sink) plus the sum of f exp(s) over edges of one receiver.
 
     Source:
         Vaswani et al. 2017, arXiv:1706.03762; Xiao et al. 2024, arXiv:2309.17453, for the sink.

@@ -45,7 +45,7 @@ def check_heads(name: str, irreps: o3.Irreps, heads: int) -> o3.Irreps:
 
 
 def heads_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
-    """Features times a number for each head: x the features, y ``[heads]``, no weights."""
+    """The program of features x times a number y ``[heads]`` for each head, without weights."""
     paths = []
     for slot in slots_of(irreps):
         if slot.mul and slot.dim:
@@ -57,7 +57,7 @@ def heads_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
 
 
 def dots_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
-    """Scalar products of two features, copy by copy times a weight, summed over the copies of a head: z ``[heads]``.
+    """The program of weighted scalar products of the copies of two features, summed over each head: z ``[heads]``.
 
     The factor is :math:`d^{-1/2}` for d components of a head, without a further :math:`(2l + 1)^{-1/2}`: products of
     normal numbers have unit variance for weights of 1.
@@ -214,7 +214,7 @@ def run_aggregate(
     deterministic: bool,
     backend: str | None,
 ) -> Tensor:
-    """Run `attention_aggregate` with a form that is already built."""
+    """Sum the messages ``values`` at receivers, weighted by attention; ``form`` is of a `heads_program`."""
     check_rows("values", values, graph.num_edges, form.program.widths[0])
     check_rows("logits", logits, graph.num_edges, heads)
     weights = edge_softmax(logits, graph, None, envelope, sink, deterministic=deterministic)

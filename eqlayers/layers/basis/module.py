@@ -261,7 +261,7 @@ class CartesianTensor(KeepsFloat64):
         return self.from_cartesian(product.unflatten(-1, (3,) * len(vectors)))
 
     def _product(self, data: Tensor, transposed: bool) -> Tensor:
-        """Multiply by the matrix, in the dtype of the data."""
+        """The data times the matrix Q, or its transpose, in the dtype of the data."""
         device = data.device
         matrix: Tensor = self._matrix
         if matrix.dtype != data.dtype or matrix.device != device:

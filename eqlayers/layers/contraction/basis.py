@@ -34,7 +34,7 @@ def monomials(dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def monomial_numbers(dim: int, degree: int) -> dict[tuple[int, ...], int]:
-    """The index of each monomial in `monomials`."""
+    """The factors of each monomial -> its index in `monomials`."""
     return {factors: number for number, factors in enumerate(monomials(dim, degree))}
 
 

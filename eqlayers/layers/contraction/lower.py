@@ -84,7 +84,7 @@ def read_tensor(
 
 
 def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray, eps: float = 0.0) -> Mixing | None:
-    """The mixing as by `read_tensor`, for any number of paths; MACE's if it matches. None for other shapes."""
+    """The mixing of a coupling tensor, as `read_tensor`, for any number of paths; None also for other shapes."""
     dim = o3.Irreps(text).dim
     if tensor.shape[:-1] != (2 * ir_out[0] + 1, *[dim] * degree):
         return None
@@ -126,7 +126,7 @@ class Gathered(NamedTuple):
 
 @dataclass(frozen=True)
 class Formulas:
-    """The formulas of a contraction."""
+    """All formulas of a symmetric contraction, and the order of the weights that they take."""
 
     #: Weights to coefficients, rows are species. For every irrep of the result its highest degree comes first.
     fold: Formula
@@ -172,7 +172,7 @@ def single_copies(irreps: o3.Irreps) -> str:
 
 @lru_cache(maxsize=64)
 def lowered(contraction: Contraction) -> Formulas:
-    """The formulas of a contraction."""
+    """Lower a contraction to its formulas, which are registered."""
     irreps_in, irreps_out = o3.Irreps(contraction.irreps_in), o3.Irreps(contraction.irreps_out)
     text, channels = single_copies(irreps_in), irreps_in[0].mul
     dim = o3.Irreps(text).dim

@@ -243,7 +243,7 @@ class SymmetricContraction(FormulaModule):
         ]
 
     def _fold(self, weights: list[Tensor]) -> Tensor:
-        """``[Z, coefficients * C]`` of weights ``[Z, P, C]``."""
+        """Coefficients of monomials ``[Z, coefficients * C]`` from weights ``[Z, P, C]`` of each degree and irrep."""
         return run_formula(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)[0]
 
     def _species_of(self, y: Tensor) -> Species | None:
@@ -296,7 +296,7 @@ class SymmetricContraction(FormulaModule):
         return {name: value for name, value in self.__dict__.items() if name != "_formulas"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Build the formulas."""
+        """Restore a pickled or copied layer, and build its formulas."""
         super().__setstate__(state)
         self._lower()
 

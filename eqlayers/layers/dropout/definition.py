@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def dropout(x: Tensor, irreps: Irreps, p: float) -> Tensor:
-    """``[N, irreps.dim]`` in 'mul_ir', with one draw for each row and copy, group by group.
+    """``[N, irreps.dim]`` in 'mul_ir', each copy of each row times 0 or 1 / (1 - p), drawn group by group.
 
     Source:
         Srivastava et al. 2014, JMLR 15, 1929.
@@ -21,7 +21,7 @@ def dropout(x: Tensor, irreps: Irreps, p: float) -> Tensor:
 
 
 def drop_path(x: Tensor, p: float, batch: Tensor, num_graphs: int) -> Tensor:
-    """``[N, ...]``, with one draw for each graph; ``batch`` ``[N]`` names the graph of a row.
+    """``[N, ...]``, the rows of each graph times 0 or 1 / (1 - p); ``batch`` ``[N]`` is the graph of each row.
 
     Source:
         Huang et al. 2016, arXiv:1603.09382.

@@ -33,7 +33,7 @@ class Source(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Copies of a source, activated, and times activated scalars if there is a gate.
+    """A range of copies in a gate: its source, its activation, and the scalars that multiply it, with theirs.
 
     In the output, parts follow one another, unless ``out`` is given.
     """

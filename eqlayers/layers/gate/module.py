@@ -194,7 +194,7 @@ class Gate(FormulaModule):
         self._gated = columns_of(slots, [Copies(slots.index(s.slot), s.first, mul) for mul, (s, _) in runs], layout)
 
     def _sources(self, groups: list[Any], order: list[int]) -> list[tuple[int, Source]]:
-        """The number of copies of each group and where they are in the input."""
+        """The number of copies of each group, and its location in the input."""
         bounds = list(accumulate((mul for mul, _ in self.irreps_in), initial=0))
         sources: dict[int, tuple[int, Source]] = {}
         copies = 0
@@ -253,7 +253,7 @@ class Gate(FormulaModule):
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def _composed(self, features: Tensor) -> Tensor:
-        """The gate by the submodules, whose operators TorchScript can hold."""
+        """The result of the gate by its submodules, whose operators a TorchScript graph can hold."""
         scalars, gates, gated = (take(features, columns) for columns in (*self._columns, self._gated))
         return torch.cat([self.act_scalars(scalars), self.mul(gated, self.act_gates(gates))], -1)
 

@@ -23,7 +23,7 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
-    """``[..., 3]`` to ``[..., dim]``; see ``functional.spherical_harmonics``."""
+    """Evaluate a formula of spherical harmonics at vectors: ``[..., 3]`` to ``[..., dim]``."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.dtype not in ACCUMULATE:
         check_same_dtype(x=check_floating("x", x, "[..., 3]"))
     shape = x.shape
@@ -46,7 +46,7 @@ class Shift(NamedTuple):
 
 
 def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -> Shift:
-    """Shifts of edges: none, vectors, or numbers of lattice vectors of one cell or of several cells.
+    """Check the shifts of edges: none, vectors, or numbers of lattice vectors of one cell or of a cell of each node.
 
     See ``nn.EdgeGeometry.forward`` for the arguments, and for the errors if they do not fit each other.
     """
@@ -112,7 +112,7 @@ def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
 
 
 def check_positions(pos: Any) -> Tensor:
-    """``[N, 3]`` of a supported dtype, or ShapeError or DTypeError."""
+    """Return positions ``[N, 3]`` of a supported dtype; raise ShapeError or DTypeError for others."""
     check_same_dtype(pos=check_floating("pos", pos, "[N, 3]"))
     if pos.ndim != 2 or pos.shape[1] != 3:
         raise ShapeError(f"pos must be [N, 3], a row for each node, got {list(pos.shape)}. Flatten batch axes into N.")
@@ -120,7 +120,7 @@ def check_positions(pos: Any) -> Tensor:
 
 
 def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: str | None) -> tuple[Tensor, ...]:
-    """Vectors ``[E, 3]``, lengths ``[E]``, directions ``[E, 3]`` and harmonics ``[E, dim]``."""
+    """Evaluate an `edge_formula`: vectors and directions ``[E, 3]``, lengths ``[E]``, harmonics ``[E, dim]``."""
     if graph.edge_index.device != pos.device:
         raise device_error("edge_index", graph.edge_index, "pos", pos)
     vectors, lengths, directions, harmonics = run_formula(base, [pos, pos, *shift.operands], graph, backend)

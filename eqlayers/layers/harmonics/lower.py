@@ -85,7 +85,7 @@ def _degree(value: Any) -> int:
 
 @lru_cache(maxsize=256)
 def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: str) -> Formula:
-    """One vector to the harmonics of its direction (if ``normalize``) or of itself, in the order of the degrees."""
+    """The formula from a vector to the harmonics of its direction (if ``normalize``) or of itself, degree by degree."""
     expr = Expression()
     x, y, z = (expr.load(0, i) for i in range(3))
     if normalize:
@@ -99,7 +99,7 @@ def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: 
 
 @lru_cache(maxsize=256)
 def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign: int) -> Formula:
-    """Positions to vectors of edges, their lengths and directions, and the harmonics of the directions.
+    """The formula from positions to vectors of edges, their lengths, directions and harmonics of directions.
 
     Operands are positions of senders and of receivers, and the shift (one of `SHIFTS`): 3 components, for
     'cell' in units of lattice vectors, which are a fourth operand of 9 components, vector by vector; for 'cells'
@@ -184,7 +184,7 @@ def _legendre(expr: Expression, y: int, m: int, largest: int, square: int) -> li
 
 
 def recursion_factor(l: int, m: int) -> float:
-    """Factor of the polynomial of degree l - 2 in the recursion."""
+    """Factor of the Legendre polynomial of degree l - 2 in the recursion for degree l."""
     return ((l - 1) ** 2 - m**2) / (4 * (l - 1) ** 2 - 1)
 
 

@@ -166,7 +166,7 @@ def joined(
 
 
 def with_bias(y: Tensor, bias: Tensor, flags: Sequence[bool], slots: Sequence[Slot]) -> Tensor:
-    """Add the biases of the groups with a flag to results."""
+    """Results y plus the biases of the groups that have a flag."""
     parts, start = [], 0
     for flag, slot in zip(flags, slots, strict=True):
         size = slot.mul * slot.dim

@@ -256,7 +256,7 @@ class Linear(E3nnFlags, EquivariantModule):
         return joined(self._columns, x, w, matrices, self._out.dim, shared and self._in_parts)
 
     def _columns(self, x: Tensor, w: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
-        """The columns of each group of the result."""
+        """The columns of the result as a tensor ``[n(, f_out), mul * dim]`` for each group."""
         shared = w.ndim == len(self._lead_w) + 1
         slots, lead = self._in.slots, x.shape[:1] if self.f_out is None else (x.shape[0], self.f_out)
         blocks = (x,) if len(slots) == 1 else x.split_with_sizes(self._in.sizes, -1)

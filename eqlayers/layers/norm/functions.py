@@ -84,7 +84,7 @@ def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
 
 @lru_cache(maxsize=256)
 def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> Formula:
-    """Features, factors of copies without a mean, and new values of scalars with one, to features.
+    """The formula that multiplies copies without a mean by factors, and replaces scalars that have a mean.
 
     ``rows``: whether factors are of 'each' row, or of 'one' row for all. Operands without columns are left out.
     """
@@ -107,7 +107,7 @@ def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> For
 
 @lru_cache(maxsize=256)
 def centred_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
-    """Features, a factor for each copy, and means and biases of scalars (`has_mean`), to features.
+    """The formula that subtracts means of scalars (`has_mean`), multiplies each copy by a factor, and adds biases.
 
     All operands but the features are shared by all rows. Operands without columns are left out.
     """
@@ -248,7 +248,7 @@ def _factors(squares: Tensor, muls: Sequence[int], weight: Tensor | None, eps: f
 def run_layer_norm(
     plan: CopyPlan, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, backend: str | None
 ) -> Tensor:
-    """Run ``nn.LayerNorm`` with a plan in which even scalars have a mean."""
+    """The result of ``nn.LayerNorm`` for features ``[..., dim]``; even scalars of the plan have a mean."""
     FlatLayout.check(plan.flat, "x", x)  # compilers do not guard methods of constants such as the plan
     x, (weight, bias), dtype = in_float32("x", x, weight=weight, bias=bias)
     if not x.numel():
@@ -349,7 +349,7 @@ def _gradients(g: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> tuple
 def run_rms_norm(
     plan: CopyPlan, x: Tensor, weight: Tensor | None, over: str, eps: float, backend: str | None
 ) -> Tensor:
-    """Run ``nn.RMSNorm`` with a plan."""
+    """The result of ``nn.RMSNorm`` for features ``[..., dim]``."""
     FlatLayout.check(plan.flat, "x", x)
     x, (weight,), dtype = in_float32("x", x, weight=weight)
     if not x.numel():

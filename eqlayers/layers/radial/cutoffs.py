@@ -44,7 +44,7 @@ def vanishing(dtype: torch.dtype) -> float:
 
 
 def polynomial(lengths: Tensor, cutoff: float, p: float) -> Tensor:
-    """See `polynomial_cutoff`."""
+    """The envelope of `PolynomialCutoff`, ``[...]`` Angstrom to ``[...]``, without checks; TorchScript reads it."""
     # in float64: close to the cutoff it is a small difference of large numbers, which in float32 goes below 0
     r = lengths.to(torch.float64)
     u = torch.minimum(r / cutoff, r.new_ones(()))  # clamp() has no gradient of NaN
@@ -55,13 +55,13 @@ def polynomial(lengths: Tensor, cutoff: float, p: float) -> Tensor:
 
 
 def cosine(lengths: Tensor, cutoff: float) -> Tensor:
-    """See `cosine_cutoff`."""
+    """The envelope of `CosineCutoff`, ``[...]`` Angstrom to ``[...]``, without checks; TorchScript reads it."""
     half = torch.cos(lengths * (0.5 * math.pi / cutoff))  # its square keeps its digits where it is small
     return torch.where(lengths >= cutoff, torch.zeros_like(lengths), half * half)
 
 
 def smooth(lengths: Tensor, cutoff: float, start: float) -> Tensor:
-    """See `smooth_cutoff`."""
+    """The envelope of `SmoothCutoff`, ``[...]`` Angstrom to ``[...]``, without checks; TorchScript reads it."""
     v = (lengths - start) / (cutoff - start)
     least = vanishing(v.dtype)  # nearer to the ends than this, all derivatives round to the derivatives of a constant
     at = torch.minimum(torch.maximum(v, v.new_full((), least)), v.new_full((), 1 - least))

@@ -20,7 +20,7 @@ from .cutoffs import check_cutoff, check_start, vanishing
 
 
 def bessel(x: Tensor, number: int, length: float) -> Tensor:
-    r""":math:`\sqrt{2/r_c}\,\sin(n \pi x / r_c) / x`."""
+    r"""Bessel functions ``[..., number]``, :math:`\sqrt{2/r_c}\,\sin(n \pi x / r_c) / x` of lengths x ``[...]``."""
     n = torch.arange(1, number + 1, dtype=x.dtype, device=x.device)
     k = math.pi / length * n
     scale, near = (2 / length) ** 0.5 * k, 0.2

@@ -187,7 +187,7 @@ def _kink(limit: _Limit) -> float | None:
 
 
 def gradients() -> AbstractContextManager[object]:
-    """Enable gradients and leave `torch.inference_mode`; tensors from within it are cloned."""
+    """A context with gradients enabled, and without `torch.inference_mode` unless torch compiles."""
     if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
         return torch.inference_mode(False)
     return torch.enable_grad()
