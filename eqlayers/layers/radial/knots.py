@@ -94,8 +94,9 @@ class Knots(KeepsFloat64):
         return f"{self.count} knots from 0 to {self.cutoff:g} A"
 
 
-#: The cached formula; compilers do not trace this call.
-_formula = torch.compiler.assume_constant_result(lambda: coefficients_formula())
+@torch.compiler.assume_constant_result
+def _formula() -> Formula:  # compilers do not trace this call
+    return coefficients_formula()
 
 
 def rows_of(knots: int) -> int:

@@ -72,10 +72,20 @@ def run_quaternion(base: Formula, matrices: Tensor, backend: str | None) -> Tens
     return quaternions.reshape(*matrices.shape[:-2], 4)
 
 
-#: The cached formulas of Wigner D matrices, frames and quaternions; compilers do not trace these calls.
-_blocks_formula = torch.compiler.assume_constant_result(lambda lmax: wigner_formula(check_degree(lmax)))
-_frame_formula = torch.compiler.assume_constant_result(lambda lmax: frame_formula(check_degree(lmax)))
-_quaternion_formula = torch.compiler.assume_constant_result(lambda: quaternion_formula())
+# compilers do not trace these calls, and name their constants by the names of these functions
+@torch.compiler.assume_constant_result
+def _blocks_formula(lmax: int) -> Formula:
+    return wigner_formula(check_degree(lmax))
+
+
+@torch.compiler.assume_constant_result
+def _frame_formula(lmax: int) -> Formula:
+    return frame_formula(check_degree(lmax))
+
+
+@torch.compiler.assume_constant_result
+def _quaternion_formula() -> Formula:
+    return quaternion_formula()
 
 
 def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None) -> Tensor:
