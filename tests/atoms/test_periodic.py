@@ -189,11 +189,7 @@ def test_no_atoms_and_one_atom():
 
 @pytest.mark.parametrize(
     ("pos", "cell", "pbc"),
-    [
-        (np.zeros((2, 2)), CUBE, True),
-        (np.zeros((2, 3)), np.eye(2), True),
-        (np.zeros((2, 3)), CUBE, [True, True]),
-    ],
+    [(np.zeros((2, 2)), CUBE, True), (np.zeros((2, 3)), np.eye(2), True), (np.zeros((2, 3)), CUBE, [True, True])],
 )
 def test_bad_shapes(pos, cell, pbc):
     with pytest.raises(ShapeError, match=r"pos, cell and pbc must be \[A, 3\], \[3, 3\] and \[3\], got .* Pass the"):

@@ -31,17 +31,11 @@ def parser() -> ArgumentParser:
         ("relaxe", "command must be one of relax, got 'relaxe'. Did you mean 'relax'?"),
         ("xyz", "command must be one of relax, got 'xyz'. Pick one of these."),
         ("", "eqlayers must have command after it, got nothing. `eqlayers --help` explains it."),
-        (
-            "relax a.xyz",
-            "eqlayers relax must have -m/--model after it, got nothing. `eqlayers relax",
-        ),
+        ("relax a.xyz", "eqlayers relax must have -m/--model after it, got nothing. `eqlayers relax"),
         ("relax a.xyz -m", "-m/--model must have a value after it, got nothing. Type `--model VALUE`."),
         ("relax a.xyz -m b --fmax ten", "--fmax must be a float, got 'ten'. Correct it; `eqlayers relax"),
         ("relax a.xyz -m b --optimizer fir", "--optimizer must be one of fire, bfgs, got 'fir'. Did you mean 'fire'?"),
-        (
-            "relax a.xyz -m b --fma 3",
-            "eqlayers must have options that it knows, got '--fma'. `eqlayers --help`",
-        ),
+        ("relax a.xyz -m b --fma 3", "eqlayers must have options that it knows, got '--fma'. `eqlayers --help`"),
         (
             "relax a.xyz -m b --short --long",
             "the options of eqlayers relax must fit together, got: argument --long: not allowed with argument",

@@ -86,9 +86,7 @@ def test_verbose_prints_the_table_of_layers(place: Path, capsys: pytest.CaptureF
     assert "irreps in" in capsys.readouterr().out
 
 
-def test_commands_after_fit_use_the_best_weights_and_the_saved_configuration(
-    fitted: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_after_fit_use_the_best_weights_and_the_saved_configuration(fitted: Path, capsys) -> None:
     run = fitted / "runs" / "tiny"
     before = json.loads((run / "metrics.json").read_text())
     assert main(["test", "-c", str(run / "config.yaml")]) == 0
@@ -144,10 +142,7 @@ def test_resume_goes_on_and_options_count(fitted: Path) -> None:
         ),
         (["--xyzzy", "1"], "got 'xyzzy'. `eqlayers fit FILE --help-all` lists them"),
         (["--model.learning_rate", "fast"], "model.learning_rate must be a number, got 'fast'. Correct the option"),
-        (
-            ["--data.dataset", "qm8"],
-            "data.dataset must be one of mini, qm9, got 'qm8'. Correct the option",
-        ),
+        (["--data.dataset", "qm8"], "data.dataset must be one of mini, qm9, got 'qm8'. Correct the option"),
         (["--threads", "-1"], "threads must be a number of threads, at least 0, got -1"),
         (["--name", "new", "--ckpt_path", "no/such.ckpt"], "a checkpoint must be a file, got nothing at no/such.ckpt"),
     ],
@@ -252,11 +247,7 @@ def test_help_version_and_info_do_not_import_lightning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "command", "extra"),
-    [
-        ("lightning", ["fit"], "train"),
-        ("torch_geometric", ["bench", "step"], "train"),
-    ],
+    ("package", "command", "extra"), [("lightning", ["fit"], "train"), ("torch_geometric", ["bench", "step"], "train")]
 )
 def test_a_command_without_its_extra_names_the_extra(package: str, command: list[str], extra: str) -> None:
     probe = (
@@ -293,9 +284,7 @@ def kernels_in(folder: Path, monkeypatch: pytest.MonkeyPatch, payloads: list[byt
     return folder / "kernels"
 
 
-def test_cache_info_and_clear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cache_info_and_clear(tmp_path, monkeypatch, capsys) -> None:
     folder = kernels_in(tmp_path, monkeypatch, [b"x" * 3 * 2**19, b"y" * 2**20])
     (folder / "notes.txt").write_text("of another user")
     assert main(["cache", "info"]) == 0
@@ -315,9 +304,7 @@ def test_cache_info_and_clear(
     assert capsys.readouterr().out.startswith("removed 1 kernel from ")
 
 
-def test_cache_before_anything_was_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_cache_before_anything_was_compiled(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "new"))
     assert main(["cache", "info"]) == 0
     assert "kernels  0\nsize     0.0 MiB" in capsys.readouterr().out
@@ -326,9 +313,7 @@ def test_cache_before_anything_was_compiled(
     assert not (tmp_path / "new").exists(), "a command that only looks makes no folder"
 
 
-def test_cache_that_others_can_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_cache_that_others_can_write(tmp_path, monkeypatch, capsys) -> None:
     folder = kernels_in(tmp_path, monkeypatch, [b"x"])
     folder.chmod(0o777)
     assert main(["cache", "info"]) == 0
@@ -339,9 +324,7 @@ def test_cache_that_others_can_write(
     assert len(list(folder.iterdir())) == 1
 
 
-def test_cache_whose_place_is_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_cache_whose_place_is_a_file(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "file"))
     assert main(["cache", "info"]) == 0
@@ -374,9 +357,7 @@ def test_ctrl_c_ends_in_one_line(command, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("module", ["eqlayers", "eqlayers.cli.main"])
-def test_both_modules_are_the_command(
-    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_modules_are_the_command(module: str, monkeypatch, capsys) -> None:
     for name in ("eqlayers.cli.main", "eqlayers.__main__"):  # else runpy warns that it was imported
         monkeypatch.delitem(sys.modules, name, raising=False)
     for words, status, out in ((["--version"], 0, "eqlayers "), (["fitt"], 2, "")):
@@ -387,9 +368,7 @@ def test_both_modules_are_the_command(
         assert capsys.readouterr().out.startswith(out)
 
 
-def test_programs_of_mace_say_what_they_need(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_of_mace_say_what_they_need(monkeypatch, capsys) -> None:
     monkeypatch.setattr("eqlayers.integrations.mace.find_spec", lambda name: None)
     assert main(["mace", "train"]) == 2
     assert "pip install mace-torch" in capsys.readouterr().err

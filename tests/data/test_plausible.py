@@ -91,10 +91,7 @@ def test_a_factor_that_energies_and_forces_share_is_seen_by_the_size_of_forces()
 
 
 def test_signs(ethanol, copper):
-    with pytest.raises(
-        DataError,
-        match=r"signs of ASE, got others: .* -0\.9\d+ times .* The fix: negate the forces",
-    ):
+    with pytest.raises(DataError, match=r"signs of ASE, got others: .* -0\.9\d+ times .* The fix: negate the forces"):
         physics(replace(ethanol, forces=-ethanol.forces))
     with pytest.raises(DataError, match=r"signs of ASE, got others: .* of the stress .* The fix: negate the stress"):
         physics(replace(copper, stress=-copper.stress))

@@ -269,8 +269,7 @@ def test_broken_archives(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "num", "atoms"),
-    [("ethanol_md", 2000, 9), ("ethanol_nm", 1000, 9), ("aspirin_nm", 500, 21)],
+    ("name", "num", "atoms"), [("ethanol_md", 2000, 9), ("ethanol_nm", 1000, 9), ("aspirin_nm", 500, 21)]
 )
 def test_embedded_sets(name, num, atoms):
     arrays, _ = read_structures(embedded_trajectory(name), units=TRAJECTORY_UNITS)

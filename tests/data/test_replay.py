@@ -152,8 +152,7 @@ def test_energies_of_another_functional_are_refused(tmp_path: Path) -> None:
 
     build({"path": old})
     with pytest.raises(
-        DataError,
-        match=r"energies of .*far\.xyz must be of the method of .*new\.xyz, got .* both to \S+ eV an atom",
+        DataError, match=r"energies of .*far\.xyz must be of the method of .*new\.xyz, got .* both to \S+ eV an atom"
     ):
         build({"path": far})
     shifts = build({"path": far, "labels": ["forces"]}).statistics.shifts

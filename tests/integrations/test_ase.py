@@ -210,11 +210,7 @@ BAD = [
     (Atoms("H2"), DataError, "atoms must be at distinct positions, got 0 and 1 at the same one"),
     (Atoms("H2", [[0, 0, 0], [2, 0, 0]], cell=[2, 9, 9], pbc=True), DataError, "got 0 and 1 at the same one"),
     (flat(), DataError, "cell of atoms must have a volume"),
-    (
-        Atoms("Cu", pbc=True),
-        DataError,
-        r"have a volume, .* got .* Set the cell, or atoms\.pbc = F",
-    ),
+    (Atoms("Cu", pbc=True), DataError, r"have a volume, .* got .* Set the cell, or atoms\.pbc = F"),
     (Atoms("Cu", cell=[2, 0, 2], pbc=[True, True, False]), DataError, "cell of atoms must have a volume"),
     (Atoms("H", [[0, 0, np.nan]]), DataError, "positions of atoms must be finite, got NaN"),
     (Atoms("H", cell=[1, 1, np.inf], pbc=True), DataError, "cell of atoms must be finite"),

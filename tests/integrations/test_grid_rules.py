@@ -239,11 +239,7 @@ def test_layers_that_stay_are_told() -> None:
 
 CHANGES: dict[str, tuple[str, type, Callable[[Tensor], Tensor]]] = {
     "a value": ("sphere", AcceleratedS2Activation, lambda y: y * (1 + 1e-3)),
-    "a first derivative": (
-        "rotations",
-        AcceleratedSO3Activation,
-        lambda y: y.detach() + (y - y.detach()) * 1.01,
-    ),
+    "a first derivative": ("rotations", AcceleratedSO3Activation, lambda y: y.detach() + (y - y.detach()) * 1.01),
     "the order": ("turned sphere", AcceleratedS2Activation, lambda y: y.roll(1, -1)),
 }
 

@@ -212,13 +212,7 @@ def test_modules_that_hold_products(name: str, float64: None) -> None:
 
 
 def test_what_is_no_layer_of_these_stays() -> None:
-    model = nn.ModuleList(
-        [
-            e3nn_nn.FullyConnectedNet([3, 4], torch.tanh),
-            o3.ToS2Grid(2, 6),
-            nn.Linear(3, 3),
-        ]
-    )
+    model = nn.ModuleList([e3nn_nn.FullyConnectedNet([3, 4], torch.tanh), o3.ToS2Grid(2, 6), nn.Linear(3, 3)])
     inside = list(model.modules())
     assert accelerate(model).rows == ()
     assert all(a is b for a, b in zip(model.modules(), inside, strict=True))

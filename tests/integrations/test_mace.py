@@ -78,9 +78,7 @@ def test_files_that_hold_no_model_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("mace_torch")
-def test_the_file_for_lammps_has_our_layers_and_the_model_keeps_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_for_lammps_has_our_layers_and_the_model_keeps_its_own(tmp_path, capsys) -> None:
     network, x = Network("pbe", "scan"), torch.randn(4, 2).double()
     target = tmp_path / "out.pt"
     with pytest.raises(ConfigError, match="head must"):

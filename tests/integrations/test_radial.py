@@ -123,9 +123,7 @@ def test_weights_that_change_without_a_trace(subject: Guest, tabled: nn.Module, 
     assert float((results - wanted).abs().max()) <= 30 * TOLERANCE * float(wanted.abs().max())
 
 
-def test_gradients_of_weights_in_evaluation_mode(
-    subject: Guest, tabled: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_of_weights_in_evaluation_mode(subject: Guest, tabled: nn.Module, monkeypatch) -> None:
     # some packages free the graph of the energy when they have the forces
     monkeypatch.setattr(torch.autograd, "grad", partial(torch.autograd.grad, retain_graph=True))
 

@@ -43,10 +43,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "lists in a list": (lambda: accelerate(model(), targets=[["linear"]]), TARGETS + r"\[\['linear'\]\]\. Pick"),
     "bytes": (lambda: accelerate(model(), targets=b"linear"), TARGETS + r"b'linear'\. Pick"),
     "a mapping": (lambda: accelerate(model(), targets={"linear": True}), TARGETS + r"\{'linear': True\}\. Pick"),
-    "a tensor": (
-        lambda: accelerate(model(), targets=torch.ones(())),
-        TARGETS + r".*tensor.*\. Pick",
-    ),
+    "a tensor": (lambda: accelerate(model(), targets=torch.ones(())), TARGETS + r".*tensor.*\. Pick"),
     "another kind": (lambda: accelerate(model(), targets="radial"), TARGETS + r"\['radial'\]\. Pick"),
     "a list of backends": (
         lambda: accelerate(model(), backend=[]),

@@ -87,11 +87,7 @@ MISTAKES = [
     times("forces", _EV / _KCAL, "in kJ/mol/nm"),
     times("forces", _KCAL / _EV),
     Mistake("forces, wrong sign", {"forces": -1.0}, ("forces are of the wrong sign",)),
-    Mistake(
-        "gradient in Hartree/Bohr",
-        {"forces": -1 / _FORCE},
-        ("forces are in Hartree/Bohr and of the wrong sign",),
-    ),
+    Mistake("gradient in Hartree/Bohr", {"forces": -1 / _FORCE}, ("forces are in Hartree/Bohr and of the wrong sign",)),
     in_units(("energy", "kcal/mol"), ("forces", "kcal/mol/Angstrom")),
     in_units(("energy", "Hartree"), ("forces", "Hartree/Bohr")),
     Mistake("positions in Bohr", {"pos": 1 / unit_size("pos", "Bohr")}, ("data.units: {pos: Bohr}",)),

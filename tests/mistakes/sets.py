@@ -134,10 +134,7 @@ SETS: dict[str, tuple[str, Callable[[], StructureArrays]]] = {
         lambda: shuffled(alloys(), 200),
     ),
     "argon": ("100 cells with stress, Lennard-Jones", lambda: shuffled(argon(), 100)),
-    "minima": (
-        "`mini_qm9_xtb`, 500 molecules at rest with energies alone, GFN2-xTB",
-        lambda: shuffled(minima(), 500),
-    ),
+    "minima": ("`mini_qm9_xtb`, 500 molecules at rest with energies alone, GFN2-xTB", lambda: shuffled(minima(), 500)),
 }
 
 

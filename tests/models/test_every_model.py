@@ -96,8 +96,7 @@ COMPILED = {
 
 @pytest.mark.kernels
 @pytest.mark.parametrize(
-    "name",
-    ["MACE", "Equiformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("NequIP", "TFN"))],
+    "name", ["MACE", "Equiformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("NequIP", "TFN"))]
 )
 def test_kernels_give_the_numbers_of_torch(name: str) -> None:
     """Energy, forces and the gradient of a loss of both, on compiled kernels and on backend 'torch'."""

@@ -71,9 +71,7 @@ def test_the_value_depends_on_geometry_and_species(pos: Tensor) -> None:
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
 @pytest.mark.parametrize("determinant", [1, -1])
-def test_the_pooled_vector_turns_with_the_molecule(
-    pooling: str, determinant: int, pos: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pooled_vector_turns_with_the_molecule(pooling: str, determinant: int, pos: Tensor, monkeypatch) -> None:
     model = network(readout="vector", pooling=pooling)
     seen: list[Tensor] = []
     plain = model.pooled_vector

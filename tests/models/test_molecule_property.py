@@ -69,9 +69,7 @@ def test_the_random_state_is_kept(tmp_path: Path) -> None:
         ({"network": None}, ConfigError, "class_path and init_args"),
     ],
 )
-def test_files_that_are_refused(
-    tmp_path: Path, described: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_files_that_are_refused(tmp_path, described: dict[str, Any], error: type[Exception], message: str) -> None:
     path = written(tmp_path / "a.ckpt", network(), **described)
     with pytest.raises(error, match=message):
         load_property(path)

@@ -46,11 +46,7 @@ def test_one_structure_gets_the_batch_of_one() -> None:
         ({"edge_index": PAIR[0]}, ShapeError, "edge_index must"),
         ({"cell": CELLS["cell"]}, ShapeError, "cell and shifts must come together, got one of them"),
         ({"shifts": CELLS["shifts"]}, ShapeError, "cell and shifts must come together, got one of them"),
-        (
-            {**CELLS, "cell": torch.eye(3)},
-            ShapeError,
-            r"cell must be \[1, 3, 3\], one for each .*, got \[3, 3\]",
-        ),
+        ({**CELLS, "cell": torch.eye(3)}, ShapeError, r"cell must be \[1, 3, 3\], one for each .*, got \[3, 3\]"),
         ({**CELLS, "cell": torch.eye(3).double()[None]}, DTypeError, "cell must have the dtype of the model"),
     ],
 )

@@ -73,9 +73,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_network_of_ones_own_must_be_named(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, potential: Potential
-) -> None:
+def test_a_network_of_ones_own_must_be_named(command: str, capsys, monkeypatch, potential: Potential) -> None:
     monkeypatch.syspath_prepend(".")
     monkeypatch.delitem(sys.modules, "my_network", raising=False)
     Path("my_network.py").write_text(OWN)
@@ -198,9 +196,7 @@ def test_a_restart_of_a_finished_run_says_so(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("suffix", ["traj", "xyz"])
-def test_a_relaxed_structure_is_written_whole(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+def test_a_relaxed_structure_is_written_whole(capsys, monkeypatch, suffix: str) -> None:
     out(capsys, f"relax water.xyz -m toy.pt -o a.{suffix}")
     before = Path(f"a.{suffix}").read_bytes()
     assert ase.io.read(f"a.{suffix}").get_potential_energy() < -460
@@ -217,9 +213,7 @@ def test_a_relaxed_structure_is_written_whole(
     assert not list(Path().glob("*.tmp"))
 
 
-def test_predict_writes_results_and_compares_with_known_ones(
-    capsys: pytest.CaptureFixture[str], potential: Potential
-) -> None:
+def test_predict_writes_results_and_compares_with_known_ones(capsys, potential: Potential) -> None:
     structures = [ase.io.read(name) for name in ("water.xyz", "crystal.xyz", "water.xyz")]
     structures[2].rattle(0.1, seed=4)
     ase.io.write("many.xyz", structures)
@@ -333,9 +327,7 @@ def test_ctrl_c_leaves_no_half_of_a_file(capsys: pytest.CaptureFixture[str], mon
     assert sorted(path.name for path in Path.cwd().iterdir()) == before
 
 
-def test_predict_compares_with_the_labels_that_the_training_was_given(
-    capsys: pytest.CaptureFixture[str], potential: Potential
-) -> None:
+def test_predict_compares_with_the_labels_that_the_training_was_given(capsys, potential: Potential) -> None:
     """Under names of the training's own, in its units; not with labels that it left out, nor with held atoms."""
     atoms = ase.io.read("water.xyz")
     atoms.calc = Calculator(potential)
@@ -365,9 +357,7 @@ def test_predict_takes_a_free_energy_alone_as_the_energy(capsys: pytest.CaptureF
 
 @pytest.mark.filterwarnings("error:Mean of empty slice")
 @pytest.mark.parametrize("label", ["held forces", "forces of NaN", "energy of NaN"])
-def test_predict_with_labels_that_are_left_out_whole(
-    capsys: pytest.CaptureFixture[str], water: Atoms, label: str
-) -> None:
+def test_predict_with_labels_that_are_left_out_whole(capsys, water: Atoms, label: str) -> None:
     """Nothing is left to compare with: said as where there are no labels, not as errors of NaN."""
     if label == "energy of NaN":
         water.info["REF_energy"] = np.nan
@@ -399,9 +389,7 @@ def test_predict_says_that_labels_under_two_names_differ(capsys: pytest.CaptureF
     ],
     ids=["FixCartesian", "FixedLine", "two FixedPlane"],
 )  # fmt: skip
-def test_predict_leaves_out_forces_of_partly_held_atoms(
-    capsys: pytest.CaptureFixture[str], water: Atoms, constraints: list[Any]
-) -> None:
+def test_predict_leaves_out_forces_of_partly_held_atoms(capsys, water: Atoms, constraints: list[Any]) -> None:
     """With the part along which an atom is held they are labels."""
     forces = np.full((3, 3), np.nan)
     forces[0] = 100.0
@@ -430,9 +418,7 @@ def test_predict_and_labels_that_are_no_numbers(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("command", ["relax", "md"])
-def test_results_have_no_labels_of_the_structure_before(
-    capsys: pytest.CaptureFixture[str], water: Atoms, command: str
-) -> None:
+def test_results_have_no_labels_of_the_structure_before(capsys, water: Atoms, command: str) -> None:
     """Training would refuse two energies, or learn the energy of another geometry."""
     water.info["REF_energy"] = 1.0
     with connect("own.db") as database:

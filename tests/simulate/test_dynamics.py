@@ -79,9 +79,7 @@ class Eventful(Calculator):
 
 
 @pytest.mark.parametrize("suffix", [".traj", ".xyz"])
-def test_ctrl_c_ends_a_step_and_the_run_goes_on(
-    potential: Potential, water: Atoms, tmp_path: Path, suffix: str
-) -> None:
+def test_ctrl_c_ends_a_step_and_the_run_goes_on(potential: Potential, water: Atoms, tmp_path, suffix: str) -> None:
     settings, path = DynamicsSettings("nvt", steps=30, interval=4, timestep=0.5), tmp_path / f"a{suffix}"
     handler = signal.getsignal(signal.SIGINT)
     interrupting = Eventful(potential, 14, lambda: os.kill(os.getpid(), signal.SIGINT))

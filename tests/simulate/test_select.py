@@ -47,9 +47,7 @@ def turned(atoms: Atoms) -> Atoms:
     return copy[np.random.default_rng(1).permutation(len(copy))]
 
 
-def test_the_largest_deviations_without_copies(
-    capsys: pytest.CaptureFixture[str], committee: Committee, water: Atoms
-) -> None:
+def test_the_largest_deviations_without_copies(capsys, committee: Committee, water: Atoms) -> None:
     pool = [rattled(water, seed) for seed in range(6)]
     pool += [turned(pool[2]), turned(pool[5])]
     deviations = [result["forces_deviation"].max() for result in predict(committee, pool)]
@@ -107,9 +105,7 @@ def test_differences_of_structures(water: Atoms, crystal: Atoms) -> None:
         (f"{M} --known none.xyz", "structures must be in a file"),
     ],
 )
-def test_bad_calls_write_nothing(
-    capsys: pytest.CaptureFixture[str], committee: Committee, words: str, message: str
-) -> None:
+def test_bad_calls_write_nothing(capsys, committee: Committee, words: str, message: str) -> None:
     before = sorted(path.name for path in Path().iterdir())
     assert main(shlex.split(f"select water.xyz {words}")) == 2
     assert message in capsys.readouterr().err

@@ -22,9 +22,7 @@ from eqlayers.models import MoleculeNetwork
 from eqlayers.train import agreement
 from eqlayers.train.agreement import check_checkpoint, check_network
 
-pytestmark = [
-    pytest.mark.filterwarnings(r"ignore:[\s\S]*(was deprecated in v|JsonargparseDeprec)"),
-]
+pytestmark = [pytest.mark.filterwarnings(r"ignore:[\s\S]*(was deprecated in v|JsonargparseDeprec)")]
 
 SETTINGS = {
     "name": "run",
@@ -187,8 +185,6 @@ def test_sigterm_is_not_success(place: Path) -> None:
         (["--model.model.init_args.pooling", "mean"], "pooling to sum"),
     ],
 )
-def test_options_that_cannot_work(
-    place: Path, capsys: pytest.CaptureFixture[str], options: list[str], fix: str
-) -> None:
+def test_options_that_cannot_work(place: Path, capsys, options: list[str], fix: str) -> None:
     assert main(command(place, "fit", "--name", "refused", *options)) == 2
     assert fix in capsys.readouterr().err

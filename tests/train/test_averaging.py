@@ -88,9 +88,7 @@ def test_gradients_that_are_added_up_are_averaged_once(make_run: Callable[..., A
     torch.testing.assert_close(spy.validated[-1].double(), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_integer_tables_and_float64_statistics_are_copied(
-    make_run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_integer_tables_and_float64_statistics_are_copied(make_run: Callable[..., Any], tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("eqlayers.train.averaging.ema_decay", lambda step, decay: 0.9)  # 0.9 n + 0.1 n rounds below n
     spy = Spy()
     trainer, module, data = make_run(callbacks=(spy,), max_epochs=1)

@@ -167,9 +167,7 @@ def test_damaged_content(kind: str, good: Path, tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("kind", OF_FIT)
-def test_damage_that_a_resumed_fit_meets(
-    kind: str, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_that_a_resumed_fit_meets(kind: str, good: Path, tmp_path, capsys) -> None:
     change, message = OF_FIT[kind]
     assert re.search(message, refused(capsys, good, "fit", damaged(good, tmp_path, change)))
 
@@ -236,9 +234,7 @@ FILES = {
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", FILES)
-def test_files_that_are_no_checkpoints(
-    kind: str, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_no_checkpoints(kind: str, good: Path, tmp_path, capsys) -> None:
     path = tmp_path / "bad.ckpt"
     write(kind, good, path)
     for command in ("test", "fit"):

@@ -224,9 +224,7 @@ def test_members_of_other_parts_of_the_data(empty: None) -> None:
     assert [summary["num_train"] for summary in summaries] == [3, 3]
 
 
-def test_a_committee_that_fails_before_its_first_epoch_leaves_no_folder(
-    empty: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_committee_that_fails_before_its_first_epoch_leaves_no_folder(empty: None, monkeypatch) -> None:
     def fail(*args: object, **options: object) -> None:
         raise ZeroDivisionError
 

@@ -128,9 +128,7 @@ def test_of_some_energies_that_are_given_the_rest_is_fitted(potential: Potential
     assert potential.shifts.tolist()[:2] == pytest.approx([want[0] + 0.5, want[1]], rel=1e-12)
 
 
-def test_rare_species_are_among_the_many_energies_that_are_looked_at(
-    potential: Potential, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rare_species_are_among_the_many_energies_that_are_looked_at(potential: Potential, monkeypatch) -> None:
     monkeypatch.setattr(fine_tuning, "MOST", 16)
     data = shifted(potential, [[1, 1]] * 40 + [[8, 8]] * 11 + [[16, 1]] + [[1, 1]] * 41)
     assert 41 not in np.linspace(0, 92, 16).astype(np.int64), "the rare one must not be among the others by chance"
@@ -308,18 +306,14 @@ def test_shifts_are_refitted_by_default(folder: Path) -> None:
         (["--data.replay.parts", "100"], "a key of replay must be one of path, number"),
     ],
 )
-def test_what_does_not_fit_is_told(
-    folder: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_fit_is_told(folder: Path, options: list[str], message: str, capsys) -> None:
     assert main(["fit", "-c", str(folder / "new.yaml"), "--name", "bad", *options]) == 2
     assert message in capsys.readouterr().err
     assert (folder / "old" / "potential.pt").exists()
 
 
 @pytest.mark.filterwarnings("ignore::eqlayers.errors.EqlayersWarning")  # of few structures
-def test_structures_that_the_earlier_potential_was_trained_on(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_structures_that_the_earlier_potential_was_trained_on(folder: Path, tmp_path, capsys, caplog) -> None:
     """Its test part is named by the fit, by a resumed fit and by a test; of a file without its run nothing is known."""
     config = ["-c", str(folder / "old.yaml"), "--runs", str(tmp_path), "--data.split_seed", "7"]
     start = ["--start_from", str(folder / "old" / "potential.pt")]
@@ -355,13 +349,7 @@ class Network(NequIP):
 
 
 @pytest.mark.parametrize("classes", ["my_network.Network", "[other.Thing, my_network.Network]"])
-def test_a_network_of_ones_own_must_be_named(
-    classes: str,
-    folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_network_of_ones_own_must_be_named(classes: str, folder: Path, tmp_path, capsys, monkeypatch) -> None:
     """A configuration may name any class, a file that it begins with only those that are allowed."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_network", raising=False)

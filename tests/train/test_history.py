@@ -45,9 +45,7 @@ def paced(
         ([30.0], 30.0, math.inf, None),
     ],
 )
-def test_the_time_to_go(
-    epochs: list[float], now: float, total: float, left: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_to_go(epochs: list[float], now: float, total: float, left: float | None, monkeypatch) -> None:
     pace, trainer = paced(monkeypatch, epochs, now, total)
     assert pace.left(trainer) == left
 

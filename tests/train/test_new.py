@@ -138,9 +138,7 @@ def test_the_cutoff_follows_the_distances() -> None:
         (units.Hartree, 1.0, "data.units: {energy: Hartree}"),
     ],
 )
-def test_units_are_told_and_never_set(
-    energy: float, forces: float, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_units_are_told_and_never_set(energy: float, forces: float, told: str, capsys) -> None:
     settings, text = written(ethanol(energy=energy, forces=forces))
     assert settings["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
     assert "taken for granted" in text
@@ -214,9 +212,7 @@ def test_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
         (lambda: ethanol(30, forces=-1.0), [], "must have the signs of ASE, got others: .* negate the forces"),
     ],
 )
-def test_what_cannot_be_used(
-    make: Callable[[], list[Atoms]], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_used(make: Callable[[], list[Atoms]], options: list[str], message: str, capsys) -> None:
     ase.io.write("my.xyz", make())
     assert main(["new", "my.xyz", *options]) == 2
     assert re.search(message, capsys.readouterr().err)

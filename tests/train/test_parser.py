@@ -47,9 +47,7 @@ def test_the_help_of_a_task_is_short(
         assert f"--{option}" not in text
 
 
-def test_the_help_follows_the_configuration(
-    capsys: pytest.CaptureFixture[str], tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_help_follows_the_configuration(capsys, tmp_path, monkeypatch) -> None:
     """A file gives task and network; structures are of potentials, and are not read."""
     monkeypatch.chdir(str(tmp_path))
     Path("my.yaml").write_text("data: {path: no.xyz}\nmodel: {model: {class_path: eqlayers.models.Equiformer}}\n")
@@ -78,9 +76,7 @@ def test_the_help_of_another_network(capsys: pytest.CaptureFixture[str]) -> None
     assert "Largest degree of the spherical harmonics" in text
 
 
-def test_a_line_has_the_first_sentence_and_the_default(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_has_the_first_sentence_and_the_default(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     text = shown(capsys, "fit", "--task", "potential", "--help")
     for line in (

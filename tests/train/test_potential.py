@@ -444,9 +444,7 @@ def test_a_run_with_batches_of_bounded_edges_goes_on_to_the_same_end(workers: in
 
 
 @QUIET
-def test_a_run_that_goes_on_with_larger_batches_has_a_rate_to_the_end(
-    sizes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_goes_on_with_larger_batches_has_a_rate_to_the_end(sizes: Path, tmp_path, capsys) -> None:
     """11 steps in each of 2 epochs and then 3 in each of 5, where 7 epochs of 3 steps would be over."""
     model = {"final_factor": 0.0, "second_stage": 0.75, "second_energy_weight": 10.0}
     trained(sizes, tmp_path, 2, batch_size=2, model=model)
@@ -484,9 +482,7 @@ def test_the_loss_of_a_validation_does_not_depend_on_its_batches(sizes: Path, tm
 
 @QUIET
 @pytest.mark.parametrize("monitor", [None, "val/mae"])
-def test_the_best_epoch_is_the_one_of_the_lowest_loss_of_its_stage(
-    monitor: str | None, sizes: Path, tmp_path: Path
-) -> None:
+def test_the_best_epoch_is_the_one_of_the_lowest_loss_of_its_stage(monitor: str | None, sizes: Path, tmp_path) -> None:
     model = {"learning_rate": 0.05, "second_stage": 0.5, "second_energy_weight": 30.0}
     _, kept = recorded(sizes, tmp_path, 8, val=5, monitor=monitor, model=model)
     losses, errors = (list(values) for values in zip(*kept.validations, strict=True))

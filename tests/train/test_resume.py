@@ -35,7 +35,7 @@ CONFIG = {
         "model": {
             "class_path": "eqlayers.models.NequIP",
             "init_args": {"species": [1, 6, 8], "hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1, "radial_hidden": [4]},
-        },
+        }
     },
     "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1},
 }

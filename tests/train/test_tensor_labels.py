@@ -111,9 +111,7 @@ def test_the_errors_of_a_run_are_those_of_its_potential(folder: Path) -> None:
         assert again[name] == pytest.approx(metrics[name], rel=1e-6)
 
 
-def test_labels_are_those_of_the_file_and_files_keep_predictions(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_are_those_of_the_file_and_files_keep_predictions(folder: Path, capsys) -> None:
     frames = waters(20)
     model, output = str(folder / "tensors" / "potential.pt"), folder / "out.xyz"
     assert main(["predict", str(folder / "train.xyz"), "-m", model, "-o", str(output)]) == 0

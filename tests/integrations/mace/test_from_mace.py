@@ -108,8 +108,7 @@ def compare(model: Any, potential: Potential, species: tuple[int, ...] = SPECIES
     for periodic in (True, False):
         batch = batch_of(species, periodic)
         results = potential(
-            structures_of(batch, species, periodic),
-            ("energy", "energies", "forces", *(["stress"] if periodic else [])),
+            structures_of(batch, species, periodic), ("energy", "energies", "forces", *(["stress"] if periodic else []))
         )
         assert_same(results, of_mace(model, batch, head, periodic))
 
@@ -222,12 +221,7 @@ def test_weights_go_there_and_back_unchanged() -> None:
     back = to_mace(from_mace(model)).state_dict()
     state = model.state_dict()
     assert state.keys() == back.keys()
-    changed = (
-        "U_matrix",
-        "atomic_energies",
-        "scale_shift.shift",
-        "covalent_radii",
-    )  # bases; shifts are one number
+    changed = ("U_matrix", "atomic_energies", "scale_shift.shift", "covalent_radii")  # bases; shifts are one number
     for name, value in state.items():
         if not any(part in name for part in changed) and "symmetric_contractions" not in name:
             torch.testing.assert_close(back[name], value, rtol=3 * EPS, atol=0, msg=name)

@@ -145,9 +145,7 @@ def test_a_training_goes_on_from_the_checkpoint_of_the_other_program(data: Path,
     assert results[2] == results[0]
 
 
-def test_a_compiled_file_that_is_not_written_is_said(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_compiled_file_that_is_not_written_is_said(monkeypatch, caplog) -> None:
     def fail(model: Any) -> None:
         raise RuntimeError("no such operator\nmore")
 
@@ -233,9 +231,7 @@ def crystal(numbers: list[int]) -> ase.Atoms:
 
 
 @pytest.mark.parametrize("accelerated", [False, True])
-def test_the_file_for_lammps_with_ghosts_and_exchange(
-    accelerated: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_for_lammps_with_ghosts_and_exchange(accelerated: bool, tmp_path, capsys) -> None:
     network = model()
     kinds = network.atomic_numbers.tolist()
     atoms = crystal(kinds)
