@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.units import Bohr, GPa, Hartree, kcal, mol
 
-from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from eqlayers.data.neighbors import structure_edges
 from eqlayers.data.plausible import check_parts, check_physics, check_reach
-from eqlayers.data.readers import read_structures
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
+from tests.mistakes.sets import computed, trajectory, without_stress
 
 KCAL = kcal / mol
 
@@ -26,32 +27,26 @@ def physics(structures: StructureArrays, cutoff: float = 5.0) -> list[str]:
 
 @pytest.fixture(scope="module")
 def ethanol() -> StructureArrays:
-    whole, _ = read_structures(embedded_trajectory("ethanol_md"), units=TRAJECTORY_UNITS)
-    return whole.take(np.arange(200))
+    return trajectory("ethanol_md").take(np.arange(200))
+
+
+def metals(lengths: Iterable[float], rattle: float, repeat: tuple[int, int, int] = (1, 1, 1)) -> StructureArrays:
+    """Copper of some lattice constants with displaced atoms, by EMT."""
+
+    def cells() -> Iterator[Atoms]:
+        for row, a in enumerate(lengths):
+            atoms = bulk("Cu", a=a, cubic=True) * repeat
+            atoms.rattle(rattle, seed=row)
+            yield atoms
+
+    return computed("Cu", cells(), EMT())
 
 
 @pytest.fixture(scope="module")
 def copper() -> StructureArrays:
-    """Fifteen volumes with displaced atoms, by EMT."""
-    frames = []
-    for a in np.linspace(3.3, 4.0, 15):
-        atoms = bulk("Cu", a=a, cubic=True)
-        atoms.rattle(0.02, seed=int(100 * a))
-        atoms.calc = EMT()
-        frames.append((atoms.get_potential_energy(), atoms.get_stress(voigt=False), atoms.positions, atoms.cell.array))
-    energy, stress, pos, cell = zip(*frames, strict=True)
-    labels = {"energy": energy, "stress": stress}
-    return StructureArrays.of("Cu", [4] * 15, [29] * 60, np.concatenate(pos), cell=cell, pbc=np.ones((15, 3)), **labels)
-
-
-@pytest.mark.parametrize("name", TRAJECTORIES)
-def test_right_data_are_left_alone(name):
-    structures, _ = read_structures(embedded_trajectory(name), units=TRAJECTORY_UNITS)
-    assert physics(structures) == []
-
-
-def test_right_stress_is_left_alone(copper):
-    assert physics(copper) == []
+    """Fifteen volumes, without forces."""
+    made = metals(np.linspace(3.3, 4.0, 15), 0.02)
+    return replace(made, forces=np.full_like(made.forces, np.nan))
 
 
 @pytest.mark.parametrize(
@@ -74,17 +69,7 @@ def test_units(ethanol, energy, forces, pos, told):
 
 def test_a_factor_that_energies_and_forces_share_is_seen_by_the_size_of_forces():
     """Without stress and bonds of nonmetals no ratio of two labels tells."""
-    factors = []
-    for number in range(30):
-        atoms = bulk("Cu", a=3.4 + 0.02 * number, cubic=True) * (2, 2, 1)
-        atoms.rattle(0.15, seed=number)
-        atoms.calc = EMT()
-        factors.append((atoms.get_potential_energy(), atoms.get_forces(), atoms.positions, atoms.cell.array))
-    energy, forces, pos, cell = zip(*factors, strict=True)
-    labels = {"energy": energy, "forces": np.concatenate(forces)}
-    right = StructureArrays.of(
-        "Cu", [16] * 30, [29] * 480, np.concatenate(pos), cell=cell, pbc=np.ones((30, 3)), **labels
-    )
+    right = without_stress(metals(3.4 + 0.02 * np.arange(30), 0.15, (2, 2, 1)))
     assert check_physics(right) == []
     (said,) = check_physics(replace(right, energy=1e3 * right.energy, forces=1e3 * right.forces))[-1:]
     assert "force components have a root mean square of" in said
@@ -99,31 +84,11 @@ def test_signs(ethanol, copper):
 
 def test_stress_is_judged_beside_what_forces_do():
     """Forty volumes near to each other: displacements change the energy more than a step of the volume does."""
-    made = []
-    for row in range(40):
-        atoms = bulk("Cu", a=3.61 * (0.95 + 0.1 * row / 40), cubic=True) * (2, 1, 1)
-        atoms.rattle(0.02, seed=row)
-        atoms.calc = EMT()
-        labels = (atoms.get_potential_energy(), atoms.get_stress(voigt=False), atoms.get_forces())
-        made.append((*labels, atoms.positions, atoms.cell.array))
-    energy, stress, forces, pos, cell = map(np.array, zip(*made, strict=True))
-    labels = {
-        "energy": energy,
-        "stress": stress,
-        "forces": forces.reshape(-1, 3),
-        "cell": cell,
-        "pbc": np.ones((40, 3)),
-    }
-    rattled = StructureArrays.of("Cu", [8] * 40, [29] * 320, pos.reshape(-1, 3), **labels)
+    rattled = metals(3.61 * (0.95 + 0.1 * np.arange(40) / 40), 0.02, (2, 1, 1))
     assert physics(rattled) == []
     with pytest.raises(DataError, match=r"signs of ASE, got others: .* The fix: negate the stress"):
         physics(replace(rattled, stress=-rattled.stress))
     (said,) = physics(replace(rattled, stress=rattled.stress / GPa))
-    assert said.endswith("The fix: set data.units: {stress: GPa}.")
-
-
-def test_units_of_stress(copper):
-    (said,) = physics(replace(copper, stress=copper.stress / GPa))
     assert said.endswith("The fix: set data.units: {stress: GPa}.")
 
 

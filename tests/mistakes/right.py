@@ -28,25 +28,7 @@ ATOMS = {1: -13.6, 6: -1030.0, 7: -1486.0, 8: -2043.0, 9: -2715.0, 29: -45_000.0
 
 def labelled(structures: Iterator[Atoms], calculator: Calculator, stress: bool = False) -> StructureArrays:
     """Labels of a calculator; stress if asked for."""
-    return computed("right", structures, calculator) if stress else _without(structures, calculator)
-
-
-def _without(structures: Iterator[Atoms], calculator: Calculator) -> StructureArrays:
-    rows = []
-    for atoms in structures:
-        atoms.calc = calculator
-        rows.append((atoms.get_potential_energy(), atoms.get_forces(apply_constraint=False), atoms))
-    energy, forces, all_of_them = zip(*rows, strict=True)
-    return StructureArrays.of(
-        "right",
-        [len(atoms) for atoms in all_of_them],
-        np.concatenate([atoms.numbers for atoms in all_of_them]),
-        np.concatenate([atoms.positions for atoms in all_of_them]),
-        cell=[atoms.cell.array for atoms in all_of_them],
-        pbc=[atoms.pbc for atoms in all_of_them],
-        energy=energy,
-        forces=np.concatenate(forces),
-    )
+    return computed("right", structures, calculator, stress)
 
 
 def with_all_electrons(structures: StructureArrays) -> StructureArrays:
@@ -62,7 +44,7 @@ def rounded(structures: StructureArrays, energy: int, forces: int) -> StructureA
 
 @cache
 def scan(name: str) -> StructureArrays:
-    """A scan that make_scans.py has made."""
+    """A scan that make_sets.py has made."""
     with np.load(HERE / "scans.npz") as file:
         arrays = {key.split(" ")[1]: file[key] for key in file.files if key.split(" ")[0] == name}
     if "cell" in arrays:

@@ -56,13 +56,14 @@ def minima() -> StructureArrays:
         return StructureArrays.of("mini_qm9", **arrays, energy=27.211386245988 * file["energy"])
 
 
-def computed(name: str, structures: Iterator[Atoms], calculator: Calculator) -> StructureArrays:
-    """Energy, forces and stress by a calculator of ASE."""
+def computed(name: str, structures: Iterator[Atoms], calculator: Calculator, stress: bool = True) -> StructureArrays:
+    """Energy, forces and, if asked for, stress by a calculator of ASE."""
     rows = []
     for atoms in structures:
         atoms.calc = calculator
-        rows.append((atoms.get_potential_energy(), atoms.get_forces(), atoms.get_stress(voigt=False), atoms))
-    energy, forces, stress, cells = zip(*rows, strict=True)
+        stresses = {"stress": atoms.get_stress(voigt=False)} if stress else {}
+        rows.append((atoms.get_potential_energy(), atoms.get_forces(apply_constraint=False), atoms, stresses))
+    energy, forces, cells, stresses = zip(*rows, strict=True)
     return StructureArrays.of(
         name,
         [len(atoms) for atoms in cells],
@@ -72,7 +73,7 @@ def computed(name: str, structures: Iterator[Atoms], calculator: Calculator) -> 
         pbc=[atoms.pbc for atoms in cells],
         energy=energy,
         forces=np.concatenate(forces),
-        stress=stress,
+        **({"stress": [one["stress"] for one in stresses]} if stress else {}),
     )
 
 
