@@ -1,14 +1,26 @@
-"""Embedded sets: where they are, and what happens when they are missing or changed."""
+"""Embedded sets: what is in them, where they are, and what happens when they are missing, changed or cut off."""
 
 from __future__ import annotations
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 from eqlayers.data import embedded
-from eqlayers.data.embedded import TRAJECTORIES, compare_with_manifest, embedded_folder, embedded_trajectory
-from eqlayers.errors import DataError
+from eqlayers.data.embedded import (
+    MINI_FILE,
+    TRAJECTORIES,
+    compare_with_manifest,
+    default_mini_root,
+    embedded_folder,
+    embedded_trajectory,
+    load_mini,
+)
+from eqlayers.data.targets import HARTREE_TO_EV, TARGETS
+from eqlayers.errors import ConfigError, DataError
+from tests.each import each
 
 
 @pytest.mark.parametrize("name", TRAJECTORIES)
@@ -23,6 +35,10 @@ def test_an_installed_package_has_none(tmp_path, monkeypatch):
         embedded_trajectory("ethanol_md")
     with pytest.raises(DataError, match=r"pass root= a folder that holds examples/data/x.npz"):
         embedded_folder("x.npz")
+    with pytest.raises(DataError, match="not part of an installed package; pass root= a folder"):
+        load_mini(None, TARGETS["U0"])
+    with pytest.raises(DataError, match=rf"expected a folder with {MINI_FILE}; .* does not exist; restore it"):
+        load_mini(tmp_path / "nowhere", TARGETS["U0"])
 
 
 def test_the_manifest_decides(tmp_path):
@@ -37,3 +53,118 @@ def test_the_manifest_decides(tmp_path):
     manifest.write_text("[]")
     with pytest.raises(DataError, match=r"expected JSON with files -> name -> sha256; got TypeError: .*; fix it"):
         compare_with_manifest(file, "fix it")
+
+
+# -- the small set of molecules --
+
+ENERGY = TARGETS["U0"]
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the set that may be damaged, without a manifest."""
+    shutil.copy(default_mini_root() / MINI_FILE, tmp_path)
+    return tmp_path
+
+
+def rewrite(folder, change):
+    with np.load(folder / MINI_FILE) as file:
+        arrays = {key: file[key] for key in file.files}
+    change(arrays)
+    np.savez(folder / MINI_FILE, **arrays)
+
+
+def test_content():
+    molecules = load_mini(None, ENERGY)
+    assert len(molecules.n_atoms) == 2785
+    assert np.unique(molecules.z).tolist() == [1, 6, 7, 8, 9]
+    assert np.bincount(molecules.heavy).tolist() == [0, 3, 9, 13, 64, 248, 1498, 950]
+    assert molecules.z[:5].tolist() == [6, 1, 1, 1, 1]  # methane is the first
+    carbon_hydrogen = np.linalg.norm(molecules.pos[1:5] - molecules.pos[0], axis=1)
+    assert carbon_hydrogen == pytest.approx(1.09, abs=0.01)
+    assert molecules.y.dtype == np.float64
+    assert molecules.y[0] == pytest.approx(-4.13038450 * HARTREE_TO_EV, abs=1e-6)
+
+
+@each("name", [name for name, target in TARGETS.items() if target.mini_key])
+def test_every_target_loads_in_its_unit(name):
+    target = TARGETS[name]
+    y = load_mini(None, target).y
+    with np.load(default_mini_root() / MINI_FILE) as file:
+        assert np.array_equal(y, file[target.mini_key].astype(np.float64) * target.raw_factor)
+        if name == "mu":
+            assert y == pytest.approx(np.linalg.norm(file["dipole"], axis=1), abs=1e-5)
+        if name == "gap":
+            assert y == pytest.approx((file["lumo"] - file["homo"]) * HARTREE_TO_EV, abs=1e-4)
+        if name == "U0":
+            assert y == pytest.approx((file["energy"] + file["zpve"]) * HARTREE_TO_EV, abs=1e-5)
+
+
+def test_manifest_lists_the_shipped_files():
+    manifest = json.loads((default_mini_root() / "manifest.json").read_text())["files"]
+    for name, entry in manifest.items():
+        path = default_mini_root() / name
+        assert path.stat().st_size == entry["bytes"]
+        with np.load(path) as file:
+            assert len(file["n_atoms" if name == MINI_FILE else "E"]) == entry["rows"]
+    assert set(manifest) == {path.name for path in default_mini_root().glob("*.npz")}
+
+
+def test_ethanol_is_what_the_readme_says():
+    with np.load(default_mini_root() / "ethanol_md.npz") as file:
+        assert file["z"].tolist() == [6, 6, 8, 1, 1, 1, 1, 1, 1]
+        assert file["R"].shape == file["F"].shape == (2000, 9, 3)
+        assert np.abs(file["F"].sum(axis=1)).max() < 1e-5
+        assert file["E"].std() == pytest.approx(0.129, abs=0.001)
+        assert np.sqrt((file["F"] ** 2).mean()) == pytest.approx(1.00, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["r2", "U0_atom"])
+def test_targets_that_it_does_not_have(name):
+    with pytest.raises(ConfigError, match=rf'one that dataset="mini" has \(mu, alpha, .*; got \'{name}\'; choose'):
+        load_mini(None, TARGETS[name])
+
+
+@pytest.mark.parametrize("keep", [0, 100, 400_000, -1])
+def test_truncated_file(copy, keep):
+    path = copy / MINI_FILE
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(
+        DataError, match=r"expected an npz archive with n_atoms, z, pos and U0; it cannot be read .*git checkout"
+    ):
+        load_mini(copy, ENERGY)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: arrays.pop("U0"), "npz archive with n_atoms, z, pos and U0; it cannot be read"),
+        (lambda arrays: arrays.update(U0=arrays["U0"][:-1]), r"y of .* must be \[2785\].* got \[2784\]"),
+        (lambda arrays: arrays.update(pos=arrays["pos"][:-1]), r"pos of .* must be \[38858, 3\].*got \[38857, 3\]"),
+        (lambda arrays: arrays.update(z=arrays["z"].astype(float)), "right kind in 'z'; got dtype float64"),
+        (lambda arrays: arrays.update(U0=arrays["smiles"]), "right kind in 'U0'; got dtype"),
+        (
+            lambda arrays: arrays["U0"].__setitem__([3, 2000], np.nan),
+            "expected finite labels; 2 of 2785 .* rows 3, 2000;",
+        ),
+    ],
+)
+def test_damaged_arrays(copy, change, message):
+    rewrite(copy, change)
+    with pytest.raises(DataError, match=message):
+        load_mini(copy, ENERGY)
+
+
+def test_nan_in_another_target_does_not_matter(copy):
+    rewrite(copy, lambda arrays: arrays["U0"].__setitem__(3, np.nan))
+    load_mini(copy, TARGETS["mu"])
+
+
+def test_the_manifest_is_read_beside_the_set(copy):
+    shutil.copy(default_mini_root() / "manifest.json", copy)
+    load_mini(copy, ENERGY)
+    rewrite(copy, lambda arrays: None)  # the same numbers, another file
+    with pytest.raises(
+        DataError, match=r"expected SHA-256 706f.* \(from manifest.json\); got .*; the file is truncated"
+    ):
+        load_mini(copy, ENERGY)

@@ -11,7 +11,7 @@ from torch_geometric.loader import DataLoader
 
 from eqlayers.atoms.periodic import neighbor_list
 from eqlayers.data import neighbors
-from eqlayers.data.neighbors import structure_edges
+from eqlayers.data.neighbors import radius_graph, structure_edges
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
@@ -138,11 +138,14 @@ def test_the_cache_is_used_and_checked(mixed, tmp_path, monkeypatch):
     with np.load(file) as arrays:
         content = dict(arrays)
     for name, change, reason in (
-        ("local", lambda array: array + 3, "an edge points outside its structure"),
-        ("shifts", lambda array: array[:-1], "its arrays do not fit the data"),
-        ("n_edges", lambda array: array[:-1], "its arrays do not fit the data"),
+        ("local", lambda array: array + 50, "made again: an edge points outside its structure"),
+        ("local", lambda array: array[:, 1:], "made again: its arrays do not fit the data"),
+        ("shifts", lambda array: array[:-1], "made again: its arrays do not fit the data"),
+        ("n_edges", lambda array: array[:-1], "made again: its arrays do not fit the data"),
+        ("local", None, "made again: it cannot be read"),
     ):
-        np.savez(file, **(content | {name: change(content[name])}))
+        changed = {key: value for key, value in content.items() if key != name}
+        np.savez(file, **(changed | ({name: change(content[name])} if change else {})))
         with pytest.warns(UserWarning, match=reason):
             assert np.array_equal(structure_edges(mixed, CUTOFF, tmp_path).local, made.local)
     structure_edges(mixed, 2.5, tmp_path)
@@ -162,3 +165,42 @@ def test_coincident_atoms_are_named(mixed):
     pos[4] = pos[3]
     with pytest.raises(DataError, match="atoms at distinct places; 1 of 3 structures do not have that, rows 1; repair"):
         structure_edges(replace(mixed, pos=pos), CUTOFF)
+
+
+def test_samples_and_batches(small_set, tmp_path):
+    molecules = small_set()
+    edges = structure_edges(molecules, 3.0, tmp_path)
+    rows = np.array([7, 0, 11, 3])
+    dataset = StructureDataset(molecules, edges, rows)
+    assert len(dataset) == 4
+    starts = np.cumsum(molecules.n_atoms) - molecules.n_atoms
+    for sample, row in zip((dataset[i] for i in range(4)), rows, strict=True):
+        atoms = slice(starts[row], starts[row] + molecules.n_atoms[row])
+        assert sample.z.tolist() == molecules.z[atoms].tolist()
+        assert sample.pos.numpy().tolist() == molecules.pos[atoms].tolist()
+        assert torch.equal(sample.edge_index, radius_graph(sample.pos, 3.0))
+        assert (sample.y.tolist(), sample.idx.tolist()) == ([molecules.y[row]], [row + 100])
+        dtypes = [sample[key].dtype for key in ("z", "pos", "edge_index", "y", "idx")]
+        assert dtypes == [torch.int64, torch.float32, torch.int64, torch.float64, torch.int64]
+    batch = next(iter(DataLoader(dataset, batch_size=4)))
+    assert batch.num_graphs == 4
+    assert batch.idx.tolist() == [107, 100, 111, 103]
+    assert batch.batch.tolist() == np.repeat(np.arange(4), molecules.n_atoms[rows]).tolist()
+    sizes = torch.from_numpy(molecules.n_atoms[rows])
+    assert torch.equal(batch.edge_index, radius_graph(batch.pos, 3.0, sizes))
+
+
+def test_an_index_past_the_end(small_set):
+    molecules = small_set()
+    with pytest.raises(IndexError):
+        StructureDataset(molecules, structure_edges(molecules, 3.0, None))[12]
+
+
+def test_atoms_beyond_one_byte(small_set):
+    grid = np.stack(np.meshgrid(*3 * [np.arange(7.0)]), axis=-1).reshape(-1, 3)
+    molecules = small_set(
+        1, n_atoms=np.array([343]), z=np.full(343, 6), pos=grid.astype(np.float32), y=np.zeros(1), idx=np.zeros(1, int)
+    )
+    sample = StructureDataset(molecules, structure_edges(molecules, 1.1, None))[0]
+    assert sample.edge_index.shape[1] == 2 * 3 * 7 * 7 * 6
+    assert sample.edge_index.max() == 342

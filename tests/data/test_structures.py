@@ -37,7 +37,8 @@ def test_what_is_missing_is_nan():
     assert not arrays.has_cells
     assert arrays.idx.tolist() == [0, 1, 2]
     assert arrays.species == (1, 6, 8)
-    assert arrays.counts((1, 8)).tolist() == [[1, 1], [0, 0], [2, 1]]
+    assert arrays.counts((1, 8, 9)).tolist() == [[1, 1, 0], [0, 0, 0], [2, 1, 0]]
+    assert arrays.heavy.tolist() == [1, 1, 1]
 
 
 def test_take_and_join():
@@ -66,6 +67,7 @@ def test_take_and_join():
         ({"pos": np.full((6, 3), np.nan)}, "expected finite positions; 3 of 3"),
         ({"cell": np.full((3, 3, 3), np.nan)}, "expected finite cells"),
         ({"pbc": np.ones((3, 3))}, "periodic cells with a volume; 3 of 3"),
+        ({"y": [np.inf] * 3}, r"finite labels.* 3 of 3 structures do not have that, rows 0, 1, 2; repair"),
         ({"pos": np.zeros((5, 3))}, r"pos of some must be \[6, 3\] for 3 structures, got \[5, 3\]. The file"),
         ({"energy": [1.0, 2.0]}, r"energy of some must be \[3\] for 3 structures, got \[2\]"),
     ],
@@ -73,6 +75,11 @@ def test_take_and_join():
 def test_what_is_refused(replaced, message):
     with pytest.raises(DataError, match=message):
         some(**replaced)
+
+
+def test_of_many_rows_the_first_are_named():
+    with pytest.raises(DataError, match=r"12 of 12 structures .* rows 100, .*, 107, \.\.\.; repair"):
+        StructureArrays.of("x", [1] * 12, [1] * 12, np.zeros((12, 3)), y=np.full(12, np.inf), idx=np.arange(12) + 100)
 
 
 def test_no_structure():
