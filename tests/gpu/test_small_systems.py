@@ -51,8 +51,7 @@ def energy_and_forces(potential: Potential, structures: Structures) -> list[Tens
 
 
 def assert_same(got: list[Tensor], want: list[Tensor]) -> None:
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -146,8 +146,9 @@ def test_gradients_of_broadcast_and_strided_operands(product):
     assert z.shape == (3, 2, SIZES[2], *(EXTENTS[c] for c in out))
     for gz in (torch.randn_like(z).movedim(0, -1).contiguous().movedim(-1, 0), torch.ones(()).double().expand(z.shape)):
         got = torch.autograd.grad(z, (x, y), gz, retain_graph=True)
-        for a, b in zip(got, torch.autograd.grad(want, (x, y), gz, retain_graph=True), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
+        torch.testing.assert_close(
+            got, torch.autograd.grad(want, (x, y), gz, retain_graph=True), rtol=1e-13, atol=1e-13
+        )
 
 
 @each("product", NAMED)
@@ -169,8 +170,7 @@ def test_infos_rotate(product):
         third = {id(x): x, id(y): y, id(gz): gz}
         third.pop(id(first)), third.pop(id(second))
         grads = torch.autograd.grad((got * next(iter(third.values()))).sum(), (first, second))
-        for a, b in zip(grads, others, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
+        torch.testing.assert_close(grads, others, rtol=1e-13, atol=1e-13)
 
 
 @each("product", ["mul", "outer", "vecmat"])
