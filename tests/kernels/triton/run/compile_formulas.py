@@ -10,7 +10,6 @@ import sys
 import time
 
 import torch
-import triton
 
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 from eqlayers_kernels.triton.print.tuning import processor
@@ -165,6 +164,8 @@ def same(sample: str, order: str, target: str, sizes: list[tuple[int, int, int]]
 
 
 if __name__ == "__main__":
+    import triton
+
     request = json.load(sys.stdin)
     answer = {
         "triton": triton.__version__,
