@@ -1,7 +1,7 @@
 """Run examples and keep their output beside this file, for the page: python docs/gallery/run.py [NAME ...]
 
 NAME.txt is the standard output, NAME.png the picture that the example draws, and runs.json has the hash of the source
-that ran. tests/repository/test_tutorials.py compares this hash with the example of today.
+that ran. tests/repository/test_site.py compares this hash with the example of today.
 """
 
 import ast
