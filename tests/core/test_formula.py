@@ -97,13 +97,9 @@ def test_strided_operands_and_threads_change_nothing(name):
     base = BASES[name]
     operands, graph = operands_of(base), graph_of(base)
     want = orders(base, operands, None, graph)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        for got, expected in zip(orders(base, operands, None, graph), want, strict=True):
-            assert torch.equal(got, expected)
-    finally:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(3)  # set back by the fixture untouched_globals
+    for got, expected in zip(orders(base, operands, None, graph), want, strict=True):
+        assert torch.equal(got, expected)
     apart = [torch.stack([t.detach(), t.detach()], -1)[..., 0] for t in operands]
     for got, expected in zip(run_formula(base, apart, graph), want, strict=False):
         assert torch.equal(got, expected)

@@ -8,6 +8,7 @@ from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeErro
 from eqlayers.functional import sparse_mul, sparse_product, sparse_scale
 from eqlayers.sparse import SparseProductInfo, sparse_product_infos, sparse_scale_infos
 from eqlayers.sparse.table import NAMED
+from tests.cases import default_dtype
 from tests.each import each
 
 INFOS = sparse_product_infos([0, 3, 1], [4, 0, 2], [1, 1, 0], [0.1, 0.7, 1.3], in1_size=4, in2_size=5, out_size=2)
@@ -117,14 +118,10 @@ def test_messages_and_results_do_not_depend_on_torch_defaults(default):
     want = sparse_mul(first, second, *INFOS)
     matrix = sparse_scale_infos([1, 0], [0, 0], [1 / 3, 1.0], in_size=4, out_size=1)
     scaled = sparse_scale(first, *matrix)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(default)
-    try:
+    with default_dtype(default):
         got, again = sparse_mul(first, second, *INFOS), sparse_scale(first, *matrix)
         with pytest.raises(DTypeError, match=r"torch\.float32, got torch\.float64"):
             sparse_mul(first, second.double(), *INFOS)
-    finally:
-        torch.set_default_dtype(before)
     assert got.dtype == again.dtype == torch.float32
     assert torch.equal(got, want)
     assert torch.equal(again, scaled)

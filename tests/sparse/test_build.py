@@ -9,6 +9,7 @@ import torch
 from eqlayers.errors import DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_product, sparse_scale
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, sparse_product_infos, sparse_scale_infos
+from tests.cases import default_dtype
 from tests.each import each
 
 SIZES = (4, 5, 6)
@@ -177,15 +178,18 @@ def test_a_permutation_needs_no_segments():
     assert same == back == (None, None, None, 3)
 
 
-def test_wrong_scale_lists_are_refused():
-    with pytest.raises(IndexRangeError, match=r"index must lie in \[0, 2\) \(in_size\)"):
-        sparse_scale_infos([2], [0], in_size=2, out_size=2)
-    with pytest.raises(IndexRangeError, match=r"index_out must lie in \[0, 2\) \(out_size\)"):
-        sparse_scale_infos([0], [2], in_size=2, out_size=2)
-    with pytest.raises(ShapeError, match="got lengths"):
-        sparse_scale_infos([0, 1], [0], in_size=2, out_size=2)
-    with pytest.raises(ShapeError, match="one entry per term each, got lengths"):
-        sparse_scale_infos([0], [0], [1.0, 2.0], in_size=2, out_size=2)
+@each(
+    "lists, error, message",
+    [
+        (([2], [0]), IndexRangeError, r"index must lie in \[0, 2\) \(in_size\)"),
+        (([0], [2]), IndexRangeError, r"index_out must lie in \[0, 2\) \(out_size\)"),
+        (([0, 1], [0]), ShapeError, "got lengths"),
+        (([0], [0], [1.0, 2.0]), ShapeError, "one entry per term each, got lengths"),
+    ],
+)
+def test_wrong_scale_lists_are_refused(lists, error, message):
+    with pytest.raises(error, match=message):
+        sparse_scale_infos(*lists, in_size=2, out_size=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
@@ -193,14 +197,9 @@ def test_wrong_scale_lists_are_refused():
 def test_defaults_of_torch_change_nothing(dtype, device):
     terms = term_list(1)
     want = build(*terms)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            got = build(*terms)
-            matrix = sparse_scale_infos([0, 1], [1, 0], [1 / 3, 1.0], in_size=2, out_size=2)
-    finally:
-        torch.set_default_dtype(before)
+    with default_dtype(dtype), torch.device(device):
+        got = build(*terms)
+        matrix = sparse_scale_infos([0, 1], [1, 0], [1 / 3, 1.0], in_size=2, out_size=2)
     for a, b in zip(itertools.chain(*got), itertools.chain(*want), strict=True):
         assert a is b or a == b if not isinstance(a, torch.Tensor) else torch.equal(a, b) and a.dtype == b.dtype
     assert matrix[0].scale.tolist() == [1.0, 1 / 3]

@@ -14,6 +14,7 @@ from eqlayers.sparse import SparseProductInfo, channels_of, reference, sparse_pr
 from eqlayers.sparse import plans as backend
 from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.table import NAMED
+from tests.cases import default_dtype
 from tests.covering import covering
 from tests.each import each
 from tests.fresh import fresh
@@ -198,14 +199,9 @@ def test_torch_defaults_change_no_number(plan, default, force):
     force(plan)
     pairs = [(spec, info, *operands(spec, (True, True))) for spec, info in zip(SPECS, INFOS.values(), strict=False)]
     want = [sparse_product(spec, x, y, info._replace()) for spec, info, x, y in pairs]
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(default)
-    try:
-        with torch.device("meta"):
-            got = [sparse_product(spec, x, y, info._replace()) for spec, info, x, y in pairs]
-            named = [sparse_product(s, x, y, i._replace(), backend="reference") for s, i, x, y in pairs]
-    finally:
-        torch.set_default_dtype(before)
+    with default_dtype(default), torch.device("meta"):
+        got = [sparse_product(spec, x, y, info._replace()) for spec, info, x, y in pairs]
+        named = [sparse_product(s, x, y, i._replace(), backend="reference") for s, i, x, y in pairs]
     for a, b, c in zip(got, want, named, strict=True):
         assert torch.equal(a, b)
         torch.testing.assert_close(a, c, rtol=1e-13, atol=1e-13)

@@ -8,6 +8,7 @@ from e3nn import o3
 import eqlayers as eq
 from eqlayers_kernels.forms.program import LAYOUTS, Axis, Path, Program, Slot
 from tests.by_hand import contract
+from tests.cases import default_dtype
 from tests.each import each
 
 # mode, in1, in2, out, has_weight; unequal and odd multiplicities, an irrep without a path, one that two paths share
@@ -39,11 +40,8 @@ def flat(irreps: o3.Irreps, layout: str) -> np.ndarray:
 def test_the_interpreter_agrees_with_e3nn_on_values_and_gradients(case: str) -> None:
     in1, in2, out, places, weighted = LAYERS[case]
     paths = [(*place, case.split()[0], weighted) for place in places]
-    torch.set_default_dtype(torch.float64)  # e3nn rounds its constants to it
-    try:
+    with default_dtype(torch.float64):  # e3nn rounds its constants to it
         theirs = o3.TensorProduct(in1, in2, out, paths, internal_weights=False, shared_weights=False)
-    finally:
-        torch.set_default_dtype(torch.float32)
     irreps = theirs.irreps_in1, theirs.irreps_in2, theirs.irreps_out
     sizes = irreps[0].dim, irreps[1].dim, theirs.weight_numel, irreps[2].dim
     x, y, w, g = (torch.randn(ROWS, n, dtype=torch.float64, requires_grad=True) for n in sizes)
