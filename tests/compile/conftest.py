@@ -13,7 +13,6 @@ from eqlayers.layers.convolution.module import Interaction
 from eqlayers.layers.gate.activation import GatedNonlinearity
 from eqlayers.layers.radial.module import RadialNetwork
 from eqlayers.models import MoleculeNetwork
-from eqlayers_kernels.c.build import compiler
 
 HIDDEN, SH = "4x0e + 4x1o", "0e + 1o"
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 1, "uvu", True), (1, 1, 0, "uvu", False)]
@@ -85,18 +84,14 @@ CASES: dict[str, Callable[[], Case]] = {
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> Case:
+def case(request: pytest.FixtureRequest, needs_a_compiler: None) -> Case:
     """Every layer of the table; ``parametrize("case", names, indirect=True)`` takes some."""
-    if compiler.why_not() is not None and "sparse" not in request.param:
-        pytest.skip(f"backend cpu {compiler.why_not()}")
     torch.manual_seed(3)
     return CASES[request.param]()
 
 
 @pytest.fixture
-def table() -> dict[str, Callable[[], Case]]:
+def table(needs_a_compiler: None) -> dict[str, Callable[[], Case]]:
     """The whole table, for tests that put several layers into one process."""
-    if compiler.why_not() is not None:
-        pytest.skip(f"backend cpu {compiler.why_not()}")
     torch.manual_seed(3)
     return CASES

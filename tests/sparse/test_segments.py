@@ -6,7 +6,6 @@ import torch
 pytest.importorskip("triton")
 
 from eqlayers.core.dtypes import ACCUMULATE
-from eqlayers.errors import BackendError
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, reference, run
 from eqlayers.sparse import segments as backend
 from eqlayers.sparse.call import ProductCall, ScaleCall
@@ -210,32 +209,6 @@ def test_two_calls_give_the_same_bits():
 
 
 # --- who gets it ----------------------------------------------------------------------------------------------------
-def test_other_products_are_refused():
-    x = torch.randn(2, 3, 4, device=DEVICE)
-    y = torch.randn(2, 4, 4, 5, device=DEVICE)
-    call = ProductCall(
-        parse("u,uv->uv"), x, y, SparseProductInfo(**PATTERNS["segments"][0]).to(DEVICE), (True, True, True), 2
-    )
-    assert "got channels 'u,uv->uv'" in backend.refuse(call)
-    with pytest.raises(BackendError, match="seven named products"):
-        run.select(call, "triton")
-
-
-def test_tensors_elsewhere_are_refused():
-    call = product_call()
-    assert (
-        backend.refuse(replaced(call, x=call.x.to("meta"), y=call.y.to("meta")))
-        == "needs CUDA or HIP tensors, got meta"
-    )
-
-
-@pytest.mark.skipif(DEVICE.type != "cpu", reason="the interpreter runs where there is no GPU")
-def test_the_interpreter_runs_only_when_named():
-    call = product_call()
-    assert run.select(call, "triton") == "triton"
-    assert run.select(call) == "torch"
-
-
 @pytest.mark.gpu
 def test_gpu_tensors_get_it_unasked():
     assert run.select(product_call()) == "triton"

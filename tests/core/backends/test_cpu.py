@@ -17,7 +17,6 @@ from eqlayers.core.forms.program import Form
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError
 from eqlayers_kernels.arithmetic.writer import Task
-from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run import edges, launch
 from tests.cases import reserved
 from tests.each import each
@@ -30,10 +29,8 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 @pytest.fixture(autouse=True, params=[1, 2, 3], ids=["1 thread", "2 threads", "3 threads"])
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, needs_a_compiler: None) -> int:
     """Threads that kernels run on; on several there are several chunks, however little there is to do."""
-    if compiler.why_not() is not None:
-        pytest.skip(f"backend cpu {compiler.why_not()}")
     torch.set_num_threads(request.param)  # set back by the fixture untouched_globals
     if request.param > 1:
         monkeypatch.setattr(launch, "CHUNK_ELEMENTS", 1)
