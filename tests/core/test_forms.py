@@ -3,16 +3,7 @@
 import pytest
 import torch
 
-from tests.core.backends.test_forms import (
-    COUNT,
-    EDGES,
-    PLAN,
-    RECEIVERS,
-    SENDERS,
-    assert_close,
-    function,
-    operands,
-)
+from tests.core.backends.test_forms import COUNT, EDGES, PLAN, RECEIVERS, SENDERS, assert_close, function, operands
 
 pytestmark = pytest.mark.usefixtures("needs_a_compiler")
 
