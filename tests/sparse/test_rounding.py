@@ -49,8 +49,8 @@ def test_honest_sums_are_within_and_use_a_fair_part_of_it(product, dtype):
     used = ((got - want).abs() / bound)[named].max().item()
     assert ((got - want).abs() <= bound).all(), f"{used:.2g} times the rounding bound"
     assert named.any()
-    if dtype != torch.float64:  # a bound far too wide would catch nothing
-        assert used > 1e-5
+    least = 2e-2 if dtype in (torch.float16, torch.bfloat16) else 1e-4
+    assert used > least, "a bound far too wide would catch nothing"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
