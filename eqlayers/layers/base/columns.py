@@ -1,4 +1,4 @@
-"""Columns of irrep copies in a flat row, and functions that select them."""
+"""Columns of irrep copies in a flat row: functions that select them, and blocks of operands of formulas."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from eqlayers_kernels.forms.formula import Block, Operand
 from eqlayers_kernels.forms.program import Slot
 
 from ...core.errors import IrrepsError
@@ -29,6 +30,18 @@ class Columns(NamedTuple):
     length: int
     slot: Slot | None = None
     first: int = 0
+
+
+def block_of(slot: Slot, layout: str, channels: bool = True, first: int = 0) -> Block:
+    """The block of a formula for the copies of a slot from ``first``, which are channels; or for that copy alone."""
+    if layout == "ir_mul":
+        return Block(slot.start + first, slot.dim, slot.mul, int(channels))
+    return Block(slot.start + first * slot.dim, slot.dim, 1, slot.dim if channels else 0)
+
+
+def row_of(name: str, width: int, rows: str = "each") -> Operand:
+    """An operand or result of a formula whose components are ``width`` consecutive columns."""
+    return Operand(name, width, (Block(0, width),), rows)
 
 
 def columns_of(slots: list[Slot], copies: Sequence[Copies], layout: str) -> list[Columns]:

@@ -22,6 +22,7 @@ from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, 
 
 from ...core.forms.keys import register_formula
 from ...irreps.layout import slots_of
+from ..base.columns import block_of
 from .basis import Irrep, cleaned, from_dense, independent, monomials, paths
 
 #: Highest number of factors: with five or more, polynomials are too long for a kernel.
@@ -192,11 +193,8 @@ def lowered(contraction: Contraction) -> Formulas:
     indices = _in_order(results, dim, len(coefficients.rows))
     fold = _fold(coefficients.rows, indices, mixings, channels)
     packed = (Block(0, dim, 1, dim),)
-    out = _blocks(irreps_out, contraction.layout)
-    both = [
-        _polynomials(results, indices, dim, channels, blocks, out)
-        for blocks in (packed, _blocks(irreps_in, contraction.layout))
-    ]
+    flat, out = (tuple(block_of(slot, contraction.layout) for slot in slots_of(i)) for i in (irreps_in, irreps_out))
+    both = [_polynomials(results, indices, dim, channels, blocks, out) for blocks in (packed, flat)]
     terms = sum(map(len, results))
     formulas = Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))
     for base in formulas:
@@ -211,11 +209,6 @@ def _in_order(results: Sequence[dict[tuple[int, ...], Signed]], dim: int, count:
         for factors in sorted(terms):
             index.setdefault(terms[factors][0], len(index))
     return [index[number] for number in range(count)]
-
-
-def _blocks(irreps: o3.Irreps, layout: str) -> tuple[Block, ...]:
-    ir_mul = layout == "ir_mul"
-    return tuple(Block(s.start, s.dim, s.mul if ir_mul else 1, 1 if ir_mul else s.dim) for s in slots_of(irreps))
 
 
 def _fold(

@@ -15,6 +15,7 @@ from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, 
 from eqlayers_kernels.forms.program import Slot
 
 from ...core.forms.keys import register_formula
+from ..base.columns import block_of
 from ..pointwise.module import FEWEST
 
 #: Multiplicity, components of one copy, and the name of the activation with its factor; gates have none.
@@ -54,15 +55,8 @@ def common_channels(muls: Iterable[int]) -> int:
 
 def blocks_of(source: Source, mul: int, channels: int, layout: str) -> list[Block]:
     """The blocks of ``mul`` copies of an operand: one for each ``channels`` copies, or for each copy if that is 0."""
-    (start, copies, dim), first, _ = source
-    step = max(channels, 1)
-    out = []
-    for offset in range(first, first + mul, step):
-        if layout == "ir_mul":
-            out.append(Block(start + offset, dim, copies, 1 if channels else 0))
-        else:
-            out.append(Block(start + offset * dim, dim, 1, dim if channels else 0))
-    return out
+    firsts = range(source.first, source.first + mul, max(channels, 1))
+    return [block_of(source.slot, layout, channels > 0, first) for first in firsts]
 
 
 def activated(expr: Expression, act: Act, value: int) -> int:

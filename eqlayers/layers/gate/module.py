@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from e3nn.o3 import Irreps
+from e3nn.o3 import Irrep, Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
@@ -182,27 +183,19 @@ class Gate(FormulaModule):
         self.irreps_scalars, self.irreps_gates, self.irreps_gated = (i.simplify() for i in (scalars, gates, gated))
         self.irreps_out = self.act_scalars.irreps_out + self.mul.irreps_out
         self.num_paths = len(self.irreps_out)
-        groups = [*self.irreps_scalars, *self.irreps_gates, *self.irreps_gated]
-        order = sorted(range(len(groups)), key=lambda i: (groups[i].ir, i))  # as e3nn sorts
-        self.irreps_in = Irreps([groups[i] for i in order]).simplify()
+        groups = self.irreps_scalars + self.irreps_gates + self.irreps_gated
+        self.irreps_in = groups.sort().irreps.simplify()
         self._flat, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
-        sources = self._sources(groups, order)
+        used: Counter[Irrep] = Counter()
+        slot_of, sources = dict(zip((ir for _, ir in self.irreps_in), self._flat.slots, strict=True)), []
+        for mul, ir in groups:  # copies of one irrep lie side by side
+            sources.append((mul, Source(slot_of[ir], used[ir])))
+            used[ir] += mul
         first, last = len(self.irreps_scalars), len(self.irreps_scalars) + len(self.irreps_gates)
         self._make(sources[:first], sources[first:last], sources[last:])
         slots = self._flat.slots
         runs = _cut(sources[last:], [(mul, None) for mul, _ in self.mul.irreps_in1])
         self._gated = columns_of(slots, [Copies(slots.index(s.slot), s.first, mul) for mul, (s, _) in runs], layout)
-
-    def _sources(self, groups: list[Any], order: list[int]) -> list[tuple[int, Source]]:
-        """The number of copies of each group, and its location in the input."""
-        bounds = list(accumulate((mul for mul, _ in self.irreps_in), initial=0))
-        sources: dict[int, tuple[int, Source]] = {}
-        copies = 0
-        for i in order:
-            index = max(k for k, end in enumerate(bounds[:-1]) if end <= copies)
-            sources[i] = groups[i].mul, Source(self._flat.slots[index], copies - bounds[index])
-            copies += groups[i].mul
-        return [sources[i] for i in range(len(groups))]
 
     def _make(self, scalars: _Runs, gates: _Runs, gated: _Runs) -> None:
         """Make the formula: of the input, and also of activated scalars if kernels lack their functions."""

@@ -20,12 +20,13 @@ from typing import Any
 
 from e3nn.o3 import Irreps
 
-from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
+from eqlayers_kernels.forms.formula import Expression, Formula, formula
 
 from ...core.checks import check_choice, check_integer, check_items, is_integer
 from ...core.errors import ConfigError, IrrepsError
 from ...core.forms.keys import register_formula
 from ...irreps.algebra import as_irreps
+from ..base.columns import row_of
 
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 20
@@ -94,7 +95,7 @@ def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: 
     else:
         unit = [x, y, z]
     outputs = _harmonics(expr, unit, degrees, normalization)
-    return register_formula(formula(expr, [_row("vector", 3)], [_row("harmonics", len(outputs))], [outputs]))
+    return register_formula(formula(expr, [row_of("vector", 3)], [row_of("harmonics", len(outputs))], [outputs]))
 
 
 @lru_cache(maxsize=256)
@@ -106,14 +107,14 @@ def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign:
     the same with a row for each sender. ``sign`` is 1 for vectors from senders to receivers, -1 for the opposite ones.
     """
     expr = Expression()
-    operands = [_row("positions of senders", 3, "src"), _row("positions of receivers", 3, "dst")]
+    operands = [row_of("positions of senders", 3, "src"), row_of("positions of receivers", 3, "dst")]
     src, dst = ([expr.load(number, i) for i in range(3)] for number in range(2))
     vector = [expr.add(b, expr.scale(-1.0, a)) for a, b in zip(src, dst, strict=True)]
     if shift != "none":
-        operands.append(_row("shifts", 3))
+        operands.append(row_of("shifts", 3))
         steps = [expr.load(2, i) for i in range(3)]
         if shift != "vector":
-            operands.append(_row("cell", 9, "one" if shift == "cell" else "src"))
+            operands.append(row_of("cell", 9, "one" if shift == "cell" else "src"))
             moved = [[expr.multiply(steps[i], expr.load(3, 3 * i + j)) for i in range(3)] for j in range(3)]
             steps = [expr.add(*parts) for parts in moved]
         vector = [expr.add(part, step) for part, step in zip(vector, steps, strict=True)]
@@ -123,12 +124,8 @@ def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign:
     unit = [expr.multiply(part, inverse) for part in vector]
     length = expr.add(*(expr.multiply(part, along) for part, along in zip(vector, unit, strict=True)))
     harmonics = _harmonics(expr, unit, degrees, normalization)
-    results = [_row("vectors", 3), _row("lengths", 1), _row("directions", 3), _row("harmonics", len(harmonics))]
+    results = [row_of("vectors", 3), row_of("lengths", 1), row_of("directions", 3), row_of("harmonics", len(harmonics))]
     return register_formula(formula(expr, operands, results, [vector, [length], unit, harmonics]))
-
-
-def _row(name: str, width: int, rows: str = "each") -> Operand:
-    return Operand(name, width, (Block(0, width),), rows)
 
 
 # -- polynomials ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from eqlayers_kernels.forms.formula import ROWS, Block, Expression, Formula, Operand, evaluate, formula
+from eqlayers_kernels.forms.formula import ROWS, Expression, Formula, Operand, evaluate, formula
 
 from ...core.apply import as_rows
 from ...core.checks import (
@@ -28,6 +28,7 @@ from ...core.forms.keys import register_formula
 from ...core.graph import Graph, as_graph
 from ...irreps.algebra import as_irreps, representation_matrix
 from ...irreps.layout import LAYOUTS, FlatLayout, slots_of
+from ..base.columns import block_of
 from ..base.module import FormulaModule, run_formula
 
 #: With fewer channels than this, the lanes of a vector register hold rows, not channels.
@@ -194,10 +195,10 @@ def traced_formula(
         returned = function(*values)
         for target, spec, part in zip(outputs, results, _lists(returned, len(results), several), strict=True):
             target += _nodes(expr, spec, part)
-    parts = [
-        Operand(spec.name, spec.irreps.dim, _blocks(spec.irreps, copies, channels, layout), spec.rows)
-        for spec in (*operands, *results)
-    ]
+    parts, firsts = [], range(1 if channels else copies)
+    for spec in (*operands, *results):
+        blocks = [block_of(slot, layout, channels > 0, first) for first in firsts for slot in slots_of(spec.irreps)]
+        parts.append(Operand(spec.name, spec.irreps.dim, tuple(blocks), spec.rows))
     return register_formula(formula(expr, parts[: len(operands)], parts[len(operands) :], outputs, channels))
 
 
@@ -218,20 +219,6 @@ def _nodes(expr: Expression, spec: Rows, part: Any) -> list[int]:
             f"{shown}. Order them as the irreps."
         )
     return [(Value(expr, expr.zero) + value).node for value in part]
-
-
-def _blocks(irreps: Irreps, copies: int, channels: int, layout: str) -> tuple[Block, ...]:
-    slots = slots_of(irreps)
-    if channels:
-        steps = [(slot.mul, 1) if layout == "ir_mul" else (1, slot.dim) for slot in slots]
-        return tuple(Block(slot.start, slot.dim, *step) for slot, step in zip(slots, steps, strict=True))
-    return tuple(
-        Block(slot.start + copy, slot.dim, slot.mul)
-        if layout == "ir_mul"
-        else Block(slot.start + copy * slot.dim, slot.dim)
-        for copy in range(copies)
-        for slot in slots
-    )
 
 
 class _Numbers:

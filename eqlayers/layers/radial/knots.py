@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
+from eqlayers_kernels.forms.formula import Expression, Formula, formula
 
 from ...core.checks import check_floating, check_integer, check_number
 from ...core.errors import ConfigError, ShapeError
 from ...core.forms.keys import register_formula
+from ..base.columns import row_of
 from ..base.module import KeepsFloat64, run_formula
 
 #: Rows of a table for each knot: the slope, times the distance of knots, the value,
@@ -39,9 +40,8 @@ def coefficients_formula() -> Formula:
         for number in reversed(numbers):
             value = expr.add(expr.multiply(value, offset), expr.constant(number))
         outputs.append(expr.multiply(value, factor))
-    operands = [Operand(name, 1, (Block(0, 1),)) for name in ("place", "factor")]  # names are part of the key
-    results = [Operand("coefficients", len(outputs), (Block(0, len(outputs)),))]
-    return register_formula(formula(expr, operands, results, [outputs]))
+    operands = [row_of(name, 1) for name in ("place", "factor")]  # names are part of the key
+    return register_formula(formula(expr, operands, [row_of("coefficients", len(outputs))], [outputs]))
 
 
 MOST_KNOTS = 1 << 14

@@ -25,12 +25,13 @@ from functools import lru_cache
 import numpy as np
 from e3nn.o3 import Irreps
 
-from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
+from eqlayers_kernels.forms.formula import Expression, Formula, formula
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 from ...core.checks import check_integer
 from ...core.forms.keys import register_formula
 from ...irreps.layout import slots_of
+from ..base.columns import row_of
 
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 12
@@ -64,7 +65,7 @@ def wigner_formula(lmax: int) -> Formula:
     """The formula from a quaternion (w, x, y, z) to the Wigner D matrices of degrees 0 to ``lmax``, row-major."""
     expr = Expression()
     outputs = _blocks(expr, [expr.load(0, i) for i in range(4)], lmax)
-    return register_formula(formula(expr, [_row("quaternion", 4)], [_row("blocks", len(outputs))], [outputs]))
+    return register_formula(formula(expr, [row_of("quaternion", 4)], [row_of("blocks", len(outputs))], [outputs]))
 
 
 @lru_cache(maxsize=64)
@@ -84,8 +85,8 @@ def frame_formula(lmax: int) -> Formula:
     charts = ((expr.add(one, y), minus, expr.zero, x), (minus, expr.add(one, expr.scale(-1.0, y)), x, expr.zero))
     parts = [expr.add(expr.multiply(first, p), expr.multiply(second, q)) for p, q in zip(*charts, strict=True)]
     outputs = _blocks(expr, parts, lmax)
-    operands = [_row("vectors", 3), _row("chart", 1)]
-    return register_formula(formula(expr, operands, [_row("blocks", len(outputs))], [outputs]))
+    operands = [row_of("vectors", 3), row_of("chart", 1)]
+    return register_formula(formula(expr, operands, [row_of("blocks", len(outputs))], [outputs]))
 
 
 #: Two components of a quaternion -> indices of the entries of the matrix, row-major, in four times their
@@ -115,12 +116,8 @@ def quaternion_formula() -> Formula:
     parts = [expr.add(*(expr.multiply(expr.load(1, i), products[i, j]) for i in range(4))) for j in range(4)]
     inverse = expr.inverse_length(*parts)
     outputs = [expr.multiply(part, inverse) for part in parts]
-    operands = [_row("matrix", 9), _row("component", 4)]
-    return register_formula(formula(expr, operands, [_row("quaternion", 4)], [outputs]))
-
-
-def _row(name: str, width: int) -> Operand:
-    return Operand(name, width, (Block(0, width),))
+    operands = [row_of("matrix", 9), row_of("component", 4)]
+    return register_formula(formula(expr, operands, [row_of("quaternion", 4)], [outputs]))
 
 
 # -- polynomials ------------------------------------------------------------------------------------------------------
