@@ -4,7 +4,7 @@ from .core.graph import as_graph
 from .hints.names import answer_names
 from .layers.attention.functions import attention_aggregate, edge_softmax
 from .layers.dropout.module import drop_path, dropout
-from .layers.harmonics.functions import spherical_harmonics
+from .layers.harmonics.module import spherical_harmonics
 from .layers.norm.functions import layer_norm, norm, rms_norm
 from .layers.radial.cutoffs import cosine_cutoff, polynomial_cutoff, smooth_cutoff
 from .layers.radial.functions import radial_basis
