@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from eqlayers.bench.networks.entrants import LIVE, OWN, PEER, Entrant, Tables, evaluate_potential
+from eqlayers.bench.networks.packages import Subject
 from eqlayers.bench.networks.run import subject_of
 from eqlayers.bench.networks.timing import training_step
-from eqlayers.bench.peers.networks import Subject
 from eqlayers.core.files.read_write import atomic_write
 from eqlayers.models import Recorded, compress
 

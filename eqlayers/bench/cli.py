@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.arguments import ArgumentParser
+from ..cli.notices import started_bar
 from ..core.backends import find
 from ..core.errors import ConfigError, EqlayersError
 from ..core.files.read_write import check_output
 from ..core.memory import keep_memory
 from .config import DEVICES
-from .gpu.first import BUDGET, STAGES, run_first_gpu
-from .layers.cases import LAYER_PEERS, read_layer_suite
+from .first import BUDGET, STAGES, run_first_gpu
+from .layers.run import LAYER_PEERS, read_layer_suite
 from .networks.accelerate import RUNS, run_accelerate
+from .networks.packages import NETWORKS
 from .networks.run import NAMES, run_networks
 from .overhead import run_overhead
-from .peers.networks import NETWORKS
 from .products.peers import PEERS
 from .products.suite import read_suite
 from .report import count_goals, tables, write_report
@@ -59,21 +61,12 @@ def progress(title: str, total: int | None = None) -> Iterator[Say]:
     if not (_has_rich() and sys.stderr.isatty()):
         yield lambda text: print(f"{title}: {text}", file=sys.stderr, flush=True)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import MofNCompleteColumn
 
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        started = False
-
-        def say(text: str) -> None:
-            nonlocal started
-            bar.update(task, advance=1 if started else 0, description=f"{title}: {text}".replace("[", r"\["))
-            started = True
-
-        yield say
+    bar, task = started_bar(title, total, MofNCompleteColumn())
+    done = itertools.count()
+    with bar:
+        yield lambda text: bar.update(task, completed=next(done), words=text.replace("[", r"\["))
 
 
 def show(tables: list[Table], last: str) -> None:

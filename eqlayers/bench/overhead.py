@@ -19,8 +19,7 @@ from ..irreps.layout import LAYOUTS, to_ir_mul, to_mul_ir
 from ..models import NequIP, Potential, Structures
 from ..testing.defaults import default_dtype
 from .config import DEVICE, Field, Known, read_settings
-from .measure import alternate, describe, find_device, keep_random_state, ratio, summary, threads
-from .networks.parts import OperatorClock
+from .measure import OperatorClock, alternate, describe, find_device, keep_random_state, ratio, summary, threads
 from .products.problems import GraphSpec, Problem
 from .results import Record, Say, goal, quiet
 from .step import E3nnConv
@@ -163,7 +162,7 @@ def run_overhead(
     notes = [
         f"{fields['device']}, forward calls in float32, layout {fields['layout']}: the time until a call returns. "
         f"'one molecule': {molecule.nodes} nodes, {molecule.edges} edges. 'one edge': one row, so that the host "
-        "is all that costs. Gradients: whether the inputs require them.",
+        "is all that costs. Gradients: whether the inputs require them."
     ]
     if fields["device"] == "cpu":
         call = water()

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.files.read_write import plain_name
-from .networks.parts import PARTS
+from .measure import PARTS
 from .results import OURS, WORDS, Record, Table, device_seconds, mebibytes, number, spread, verdict, whole_file
 
 if TYPE_CHECKING:

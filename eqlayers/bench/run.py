@@ -12,8 +12,7 @@ from ..core.backends import check_backend
 from ..core.checks import check_function, check_integer, check_items, check_type
 from .cases import Subject, Suite, Verdict, empty_row, peak_of, start, time_rows, why_refused
 from .config import check_known
-from .layers.cases import LAYER_PEERS
-from .layers.run import LayerSubject
+from .layers.run import LAYER_PEERS, LayerSubject
 from .measure import Call, find_device, keep_random_state, peak_extra, refusal, release, threads
 from .products.peers import PEERS
 from .products.run import ProductSubject

@@ -1,4 +1,4 @@
-"""The parser of commands without a configuration: its complaints are errors of this package, in one line."""
+"""The argparse parser of commands without a configuration, whose errors are ConfigErrors in one line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _near(typed: str, known: str) -> str:
 
 
 def explain(message: str, prog: str) -> str:
-    """A complaint of argparse as what must be, what came and the fix.
+    """Rewrite an error message of argparse as what must be, what was typed, and the fix.
 
     Args:
         message: What argparse says.
@@ -68,17 +68,17 @@ def check_threads(name: str, value: Any, at_least: int = 1) -> int:
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """argparse's parser, but options are written out and errors are raised."""
+    """argparse's parser without abbreviated options, whose errors are raised as ConfigErrors."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"allow_abbrev": False} | options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise."""
+        """Raise a ConfigError with the rewritten message."""
         raise ConfigError(explain(message, self.prog))
 
 
 def add_classes(parser: argparse.ArgumentParser) -> None:
-    """The option of classes that are not of this package."""
+    """Add the option ``--classes`` for networks of the user's own to a parser."""
     about = "your own network in the file of the model, such as my_network.Network; it is imported. May be repeated"
     parser.add_argument("--classes", action="append", default=[], metavar="CLASS", help=about)

@@ -1,11 +1,13 @@
-"""Print each warning of a command as one line, and a progress bar while kernels are compiled."""
+"""What commands show: warnings as lines, tables, progress bars of runs and of compilation, and Ctrl-C as a request."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +17,7 @@ from eqlayers_kernels import waiting
 
 PACKAGES = ("eqlayers", "eqlayers_kernels")
 INTERRUPTED = "kernels that were compiled are kept"
+_PATIENCE = 2.0  # seconds of a run before its bar is shown
 IDLE = 0.5  # seconds without compilation after which the bar is removed
 
 
@@ -131,3 +134,56 @@ def started_bar(title: str, total: int | None, *columns: Any, **options: Any) ->
     bar = Progress(*shown, console=Console(stderr=True), transient=True, **options)
     bar.start()
     return bar, bar.add_task(title, total=total, words="")
+
+
+@contextmanager
+def progress(title: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
+    """Context manager: a function ``say(done, words)`` that shows a bar on a terminal once a run takes two seconds."""
+    bar: Any = None
+    task: Any = None
+    began = time.monotonic()
+
+    def say(done: int, words: str) -> None:
+        nonlocal bar, task
+        if bar is None and sys.stderr.isatty() and time.monotonic() - began > _PATIENCE:
+            from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+
+            bar, task = started_bar(title, total, MofNCompleteColumn(), TimeRemainingColumn())
+        if bar is not None:
+            bar.update(task, completed=done, words=words)
+
+    try:
+        yield say
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+@contextmanager
+def stop_asked() -> Iterator[Callable[[], bool]]:
+    """Context manager: the first Ctrl-C only sets a flag, a second one raises KeyboardInterrupt.
+
+    Yields:
+        A function that returns whether Ctrl-C was pressed.
+    """
+    asked: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def lines(rows: list[tuple[str, str]]) -> str:
+    """Text of (name, value) rows, with the values in one column."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  " + value.replace("\n", "\n" + " " * (width + 2)) for name, value in rows)

@@ -19,9 +19,9 @@ from ..core.checks import check_device, check_dtype, check_flag, check_integer, 
 from ..core.errors import ConfigError, OutOfMemoryError, needs_packages
 from ..hints.keywords import named_arguments, parameters, refuse_others
 from ..models import Committee, Potential, Recorded, load_committee, load_potential
-from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
-from ..models.classes import Classes
 from ..models.committee import DEVIATION, committee_files, together
+from ..models.saving import Classes
+from ..models.structures import NeighborLists, check_atoms, collate, has_volume
 
 with needs_packages("eqlayers.integrations.ase", "train"):
     import vesin  # noqa: F401 needed at the first structure

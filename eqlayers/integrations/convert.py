@@ -15,7 +15,7 @@ from ..cli.arguments import ArgumentParser, add_classes
 from ..core.errors import ConfigError
 from ..core.files.read_write import atomic_write, check_output
 from ..models import Potential, load_potential, read_potential, save_potential
-from ..models.classes import Classes
+from ..models.saving import Classes
 from .from_mace import from_mace, to_mace
 from .from_nequip import load_nequip, write_nequip
 

@@ -25,8 +25,7 @@ from ..layers.linear.structured_linear import SpeciesLinear
 from ..layers.radial.by_species import ZBL
 from ..models import Potential
 from ..models.compression import without_tables
-from ..models.mace import MACE
-from ..models.mace_blocks import INTERACTIONS, Readout
+from ..models.mace import INTERACTIONS, MACE, Readout
 from ..testing.defaults import default_dtype
 
 _MODELS = ("MACE", "ScaleShiftMACE")

@@ -20,10 +20,9 @@ from ..core.errors import ConfigError
 from ..core.files.read_write import few, read_json
 from ..core.graph import Graph
 from ..layers.harmonics.module import EdgeVectors
-from .classes import Classes
 from .potential import Potential, differentiated
 from .properties import AtomicProperties
-from .saving import SavedPotential, read_potential, restored
+from .saving import Classes, SavedPotential, read_potential, restored
 from .structures import Structures
 
 #: File that marks the folder of a committee; it holds the number of members.
@@ -231,7 +230,7 @@ def together(results: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def calibration(deviations: Array, errors: Array) -> tuple[float, float] | None:
-    """How deviations and sizes of errors `[N]` go together.
+    """Correlation of a committee's deviations with the sizes of errors `[N]`, and the ratio of both.
 
     Returns:
         The correlation of both, and how many times larger errors are, by root mean squares; None of fewer than three
@@ -290,7 +289,7 @@ def committee_files(source: str | os.PathLike[str] | Iterable[Any]) -> list[Path
 
 
 def _in_order(path: Path) -> list[str | int]:
-    """A key by which member-10 comes after member-2."""
+    """Sort key of a path with numbers as integers, by which member-10 comes after member-2."""
     return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", str(path))]
 
 

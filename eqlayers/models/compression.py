@@ -134,7 +134,7 @@ def decompress(model: torch.nn.Module) -> None:
 
 
 def set_knots(model: torch.nn.Module, knots: int | None) -> None:
-    """Run the radial networks of a model at so many knots, or, with None, at every edge; frozen tables go."""
+    """Let radial networks run at a number of knots, None for every edge; tables of :func:`compress` are removed."""
     for _, owner in _owners(model):
         _set_knots(owner, knots)
 
@@ -157,14 +157,14 @@ def without_tables(model: Model) -> Model:
 
 
 def expect_tables(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Make room for the tables that a state dict holds."""
+    """Create buffers for the tables that a state dict has, so that the model can load it."""
     for name, module in model.named_modules():
         if isinstance(module, HoldsTables):
             module.allocate_tables(state, f"{name}." if name else "")
 
 
 def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Modules that hand a basis of edges to radial networks, by path."""
+    """Yield the path and module of each owner: a module whose ``basis`` of edge lengths feeds radial networks in it."""
     for name, module in model.named_modules():
         basis = getattr(module, "basis", None)
         if isinstance(module, HoldsTables) or not isinstance(basis, torch.nn.Module):
@@ -180,7 +180,7 @@ def _networks(owner: torch.nn.Module) -> Iterator[tuple[str, ScalarNetwork]]:
 
 
 def _basis(owner: Any) -> Any:
-    """The functions of edges without tables."""
+    """The basis of an owner without its tables."""
     return owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis
 
 
@@ -200,7 +200,7 @@ class _Frozen(NamedTuple):
 def _freeze(
     prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int | str] | None
 ) -> _Frozen:
-    """The tables of the networks of one owner, which stays as it is."""
+    """Compute tables of the radial networks of one owner, see :func:`_owners`, without a change of the owner."""
     basis, transform = in_float64(_basis(owner)), in_float64(getattr(owner, "transform", None))
     networks, device = dict(_networks(owner)), next(owner.parameters()).device
     dtype = next(iter(networks.values())).weights[-1].dtype
@@ -246,7 +246,7 @@ def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, ...])
 
 
 def _codes(known: Sequence[int], species: Sequence[int | str] | None, limited: bool) -> Tensor:
-    """The pairs of species that may occur; there may be any number of them where no table is for a pair."""
+    """Codes of the pairs of species that may occur; ``limited`` bounds their number, as each pair has its own table."""
     listed = known if species is None else read_species(species)
     strange = [z for z in listed if z not in known]
     if strange or not listed:

@@ -1,18 +1,19 @@
-"""A network for properties of molecules, made only of the layers of this package."""
+"""Properties of molecules: a network of the layers of this package, and what it has learned, from a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from e3nn import o3
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..atoms.elements import by_element, read_species
 from ..core.backends import check_backend
 from ..core.backends.rows import taken
-from ..core.checks import check_choice, check_integer, check_number, check_tensor
+from ..core.checks import check_choice, check_device, check_integer, check_number, check_tensor
 from ..core.errors import IrrepsError
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
@@ -24,10 +25,11 @@ from ..layers.radial.module import BesselBasis, hidden_widths
 from ..layers.radial.tables import tabled
 from .nequip import reachable
 from .potential import index_by_number, of_species, species_indices
-from .properties import even_scalars, plain_options, pooled
+from .properties import LARGEST_DEGREE, even_scalars, plain_options, pooled
+from .saving import Classes, build_part, fill, read_content, unusable
 from .structures import Structures
 
-LARGEST_DEGREE = 11  # of e3nn's representations
+PREFIX = "model."  # prefix of the network's weights in a checkpoint of `eqlayers fit`
 #: Irreps that are read of each atom: energies; charges and vectors; energies and charges.
 READOUTS = {"scalar": "0e", "vector": "0e + 1o", "extent": "2x0e"}
 
@@ -120,14 +122,12 @@ class MoleculeNetwork(KeepsFloat64):
             )
             current = after
         self.basis = tabled(bessel := BesselBasis(num_basis, cutoff), knots)
-        counts = {
-            "lmax": lmax,
-            "layers": layers,
-            "num_basis": bessel.num_basis,
+        counts = {"lmax": lmax, "layers": layers, "num_basis": bessel.num_basis}
+        counts |= {
             "mean_neighbors": float(mean_neighbors),
+            "radial_hidden": hidden_widths("radial_hidden", radial_hidden),
         }
-        widths = hidden_widths("radial_hidden", radial_hidden)
-        self.options = plain_options(self, arguments, hidden=irreps, radial_hidden=widths, **counts)
+        self.options = plain_options(self, arguments, hidden=irreps, **counts)
         self.interactions = torch.nn.ModuleList(steps)
         self.read = Linear(current, read, **kind)
         with torch.no_grad():
@@ -149,14 +149,14 @@ class MoleculeNetwork(KeepsFloat64):
                 shifts, not positive.
         """
         added = of_species("shift", self.species, by_element("shifts", shifts, "shift"), 0.0, "model")
-        scale, mean_neighbors = (
+        factor, neighbors = (
             check_number("scale", scale, above=0),
             check_number("mean_neighbors", mean_neighbors, above=0),
         )
         self.shifts.copy_(added)
-        self.scale.fill_(scale)
+        self.scale.fill_(factor)
         for step in self.interactions:
-            step.get_buffer("mean_neighbors").fill_(mean_neighbors)
+            step.get_buffer("mean_neighbors").fill_(neighbors)
 
     def forward(
         self, z: Tensor, pos: Tensor, edge_index: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
@@ -212,3 +212,73 @@ def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:
         return total
     atoms = _pool(values.new_ones(values.shape[0], *[1] * (values.ndim - 1)), batch, num_graphs, "sum")
     return total / atoms.clamp(min=1)
+
+
+# ---- learned properties --------------------------------------------------------------------------------------------
+
+
+class MoleculeProperty(nn.Module):
+    """A network of molecules with what it predicts.
+
+    Args:
+        network: As :class:`eqlayers.train.PropertyModule` trains it, with ``species`` and ``cutoff``.
+        name: Of the property.
+        unit: Of its values.
+
+    Example:
+        >>> from eqlayers.models import MoleculeNetwork
+        >>> gap = MoleculeProperty(MoleculeNetwork(["H"], hidden="2x0e + 2x1o", layers=1), "gap", "eV")
+        >>> pair = torch.tensor([[0, 1], [1, 0]])
+        >>> gap(Structures(torch.tensor([1, 1]), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.74]]), pair)).shape
+        torch.Size([1])
+    """
+
+    def __init__(self, network: nn.Module, name: str, unit: str) -> None:
+        super().__init__()
+        self.network, self.name, self.unit = network, name, unit
+        self.species, self.cutoff = tuple(map(int, network.species)), float(network.cutoff)  # type: ignore[arg-type]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the network, and of the positions that it takes."""
+        return next(self.network.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        return next(self.network.parameters()).device
+
+    def forward(self, molecules: Structures) -> Tensor:
+        """Values ``[G]`` float64 in the unit, of molecules without a period."""
+        values: Tensor = self.network(*molecules[:5])
+        return values.double()
+
+
+def load_property(
+    path: str | Path, dtype: torch.dtype | None = None, device: Any = "cpu", classes: Classes | None = None
+) -> MoleculeProperty | None:
+    """A property from a checkpoint, in evaluation mode; None if the file is of another kind.
+
+    Arguments and errors are as of :func:`eqlayers.models.load_potential`.
+
+    Example:
+        >>> import tempfile
+        >>> torch.save({"hyper_parameters": {}}, path := f"{tempfile.mkdtemp()}/other.ckpt")
+        >>> load_property(path) is None
+        True
+    """
+    content = read_content(path)
+    options = content.get("hyper_parameters") if isinstance(content, dict) else None
+    saved = options.get("property") if isinstance(options, dict) else None
+    if saved is None:
+        return None
+    state = content.get("state_dict")
+    if not (isinstance(saved, dict) and {"network", "name", "unit"} <= saved.keys() and isinstance(state, dict)):
+        raise unusable(path, "a description or weights are missing in it")
+    if not (isinstance(name := saved["name"], str) and isinstance(unit := saved["unit"], str)):
+        raise unusable(path, "name and unit of its property are no texts")
+    with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
+        learned = MoleculeProperty(build_part("the network", saved["network"], classes), name, unit)
+    weights = {f"network.{key.removeprefix(PREFIX)}": t for key, t in state.items() if str(key).startswith(PREFIX)}
+    fill(path, learned, learned.network, weights)
+    return learned.to(device=check_device("device", device), dtype=dtype).eval()

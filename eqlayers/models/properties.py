@@ -14,6 +14,7 @@ from ..core.checks import check_choice, check_items, check_number
 from ..core.errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
 from ..layers.base.module import KeepsFloat64
 
+LARGEST_DEGREE = 11  # of e3nn's representations
 #: Property -> irreps that a network outputs for each atom.
 PROPERTIES = {"energy": o3.Irreps("0e"), "dipole": o3.Irreps("1o"), "polarizability": o3.Irreps("0e + 2e")}
 #: Output of a potential -> property that it is computed from.

@@ -1,15 +1,28 @@
-"""Batches of atoms with neighbour lists: the input of potentials."""
+"""Batches of atoms with neighbour lists, the input of potentials, and how ASE's Atoms become one."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import check_floating, check_integer, check_tensor
-from ..core.errors import DTypeError, ShapeError
+from ..atoms.elements import symbols_of
+from ..core.checks import check_floating, check_integer, check_number, check_tensor, check_type, got
+from ..core.errors import ConfigError, DataError, DTypeError, IndexRangeError, ShapeError
 from ..core.graph import check_edge_index, check_range
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from .committee import Committee
+    from .molecule import MoleculeProperty
+    from .potential import Potential
+
+_COINCIDENT = 1e-6  # Angstrom; the direction between two atoms nearer than this is rounding noise
+_FLAT = 1e-6  # volume of a cell, relative to the product of the lengths of its vectors
 
 
 class Structures(NamedTuple):
@@ -99,3 +112,175 @@ class Structures(NamedTuple):
                     "or the model with `.double()`."
                 )
         return self._replace(batch=batch)
+
+
+# ---- from ASE's Atoms ---------------------------------------------------------------------------------------------
+
+
+def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atoms:
+    """Return ``atoms`` if a potential of these species can compute them, and raise otherwise.
+
+    Example:
+        >>> from ase import Atoms
+        >>> check_atoms(Atoms("Cu"), species=[1, 8])
+        Traceback (most recent call last):
+        ...
+        eqlayers.errors.IndexRangeError: atoms must be of the model's species H, O, got also Cu. ...
+    """
+    import ase
+
+    check_type(name, atoms, ase.Atoms, "an ase.Atoms", "Read one with ase.io.read(path).")
+    if not len(atoms):
+        raise ConfigError(f"{name} must be at least one atom, got none. Leave out empty structures.")
+    unknown = sorted(set(atoms.numbers.tolist()) - set(species))
+    if unknown:
+        raise IndexRangeError(
+            f"{name} must be of the model's species {symbols_of(species)}, got also {symbols_of(unknown)}. Use "
+            "a model that was trained on them."
+        )
+    for what, values in (("positions", atoms.positions), ("cell", atoms.cell.array)):
+        if not np.isfinite(values).all():
+            raise DataError(f"{what} of {name} must be finite, got NaN or infinity. Look at the step before.")
+    cell = periodic_cell(atoms)
+    lengths = np.linalg.norm(cell, axis=1)
+    if abs(np.linalg.det(cell)) <= _FLAT * lengths.prod():
+        raise DataError(
+            f"cell of {name} must have a volume, with independent lattice vectors along its periodic axes "
+            f"{atoms.pbc.tolist()}, got {atoms.cell.array.tolist()}. Set the cell, or atoms.pbc = False."
+        )
+    return atoms
+
+
+def periodic_cell(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Lattice vectors ``[3, 3]`` in Angstrom, with unit vectors orthogonal to the periodic axes in place of open ones.
+
+    Example:
+        >>> from ase import Atoms
+        >>> periodic_cell(Atoms("H", cell=[3, 4, 0], pbc=[True, False, False])).tolist()
+        [[3.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    from ase.geometry import complete_cell
+
+    cell = _without_open_axes(atoms)
+    axes = np.linalg.norm(cell, axis=1) > 0
+    if (axes != atoms.pbc).any():  # a periodic axis has no vector: return the cell with zero volume
+        return cell
+    return np.asarray(complete_cell(cell), dtype=np.float64)
+
+
+def has_volume(atoms: Atoms) -> bool:
+    """Whether a structure has a stress: an axis is periodic and the three lattice vectors span a volume.
+
+    The volume is ``atoms.cell.volume``, of all three vectors, so the volume of a slab includes its vacuum.
+
+    Example:
+        >>> from ase import Atoms
+        >>> [has_volume(Atoms("H", cell=[3, 3, height], pbc=[True, True, False])) for height in (0, 15)]
+        [False, True]
+    """
+    return bool(atoms.pbc.any() and atoms.cell.volume > 0)
+
+
+def _without_open_axes(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The cell ``[3, 3]`` with zero vectors for open axes, which makes its volume zero."""
+    return np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
+
+
+class NeighborLists:
+    """Neighbour list of one moving structure, computed to cutoff + skin and reused until an atom moves by skin / 2.
+
+    Cutoff and skin are in Angstrom. With a skin of 0 every call computes a new list. ``built`` counts computed lists.
+
+    Example:
+        >>> from ase import Atoms
+        >>> lists = NeighborLists(cutoff=1.0, skin=0.3)
+        >>> pair = Atoms("H2", positions=[[0, 0, 0], [0, 0, 1.05]])
+        >>> lists(pair)[0].shape, lists.built  # the pair is in the list, but beyond the cutoff now
+        (torch.Size([2, 0]), 1)
+        >>> pair.positions[1, 2] = 0.95
+        >>> lists(pair)[0].tolist(), lists.built
+        ([[1, 0], [0, 1]], 1)
+    """
+
+    def __init__(self, cutoff: float, skin: float = 0.0) -> None:
+        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
+        fix = "0.3 is usual; 0 makes a list at every step."
+        self.skin = check_number("skin", skin, at_least=0, unit=" of Angstrom", fix=fix)
+        self.built = 0
+        self._listed_for: tuple[Any, ...] | None = None
+        self._pairs: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, atoms: Atoms, name: str = "atoms") -> tuple[Tensor, Tensor]:
+        """Pairs within the cutoff: ``edge_index [2, E]`` and ``shifts [E, 3]`` (lattice vectors), both int64."""
+        pos, cell = atoms.positions, periodic_cell(atoms)
+        if self._pairs is None or not self._still_complete(pos, cell, atoms.pbc):
+            from ..atoms.periodic import neighbor_list  # imports vesin, which networks do not need
+
+            pairs = neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin, name)
+            self._pairs = torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
+            self._listed_for = (pos.copy(), cell, atoms.pbc.copy())
+            self.built += 1
+        edges, shifts = self._pairs
+        src, dst = edges.numpy()
+        lengths = np.linalg.norm(pos[dst] - pos[src] + shifts.numpy() @ cell, axis=1)
+        if lengths.size and lengths.min() < _COINCIDENT:
+            first = int(lengths.argmin())
+            raise DataError(
+                f"{name} must be at distinct positions, got {src[first]} and {dst[first]} at the same one. "
+                "Remove one of them, or correct the cell."
+            )
+        near = torch.from_numpy(lengths <= self.cutoff)  # a network is faster on fewer edges
+        return edges[:, near], shifts[near]
+
+    def _still_complete(self, pos: Any, cell: Any, pbc: Any) -> bool:
+        """Whether the list is still complete: no atom has moved by half the skin since it was computed."""
+        assert self._listed_for is not None
+        old_pos, old_cell, old_pbc = self._listed_for
+        if pos.shape != old_pos.shape or (cell != old_cell).any() or (pbc != old_pbc).any():
+            return False
+        return bool(np.square(pos - old_pos).sum(1).max() < (0.5 * self.skin) ** 2)
+
+
+def collate(
+    potential: Potential | Committee | MoleculeProperty,
+    structures: Sequence[Atoms],
+    neighbors: Sequence[tuple[Tensor, Tensor]],
+) -> Structures:
+    """Concatenate several Atoms into one batch, in the dtype and on the device of a potential.
+
+    A structure that has a volume, see :func:`has_volume`, keeps its cell; for others, vectors of open axes are zero.
+
+    Example:
+        >>> from ase.build import bulk, molecule
+        >>> from eqlayers.models import Potential
+        >>> from eqlayers.testing import ToyNetwork
+        >>> potential = Potential(ToyNetwork(3, cutoff=3.0), species=[1, 8, 29])
+        >>> structures = [molecule("H2O"), bulk("Cu")]
+        >>> batch = collate(potential, structures, [NeighborLists(3.0)(atoms) for atoms in structures])
+        >>> batch.batch.tolist(), batch.cell.shape
+        ([0, 0, 0, 1], torch.Size([2, 3, 3]))
+    """
+    if not structures:
+        raise ConfigError(f"structures must be at least one, got {got(structures)}. Leave out empty batches.")
+    from ..atoms.periodic import folded  # imports vesin, which networks do not need
+
+    sizes = [len(atoms) for atoms in structures]
+    starts = np.cumsum([0, *sizes])
+    folding = np.stack([periodic_cell(atoms) for atoms in structures])
+    cell = np.stack([atoms.cell.array if has_volume(atoms) else _without_open_axes(atoms) for atoms in structures])
+    pbc = np.stack([atoms.pbc for atoms in structures])
+    positions = np.concatenate([atoms.positions for atoms in structures])
+    pos, moved = folded(positions, folding, pbc, np.array(sizes), potential.cutoff)
+    index = torch.cat([pairs + int(start) for (pairs, _), start in zip(neighbors, starts[:-1], strict=True)], dim=1)
+    back = torch.from_numpy(moved)
+    shifts = torch.cat([shift for _, shift in neighbors]) + back[index[1]] - back[index[0]]
+    device, dtype = potential.device, potential.dtype
+    return Structures(
+        z=torch.from_numpy(np.concatenate([atoms.numbers for atoms in structures]).astype(np.int64)).to(device),
+        pos=torch.from_numpy(pos).to(device, dtype),
+        edge_index=index.to(device),
+        batch=torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(device),
+        num_graphs=len(sizes),
+        cell=torch.from_numpy(cell).to(device, dtype),
+        shifts=shifts.to(device),
+    )

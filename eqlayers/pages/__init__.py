@@ -6,8 +6,21 @@ with needs_packages("eqlayers.pages", "train"):
     import jinja2  # noqa: F401
     import matplotlib  # noqa: F401
 
-from .drawing import COLOURS, GREY, new_figure, number, save_figure
-from .page import Block, Code, Facts, Picture, Section, Table, Text, write_page
+from .page import (
+    COLOURS,
+    GREY,
+    Block,
+    Code,
+    Facts,
+    Picture,
+    Section,
+    Table,
+    Text,
+    new_figure,
+    number,
+    save_figure,
+    write_page,
+)
 
 __all__ = [
     "COLOURS",

@@ -13,18 +13,22 @@ import ase.io
 import torch
 from ase.units import GPa
 
+from ..atoms.elements import SYMBOLS, symbols_of
 from ..cli.arguments import ArgumentParser
+from ..cli.notices import lines
 from ..core.errors import ConfigError
 from ..core.files.lock import locked
+from ..core.files.read_write import flattened
 from ..integrations.ase import Calculator
-from ..models import Committee, load_committee, load_potential
+from ..models import Committee, Potential, load_committee, load_potential, read_potential
 from ..models.committee import committee_files
+from ..models.molecule import MoleculeProperty, load_property
+from ..models.saving import Classes, describe_part
+from ..nn import explain
 from ..testing import check_potential
-from .committee import add_members, chosen, one_option_each
-from .describe import describe, describe_members, lines
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, last_frame, with_results, write_frame
-from .options import DTYPES, add_common, compile_for
+from .options import DTYPES, add_common, add_members, chosen, compile_for, one_option_each
 from .predict import predict_options, run_predict
 from .relaxation import OPTIMIZERS, relax
 from .select import run_select, select_options
@@ -96,14 +100,64 @@ def _info(options: argparse.Namespace) -> int:
     return 0
 
 
+def describe(path: str | Path, classes: Classes | None = None) -> list[tuple[str, str]]:
+    """Names and values of a file of a potential or of a property of molecules, in the order in which they are shown."""
+    learned = load_property(path, classes=classes)
+    rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
+    if learned is not None:
+        rows.append(("predicts", f"{learned.name} ({learned.unit}), one number a molecule, not energies"))
+        return rows + _network_rows({"network": describe_part("the network", learned.network)}, learned)
+    saved, potential = read_potential(path), load_potential(path, classes=classes)
+    rows += _network_rows({name: saved.description[name] for name in ("network", "repulsion")}, potential)
+    for name, values in (("shifts", potential.shifts), ("scales", potential.scales)):
+        listed = zip(potential.species, values.tolist(), strict=True)
+        rows.append((name, ", ".join(f"{SYMBOLS[z - 1]} {value:.6g}" for z, value in listed) + " eV"))
+    lone = "their shifts" if potential.subtract_isolated else "their shifts and what the network gives them"
+    rows.append(("energies of lone atoms", lone))
+    facts = {name: value for name, value in flattened(saved.facts).items() if value != {}}
+    rows += [(name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in facts.items()]
+    for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
+        rows.append((f"kernels on {device}", explain(potential, device, potential.dtype)))
+    return rows
+
+
+def _network_rows(parts: Mapping[str, Any], model: Potential | MoleculeProperty) -> list[tuple[str, str]]:
+    """Printed rows for descriptions of modules by name, and for species, cutoff, parameters and dtype of a model."""
+    return [
+        *((name, "none" if part is None else _call(part)) for name, part in parts.items()),
+        ("species", symbols_of(model.species)),
+        ("cutoff", f"{model.cutoff:g} A"),
+        ("parameters", f"{sum(p.numel() for p in model.parameters()):,}"),
+        ("dtype", str(model.dtype).removeprefix("torch.")),
+    ]
+
+
+def describe_members(paths: Sequence[Path], classes: Classes | None = None) -> list[tuple[str, str]]:
+    """Names and values of a committee: what all members share once, the rest by member."""
+    each = [dict(describe(path, classes)) for path in paths]
+    rows = [("members", f"{len(paths)}")]
+    for name in dict.fromkeys(name for one in each for name in one):
+        values = [one.get(name, "-") for one in each]
+        same = len(set(values)) == 1
+        rows.append((name, values[0] if same else "\n".join(f"{n}: {value}" for n, value in enumerate(values, 1))))
+    return rows
+
+
+def _call(part: Mapping[str, Any]) -> str:
+    """The constructor's call by which a file describes a module, with symbols of species."""
+    arguments = dict(part["init_args"])
+    if isinstance(arguments.get("species"), list):
+        arguments["species"] = [SYMBOLS[z - 1] for z in arguments["species"]]
+    options = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return f"{part['class_path']}({options})"
+
+
 # ---- relax and md -------------------------------------------------------------------------------------------------
 
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
-    dtype = None if options.dtype is None else DTYPES[options.dtype]
-    calculator = Calculator(
-        chosen(options.model), dtype, options.device, record=options.record, classes=options.classes
-    )
+    where = chosen(options.model), DTYPES.get(options.dtype), options.device
+    calculator = Calculator(*where, record=options.record, classes=options.classes)
     compile_for(calculator.potential, atoms)
     return calculator
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from ase import Atoms
+from ase.geometry.rdf import get_rdf
+from ase.md.analysis import DiffusionCoefficient
 from ase.units import GPa
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ..cli.notices import progress
 from ..pages import COLOURS, GREY, Facts, Picture, Section, Text, new_figure, number, save_figure, write_page
 from .dynamics import ENSEMBLES, DynamicsSettings
 from .frames import frames
-from .motion import mean_square_displacement, radial_distribution
-from .watch import progress
 
 Array = NDArray[np.float64]
 FEWEST = 3  # frames, for a line through them and its error
 MOST_FRAMES, MOST_ATOMS = 200, 50_000  # for distances: frames, and atoms of all frames together
+FARTHEST, BINS = 8.0, 120  # of radial distributions: largest distance in Angstrom, and number of intervals
+MOST_SPECIES = 3  # above this number of species, only g(r) of all atoms is computed
 
 
 #: Numbers or one number, a label, and how the line looks.
@@ -78,7 +83,7 @@ def course_of(trajectory: str | Path) -> Course:
     """Read a trajectory that :func:`eqlayers.simulate.run_dynamics` wrote."""
     rows: list[tuple[float, ...]] = []
     atoms = 0
-    with progress("read the trajectory", 0) as say:
+    with progress("read the trajectory") as say:
         for frame in frames(trajectory):
             atoms = len(frame)
             pressure = np.nan
@@ -165,7 +170,7 @@ def _of_atoms(trajectory: Path, course: Course, barostat: bool) -> list[Panel]:
 
 
 def _drawn(panels: Sequence[Panel], time: Array, width: float, height: float) -> Figure:
-    """Panels below each other, of one height each."""
+    """A figure with panels below each other; ``width`` and ``height`` of one panel are in inches."""
     figure = new_figure(width, height * len(panels))
     for axis, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         name, across = panel.across or ("time (ps)", time)
@@ -220,3 +225,55 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
     save_figure(_drawn(panels, course.time, 6.4, 2.3), picture)
     write_page(page, f"Dynamics {path.stem}", about, sections)
     return [picture, page]
+
+
+def radial_distribution(images: Sequence[Atoms]) -> tuple[Array, dict[str, Array]]:
+    """Radial distribution functions g(r), averaged over structures in periodic cells.
+
+    Args:
+        images: Structures of the same atoms.
+
+    Returns:
+        The distances ``[B]`` in Angstrom, up to half of the smallest height of the cells and 8 Angstrom at most; and
+        g(r) ``[B]`` of all atoms ('all') and of each pair of species ('H-O'), which goes to 1 where atoms are
+        independent. No functions if a cell is not periodic along all axes.
+
+    Example:
+        >>> from ase.build import bulk
+        >>> distances, functions = radial_distribution([bulk("Cu", cubic=True).repeat(3)])
+        >>> bool(2.5 < distances[functions["all"].argmax()] < 2.6), list(functions)
+        (True, ['all'])
+    """
+    if not all(atoms.pbc.all() and atoms.cell.volume > 0 for atoms in images):
+        return np.empty(0), {}
+    heights = [1 / np.linalg.norm(atoms.cell.reciprocal().array, axis=1) for atoms in images]
+    farthest = min(FARTHEST, 0.499 * float(np.min(heights)))  # ASE rejects half of the height itself
+    species = sorted(set(images[0].symbols))
+    pairs = list(combinations_with_replacement(species, 2)) if 1 < len(species) <= MOST_SPECIES else []
+    functions = {"all": get_rdf(images, farthest, BINS, no_dists=True)}
+    for pair in pairs:
+        functions["-".join(pair)] = get_rdf(images, farthest, BINS, elements=pair, no_dists=True)
+    return (np.arange(BINS) + 0.5) * farthest / BINS, functions
+
+
+def mean_square_displacement(images: Sequence[Atoms]) -> dict[str, Array]:
+    """Mean of ``|r(t) - r(0)|^2`` of the atoms of each species in Angstrom^2, relative to the centre of mass.
+
+    Args:
+        images: Frames of a trajectory, with positions that are not wrapped into the cell.
+
+    Returns:
+        Displacements ``[F]`` of the frames, by species.
+
+    Example:
+        >>> images = [Atoms("ArHe", [[0, 0, -x], [0, 0, 9.98 * x]]) for x in (0.0, 0.1)]
+        >>> mean_square_displacement(images)["Ar"].round(4).tolist()
+        [0.0, 0.01]
+    """
+    moved = [atoms.copy() for atoms in images]
+    for atoms in moved:
+        atoms.positions -= atoms.get_center_of_mass() - moved[0].get_center_of_mass()
+    analysis = DiffusionCoefficient(moved, timestep=1.0)
+    analysis.calculate()
+    (halves,) = analysis.xyz_segment_ensemble_average  # [species, 3, F], half of the mean squares
+    return dict(zip(analysis.types_of_atoms, 2 * halves.sum(axis=1), strict=True))

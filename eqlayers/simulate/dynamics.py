@@ -16,11 +16,11 @@ from ase.md.nose_hoover_chain import IsotropicMTKNPT
 from ase.md.nptberendsen import NPTBerendsen
 from ase.md.verlet import VelocityVerlet
 
+from ..cli.notices import progress, stop_asked
 from ..core.checks import check_choice, check_integer, check_number, check_seed, check_type
 from ..core.errors import ConfigError, DataError, EqlayersWarning
 from ..core.files.read_write import check_output
 from .frames import check_trajectory, frames, without_results, written_to
-from .watch import progress, stop_asked
 
 _DEVIATION = "forces_deviation"
 _ANOTHER_MODEL = 1e-3  # eV an atom: energies that differ by more are of different models, not dtypes
@@ -96,47 +96,39 @@ class Ensemble(NamedTuple):
     """One ensemble: help text, constructor of ASE's integrator, and requirements."""
 
     about: str
-    make: Callable[[Atoms, DynamicsSettings], Any]
+    integrator: Callable[..., Any]
+    options: Callable[[DynamicsSettings], dict[str, Any]]  # arguments of the integrator besides atoms and time step
     periodic: bool = False
     forgets: bool = False  # whether its thermostat has a state that trajectories do not store
     fixed: tuple[str, ...] = ()  # settings that a restart must not change, besides the ensemble
 
 
-def _langevin(atoms: Atoms, settings: DynamicsSettings) -> Any:
+def _langevin(settings: DynamicsSettings) -> dict[str, Any]:
     friction = settings.friction / (1000 * units.fs)
-    return Langevin(
-        *(atoms, settings.timestep * units.fs), temperature_K=settings.temperature, friction=friction, fixcm=False
-    )
+    return {"temperature_K": settings.temperature, "friction": friction, "fixcm": False}
 
 
-def _npt(atoms: Atoms, settings: DynamicsSettings) -> Any:
+def _barostat(settings: DynamicsSettings, **times: float) -> dict[str, Any]:
+    return {"temperature_K": settings.temperature, "pressure_au": settings.pressure * units.GPa, **times}
+
+
+def _npt(settings: DynamicsSettings) -> dict[str, Any]:
     step = settings.timestep * units.fs
-    return IsotropicMTKNPT(
-        *(atoms, step),
-        temperature_K=settings.temperature,
-        pressure_au=settings.pressure * units.GPa,
-        tdamp=100 * step,
-        pdamp=1000 * step,
-    )
+    return _barostat(settings, tdamp=100 * step, pdamp=1000 * step)
 
 
-def _berendsen(atoms: Atoms, settings: DynamicsSettings) -> Any:
-    return NPTBerendsen(
-        *(atoms, settings.timestep * units.fs),
-        temperature_K=settings.temperature,
-        pressure_au=settings.pressure * units.GPa,
-        taut=100 * units.fs,
-        taup=1000 * units.fs,
-        compressibility_au=0.01 / units.GPa,
-    )
+def _berendsen(settings: DynamicsSettings) -> dict[str, Any]:
+    return _barostat(settings, taut=100 * units.fs, taup=1000 * units.fs, compressibility_au=0.01 / units.GPa)
 
 
 _BAROSTAT = ("temperature", "pressure")
 ENSEMBLES = {
-    "nve": Ensemble("velocity Verlet", lambda atoms, settings: VelocityVerlet(atoms, settings.timestep * units.fs)),
-    "nvt": Ensemble("Langevin", _langevin, fixed=("temperature", "friction", "seed")),
-    "npt": Ensemble("isotropic Martyna-Tobias-Klein with Nose-Hoover chains", _npt, True, True, _BAROSTAT),
-    "npt-berendsen": Ensemble("Berendsen; fluctuations are too small", _berendsen, True, fixed=_BAROSTAT),
+    "nve": Ensemble("velocity Verlet", VelocityVerlet, lambda settings: {}),
+    "nvt": Ensemble("Langevin", Langevin, _langevin, fixed=("temperature", "friction", "seed")),
+    "npt": Ensemble(
+        "isotropic Martyna-Tobias-Klein with Nose-Hoover chains", IsotropicMTKNPT, _npt, True, True, _BAROSTAT
+    ),
+    "npt-berendsen": Ensemble("Berendsen; fluctuations are too small", NPTBerendsen, _berendsen, True, fixed=_BAROSTAT),
 }
 
 
@@ -229,7 +221,7 @@ def run_dynamics(
             "off. Name that model, or begin another trajectory with its last frame."
         )
     _check_speed(moved, settings)
-    dynamics = ensemble.make(moved, settings)
+    dynamics = ensemble.integrator(moved, settings.timestep * units.fs, **ensemble.options(settings))
     dynamics.nsteps = first
     dynamics.get_time = lambda: 1000 * units.fs * moved.info["time"]  # time in the log
     logger = None if log is None else _Logger(dynamics, moved, log, restart, ensemble.periodic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
@@ -107,15 +107,23 @@ def set_aside(values: dict[str, Any], name: str) -> None:
     values[next(new for new in free if new not in values)] = values.pop(name)
 
 
+@contextmanager
+def new_file(path: Path) -> Iterator[Callable[[Atoms], None]]:
+    """Context manager: a function ``write(atoms)`` for an extended XYZ file, which appears when the block ends."""
+    with atomic_write(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+        yield lambda atoms: ase.io.write(text, atoms, format="extxyz")
+        text.detach()
+
+
 def write_frame(path: Path, atoms: Atoms) -> None:
     """Write one structure to a file, atomically."""
+    if TRAJECTORIES[path.suffix] == "extxyz":
+        with new_file(path) as write:
+            write(atoms)
+        return
     with atomic_write(path) as file:
-        if TRAJECTORIES[path.suffix] == "traj":
-            ase.io.write(file, atoms, format="traj")
-        else:
-            text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-            ase.io.write(text, atoms, format="extxyz")
-            text.detach()
+        ase.io.write(file, atoms, format="traj")
 
 
 @contextmanager

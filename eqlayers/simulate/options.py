@@ -1,9 +1,11 @@
-"""Options and compilation shared by commands that use potentials."""
+"""Options and compilation that commands with potentials share, and the models that a user types."""
 
 from __future__ import annotations
 
 import argparse
 import copy
+from collections.abc import Sequence
+from pathlib import Path
 
 import ase
 import torch
@@ -12,10 +14,58 @@ from ..cli.arguments import add_classes
 from ..core.backends.ahead import compile_ahead
 from ..integrations.ase import predict
 from ..models import Committee, Potential
-from .committee import MODELS
+from ..models.committee import MARK
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FEW = 32  # atoms of the structure that kernels are compiled with
+_ENDINGS = (".pt", ".pth", ".ckpt")  # of potentials among words that may be structures
+MODELS = (
+    "a file of save_potential, or a checkpoint of `eqlayers fit`; several, a pattern such as 'runs/a*/potential.pt' "
+)
+MODELS += "or the folder of `eqlayers fit --committee` make a committee"
+
+
+def is_model(word: str) -> bool:
+    """Whether a word that was typed is a potential, and not a file of structures."""
+    return Path(word).suffix in _ENDINGS or (Path(word) / MARK).is_file()
+
+
+def one_option_each(args: Sequence[str], first: bool) -> list[str]:
+    """The words of a command with ``-m`` before each model, so that structures may come before or after the models.
+
+    Example:
+        >>> one_option_each(["-m", "a.pt", "b.pt", "water.xyz"], first=False)
+        ['-m', 'a.pt', '-m', 'b.pt', 'water.xyz']
+        >>> one_option_each(["a.pt", "b.pt", "water.xyz"], first=True)
+        ['a.pt', 'water.xyz', '-m', 'b.pt']
+    """
+    words: list[str] = []
+    behind: list[str] = []
+    follows = value = False  # whether a model came before, and whether the next word is the value of an option
+    for word in args:
+        if value or word.startswith("-"):
+            words.append(word)
+            follows = value or word.startswith("--model=")
+            value = word in ("-m", "--model") and not value
+        elif follows and is_model(word):
+            (behind if first else words).extend(["-m", word])
+        else:
+            words.append(word)
+            follows = first and is_model(word)
+    return [*words, *behind]
+
+
+def add_members(parser: argparse.ArgumentParser) -> None:
+    """Add a model as argument to a parser, and ``--model`` for further members of a committee."""
+    add_classes(parser)
+    parser.add_argument("model", metavar="MODEL", help=MODELS)
+    about = "one more member of a committee; further models may also follow MODEL"
+    parser.add_argument("-m", "--model", dest="members", action="append", default=[], metavar="MODEL", help=about)
+
+
+def chosen(models: Sequence[str]) -> str | list[str]:
+    """The typed models as ``as_potential`` takes them: one as text (also a pattern or a folder), several as a list."""
+    return models[0] if len(models) == 1 else list(models)
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -1,16 +1,19 @@
-"""The command `eqlayers predict`: energies, forces and stress of structures in a file, compared with its labels."""
+"""The command `eqlayers predict`: energies, forces and stress of structures in a file, compared with its labels.
+
+With the checkpoint of a property of molecules, the command predicts the property of each molecule instead.
+"""
 
 from __future__ import annotations
 
 import argparse
-import io
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ase.io
 import numpy as np
+import torch
 from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
@@ -19,21 +22,22 @@ from ..atoms.database import database_units, size_of_unit
 from ..atoms.labels import FREE, KEYS, LABEL_NAMES, LABEL_UNITS
 from ..atoms.structure_files import is_asymmetric
 from ..atoms.units import unit_of, unit_size
-from ..core.files.read_write import atomic_write, check_output
+from ..cli.notices import lines, progress
+from ..core.checks import check_integer
+from ..core.errors import DataError
+from ..core.files.read_write import check_output
 from ..integrations.ase import as_potential, predict
 from ..models import read_potential
-from ..models.committee import DEVIATION, committee_files
-from ..models.molecule_property import load_property
-from .committee import Compared, chosen
-from .describe import lines
-from .frames import check_different, frames, with_results
-from .options import DTYPES, add_common, compile_for
-from .predict_property import predict_property
-from .watch import progress
+from ..models.committee import DEVIATION, Array, calibration, committee_files
+from ..models.molecule import MoleculeProperty, load_property
+from ..models.structures import NeighborLists, check_atoms, collate
+from .frames import check_different, frames, new_file, set_aside, with_results
+from .options import DTYPES, add_common, chosen, compile_for
 
 #: Quantity that is compared with labels -> printed unit (1000 times smaller than the unit of results).
 _UNITS = {"energy": "meV/atom", "forces": "meV/A", "stress": "meV/A^3", "dipole": "me A"}
 _PREDICTED = "predicted_by"  # key in `info` of structures written by `predict`
+Rows = list[tuple[str, str]]
 
 
 def predict_options(parser: argparse.ArgumentParser) -> None:
@@ -50,72 +54,87 @@ def run_predict(options: argparse.Namespace) -> int:
     new = None if options.overwrite else "Name another, or pass --overwrite."
     check_different(("STRUCTURES", options.structures), ("--output", options.output))
     output = check_output(options.output, "--output", (".xyz", ".extxyz"), new=new)
-    dtype = None if options.dtype is None else DTYPES[options.dtype]
-    files = committee_files(options.model)
-    if len(files) == 1 and (learned := load_property(files[0], dtype, options.device, options.classes)) is not None:
-        return predict_property(learned, options, output)
-    potential = as_potential(chosen(options.model), dtype, options.device, options.classes)
-    for atoms in islice(frames(options.structures), 1):
-        compile_for(potential, atoms)
-    pending: list[Any] = []
-
-    def read_frames() -> Any:
-        for atoms in frames(options.structures):
-            pending.append(atoms)
-            yield atoms
-
-    facts = read_potential(files[0]).facts
-    trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
-    trained_units = facts.get(LABEL_UNITS, {})
-    source = Path(options.structures)
-    units = database_units(source) if source.suffix == ".db" else {}
-    quantities = _compared()
-    groups: dict[str, dict[str, Compared]] = {}
-    used: set[str] = set()
-    differ: set[str] = set()
-    left_out: set[str] = set()
+    files, dtype = committee_files(options.model), DTYPES.get(options.dtype)
+    learned = None if files[1:] else load_property(files[0], dtype, options.device, options.classes)
+    compared: _Energies | _Property
+    if learned is not None:
+        compared = _Property(learned, options)
+    else:
+        potential = as_potential(chosen(options.model), dtype, options.device, options.classes)
+        for atoms in islice(frames(options.structures), 1):
+            compile_for(potential, atoms)
+        compared = _Energies(potential, read_potential(files[0]).facts, options)
     count = 0
-    with atomic_write(output) as file, progress("predict", 0) as say:
-        text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-        for result in predict(potential, read_frames(), options.batch_size):
-            atoms = pending.pop(0)
-            known = _references(atoms, trained)
-            left_out |= {label.name for name, label in known.items() if name not in result}
-            config_type = str(atoms.info.get("config_type", ""))
-            group = groups.setdefault(config_type, _compared())
-            for name, quantity in quantities.items():
-                error = None
-                if name in known and name in result:
-                    label, unit = known[name].label, units.get(known[name].name)
-                    if unit is None:
-                        size = unit_size(label, unit_of(trained_units, label, config_type, bool(atoms.pbc.any())))
-                    else:
-                        size = size_of_unit(source, label, unit)
-                    error = np.ravel(np.asarray(result[name]) - known[name].value * size)
-                    if np.isfinite(error).any():
-                        used.add(known[name].name)
-                        differ |= known[name].differ
-                for total in (quantity, group[name]):
-                    total.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1)
-            predicted = with_results(atoms, result)
-            predicted.info[_PREDICTED] = " ".join(options.model)
-            ase.io.write(text, predicted, format="extxyz")
-            count += 1
+    with new_file(output) as write, progress("predict") as say:
+        for count, atoms in enumerate(compared.predicted(), 1):
+            write(atoms)
             say(count, f"{count} structures")
-        text.detach()
-    rows = [("structures", f"{count} of {options.structures}"), ("output", str(output))]
-    rows += [row for quantity in quantities.values() for row in quantity.error_rows()]
-    rows += [row for quantity in quantities.values() for row in quantity.deviation_rows()]
-    if len(groups) > 1:
-        for name, group in sorted(groups.items()):
+    labels, further = compared.rows()
+    found = [("structures", f"{count} of {options.structures}"), ("labels", labels), ("output", str(output))]
+    print(lines(found + further))
+    return 0
+
+
+# ---- energies and what follows from them --------------------------------------------------------------------------
+
+
+class _Energies:
+    """Predictions of a potential or committee for a file of structures, and their errors by config_type."""
+
+    def __init__(self, potential: Any, facts: Mapping[str, Any], options: argparse.Namespace) -> None:
+        self.potential, self.options = potential, options
+        self.trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
+        self.trained_units = facts.get(LABEL_UNITS, {})
+        self.source = Path(options.structures)
+        self.units = database_units(self.source) if self.source.suffix == ".db" else {}
+        self.quantities = _compared()
+        self.groups: dict[str, dict[str, Compared]] = {}
+        self.used: set[str] = set()
+        self.differ: set[str] = set()
+        self.left_out: set[str] = set()
+
+    def predicted(self) -> Iterator[ase.Atoms]:
+        """Yield each structure with its results."""
+        read, again = tee(frames(self.options.structures))
+        for atoms, result in zip(read, predict(self.potential, again, self.options.batch_size), strict=True):
+            self._compare(atoms, result)
+            predicted = with_results(atoms, result)
+            predicted.info[_PREDICTED] = " ".join(self.options.model)
+            yield predicted
+
+    def _compare(self, atoms: ase.Atoms, result: Mapping[str, Any]) -> None:
+        """Note errors with respect to the labels of a structure, and deviations of a committee."""
+        known = _references(atoms, self.trained)
+        self.left_out |= {label.name for name, label in known.items() if name not in result}
+        config_type = str(atoms.info.get("config_type", ""))
+        group = self.groups.setdefault(config_type, _compared())
+        for name, quantity in self.quantities.items():
+            error = None
+            if name in known and name in result:
+                label, unit = known[name].label, self.units.get(known[name].name)
+                if unit is None:
+                    size = unit_size(label, unit_of(self.trained_units, label, config_type, bool(atoms.pbc.any())))
+                else:
+                    size = size_of_unit(self.source, label, unit)
+                error = np.ravel(np.asarray(result[name]) - known[name].value * size)
+                if np.isfinite(error).any():
+                    self.used.add(known[name].name)
+                    self.differ |= known[name].differ
+            for total in (quantity, group[name]):
+                total.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1)
+
+    def rows(self) -> tuple[str, Rows]:
+        """Which labels were compared, and printed rows of errors and deviations."""
+        rows = [row for quantity in self.quantities.values() for row in quantity.error_rows()]
+        rows += [row for quantity in self.quantities.values() for row in quantity.deviation_rows()]
+        for name, group in sorted(self.groups.items()) if len(self.groups) > 1 else ():
             means = {quantity: quantity.mean_error() for quantity in group.values()}
             errors = [f"{item.name} {mean:.4g} {item.unit}" for item, mean in means.items() if mean is not None]
             rows.append((f"config_type {name or '(none)'}", f"mean error of {', '.join(errors) or 'nothing'}"))
-    compared = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
-    compared += f"; not compared: {', '.join(sorted(left_out))}" if left_out else ""
-    rows.insert(1, ("labels", f"{compared}; others differ: {', '.join(sorted(differ))}" if differ else compared))
-    print(lines(rows))
-    return 0
+        used, left_out, differ = (", ".join(sorted(names)) for names in (self.used, self.left_out, self.differ))
+        compared = f"compared with {used}" if used else "no labels were found to compare with"
+        compared += f"; not compared: {left_out}" if left_out else ""
+        return f"{compared}; others differ: {differ}" if differ else compared, rows
 
 
 def _compared() -> dict[str, Compared]:
@@ -172,3 +191,102 @@ def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str
         held = held_atoms(forces, free_directions(atoms))
         references["forces"] = references["forces"]._replace(value=np.where(held[:, None], np.nan, forces))
     return references
+
+
+# ---- a property of molecules --------------------------------------------------------------------------------------
+
+
+class _Property:
+    """Predictions of a learned property for a file of molecules, and their errors."""
+
+    def __init__(self, learned: MoleculeProperty, options: argparse.Namespace) -> None:
+        self.learned, self.options = learned, options
+        self.size = check_integer("--batch-size", options.batch_size, 1)
+        self.errors, self.labelled = Compared(learned.name, learned.unit, factor=1.0), 0
+
+    @torch.inference_mode()
+    def predicted(self) -> Iterator[ase.Atoms]:
+        """Yield each molecule with its value under the property's name, and a label of that name as REF_name."""
+        learned, name, count = self.learned, self.learned.name, 0
+        by = f"{name}_predicted_by"  # in files that this function wrote
+        read = frames(self.options.structures)
+        while molecules := list(islice(read, self.size)):
+            neighbors = []
+            for number, atoms in enumerate(molecules, count):
+                check_atoms(atoms, learned.species, f"structures[{number}]")
+                if atoms.pbc.any():
+                    raise DataError(
+                        f"structures[{number}] must have no period for a property of molecules, got pbc "
+                        f'{atoms.pbc.tolist()}. Set pbc="F F F" in the file where a molecule is in a box.'
+                    )
+                neighbors.append(NeighborLists(learned.cutoff)(atoms, f"structures[{number}]"))
+            values = learned(collate(learned, molecules, neighbors)).tolist()
+            for atoms, value in zip(molecules, values, strict=True):
+                results: dict[str, Any] = {} if atoms.calc is None else atoms.calc.results
+                if name in results:  # such as an energy
+                    atoms.info[name] = results.pop(name)
+                if atoms.info.pop(by, None) is not None:
+                    atoms.info.pop(name, None)
+                    label = atoms.info.get(f"REF_{name}")
+                elif (label := atoms.info.get(name)) is not None:
+                    set_aside(atoms.info, name)
+                if isinstance(label, (int, float, np.number)):
+                    self.errors.add(np.array([value - float(label)]), None)
+                    self.labelled += int(np.isfinite(label))
+                atoms.info |= {name: value, by: " ".join(self.options.model)}
+                yield atoms
+            count += len(molecules)
+
+    def rows(self) -> tuple[str, Rows]:
+        """How many labels were compared, and a printed row of their errors."""
+        about = f"{self.labelled} of {self.learned.name}, taken as {self.learned.unit}"
+        return about if self.labelled else "none were found to compare with", self.errors.error_rows()
+
+
+# ---- errors and deviations ----------------------------------------------------------------------------------------
+
+
+class Compared:
+    """Errors of a quantity where there are labels, and deviations of a committee, over many structures."""
+
+    def __init__(self, name: str, unit: str, factor: float = 1000.0) -> None:
+        self.name, self.unit, self.factor = name, unit, factor
+        self._errors: list[Array] = []
+        self._deviations: list[Array] = []
+        self._pairs: list[Array] = []
+
+    def add(self, error: Array | None, deviation: Any, per: int = 1) -> None:
+        """Add errors of a structure, NaN without a label, and deviations of a committee, both divided by ``per``."""
+        if error is not None:
+            self._errors.append(error[np.isfinite(error)] / per)
+        if deviation is None:
+            return
+        rows = np.atleast_1d(np.asarray(deviation, dtype=np.float64)) / per
+        self._deviations.append(rows)
+        if error is not None:
+            pairs = np.stack([rows, np.linalg.norm(error.reshape(len(rows), -1), axis=1) / per])
+            self._pairs.append(pairs[:, np.isfinite(pairs).all(0)])
+
+    def mean_error(self) -> float | None:
+        """The mean absolute error in ``unit``; None without labels."""
+        values = np.hstack([np.empty(0), *self._errors])
+        return self.factor * float(np.abs(values).mean()) if values.size else None
+
+    def error_rows(self) -> list[tuple[str, str]]:
+        """The printed row of errors, in a list; an empty list without labels."""
+        if (mean := self.mean_error()) is None:
+            return []
+        root = self.factor * np.sqrt(np.square(np.hstack(self._errors)).mean())
+        return [(f"error of {self.name}", f"mean {mean:.4g}, root mean square {root:.4g} {self.unit}")]
+
+    def deviation_rows(self) -> list[tuple[str, str]]:
+        """The printed row of deviations, in a list; an empty list for a single potential."""
+        if not self._deviations:
+            return []
+        values = self.factor * np.concatenate(self._deviations)
+        text = f"mean {values.mean():.4g}, largest {values.max():.4g} {self.unit}"
+        deviations, errors = np.hstack([np.empty((2, 0)), *self._pairs])
+        if fit := calibration(deviations, errors):
+            correlation, larger = fit
+            text += f"; its correlation with the error is {correlation:.2f}, errors are {larger:.1f} times as large"
+        return [(f"deviation of {self.name}", text)]

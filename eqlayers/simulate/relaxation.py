@@ -12,10 +12,10 @@ from ase.filters import FrechetCellFilter
 from ase.optimize import BFGS, FIRE, LBFGS
 from ase.stress import full_3x3_to_voigt_6_stress
 
+from ..cli.notices import progress, stop_asked
 from ..core.checks import check_choice, check_flag, check_integer, check_number, check_type
 from ..core.errors import ConfigError
 from .frames import check_trajectory, written_to
-from .watch import progress, stop_asked
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {"fire": FIRE, "bfgs": BFGS, "lbfgs": LBFGS}
 

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import io
 from itertools import islice, tee
 from pathlib import Path
 
-import ase.io
 import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
 from ..atoms.periodic import neighbor_list
+from ..cli.notices import lines, progress
 from ..core.checks import check_integer, check_number
 from ..core.errors import ConfigError
-from ..core.files.read_write import atomic_write, check_output
+from ..core.files.read_write import check_output
 from ..integrations.ase import as_potential, predict
 from ..models import Committee
 from ..models.committee import DEVIATION
-from .committee import chosen
-from .describe import lines
-from .frames import check_different, frames, without_results
-from .options import DTYPES, add_common, compile_for
-from .watch import progress
+from .frames import check_different, frames, new_file, without_results
+from .options import DTYPES, add_common, chosen, compile_for
 
 Lengths = dict[tuple[int, int], NDArray[np.float64]]
 
@@ -56,19 +52,17 @@ def run_select(options: argparse.Namespace) -> int:
         compile_for(committee, atoms)
     pool, pool_copy = tee(frames(source))
     structures, deviations = [], []
-    with progress("predict", 0) as say:
+    with progress("predict") as say:
         for atoms, result in zip(pool, predict(committee, pool_copy, options.batch_size), strict=True):
             structures.append(without_results(atoms))
             deviations.append(float(result[DEVIATION.format("forces")].max(initial=0.0)))
             say(len(structures), f"{len(structures)} structures")
     order = np.argsort(-np.array(deviations), kind="stable")
     rows_taken, copies = _differing(structures, order, options.known, most, least, committee.cutoff)
-    with atomic_write(output) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+    with new_file(output) as write:
         for row in rows_taken:
             structures[row].info.update(pool_row=int(row), max_forces_deviation=deviations[row])
-            ase.io.write(text, structures[row], format="extxyz")
-        text.detach()
+            write(structures[row])
     range_ends = [f"{deviations[row]:.4g}" for row in (rows_taken[0], rows_taken[-1])] if rows_taken else []
     rows = [
         ("pool", f"{len(structures)} structures of {source}, deviation of forces {max(deviations):.4g} eV/A at most"),

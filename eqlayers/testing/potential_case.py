@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..models import Potential, Structures
-from ..models.atoms import NeighborLists, collate
+from ..models.structures import NeighborLists, collate
 
 if TYPE_CHECKING:
     from ase import Atoms

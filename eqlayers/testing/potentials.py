@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.checks import check_items, check_number, check_seed, check_type
 from ..core.errors import ConfigError
 from ..models import Potential, Structures
-from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
+from ..models.structures import NeighborLists, check_atoms, collate, has_volume
 from .cutoff import cutoff_rows
 from .equivariance import random_orthogonal
 from .examples import example_structures

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ..core.checks import check_choice, check_flag, check_items, check_module, check_number, check_type, got
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
-from ..models.classes import build_part
+from ..models.saving import build_part
 from .agreement import check_checkpoint, check_unseen, data_facts, differences, identities
 from .checkpoints import FIX, Stopping, check_training, check_weights, follow_folder, read_checkpoint
 from .labels import LOSSES

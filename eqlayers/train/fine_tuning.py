@@ -20,10 +20,9 @@ from ..core.errors import ConfigError
 from ..data.statistics import regression
 from ..data.structures import StructureArrays
 from ..models import Potential, build_potential, describe_potential, read_potential
-from ..models.classes import check_part
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
-from ..models.saving import classes_of, read_content
+from ..models.saving import check_part, classes_of, read_content
 from .agreement import SAME_WEIGHTS, differences
 from .base import TrainedModule
 from .configuration import Command, Source, nested

@@ -13,7 +13,7 @@ from ..core.errors import ConfigError, ShapeError
 from ..data.statistics import Statistics
 from ..data.structures import Label
 from ..data.targets import Target, check_target
-from ..models.classes import describe_part
+from ..models.saving import describe_part
 from .agreement import check_network
 from .base import TrainedModule
 from .labels import label_of, metric

@@ -13,8 +13,7 @@ import yaml
 from eqlayers import TensorProduct
 from eqlayers.bench import measure, roofline
 from eqlayers.bench.config import Known, find_config, matching, read_config, read_fields, read_goals
-from eqlayers.bench.layers.cases import LayerCase, read_layer_suite
-from eqlayers.bench.layers.run import build
+from eqlayers.bench.layers.run import LayerCase, build, read_layer_suite
 from eqlayers.bench.measure import RESOLUTION
 from eqlayers.bench.plots import bars, figures_of, growth, times_by_atoms
 from eqlayers.bench.report import count_goals, head_notes, tables, write_report

@@ -1,8 +1,10 @@
 """The command line of `eqlayers bench`: settings that are found, files that are written, tables that are printed."""
 
 import importlib
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,18 @@ from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
 from tests.bench.test_step import molecules
 from tests.each import each
+from tests.fresh import fresh
 
 STORED = Path(__file__).parent / "stored" / "run.json"
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "bench"
+
+
+def test_the_extra_of_benchmarks_is_enough() -> None:
+    """Without the packages that only the extra for training brings, and without its own ones for tables and plots."""
+    others = ("jinja2", "jsonargparse", "lightning", "pandas", "tensorboard", "ase", "vesin", "rich", "matplotlib")
+    hidden = f"import sys\nfor name in {others}: sys.modules[name] = None\n"
+    done = fresh(hidden + "from eqlayers.bench import cli\ncli.parser()")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("config", ["", "gpu-"])
@@ -134,3 +145,14 @@ def test_a_result_that_was_edited_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(result))
     with pytest.raises(ConfigError, match=r"must have all that `eqlayers bench` writes, got one in .* \(KeyError\)"):
         run(["report", str(file)], lambda options: molecules())
+
+
+def test_a_terminal_has_a_bar_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setenv("TERM", "xterm")
+    with console.progress("bench cpu", 3) as say:
+        say("the first")
+        say("the second [1]")
+    assert all(text in written.getvalue() for text in ("bench cpu", "1/3", "the second [1]"))

@@ -1,8 +1,9 @@
-"""Warnings of a command are lines, each once; a line and a bar tell of kernels that are compiled."""
+"""Warnings of a command are lines, each once; long runs and compilation have bars; a first Ctrl-C is a request."""
 
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import threading
 import warnings
@@ -15,6 +16,7 @@ from eqlayers.cli.notices import shown, warnings_as_lines
 from eqlayers.errors import EqlayersWarning
 from eqlayers_kernels import waiting
 from eqlayers_kernels.c.build import cache as disk
+from tests.each import each
 
 
 class Written(io.StringIO):
@@ -96,3 +98,58 @@ def test_ctrl_c_tells_of_kernels_where_some_were_compiled(kernels: int) -> None:
     with pytest.raises(KeyboardInterrupt) as ended:
         command()
     assert ended.value.args == ("kernels that were compiled are kept",) * kernels
+
+
+def test_the_first_ctrl_c_asks_and_the_second_breaks_off() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with notices.stop_asked() as asked:
+        assert not asked()
+        signal.raise_signal(signal.SIGINT)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert asked()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_thread_beside_the_main_one_is_never_asked() -> None:
+    """Signals are handled in the main thread alone."""
+    answers: list[bool] = []
+
+    def work() -> None:
+        with notices.stop_asked() as asked:
+            answers.append(asked())
+
+    before, thread = signal.getsignal(signal.SIGINT), threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert answers == [False]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@each("terminal", [False, True])
+def test_a_bar_is_shown_on_a_terminal_alone(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(notices, "_PATIENCE", 100.0)
+    with notices.progress("relaxing", 3) as say:
+        say(1, "soon")
+        assert written.getvalue() == "", "a short run has none"
+        monkeypatch.setattr(notices, "_PATIENCE", -1.0)
+        say(2, "0.1 eV/A")
+    text = written.getvalue()
+    assert ("relaxing" in text, "0.1 eV/A" in text, "2/3" in text) == (terminal,) * 3
+    assert ("\x1b[?25h" in text) is terminal, "the cursor is shown again"
+
+
+def test_a_run_of_unknown_length_has_a_bar_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar with an end of 0 is full at once, and its clock stands still."""
+    written = Written(terminal=True)
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(notices, "_PATIENCE", -1.0)
+    with notices.progress("predict") as say:
+        say(2, "2 structures")
+    assert "2/?" in written.getvalue()

@@ -18,9 +18,8 @@ from ase.build import bulk, molecule
 from eqlayers.errors import ConfigError, DeviceError
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import MACE, NequIP, Potential, Recorded, recording
-from eqlayers.models.atoms import NeighborLists, collate
 from eqlayers.models.recording import Results
-from eqlayers.models.structures import Structures
+from eqlayers.models.structures import NeighborLists, Structures, collate
 
 OUTPUTS = ("energy", "energies", "forces", "virials")
 

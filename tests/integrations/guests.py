@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eqlayers.bench.peers import networks
-from eqlayers.bench.peers.atoms import SPECIES, clusters
-from eqlayers.bench.peers.networks import Subject as Guest
+from eqlayers.bench.networks import packages as networks
+from eqlayers.bench.networks.atoms import SPECIES, clusters
+from eqlayers.bench.networks.packages import Subject as Guest
 
 __all__ = ["SPECIES", "Guest", "allegro", "gate_points_2101", "mace", "nequip", "sevennet", "simple_network_2106"]
 ROUNDINGS = 10

@@ -18,7 +18,7 @@ from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_s
 from eqlayers.errors import ConfigError, DataError, DTypeError, IndexRangeError, OutOfMemoryError
 from eqlayers.integrations.ase import Calculator, as_potential, predict
 from eqlayers.models import Potential, save_potential
-from eqlayers.models.atoms import NeighborLists
+from eqlayers.models.structures import NeighborLists
 from eqlayers.testing import ToyNetwork
 
 SHIFTS = {1: -13.6, 8: -432.0, 29: -5.0}

@@ -14,7 +14,7 @@ from ase.calculators.fd import calculate_numerical_stress as numeric_stress
 from eqlayers.errors import ConfigError
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential
-from eqlayers.models.atoms import NeighborLists, collate, periodic_cell
+from eqlayers.models.structures import NeighborLists, collate, periodic_cell
 from eqlayers.testing import ToyNetwork
 
 

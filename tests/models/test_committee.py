@@ -17,8 +17,8 @@ from ase.build import bulk, molecule
 from eqlayers import Graph
 from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.models import Committee, NequIP, Potential, Structures, load_committee, save_potential
-from eqlayers.models.atoms import NeighborLists, collate
 from eqlayers.models.committee import MARK, committee_files
+from eqlayers.models.structures import NeighborLists, collate
 from eqlayers.nn import EdgeGeometry
 from eqlayers.testing import ToyNetwork
 

@@ -65,7 +65,7 @@ BELOW = {
     "train": ("testing", "data", "pages", "__version__", "cli.arguments"),
     "integrations": ("models", "testing", "cli.arguments"),
     "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
-    "bench": ("models", "testing", "integrations", "pages", "cli.arguments"),
+    "bench": ("models", "testing", "integrations", "cli.arguments", "cli.notices"),
     "cli.main": ("train", "bench", "simulate", "cli.notices"),
     "cli": (),
     "__main__": ("cli.main",),

@@ -20,7 +20,8 @@ from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, load_potential, save_potential
 from eqlayers.models.committee import MARK
 from eqlayers.simulate import DynamicsSettings, run_dynamics
-from eqlayers.simulate.committee import Compared, chosen, is_model, one_option_each
+from eqlayers.simulate.options import chosen, is_model, one_option_each
+from eqlayers.simulate.predict import Compared
 from eqlayers.testing import ToyNetwork
 
 MODELS = ["1.pt", "2.pt", "3.pt"]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from eqlayers.cli.notices import lines
 from eqlayers.models import Potential, save_potential
-from eqlayers.simulate.describe import describe_members, lines
+from eqlayers.simulate.cli import describe_members
 from eqlayers.testing import ToyNetwork
 from tests.simulate.test_cli import out, rows
 

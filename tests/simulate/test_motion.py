@@ -5,7 +5,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 
-from eqlayers.simulate.motion import BINS, mean_square_displacement, radial_distribution
+from eqlayers.simulate.course import BINS, mean_square_displacement, radial_distribution
 
 
 def test_neighbours_of_a_crystal_are_counted() -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from eqlayers.bench.gpu.stages import DIRECTIONS, PROBLEMS, RUNS, Keep, main, output_of, time_requests
 from eqlayers.bench.measure import alternate, copy_bandwidth, summary
 from eqlayers.bench.results import Record
+from eqlayers.bench.stages import DIRECTIONS, PROBLEMS, RUNS, Keep, main, output_of, time_requests
 from eqlayers_kernels.triton.run.compiling import KernelCall, compile_calls
 from eqlayers_kernels.triton.run.forms import function
 

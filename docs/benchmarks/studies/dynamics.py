@@ -23,7 +23,19 @@ from torch import Tensor
 
 from eqlayers.bench.cli import add_options, count
 from eqlayers.bench.measure import find_device, keep_random_state, threads
-from eqlayers.bench.networks.entrants import EXACT, FORCES, OWN, Entrant, Maker, Tables, enter, evaluate_potential
+from eqlayers.bench.networks.atoms import Sample
+from eqlayers.bench.networks.entrants import (
+    EXACT,
+    FORCES,
+    OWN,
+    Entrant,
+    Maker,
+    Tables,
+    ase_atoms,
+    enter,
+    evaluate_potential,
+)
+from eqlayers.bench.networks.packages import Subject
 from eqlayers.bench.networks.run import (
     NAMES,
     chosen_networks,
@@ -32,9 +44,6 @@ from eqlayers.bench.networks.run import (
     subject_of,
     units_of,
 )
-from eqlayers.bench.networks.symmetrix import ase_atoms
-from eqlayers.bench.peers.atoms import Sample
-from eqlayers.bench.peers.networks import Subject
 from eqlayers.bench.report import LAYOUTS, Cell, same, table_of
 from eqlayers.bench.results import Record, Say, Table, quiet
 from eqlayers.bench.step import LoadBatch

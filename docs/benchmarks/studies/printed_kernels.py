@@ -29,12 +29,12 @@ from study import Study, add_config, beside, main, run_fresh
 
 from eqlayers.bench.cli import add_options, count
 from eqlayers.bench.config import Field, Known, read_fields, read_settings
-from eqlayers.bench.gpu.stages import DIRECTIONS
 from eqlayers.bench.measure import describe
 from eqlayers.bench.products.problems import Problem, choose, read_problems
 from eqlayers.bench.products.suite import DTYPES
 from eqlayers.bench.report import Layout, same
 from eqlayers.bench.results import Record, Say, goal, quiet
+from eqlayers.bench.stages import DIRECTIONS
 from eqlayers.errors import BackendError, ConfigError
 from eqlayers.irreps.layout import LAYOUTS
 from eqlayers.nn import TensorProduct

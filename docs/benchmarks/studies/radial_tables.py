@@ -21,7 +21,8 @@ from study import Study, add_config, beside, main
 from eqlayers import models
 from eqlayers.bench.cli import add_options
 from eqlayers.bench.config import Field, Known, check_known, read_settings
-from eqlayers.bench.measure import describe, keep_random_state, threads
+from eqlayers.bench.measure import KERNELS, PRODUCTS, describe, keep_random_state, threads
+from eqlayers.bench.networks.atoms import SPECIES, Sample, rounded, structures
 from eqlayers.bench.networks.check import CPU, Bounds, bounds, gap, run
 from eqlayers.bench.networks.entrants import (
     COMPRESSED,
@@ -39,11 +40,9 @@ from eqlayers.bench.networks.entrants import (
     copied,
     evaluate_potential,
 )
-from eqlayers.bench.networks.main import MAIN, measure_main, read_main
-from eqlayers.bench.networks.parts import KERNELS, PRODUCTS
+from eqlayers.bench.networks.packages import Subject
+from eqlayers.bench.networks.run import MAIN, measure_main, read_main
 from eqlayers.bench.networks.timing import Series, measure
-from eqlayers.bench.peers.atoms import SPECIES, Sample, rounded, structures
-from eqlayers.bench.peers.networks import Subject
 from eqlayers.bench.report import Layout, same, table_of
 from eqlayers.bench.results import OURS, Record, Say, Table, goal, quiet
 from eqlayers.bench.step import LoadBatch

@@ -1,4 +1,4 @@
-"""Pairs for rotations, edge frames and Cartesian tensors (e3nn), and for attention and SO(2) layers (plain torch)."""
+"""Benchmarked layers with their peers: rotations and Cartesian tensors (e3nn), attention and SO(2) (plain torch)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs for norms, activations, gates, and layers that split or reorder features (e3nn or plain torch)."""
+"""Benchmarked layers with their peers (e3nn or plain torch): norms, activations, gates, splits and reorderings."""
 
 from __future__ import annotations
 
@@ -75,8 +75,7 @@ NORMS: dict[str, Pair] = {
     "LayerNorm": plain(nn.LayerNorm, lambda i: PlainNorm(i, centred=True)),
     "RMSNorm": plain(nn.RMSNorm, PlainNorm),
     "MeanSquaredNorm": plain(
-        nn.MeanSquaredNorm,
-        lambda i: lambda x: torch.stack([block.square().mean((1, 2)) for block in blocks(x, i)], 1),
+        nn.MeanSquaredNorm, lambda i: lambda x: torch.stack([block.square().mean((1, 2)) for block in blocks(x, i)], 1)
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Pairs of a layer and its peer, and functions that draw their operands."""
+"""A benchmarked layer with its peer as a :class:`Pair`, and functions that draw random operands for both."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def species_of(rows: int, number: int, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Pair:
-    """A layer and its peer.
+    """How to build a layer of this package and its peer, and how to draw their operands.
 
     Attributes:
         ours, theirs: Constructors of both layers, whose parameters have equal names and shapes.

@@ -1,4 +1,4 @@
-"""Pairs for spherical harmonics, edge geometry (e3nn) and the symmetric contraction (MACE, einsum)."""
+"""Benchmarked layers with their peers: harmonics and edge geometry (e3nn), symmetric contraction (MACE, einsum)."""
 
 from __future__ import annotations
 

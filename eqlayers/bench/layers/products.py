@@ -1,4 +1,4 @@
-"""Pairs for linear maps, products and scales of features (e3nn, or plain torch)."""
+"""Benchmarked layers with their peers (e3nn or plain torch): linear maps, products and scales of features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs for radial functions (e3nn or plain torch)."""
+"""Benchmarked layers with their peers (e3nn or plain torch): radial functions and networks, envelopes, ZBL."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ import torch
 from ...integrations import Report, accelerate
 from ..config import check_known
 from ..measure import describe, refusal, threads
-from ..peers.atoms import rounded
-from ..peers.networks import NETWORKS, Subject, absent
 from ..results import Record, Say, number, quiet
+from .atoms import rounded
 from .check import CPU, bounds, wrong_in_float64
 from .entrants import EAGER, EXACT, FORCES, PEER, TRAINING, Maker, Tables, eager
+from .packages import NETWORKS, Subject, absent
 from .timing import Series, measure
 
 RUNS = 7
@@ -23,12 +23,7 @@ NO_TABLES = Tables(0, 0.0)
 
 
 def run_accelerate(
-    name: str,
-    *,
-    num_threads: int | None = None,
-    runs: int | None = None,
-    backend: str | None = None,
-    say: Say = quiet,
+    name: str, *, num_threads: int | None = None, runs: int | None = None, backend: str | None = None, say: Say = quiet
 ) -> Record:
     """Compare and time the networks of an entry of ``NETWORKS`` before and after `accelerate`, in float32."""
     check_known("network", [name], NETWORKS, "bench accelerate")

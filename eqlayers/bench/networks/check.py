@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..peers.networks import Subject
 from .entrants import EXACT, LIMITS, PEER, TABLES, Entrant, Maker, Tables, enter
+from .packages import Subject
 
 #: Allowed difference in rounding errors of the eager network; the largest error varies with the order of sums.
 ROUNDINGS = 10

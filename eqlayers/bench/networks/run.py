@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,18 +16,10 @@ from ...core.checks import check_flag
 from ...core.errors import ConfigError
 from ...integrations import from_mace, from_nequip
 from ..config import DEVICE, Field, Known, check_known, find_config, read_config, read_fields
-from ..measure import (
-    describe,
-    find_device,
-    keep_random_state,
-    refusal,
-    release,
-    threads,
-)
-from ..peers.atoms import Sample, crystal, repeats, rounded
-from ..peers.networks import PACKAGES, Subject, absent
+from ..measure import describe, find_device, keep_random_state, refusal, release, threads
 from ..results import Record, Say, goal, nothing, quiet
-from ..step import LoadBatch
+from ..step import Batch, LoadBatch, difference, networks, read_training, training_step
+from .atoms import Sample, crystal, repeats, rounded
 from .check import SAMPLES, bounds, wrong_in_float64
 from .entrants import (
     COMPILED,
@@ -35,18 +27,25 @@ from .entrants import (
     EXACT,
     FORCES,
     LIMITS,
+    LIVE,
     MODES,
+    NATIVE,
     PEER,
     SYMMETRIX,
     TABLES,
+    TRAINING,
+    Entrant,
     Tables,
     makers,
     of_models,
 )
-from .main import MAIN, measure_main, read_main
-from .symmetrix import PACKAGE as SYMMETRIX_XL
-from .timing import Series, measure
+from .entrants import PACKAGE as SYMMETRIX_XL
+from .packages import PACKAGES, Subject, absent
+from .timing import WRONG, Series, measure, new_row, timed_rows
 
+MAIN = "main job"
+#: Row of the main job -> class; the first is the reference.
+MAIN_ROWS = {"e3nn's layers": PEER, NATIVE: EXACT, LIVE: TABLES}
 CLASSES = ("MACE", "NequIP", "TFN", "Equiformer")
 FIELDS: dict[str, Field] = {
     "device": DEVICE,
@@ -140,9 +139,11 @@ def measure_network(
 
 
 def judged(rows: Sequence[Record], goals: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Record]:
-    """Goals of the measured networks: the fastest row of some classes relative to the fastest peer.
+    """Goals of a configuration with their measured values, for the rows of measured networks.
 
-    For a network of this package, the first row stands for the peer.
+    The value of a goal is the time of the fastest row of another package over the time of this package's fastest row
+    (for a network of this package: of its first row over the fastest), or this package's memory over the other's.
+    ``goals`` maps networks to modes, such as 'training step', to quantities (keys of ``JUDGED``) to limits.
     """
     met = []
     for name, modes in goals.items():
@@ -175,6 +176,60 @@ def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: f
             measured = sizes[0] / sizes[1] if all(sizes) else None
     quantity = "memory" if quantity == "memory" else "ratio"
     return goal(quantity, limit, measured, where=f"{name}, {mode}, {words}{who}")
+
+
+# -- the main job: training steps of the network of molecules ----------------------------------------------------------
+
+
+class MainJob(NamedTuple):
+    """Networks of the rows, their errors with respect to the first in float64, and a batch."""
+
+    entrants: list[Entrant]
+    errors: list[float]
+    batch: Batch
+
+
+def read_main(path: Path, fields: Mapping[str, Any], load_batch: LoadBatch) -> MainJob:
+    """Build the networks of a training configuration, with a batch of its molecules."""
+    training = read_training(path)
+    batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
+    nets = networks(training["options"], batch, ["ir_mul"], None)
+    live = networks({**training["options"], "knots": fields["knots"]}, batch, ["ir_mul"], None)["ir_mul"]
+    live.load_state_dict(nets["ir_mul"].state_dict())
+    chosen = [nets["e3nn"], nets["ir_mul"], live]
+    errors = [difference(net, nets["e3nn"], batch) for net in chosen]
+
+    def evaluate(network: torch.nn.Module, training: bool) -> Any:
+        raise NotImplementedError("the main job has steps alone")
+
+    entrants = []
+    for (name, row_class), net in zip(MAIN_ROWS.items(), chosen, strict=True):
+        step = training_step(net.float(), batch, training["rate"], training["clip"])
+        entrants.append(Entrant(name, row_class, net, evaluate, step=step))
+    return MainJob(entrants, errors, batch)
+
+
+def measure_main(job: MainJob, series: Series) -> Iterator[Record]:
+    """Yield a row for each network; networks with too large errors are not timed."""
+    atoms = len(job.batch.z)
+    head = {"network": MAIN, "atoms": atoms, "edges": job.batch.edge_index.shape[1], "what": TRAINING}
+    right, wrong = [], []
+    for entrant, error in zip(job.entrants, job.errors, strict=True):
+        errors = {"gradients": error}
+        series.checked[entrant.name, TRAINING] = (atoms, errors, error <= LIMITS["gradients"])
+        if error <= LIMITS["gradients"]:
+            right.append(entrant)
+        else:
+            row = new_row(head, entrant.name, entrant.kind, series.threads[0]) | {
+                "errors": errors,
+                "compared_at": atoms,
+            }
+            wrong.append(row | {"status": "wrong", "reason": WRONG})
+    yield from timed_rows(series, head, right, job.entrants[0].name)
+    yield from wrong
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
 
 
 def read_network_settings(config: str, **changes: Any) -> tuple[Path, dict[str, Any]]:

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from ..cases import why_refused
-from ..measure import Call, alternate, free_memory, peak_extra, ratio, refusal, summary, threads
-from ..peers.networks import Subject
+from ..measure import Call, alternate, free_memory, peak_extra, ratio, refusal, summary, threads, time_by_part
 from ..results import OURS, Record, Say
 from .check import Bounds, Errors, Outcome, compare, force_loss, run
 from .entrants import COMPILED, MODES, PEER, TRAINING, Entrant, Maker, Tables, enter, makers
-from .parts import time_by_part
+from .packages import Subject
 
 MEMORY_SHARE = 0.8  # of free memory that a row may use
 GROWTH = 1.1  # allowed growth of memory per atom from one size to the next

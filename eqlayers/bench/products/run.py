@@ -11,8 +11,7 @@ from ...nn import TensorProduct
 from ..cases import Verdict
 from ..measure import Call
 from ..results import OURS, Record
-from ..roofline import product_operations
-from .bounds import bound_of
+from ..roofline import bound_of, product_operations
 from .check import check
 from .implementation import Implementation, ours
 from .operands import draw, into_form, prepare

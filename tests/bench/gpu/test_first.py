@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("triton")
 
-from eqlayers.bench.gpu import first as first_gpu
-from eqlayers.bench.gpu.first import BUDGET, FILE, LEAST, STAGES, Setting, Stage, run_first_gpu
-from eqlayers.bench.products.bounds import TIMES_BOUND
+from eqlayers.bench import first as first_gpu
+from eqlayers.bench.first import BUDGET, FILE, LEAST, STAGES, Setting, Stage, run_first_gpu
 from eqlayers.bench.report import count_goals, page
 from eqlayers.bench.results import load
+from eqlayers.bench.roofline import TIMES_BOUND
 from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError
 
@@ -112,7 +112,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {here!r})
 import test_first as tests
-from eqlayers.bench.gpu import first as first_gpu
+from eqlayers.bench import first as first_gpu
 waits = "import os, time; (here / 'pid').write_text(str(os.getpid())); time.sleep(100)"
 first_gpu.STAGES = dict(zip(("first", "second", "third"), map(tests.stage, (tests.COUNTS, waits, tests.COUNTS))))
 first_gpu.run_first_gpu(Path({folder!r}), dry=True)

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("triton")
 
-from eqlayers.bench.gpu import stages
-from eqlayers.bench.products.bounds import GRAPH, MEMORY, bound_of
+from eqlayers.bench import stages
 from eqlayers.bench.products.implementation import Implementation, ours
 from eqlayers.bench.products.operands import Operands
 from eqlayers.bench.products.suite import Case
+from eqlayers.bench.roofline import GRAPH, MEMORY, bound_of
 
 
 def test_the_smoke_test_names_the_convolution_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,13 @@ from eqlayers import Graph, nn
 from eqlayers.bench.config import find_config
 from eqlayers.bench.layers import PAIRS, Pair
 from eqlayers.bench.layers import run as layers
-from eqlayers.bench.layers.cases import LayerCase, read_layer_suite
 from eqlayers.bench.layers.edges import HEADS, PlainAggregate, PlainSO2
 from eqlayers.bench.layers.features import Drawn, PlainBatchNorm, PlainNorm, plain_drop_path
 from eqlayers.bench.layers.pair import DEGREE, atoms_and_edges, blocks, features, graph_of, joined, nodes_of
 from eqlayers.bench.layers.polynomials import POLYNOMIALS, couplings
 from eqlayers.bench.layers.products import SPECIES, TheirSpecies, plain_cross, scalars
 from eqlayers.bench.layers.radial import CUTOFF, NUMBER, PlainTransform, PlainZBL, chebyshev, polynomial
-from eqlayers.bench.layers.run import build
+from eqlayers.bench.layers.run import LayerCase, build, read_layer_suite
 from eqlayers.bench.results import OURS
 from eqlayers.bench.run import run_suite
 from eqlayers.errors import ConfigError, EqlayersError

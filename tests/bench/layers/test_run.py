@@ -14,8 +14,18 @@ from eqlayers.bench import measure, roofline
 from eqlayers.bench.cli import run
 from eqlayers.bench.layers import PAIRS, Pair
 from eqlayers.bench.layers import run as layers
-from eqlayers.bench.layers.cases import LAYER_DIRECTIONS, LayerCase, read_layer_suite
-from eqlayers.bench.layers.run import Candidate, Subject, build, compare, exact_results, names_of, prepare
+from eqlayers.bench.layers.run import (
+    LAYER_DIRECTIONS,
+    Candidate,
+    LayerCase,
+    Subject,
+    build,
+    compare,
+    exact_results,
+    names_of,
+    prepare,
+    read_layer_suite,
+)
 from eqlayers.bench.report import count_goals, tables, write_report
 from eqlayers.bench.results import flat_rows
 from eqlayers.bench.run import run_suite

@@ -9,8 +9,8 @@ import torch
 
 from eqlayers.bench.cli import run
 from eqlayers.bench.networks import accelerate
-from eqlayers.bench.peers import networks as network_subjects
-from eqlayers.bench.peers.atoms import Sample, clusters
+from eqlayers.bench.networks import packages as network_subjects
+from eqlayers.bench.networks.atoms import Sample, clusters
 from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError

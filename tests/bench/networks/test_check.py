@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from eqlayers.bench.networks.atoms import crystal, rounded
 from eqlayers.bench.networks.check import SAMPLES, Bounds, bounds, compare, directions, gap, run
 from eqlayers.bench.networks.entrants import EXACT, PEER, TABLES, Entrant
-from eqlayers.bench.peers.atoms import crystal, rounded
-from eqlayers.bench.peers.networks import Subject
+from eqlayers.bench.networks.packages import Subject
 from eqlayers.models import Potential
 
 

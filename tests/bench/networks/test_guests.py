@@ -11,10 +11,10 @@ import pytest
 import torch
 import yaml
 
+from eqlayers.bench.networks.atoms import rounded
 from eqlayers.bench.networks.check import bounds, compare, run
 from eqlayers.bench.networks.entrants import EXACT, OWN, PEER, Entrant, Tables, enter
 from eqlayers.bench.networks.run import run_networks, subject_of
-from eqlayers.bench.peers.atoms import rounded
 
 FORCES, TRAINING = "energy and forces", "training step"
 CPU = torch.device("cpu")

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from eqlayers import Graph, nn
+from eqlayers.bench.measure import KERNELS, PRODUCTS, purpose_of_form, time_by_part
 from eqlayers.bench.networks import timing
+from eqlayers.bench.networks.atoms import clusters, crystal
 from eqlayers.bench.networks.entrants import (
     COMPRESSED,
     EXACT,
@@ -25,11 +27,9 @@ from eqlayers.bench.networks.entrants import (
     makers,
     of_models,
 )
-from eqlayers.bench.networks.main import MAIN, ROWS, MainJob, measure_main
-from eqlayers.bench.networks.parts import KERNELS, PRODUCTS, purpose_of_form, time_by_part
+from eqlayers.bench.networks.packages import Subject
+from eqlayers.bench.networks.run import MAIN, MAIN_ROWS, MainJob, measure_main
 from eqlayers.bench.networks.timing import Series, timed_rows, training_step
-from eqlayers.bench.peers.atoms import clusters, crystal
-from eqlayers.bench.peers.networks import Subject
 from eqlayers.bench.results import quiet
 from eqlayers.models import MACE, Potential
 from tests.bench.networks.test_check import Toy, evaluate
@@ -102,9 +102,9 @@ def test_steps_of_networks_that_agree_are_timed(monkeypatch: pytest.MonkeyPatch)
     def entrant(name: str, kind: str) -> Entrant:
         return Entrant(name, kind, Toy(1.0), evaluate, step=lambda: steps.append(name))
 
-    names = list(ROWS)
+    names = list(MAIN_ROWS)
     errors = [0.0, 2 * LIMITS["gradients"], 0.5 * LIMITS["gradients"]]
-    job = MainJob([entrant(name, kind) for name, kind in ROWS.items()], errors, molecules())
+    job = MainJob([entrant(name, kind) for name, kind in MAIN_ROWS.items()], errors, molecules())
     rows = list(measure_main(job, Series(MAIN, torch.device("cpu"), 2, [1], quiet)))
     assert [(row["implementation"], row["status"]) for row in rows] == [
         (names[0], "ok"),
@@ -128,7 +128,7 @@ def test_kernels_are_told_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch) 
         seen.add(purpose_of_form(key))
         return purpose_of_form(key)
 
-    monkeypatch.setattr("eqlayers.bench.networks.parts.purpose_of_form", noted)
+    monkeypatch.setattr("eqlayers.bench.measure.purpose_of_form", noted)
     vectors, pos = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
     graph = Graph(torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]]), 4)
     geometry = nn.EdgeGeometry("0e + 1o")

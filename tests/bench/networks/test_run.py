@@ -10,11 +10,11 @@ import torch
 
 from eqlayers.bench.cli import run
 from eqlayers.bench.config import find_config, read_config, read_fields
+from eqlayers.bench.measure import PARTS
 from eqlayers.bench.networks import entrants as network_entrants
 from eqlayers.bench.networks import run as networks
 from eqlayers.bench.networks import timing as network_timing
 from eqlayers.bench.networks.entrants import EXACT, TABLES, Entrant, Maker
-from eqlayers.bench.networks.parts import PARTS
 from eqlayers.bench.networks.run import FIELDS, MAIN, judged, run_networks
 from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load

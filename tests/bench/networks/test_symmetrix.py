@@ -10,12 +10,22 @@ import numpy as np
 import pytest
 import torch
 
+from eqlayers.bench.networks.atoms import crystal
 from eqlayers.bench.networks.check import Bounds, compare, run
-from eqlayers.bench.networks.entrants import BESIDE_SYMMETRIX, PEER, Entrant, Tables, enter, makers, of_models
+from eqlayers.bench.networks.entrants import (
+    BESIDE_SYMMETRIX,
+    MISSING,
+    PEER,
+    Entrant,
+    Tables,
+    _last,
+    enter,
+    makers,
+    of_models,
+    symmetrix,
+)
+from eqlayers.bench.networks.packages import Subject
 from eqlayers.bench.networks.run import judged
-from eqlayers.bench.networks.symmetrix import MISSING, _last, symmetrix
-from eqlayers.bench.peers.atoms import crystal
-from eqlayers.bench.peers.networks import Subject
 
 PREPARED, BY_ASE, OURS_BY_ASE = BESIDE_SYMMETRIX
 TABLES = Tables(250, 1e-4)

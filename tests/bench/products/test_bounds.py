@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("triton")
 
-from eqlayers.bench.products.bounds import GRAPH, MEMORY, STORED, TIMES_BOUND, bound_of, read_bounds, scaled_bound
 from eqlayers.bench.products.suite import read_suite
 from eqlayers.bench.results import judge, load
+from eqlayers.bench.roofline import GRAPH, MEMORY, STORED, TIMES_BOUND, bound_of, read_bounds, scaled_bound
 from ptx_emulator import bounds
 
 LARGE = {"problem": "mace-large", "operation": "conv", "dtype": "float32"}

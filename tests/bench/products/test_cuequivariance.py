@@ -13,7 +13,7 @@ from e3nn import o3
 from torch import Tensor
 
 from eqlayers.bench.cases import Refusal
-from eqlayers.bench.products import cuequivariance as cuequivariance_peer
+from eqlayers.bench.products import peers as cuequivariance_peer
 from eqlayers.bench.products.implementation import convolve
 from eqlayers.bench.products.peers import build_peer
 from eqlayers.bench.products.problems import Problem
@@ -71,7 +71,8 @@ def fake_cuequivariance(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     cuet = SimpleNamespace(ChannelWiseTensorProduct=fake_layer, FullyConnectedTensorProduct=fake_layer)
     monkeypatch.setattr(cuequivariance_peer, "import_module", lambda name: cuet if name.endswith("torch") else cue)
-    monkeypatch.setattr("eqlayers.bench.products.peers.find_spec", lambda name: name)
+    absent = cuequivariance_peer.CUEQ_KERNELS
+    monkeypatch.setattr(cuequivariance_peer, "find_spec", lambda name: None if name == absent else name)
 
 
 @pytest.mark.usefixtures("fake_cuequivariance")

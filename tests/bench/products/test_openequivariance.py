@@ -13,7 +13,7 @@ from e3nn import o3
 from torch import Tensor
 
 from eqlayers.bench.cases import Refusal
-from eqlayers.bench.products import openequivariance as openequivariance_peer
+from eqlayers.bench.products import peers as openequivariance_peer
 from eqlayers.bench.products.implementation import convolve
 from eqlayers.bench.products.operands import Columns
 from eqlayers.bench.products.peers import build_peer
@@ -87,7 +87,7 @@ def fake_openequivariance(monkeypatch: pytest.MonkeyPatch) -> None:
     oeq = SimpleNamespace(TPProblem=problem, TensorProduct=FakeProduct, TensorProductConv=FakeConv)
     lite = SimpleNamespace(wigner_3j=lambda *ls: wigner_3j(*ls) * other_sign(ls[2]))
     monkeypatch.setattr(openequivariance_peer, "import_module", lambda name: lite if "." in name else oeq)
-    monkeypatch.setattr(openequivariance_peer, "DEVICE", "cpu")
+    monkeypatch.setattr(openequivariance_peer, "OEQ_DEVICE", "cpu")
     monkeypatch.setattr("eqlayers.bench.products.peers.find_spec", lambda name: name)
 
 

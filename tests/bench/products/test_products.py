@@ -12,14 +12,13 @@ import torch
 from e3nn import o3
 
 from eqlayers.bench.cases import Refusal
-from eqlayers.bench.products.bounds import TIMES_BOUND
-from eqlayers.bench.products.check import check
+from eqlayers.bench.products.check import check, excess, product_magnitude
 from eqlayers.bench.products.implementation import path_signs, weight_columns
-from eqlayers.bench.products.magnitude import excess, product_magnitude
 from eqlayers.bench.products.operands import DIRECTIONS, RESULTS, Columns, Operands, draw, layout_form, prepare
 from eqlayers.bench.products.peers import PEERS, build_peer
 from eqlayers.bench.products.problems import GraphSpec, Problem, choose, read_graphs, read_problems
 from eqlayers.bench.products.suite import Case, read_suite
+from eqlayers.bench.roofline import TIMES_BOUND
 from eqlayers.errors import ConfigError
 from eqlayers.irreps.algebra import wigner_3j
 from eqlayers.irreps.instructions import Instruction, normalise, read_instructions

@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers.bench.gpu import stages
+from eqlayers.bench import stages
 from tests.by_path import loaded
 from tests.gpu.conftest import device
 

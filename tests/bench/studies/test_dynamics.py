@@ -8,9 +8,9 @@ import torch
 
 from eqlayers.bench.measure import describe
 from eqlayers.bench.networks import entrants as network_entrants
+from eqlayers.bench.networks.atoms import clusters
 from eqlayers.bench.networks.entrants import EXACT, TABLES
-from eqlayers.bench.peers.atoms import clusters
-from eqlayers.bench.peers.networks import Subject
+from eqlayers.bench.networks.packages import Subject
 from eqlayers.bench.report import tables
 from eqlayers.bench.results import quiet
 from eqlayers.errors import ConfigError

@@ -25,17 +25,17 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot, compiling, edges, forms
 
-from ...core.files.read_write import atomic_write
-from ...nn import TensorProduct
-from ..config import find_config
-from ..measure import PACKAGES, alternate, copy_bandwidth, flush_buffer, installed, release, summary
-from ..products.bounds import GRAPH, MEMORY, bound_of
-from ..products.check import check
-from ..products.implementation import ours
-from ..products.operands import draw
-from ..products.problems import GraphSpec, Problem, read_problems
-from ..products.suite import Case
-from ..results import Record
+from ..core.files.read_write import atomic_write
+from ..nn import TensorProduct
+from .config import find_config
+from .measure import PACKAGES, alternate, copy_bandwidth, flush_buffer, installed, release, summary
+from .products.check import check
+from .products.implementation import ours
+from .products.operands import draw
+from .products.problems import GraphSpec, Problem, read_problems
+from .products.suite import Case
+from .results import Record
+from .roofline import GRAPH, MEMORY, bound_of
 
 DIRECTIONS = {
     "fwd": Task(0, ("z",)),

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from eqlayers.pages import machine
+from eqlayers.core import machine
 
 
 def test_a_processor_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

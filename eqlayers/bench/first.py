@@ -21,12 +21,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...core.errors import ConfigError
-from ...core.files.read_write import read_json
-from ..config import check_known
-from ..measure import describe, find_device
-from ..products.bounds import TIMES_BOUND
-from ..results import Record, Say, goal, load, quiet, save
+from ..core.errors import ConfigError
+from ..core.files.read_write import read_json
+from .config import check_known
+from .measure import describe, find_device
+from .results import Record, Say, goal, load, quiet, save
+from .roofline import TIMES_BOUND
 
 FILE = "first-gpu.json"
 #: Default time limit of all stages together, in seconds.
@@ -44,7 +44,7 @@ TESTS = (
     *("tests/kernels/triton/run/test_forms.py", "tests/kernels/triton/run/test_formula_run.py"),
     "tests/kernels/triton/segment/test_segment.py",
 )
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CARD = (str(ROOT / "docs" / "benchmarks" / "studies" / "card.py"),)
 _EQLAYERS = (sys.executable, "-m", "eqlayers", "bench")
 _PEERS = {"cuequivariance": "cuequivariance_torch", "openequivariance": "openequivariance", "e3nn": "e3nn"}
@@ -84,7 +84,7 @@ class Stage(NamedTuple):
     commands: Callable[[Setting], list[list[str]]] | None = None
     needs: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
-    program: tuple[str, ...] = ("-m", "eqlayers.bench.gpu.stages")
+    program: tuple[str, ...] = ("-m", "eqlayers.bench.stages")
 
 
 def _tests(setting: Setting) -> list[list[str]]:

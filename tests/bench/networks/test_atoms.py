@@ -11,8 +11,8 @@ from torch import Tensor
 pytest.importorskip("vesin")  # lists of neighbours to compare the edges of clusters and crystals with
 
 from eqlayers.atoms.periodic import neighbor_list
-from eqlayers.bench.peers import atoms as places
-from eqlayers.bench.peers.atoms import crystal, edges, repeats, rounded, structures, wurtzite
+from eqlayers.bench.networks import atoms as places
+from eqlayers.bench.networks.atoms import crystal, edges, repeats, rounded, structures, wurtzite
 
 
 def test_the_crystal_is_wurtzite(monkeypatch: pytest.MonkeyPatch) -> None:
