@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.errors import ConfigError, EqlayersError, needs_packages
+
 TRAINING = {
     "new": "look at structures and write a commented configuration: eqlayers new my.xyz",
     "fit": "train, then test the best weights",
@@ -77,7 +79,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         used, 130 after Ctrl-C, or 141 if the reader of the output is gone.
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    from ..core.errors import EqlayersError
     from ..core.memory import keep_memory
 
     keep_memory()  # a setting of the whole process
@@ -154,11 +155,9 @@ def compute(args: Sequence[str]) -> int:
 
 
 def train(args: Sequence[str]) -> int:
-    """Run a training command, or print how to install missing packages; return the exit status."""
-    try:
+    """Run a training command; return the exit status."""
+    with needs_packages("training", "train"):
         from ..train import cli, committee, new
-    except ModuleNotFoundError as error:
-        return missing(error, "training", "train")
     if args[0] == "new":
         new.run(args[1:])
     else:
@@ -184,49 +183,27 @@ def of_potentials(args: Sequence[str]) -> bool:
 
 
 def potentials(args: Sequence[str]) -> int:
-    """Run a command of potentials, or print how to install missing packages; return the exit status."""
-    try:
+    """Run a command of potentials; return the exit status."""
+    with needs_packages("potentials", "train"):
         from ..simulate import cli
-    except ModuleNotFoundError as error:
-        return missing(error, "potentials", "train")
     return cli.run(args)
 
 
 def bench(args: Sequence[str]) -> int:
-    """Run a benchmark command, or print how to install missing packages; return the exit status."""
-    try:
+    """Run a benchmark command; return the exit status."""
+    with needs_packages("benchmarks", "bench"):
         from ..bench.cli import run
 
         run(args, molecules)
-    except ModuleNotFoundError as error:
-        return missing(error, "benchmarks", "bench")
     return 0
-
-
-def missing(error: ModuleNotFoundError, what: str, extra: str) -> int:
-    """Print which extra installs a missing package and return status 2; raise for modules of this package."""
-    if (error.name or "").split(".")[0] == "eqlayers":
-        raise error
-    print(
-        f"eqlayers: error: {what} {'need' if what.endswith('s') else 'needs'} the packages of the extra `{extra}`; "
-        f"{error.name} is not installed. Install them: pip install 'eqlayers[{extra}]'",
-        file=sys.stderr,
-    )
-    return 2
 
 
 def molecules(options: Mapping[str, Any]) -> Any:
     """A training batch of molecules for `eqlayers bench`, whose modules must not import the data."""
     from ..bench.step import Batch
-    from ..core.errors import ConfigError
 
-    try:
+    with needs_packages("`bench step` and `networks ours`", "train"):
         from ..data import MoleculeDataModule
-    except ImportError as error:
-        raise ConfigError(
-            f"`bench step` and `networks ours` need the packages of the extra `train`, got {error}. "
-            f"Install them: pip install 'eqlayers[train]'"
-        ) from error
     try:
         data = MoleculeDataModule(**options)
     except TypeError as error:
@@ -269,8 +246,6 @@ def info() -> None:
 def cache(action: str) -> None:
     """Print facts about the cache of compiled kernels ('info'), or delete its files ('clear')."""
     from eqlayers_kernels.c.build import cache as disk
-
-    from ..core.errors import EqlayersError
 
     if action == "info":
         contents = disk.info()

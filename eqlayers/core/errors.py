@@ -83,9 +83,9 @@ def needs_packages(what: str, extra: str) -> Iterator[None]:
     """A block for the imports of an extra's packages: MissingPackageError with one message wherever one is missing."""
     try:
         yield
-    except MissingPackageError:
-        raise
     except ImportError as error:
+        if isinstance(error, MissingPackageError) or (error.name or "").partition(".")[0] == "eqlayers":
+            raise
         raise MissingPackageError(
             f"{what} must find the packages of the extra `{extra}`, got: {error}. Install them: pip install "
             f"'eqlayers[{extra}]'.",

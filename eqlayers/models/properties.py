@@ -18,16 +18,8 @@ LARGEST_DEGREE = 11  # of e3nn's representations
 #: Property -> irreps that a network outputs for each atom.
 PROPERTIES = {"energy": o3.Irreps("0e"), "dipole": o3.Irreps("1o"), "polarizability": o3.Irreps("0e + 2e")}
 #: Output of a potential -> property that it is computed from.
-OUTPUTS = {
-    "energy": "energy",
-    "energies": "energy",
-    "forces": "energy",
-    "stress": "energy",
-    "virials": "energy",
-    "dipole": "dipole",
-    "born_charges": "dipole",
-    "polarizability": "polarizability",
-}
+OUTPUTS = dict.fromkeys(("energy", "energies", "forces", "stress", "virials"), "energy")
+OUTPUTS |= {"dipole": "dipole", "born_charges": "dipole", "polarizability": "polarizability"}
 
 
 def read_properties(properties: Any) -> tuple[str, ...]:
