@@ -73,7 +73,7 @@ def of_models(
 
 
 def copied(network: torch.nn.Module) -> Potential:
-    """Copy a potential of this package: its conversion."""
+    """A copy of a potential of this package, in place of the conversion that networks of other packages need."""
     potential = copy.deepcopy(network)
     assert isinstance(potential, Potential)
     return potential
@@ -112,7 +112,7 @@ class Entrant:
 
 
 def eager(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
-    """The network of its package, in a dtype."""
+    """The network as its package builds it, in a dtype."""
     return subject.make(dtype)
 
 

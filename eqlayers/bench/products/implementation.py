@@ -42,7 +42,7 @@ def convolve(layer: Function, x: Tensor, y: Tensor, w: Tensor, edge_index: Tenso
 
 
 def gathered(layer: Function, operands: Operands) -> Function:
-    """The product itself, or its convolution if the operands have edges."""
+    """The function ``layer(x, y, w)``, or its convolution over the edges of the operands if they have any."""
     index, nodes = operands.edge_index, operands.nodes
     return layer if index is None else lambda x, y, w: convolve(layer, x, y, w, index, nodes)
 
