@@ -73,7 +73,7 @@ class IrrepwiseLinear(Linear):
 
 
 def _multiplicities(irreps: Irreps, channels: Any) -> list[int]:
-    """Copies of each group of the output."""
+    """Number of copies of each group of the output, from the argument ``channels_out`` of `IrrepwiseLinear`."""
     if channels is None:
         return [mul for mul, _ in irreps]
     if is_integer(channels):

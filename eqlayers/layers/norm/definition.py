@@ -18,7 +18,7 @@ def norm(x: Tensor, irreps: Irreps) -> Tensor:
 
 
 def layer_norm(x: Tensor, irreps: Irreps, eps: float, centred: bool = True) -> Tensor:
-    """Each group over the root of its mean square; the mean over copies and components. Without `centred`, RMS norm.
+    """Each group divided by the root of its mean square over copies and components; RMS norm if not `centred`.
 
     If `centred`, the mean of even scalars is subtracted first.
 

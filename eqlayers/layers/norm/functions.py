@@ -58,7 +58,7 @@ class _Row:
         return [list(range(start, start + dim)) for start in range(first, self.components, dim)]
 
     def operand(self, name: str, rows: str = "each") -> Operand:
-        """The row as an operand or a result."""
+        """The collected row as an operand or a result of a formula."""
         return Operand(name, self.width, tuple(self.blocks), rows)
 
 

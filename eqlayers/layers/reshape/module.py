@@ -164,7 +164,7 @@ class Split(EquivariantModule):
         self._widths = [part[0].length for part in self._parts] if plain and len(cuts) > 1 else None
 
     def _sizes(self, items: list[Any]) -> list[int]:
-        """Copies of each part."""
+        """Number of copies of each part, -1 replaced by the rest; ConfigError if they do not make up the feature."""
         sizes = []
         for number, part in enumerate(items):
             name = f"parts[{number}]"

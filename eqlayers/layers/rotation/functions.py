@@ -45,14 +45,14 @@ def check_last(
 
 
 def run_blocks(base: Formula, quaternions: Tensor, backend: str | None) -> Tensor:
-    """``[..., 4]`` to the flat blocks of a formula; see `wigner_blocks`."""
+    """Evaluate a `wigner_formula` at quaternions: ``[..., 4]`` to flat blocks, as `wigner_blocks` returns them."""
     quaternions = check_last("quaternions", quaternions, (4,), "(w, x, y, z)")
     (blocks,) = run_formula(base, (quaternions.reshape(-1, 4),), None, backend)
     return blocks.reshape(*quaternions.shape[:-1], blocks.shape[-1])
 
 
 def run_frame(base: Formula, vectors: Tensor, backend: str | None) -> Tensor:
-    """``[..., 3]`` to the flat blocks of a formula; see ``nn.EdgeFrame``."""
+    """Evaluate a `frame_formula` at vectors: ``[..., 3]`` to flat blocks, as ``nn.EdgeFrame`` returns them."""
     rows = check_last("vectors", vectors, (3,), "of any length").reshape(-1, 3)
     detached = rows.detach()
     first = detached.narrow(1, 1, 1) >= SEAM * torch.linalg.vector_norm(detached, dim=1, keepdim=True)
@@ -61,7 +61,7 @@ def run_frame(base: Formula, vectors: Tensor, backend: str | None) -> Tensor:
 
 
 def run_quaternion(base: Formula, matrices: Tensor, backend: str | None) -> Tensor:
-    """``[..., 3, 3]`` to ``[..., 4]``; see `matrix_to_quaternion`."""
+    """Evaluate the `quaternion_formula` at rotation matrices: ``[..., 3, 3]`` to quaternions ``[..., 4]``."""
     matrices = check_last("matrices", matrices, (3, 3), "rotations")
     rows = matrices.reshape(-1, 9)
     diagonal = rows.detach()[:, ::4]
@@ -243,7 +243,7 @@ def full_matrix(blocks: Tensor, indices: Tensor, dim: int) -> Tensor:
 
 
 def run_rotate(plan: RotationPlan, x: Tensor, rotation: Tensor, backend: str | None) -> Tensor:
-    """Rotate features; see `rotate`."""
+    """Rotate features by the plan's kind of rotation, and check both: ``[..., dim]`` to the same."""
     x, rotation = check_operands(plan.flat, x, rotation)
     if plan.kind != "blocks":
         check_rotation(plan.kind, rotation)

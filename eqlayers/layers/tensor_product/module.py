@@ -185,7 +185,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         return str(self)
 
     def _sparse_plan(self) -> ProductPlan:
-        """The plan of all paths except matrix products."""
+        """The plan of the paths that are no matrix products: the plan itself if there are none of these."""
         return self.plan.rest if self.dense_paths() and self.plan.rest is not None else self.plan
 
     @property

@@ -39,7 +39,7 @@ class TabledWeights(NamedTuple):
 
     @property
     def reading(self) -> Reading:
-        """Rows that an edge reads, and rows from interval to interval."""
+        """How many rows of the table an edge reads, and how many rows an interval has."""
         return Reading(self.coefficients.shape[1], self.orders)
 
     def weights(self) -> Tensor:
