@@ -10,7 +10,7 @@ from torch import Tensor
 import eqlayers as eq
 from eqlayers.models import MoleculeNetwork
 
-BACKENDS = {"cpu": "cpu", "cuda": "triton"}  # the interpreter is not chosen unasked
+BACKENDS = {"cpu": "cpu", "cuda": "triton"}  # the interpreter runs only when it is named
 EPS = torch.finfo(torch.float64).eps
 
 

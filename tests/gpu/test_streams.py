@@ -1,6 +1,6 @@
 """A call beside other work of a GPU: CUDA graphs, streams, devices, and the host that waits for nothing.
 
-In the interpreter a call stands for the replay of a CUDA graph; streams and devices are those of a GPU alone.
+In the interpreter a call stands for the replay of a CUDA graph; streams and devices are tested on a GPU alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence

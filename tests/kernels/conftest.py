@@ -141,7 +141,7 @@ def expected(program: Program, task: Task, arrays: Arrays, edges: Edges | None =
 
 
 def _rows(program: Program, task: Task, result: str, operands: Arrays) -> np.ndarray:
-    """One result row by row; of order 2 the sum over the tangents of what is linear in each."""
+    """One result row by row; of order 2 the sum over the tangents, as the result is linear in each of them."""
     rows = operands["y"].shape[0]
     for name in ("w", "dw"):  # one row that is shared would count as a row of the result
         operands[name] = np.broadcast_to(operands[name], (rows, operands[name].shape[1]))
@@ -193,7 +193,7 @@ def run(
 ) -> Arrays:
     """Results of a printed kernel, by operand. Buffers have margins of NaN, and elements that no kernel wrote are NaN.
 
-    Chunks and workers are those of the fixture `kernels`, unless a test is about them.
+    The fixture `kernels` sets chunks and workers, unless a test is about them.
     """
     program, task = kernel.program, kernel.task
     workers = WORKERS[-1] if workers is None else workers

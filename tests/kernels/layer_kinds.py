@@ -14,7 +14,7 @@ from tests.catalogue.own_products import message, mixed
 
 
 class Kind(NamedTuple):
-    """A layer, the shapes or the values of what it is called with, and the kernels that value and derivatives take."""
+    """A layer, the shapes or the values of its inputs, and the kernels that value and derivatives take."""
 
     make: Callable[[], torch.nn.Module]
     inputs: Mapping[str, Any]
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
         return layer
 
     def arguments(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Normal numbers, and what is given as it is."""
+        """Inputs by name: normal numbers where a shape is given, and tensors as they are."""
         made = torch.Generator().manual_seed(1)
         wide = {
             name: value if isinstance(value, Tensor) else torch.randn(value, generator=made, dtype=torch.float64)

@@ -51,8 +51,8 @@ def test_commands_ask_for_markers_that_there_are(pytestconfig: pytest.Config) ->
     asked = set(re.findall(r"\w+", " ".join(asked))) - {"not", "or", "and"}
     markers = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
     assert asked <= markers, f"no marker {sorted(asked - markers)} in pyproject.toml, for which a command asks"
-    unasked = sorted({"bench", "long", "slow", "packaging", "releases", "sanitizer"} - asked)
-    assert not unasked, f"neither Makefile nor noxfile.py asks for the marker {unasked}"
+    missing = sorted({"bench", "long", "slow", "packaging", "releases", "sanitizer"} - asked)
+    assert not missing, f"neither Makefile nor noxfile.py asks for the marker {missing}"
 
 
 #: All there is at the top of the repository; what else lies in a folder is ignored by git.
