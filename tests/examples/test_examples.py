@@ -1,4 +1,4 @@
-"""The scripts of `examples/` about potentials run, with short settings, and end with a check that passed."""
+"""The scripts of `examples/` run, with short settings, and end with a check that passed."""
 
 import importlib.util
 import json
@@ -144,3 +144,9 @@ def test_own_product(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def test_attention(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert "mlp: features [9, 52]" in run(example("15_attention"), monkeypatch, capsys)
+
+
+def test_so2_convolution(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--degrees", "2", "--channels", "2", "--nodes", "5", "--edges", "12"]
+    lines = run(example("13_so2_convolution"), monkeypatch, capsys, *sizes).splitlines()
+    assert [line.split("|")[1].strip() for line in lines if line.startswith("|")][2:] == ["2"]

@@ -11,7 +11,6 @@ from e3nn import o3
 from torch import Tensor
 
 from eqlayers import Graph
-from eqlayers.errors import ConfigError, IrrepsError
 from eqlayers.models import Equiformer, Potential, Structures
 from eqlayers.models.equiformer import EquiformerStep, reachable_in_frames
 from eqlayers.testing import check_potential, random_orthogonal
@@ -138,39 +137,6 @@ def test_an_atom_alone_has_its_shift_and_others_do_not_feel_it() -> None:
     assert (pair - torch.tensor([0.0, -4.5]).double()).abs().min() > 1e-3  # neighbours do something
 
 
-def test_gradients_of_weights_are_differences_of_the_energy() -> None:
-    """The energy of an atom alone, which is subtracted, depends on the weights, too."""
-    potential, at, step = built(), cluster(around()), 1e-5
-    weights = dict(potential.named_parameters())
-    energy = potential(at, ("energy",), create_graph=True)["energy"].sum()
-    slopes = dict(
-        zip(weights, torch.autograd.grad(energy, list(weights.values()), materialize_grads=True), strict=True)
-    )
-    for name in ("network.embedding.weight", "network.read.weight", "network.steps.1.narrow.weight"):
-        way, ends = torch.randn_like(weights[name]), []
-        for sign in (1, -2, 1):
-            with torch.no_grad():
-                weights[name] += sign * step * way
-                ends.append(float(potential(at, ("energy",))["energy"]))
-        assert float((slopes[name] * way).sum()) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-8), name
-
-
-def test_the_last_neighbour_leaves_without_a_kink() -> None:
-    """Energy, force and its slope of a pair fall to zero together, and are zero beyond."""
-    potential = built()
-    steps = torch.tensor([3.0, 3.9, 3.99, 4.0, 4.1]).double()
-    rows = []
-    for length in steps:
-        pos = torch.tensor([[0.0, 0.0, 0.0], [0.0, float(length), 0.0]]).double()
-        pair = cluster(pos, (6, 8))
-        energy = float(potential(pair)["energy"])
-        rows.append([energy, float(potential(pair)["forces"][1, 1]), float(potential.hessian(pair)[1, 1, 1, 1])])
-    found = torch.tensor(rows).abs()
-    assert found[0].min() > 1e-5
-    assert (found[1] < 0.1 * found[0]).all()
-    assert (found[2:] < 1e-12).all()
-
-
 @pytest.mark.parametrize("hidden", ["4x0e + 4x1o + 4x2e", pytest.param("2x0e + 2x6e", marks=pytest.mark.slow)])
 def test_edges_along_the_axis_of_the_frames(hidden: str) -> None:
     """Molecules along y have finite derivatives, and those of turned ones."""
@@ -233,32 +199,6 @@ def test_options_build_it_again() -> None:
     assert again.options == network.options
     assert {k: v.shape for k, v in again.state_dict().items()} == {k: v.shape for k, v in network.state_dict().items()}
     assert network.options["embedding"] == network.embedding.embedding_dim == 6
-
-
-def test_bad_options() -> None:
-    with pytest.raises(IrrepsError, match="hidden must"):
-        Equiformer([1], "4x1o")
-    with pytest.raises(IrrepsError, match="hidden must have multiplicities that 4 heads divide, got 4x0e\\+6x1o"):
-        Equiformer([1], "4x0e + 6x1o")
-    with pytest.raises(IrrepsError, match="embedding must have multiplicities that 4 heads divide"):
-        Equiformer([1], "4x0e + 4x1o", embedding=6)
-    with pytest.raises(ConfigError, match="heads must"):
-        Equiformer([1], heads=0)
-    with pytest.raises(ConfigError, match="mmax must"):
-        Equiformer([1], mmax=-1)
-    with pytest.raises(ConfigError, match="layers must"):
-        Equiformer([1], layers=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_torch_compile_gives_the_same_energies(dtype: torch.dtype) -> None:
-    potential, at = built(dtype, hidden="4x0e + 4x1o"), cluster(around()).checked(torch.float64)
-    at = at._replace(pos=at.pos.to(dtype)).checked(dtype)
-    want = potential.atomic_energies(at)
-    found = torch.compile(potential.atomic_energies, backend="aot_eager", fullgraph=True)(at)
-    eps = torch.finfo(dtype).eps
-    torch.testing.assert_close(found, want, rtol=200 * eps, atol=200 * eps)
 
 
 def test_autocast_computes_in_half_and_keeps_energies_near() -> None:

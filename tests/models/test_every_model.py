@@ -15,15 +15,18 @@ pytest.importorskip("lightning")  # which examples train with
 from ase import Atoms
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from eqlayers.errors import ConfigError, EqlayersError, IrrepsError
 from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential, Structures
 from eqlayers.models.mace import INTERACTIONS
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork, check_potential
 from eqlayers.testing.examples import example_structures
 from tests.catalogue.cases import on_backend
+from tests.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECIES = [1, 6, 8]
+HIDDEN = "4x0e + 4x1o + 4x2e"
 SMALL = {"hidden": "4x0e + 4x1o", "lmax": 2, "cutoff": 4.0, "radial_hidden": (8,)}
 
 
@@ -42,6 +45,26 @@ NETWORKS = {
     "example 10": lambda: example("10_own_network")(SPECIES, width=4),
     "example 11": lambda: example("11_mace_from_layers")(SPECIES, channels=4, lmax=2),
 }
+
+
+PLAIN, _, DENSITY, BOTH = INTERACTIONS
+#: Architectures whose laws are checked beside these.
+MORE = {
+    "MACE, plain": lambda: MACE(SPECIES, correlation=2, interactions=PLAIN, **SMALL),
+    "MACE, two densities": lambda: MACE(SPECIES, correlation=2, interactions=[DENSITY, BOTH], **SMALL),
+    "MACE, two kinds of products": lambda: MACE(SPECIES, layers=3, correlation=[3, 1, 2], **SMALL),
+    "MACE, l = 2": lambda: MACE(SPECIES, correlation=2, distance_transform="agnesi", **(SMALL | {"hidden": HIDDEN})),
+    "MACE, both parities, reduced": lambda: MACE(
+        SPECIES, "3x0e + 3x0o + 3x1o", correlation=2, lmax=1, cutoff=4.0, use_reduced_cg=True, readout_hidden="5x0e"
+    ),
+    "NequIP, one step": lambda: NequIP(SPECIES, "8x0e", lmax=1, layers=1, cutoff=4.0),
+    "NequIP, l = 2": lambda: NequIP(SPECIES, layers=3, cutoff_p=5, **(SMALL | {"hidden": HIDDEN})),
+    "NequIP, parity": lambda: NequIP(SPECIES, "4x0e + 4x0o + 2x1o + 2x1e + 2x2o", lmax=2, layers=4, cutoff=4.0),
+    "TFN, one step": lambda: TFN(SPECIES, "8x0e", lmax=1, layers=1, cutoff=4.0),
+    "TFN, l = 2": lambda: TFN(SPECIES, layers=2, **(SMALL | {"hidden": HIDDEN})),
+    "TFN, parity": lambda: TFN(SPECIES, "4x0e + 3x0o + 4x1o + 2x1e + 2x2e", lmax=2, layers=3, cutoff=4.0),
+}
+SEVERE = ("NequIP, parity", "TFN, parity", "MACE, l = 2", "MACE, two kinds of products")
 
 
 def near() -> list[Atoms]:
@@ -63,6 +86,13 @@ def test_every_property_of_a_potential_holds(name: str, repulsion: bool) -> None
     shifts = {1: -13.6, 6: -1030.0, 8: -2042.0}
     potential = Potential(NETWORKS[name](), SPECIES, shifts, 0.7, repulsion=ZBL() if repulsion else None)
     report = check_potential(potential, near() if repulsion else None)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one in SEVERE)) for one in MORE])
+def test_every_property_holds_in_other_architectures(name: str) -> None:
+    torch.manual_seed(3)
+    report = check_potential(Potential(MORE[name](), SPECIES, {1: -13.6, 8: -2042.0}, 0.7))
     assert report.ok, str(report)
 
 
@@ -166,15 +196,34 @@ def test_it_is_exported_with_free_numbers_of_atoms_and_edges(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["MACE of one layer", "TFN"])
-def test_torch_compile_gives_the_same_energies(name: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", COMPILED)
+def test_torch_compile_gives_the_same_energies(name: str, dtype: torch.dtype) -> None:
     """One graph for any numbers of atoms, none of which has to have a neighbour."""
     torch.compiler.reset()
     torch.manual_seed(3)
-    options = TINY | {"layers": 1}
-    network = TFN(SPECIES, lmax=1, **options) if name == "TFN" else MACE(SPECIES, lmax=1, correlation=2, **options)
-    potential = Potential(network, SPECIES).double().eval()
-    compiled = torch.compile(potential.atomic_energies, backend="aot_eager", dynamic=True)
-    for sample in (chain(7), chain(1), chain(5, edges=False), chain(20)):
-        results, wanted = compiled(Structures(*sample)), potential.atomic_energies(Structures(*sample))
-        torch.testing.assert_close(results, wanted, rtol=1e-13, atol=1e-13)
+    potential = Potential(COMPILED[name](), SPECIES).to(dtype).eval()
+    compiled = torch.compile(potential.atomic_energies, backend="aot_eager", dynamic=True, fullgraph=name != "MACE")
+    for z, pos, edges in (chain(7), chain(1), chain(5, edges=False), chain(20)):
+        structures = Structures(z, pos.to(dtype), edges).checked(dtype)
+        results, wanted = compiled(structures), potential.atomic_energies(structures)
+        bound = 200 * torch.finfo(dtype).eps
+        torch.testing.assert_close(results, wanted, rtol=bound, atol=bound)
+
+
+BAD: list[tuple[Any, dict[str, Any], type[EqlayersError], str]] = [
+    *((kind, {"hidden": "4x1o"}, IrrepsError, "hidden must") for kind in (MACE, NequIP, TFN, Equiformer)),
+    *((kind, {"layers": 0}, ConfigError, "layers must") for kind in (MACE, NequIP, TFN, Equiformer)),
+    *((kind, {"species": []}, ConfigError, "species must") for kind in (MACE, NequIP, TFN, Equiformer)),
+    *((kind, {"cutoff": -1.0}, ConfigError, "cutoff must") for kind in (MACE, NequIP, TFN, Equiformer)),
+    (Equiformer, {"hidden": "4x0e + 6x1o"}, IrrepsError, r"that 4 heads divide, got 4x0e\+6x1o"),
+    (Equiformer, {"hidden": "4x0e + 4x1o", "embedding": 6}, IrrepsError, "embedding must .* that 4 heads divide"),
+    (Equiformer, {"heads": 0}, ConfigError, "heads must"),
+    (Equiformer, {"mmax": -1}, ConfigError, "mmax must"),
+]
+
+
+@each("kind, options, error, message", BAD)
+def test_bad_options(kind: Any, options: dict[str, Any], error: type[EqlayersError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        kind(**({"species": [1]} | options))

@@ -101,7 +101,7 @@ def test_new_weights_leave_no_stale_energies() -> None:
     torch.testing.assert_close(potential(lone())["energy"][:2], SHIFTS, rtol=0, atol=1e-12)
 
 
-@each("name", ["MACE", "TFN"])
+@each("name", ["MACE", "TFN", "Equiformer"])
 def test_gradients_of_weights_see_what_is_subtracted(name: str) -> None:
     """Gradients of a loss of energies and forces are differences; gradients of a lone atom's energy are zero."""
     potential, step = built(name), 1e-5

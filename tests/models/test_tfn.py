@@ -1,36 +1,13 @@
-"""The tensor field network: what every potential must do, its numbers by e3nn's layers, and its options."""
+"""The tensor field network: numbers by e3nn's layers. The laws of potentials: test_every_model.py."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 from e3nn import o3
 from torch import Tensor
 
-from eqlayers.errors import ConfigError, IrrepsError
-from eqlayers.models import TFN, Potential, Structures
+from eqlayers.models import TFN
 from eqlayers.nn import Linear
-from eqlayers.testing import check_potential
-
-pytest.importorskip("ase")  # the check makes its examples with it
-pytest.importorskip("vesin")
-
-OPTIONS = {
-    "one step": {"hidden": "8x0e", "lmax": 1, "layers": 1},
-    "parity": {"hidden": "4x0e + 3x0o + 4x1o + 2x1e + 2x2e", "lmax": 2, "layers": 3},
-    "usual": {"hidden": "6x0e + 6x1o + 6x2e", "lmax": 2, "layers": 2, "radial_hidden": (8, 8)},
-}
-
-
-def built(name: str) -> Potential:
-    torch.manual_seed(1)
-    return Potential(TFN([1, 6, 8], cutoff=4.0, **OPTIONS[name]), [1, 6, 8]).double().eval()  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one == "parity")) for one in OPTIONS])
-def test_every_property_of_a_potential_holds(name: str) -> None:
-    report = check_potential(built(name))
-    assert report.ok, str(report)
 
 
 def turned(x: Tensor, irreps: o3.Irreps, to_ir_mul: bool) -> Tensor:
@@ -51,7 +28,9 @@ class Ungated(torch.nn.Module):
 
 def test_a_step_is_that_of_layers_of_e3nn() -> None:
     """Linear maps, products with weights of each edge, a sum over neighbours, before the gate."""
-    step = built("usual").network.steps[1]  # type: ignore[union-attr,index]
+    torch.manual_seed(1)
+    network = TFN([1, 6, 8], "6x0e + 6x1o + 6x2e", lmax=2, layers=2, cutoff=4.0, radial_hidden=(8, 8)).double()
+    step = network.steps[1]
     step.gate = Ungated()
     edges = torch.tensor([[0, 1, 1, 2, 3], [1, 0, 2, 1, 1]])
     x = torch.randn(4, step.mix_in.irreps_in.dim, dtype=torch.float64)
@@ -92,24 +71,3 @@ def test_sums_are_normalised_by_the_mean_number_of_neighbours() -> None:
     step.gate = Ungated()
     once = step(x, harmonics, radial, graph, network.mean_neighbors)
     torch.testing.assert_close(step(x, harmonics, radial, graph, 4 * network.mean_neighbors), once / 2)
-
-
-def test_atoms_that_leave_keep_their_energy() -> None:
-    potential = built("usual")
-    pair = torch.tensor([[0, 1], [1, 0]])
-    far, alone = (
-        Structures(torch.tensor([6, 8]), torch.diag(torch.tensor([9.0, 0, 0], dtype=torch.float64))[:2], edges)
-        for edges in (pair, pair[:, :0])
-    )
-    torch.testing.assert_close(potential(far)["energy"], potential(alone)["energy"], rtol=1e-14, atol=0)
-
-
-def test_bad_options() -> None:
-    with pytest.raises(IrrepsError, match="hidden must"):
-        TFN([1], "4x1o")
-    with pytest.raises(ConfigError, match="layers must"):
-        TFN([1], layers=0)
-    with pytest.raises(ConfigError, match="cutoff must"):
-        TFN([1], cutoff=-1.0)
-    with pytest.raises(ConfigError, match="species must"):
-        TFN([])

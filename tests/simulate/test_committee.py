@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, load_potential, save_potential
@@ -23,6 +21,8 @@ from eqlayers.simulate import DynamicsSettings, run_dynamics
 from eqlayers.simulate.options import chosen, is_model, one_option_each
 from eqlayers.simulate.predict import Compared
 from eqlayers.testing import ToyNetwork
+
+from .test_cli import out, rows
 
 MODELS = ["1.pt", "2.pt", "3.pt"]
 M = f"-m {' '.join(MODELS)}"
@@ -39,15 +39,6 @@ def members(place: Path) -> list[Potential]:
         save_potential(toy, folder / "potential.pt")
     Path("run", MARK).write_text(json.dumps({"members": 3}))
     return [load_potential(name) for name in MODELS]
-
-
-def out(capsys: pytest.CaptureFixture[str], line: str, status: int = 0) -> str:
-    assert main(shlex.split(line)) == status, capsys.readouterr().err
-    return capsys.readouterr().out
-
-
-def rows(text: str) -> dict[str, str]:
-    return dict(re.split(r"  +", line, maxsplit=1) for line in text.splitlines() if "  " in line.strip())
 
 
 def test_predict_writes_means_and_deviations(capsys: pytest.CaptureFixture[str], members: list[Potential]) -> None:

@@ -30,15 +30,17 @@ def test_forces_vanish(potential: Potential, water: Atoms, optimizer: str) -> No
 
 
 def test_a_cell_relaxes_to_a_pressure(potential: Potential, crystal: Atoms) -> None:
-    alone = relax(crystal, Calculator(potential), fmax=2e-2)
+    alone = relax(crystal, Calculator(potential), fmax=1e-2)
     np.testing.assert_array_equal(alone.atoms.cell.array, crystal.cell.array)
     assert np.abs(alone.atoms.get_stress()).max() > 1e-3
     volumes = []
     for pressure in (0.0, 10.0):
-        found = relax(alone.atoms, Calculator(potential), cell=True, fmax=2e-2, pressure=pressure, optimizer="bfgs")
+        found = relax(alone.atoms, Calculator(potential), cell=True, fmax=1e-3, pressure=pressure, optimizer="bfgs")
         assert found.converged
         expected = [-pressure * units.GPa] * 3 + [0.0] * 3
-        np.testing.assert_allclose(found.atoms.get_stress(), expected, atol=2e-2 * 4 / found.atoms.get_volume())
+        bound = 1e-3 * 4 / found.atoms.get_volume()  # of the force on the cell, whose entries are times its atoms
+        assert bound < 0.02 * 10 * units.GPa
+        np.testing.assert_allclose(found.atoms.get_stress(), expected, atol=bound)
         volumes.append(found.atoms.get_volume())
     assert volumes[1] < volumes[0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -25,9 +24,8 @@ from eqlayers.cli.main import main
 from eqlayers.models import load_committee
 from eqlayers.models.committee import MARK
 from eqlayers.train.potential import PotentialModule
-from tests.train.test_resume import CONFIG, write_inputs
+from tests.train.test_resume import CONFIG, RUN, content, write_inputs
 
-RUN = Path("runs/own")
 FIT = ["fit", "-c", "run.yaml", "--name", "own", "--trainer.max_epochs", "1"]
 TWO = [*FIT, "--committee", "2"]
 
@@ -57,11 +55,6 @@ def place(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path)
-
-
-def content(folder: Path = RUN) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def metrics(folder: Path) -> dict[str, Any]:
@@ -222,16 +215,6 @@ def test_members_of_other_parts_of_the_data(empty: None) -> None:
     assert configs[1]["limit_seed"] == configs[0]["limit_seed"] + 1
     summaries = [json.loads((RUN / f"member-{n}" / "summary.json").read_text()) for n in (1, 2)]
     assert [summary["num_train"] for summary in summaries] == [3, 3]
-
-
-def test_a_committee_that_fails_before_its_first_epoch_leaves_no_folder(empty: None, monkeypatch) -> None:
-    def fail(*args: object, **options: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(PotentialModule, "training_step", fail)
-    with pytest.raises(ZeroDivisionError):
-        main(TWO)
-    assert not RUN.exists()
 
 
 @pytest.mark.slow

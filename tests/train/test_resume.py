@@ -56,9 +56,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_inputs(tmp_path)
 
 
-def content() -> dict[str, str]:
-    """All files of the run, by their bytes."""
-    files = sorted(path for path in RUN.rglob("*") if path.is_file())
+def content(folder: Path = RUN) -> dict[str, str]:
+    """All files of a run, by their bytes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -237,7 +237,8 @@ def test_a_configuration_cannot_ask_for_it(capsys: pytest.CaptureFixture[str]) -
     assert "must be a known one, got 'resume'" in capsys.readouterr().err
 
 
-def test_a_fit_that_fails_before_its_first_epoch_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [[], ["--committee", "2"]], ids=["a run", "a committee"])
+def test_a_fit_that_fails_before_its_first_epoch_leaves_no_folder(more: list[str], monkeypatch) -> None:
     from eqlayers.train.potential import PotentialModule
 
     def fail(*args: object, **options: object) -> None:
@@ -245,10 +246,10 @@ def test_a_fit_that_fails_before_its_first_epoch_leaves_no_folder(monkeypatch: p
 
     monkeypatch.setattr(PotentialModule, "training_step", fail)
     with pytest.raises(ZeroDivisionError):
-        main(FIT)
+        main([*FIT, *more])
     assert not RUN.exists()
     RUN.mkdir(parents=True)
     (RUN / "notes.txt").write_text("of the user's")
     with pytest.raises(ZeroDivisionError):
-        main(FIT)
+        main([*FIT, *more])
     assert (RUN / "notes.txt").exists()
