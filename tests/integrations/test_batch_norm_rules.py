@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +13,7 @@ from e3nn import nn as e3nn_nn
 from e3nn import o3
 from torch import Tensor, nn
 
-import eqlayers
-from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedBatchNorm
 
 #: Older versions of e3nn have fewer options.
 NEWER = "include_bias" in inspect.signature(e3nn_nn.BatchNorm).parameters
@@ -133,79 +129,3 @@ def test_dtype_copies_and_files(close: Any) -> None:
         statistics = other[0].running_var
         assert type(deaccelerate(other)[0]) is e3nn_nn.BatchNorm
         assert other[0].running_var is statistics
-
-
-class Doubled(e3nn_nn.BatchNorm):
-    def forward(self, input: Tensor) -> Tensor:
-        return 2 * super().forward(input)
-
-
-class Named(e3nn_nn.BatchNorm):
-    """A constructor, and e3nn's numbers."""
-
-    def __init__(self, mul: int) -> None:
-        super().__init__(f"{mul}x0e + {mul}x1o")
-        self.number = mul
-
-
-def with_weight() -> nn.Module:
-    layer = e3nn_nn.BatchNorm(IRREPS)
-    layer.scale = nn.Parameter(torch.ones(()))
-    return layer
-
-
-def other_means() -> nn.Module:
-    layer = e3nn_nn.BatchNorm(IRREPS)
-    layer.irs = [(mul, ir.dim, ir.dim == 1) for mul, ir in layer.irreps]
-    return layer
-
-
-LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "own forward": (lambda: Doubled(IRREPS), "class Doubled that defines forward beside what e3nn's does"),
-    "a parameter": (with_weight, "does not hold what e3nn's layer holds: scale"),
-    **({"other means": (other_means, "takes means of other irreps than the even scalars")} if NEWER else {}),
-    "meta": (lambda: e3nn_nn.BatchNorm(IRREPS).to("meta"), "meta device"),
-}
-
-
-@pytest.mark.parametrize("name", LEFT)
-def test_what_is_left(name: str) -> None:
-    make, reason = LEFT[name]
-    layer = make()
-    model = nn.ModuleList([layer, Named(2), eqlayers.nn.BatchNorm("2x0e"), nn.BatchNorm1d(3)])
-    ours, torchs = model[2], model[3]
-    report = accelerate(model, backend="torch")
-    (row,) = report.skipped
-    assert reason in row.reason
-    assert model[0] is layer
-    assert [(r.path, r.kind) for r in report.replaced] == [("1", "Named")]
-    assert (model[1].number, model[2], model[3]) == (2, ours, torchs)
-
-
-CHANGES: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
-    "a value": lambda layer, x, y: y * (1 + 1e-3),
-    "a first derivative": lambda layer, x, y: y.detach() + (y - y.detach()) * 1.01,
-    "evaluation": lambda layer, x, y: y if layer.training else y * 1.001,
-    "training": lambda layer, x, y: y * 1.001 if layer.training else y,
-}
-
-
-def wrong_statistics(layer: Any, x: Tensor, y: Tensor) -> Tensor:
-    if layer.training:
-        layer.running_var.mul_(1.01)
-    return y
-
-
-CHANGES["statistics"] = wrong_statistics
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_wrong_layers_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = AcceleratedBatchNorm.forward
-    monkeypatch.setattr(AcceleratedBatchNorm, "forward", lambda self, x: CHANGES[name](self, x, right(self, x)))
-    model = nn.Sequential(trained(e3nn_nn.BatchNorm(IRREPS)))
-    layer, state = model[0], copy.deepcopy(model.state_dict())
-    with pytest.raises(MismatchError, match=r"replacement of 0 \(BatchNorm\) must"):
-        accelerate(model)
-    assert model[0] is layer
-    assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())

@@ -13,7 +13,7 @@ from torch import nn
 
 import eqlayers.layers.gate.activation
 from eqlayers.errors import MismatchError
-from eqlayers.integrations import accelerate
+from eqlayers.integrations import accelerate, kinds
 from eqlayers.integrations.check import compare
 from eqlayers.integrations.kinds import (
     AcceleratedConvolution,
@@ -164,6 +164,71 @@ def test_wrong_derivatives(monkeypatch: pytest.MonkeyPatch, kind: Any, order: in
     where = {1: "first derivative|second derivative", 2: "second derivative"}[order]
     with pytest.raises(MismatchError, match=where):
         accelerate(model)
+
+
+def trained_norm() -> nn.Module:
+    layer = e3nn_nn.BatchNorm("4x0e + 3x0o + 2x1o + 0e")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in layer.state_dict().values():
+            tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator))
+    return layer
+
+
+def wrong_statistics(layer: Any, y: torch.Tensor) -> torch.Tensor:
+    if layer.training:
+        layer.running_var.mul_(1.01)
+    return y
+
+
+silu, tanh = torch.nn.functional.silu, torch.tanh
+#: Layers, their replacements, and the relative size of an error that must be seen.
+KINDS: dict[str, tuple[Callable[[], nn.Module], Any, float]] = {
+    "harmonics": (
+        lambda: o3.SphericalHarmonics([0, 1, 2], True, "component"),
+        kinds.AcceleratedSphericalHarmonics,
+        1e-4,
+    ),
+    "harmonics of lengths": (
+        lambda: o3.SphericalHarmonics([0, 1, 2], False),
+        kinds.AcceleratedSphericalHarmonics,
+        1e-4,
+    ),
+    "gate": (lambda: e3nn_nn.Gate("8x0e", [silu], "4x0e", [tanh], "4x1o"), kinds.AcceleratedGate, 1e-4),
+    "norm": (trained_norm, kinds.AcceleratedBatchNorm, 1e-3),
+    "sphere": (lambda: e3nn_nn.S2Activation("0e + 1o + 2e", tanh, 10), kinds.AcceleratedS2Activation, 1e-3),
+    "turned sphere": (
+        lambda: e3nn_nn.S2Activation("0e + 1o + 2e", silu, 8, "norm", 1, random_rot=True),
+        kinds.AcceleratedS2Activation,
+        1e-3,
+    ),
+    "rotations": (lambda: e3nn_nn.SO3Activation(1, 2, silu, 2), kinds.AcceleratedSO3Activation, 1e-3),
+}
+CHANGES: dict[str, Callable[[Any, torch.Tensor, float], torch.Tensor]] = {
+    "a value": lambda layer, y, size: y * (1 + size),
+    "a first derivative": lambda layer, y, size: y.detach() + (y - y.detach()) * (1 + 10 * size),
+    "the order": lambda layer, y, size: y.roll(1, -1),
+    "float64 alone": lambda layer, y, size: y * (1 + 1e-9),  # edges of NequIP are in float64 in a model of float32
+    "evaluation": lambda layer, y, size: y if layer.training else y * (1 + size),
+    "training": lambda layer, y, size: y * (1 + size) if layer.training else y,
+    "statistics": lambda layer, y, size: wrong_statistics(layer, y),
+}
+WRONG = [(kind, change) for kind in KINDS for change in list(CHANGES)[:3]]
+WRONG += [(kind, "float64 alone") for kind in ("harmonics", "harmonics of lengths")]
+WRONG += [("norm", change) for change in ("evaluation", "training", "statistics")]
+
+
+@pytest.mark.parametrize(("kind", "change"), WRONG)
+def test_wrong_layers_of_every_kind_are_seen(kind: str, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, replacement, size = KINDS[kind]
+    right = replacement.forward
+    monkeypatch.setattr(replacement, "forward", lambda self, x: CHANGES[change](self, right(self, x), size))
+    model = nn.Sequential(make(), nn.Linear(9, 1))
+    layer, state = model[0], {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(MismatchError, match=rf"replacement of 0 \({type(layer).__name__}\) must agree"):
+        accelerate(model, backend="torch")
+    assert model[0] is layer
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
 
 
 def test_a_replacement_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,7 @@ from e3nn import o3
 from torch import Tensor, nn
 
 import eqlayers
-from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedS2Activation, AcceleratedSO3Activation
 from tests.each import each
 from tests.integrations.forms import Bent
 
@@ -133,69 +131,6 @@ def test_whole_graphs(close: Any) -> None:
         close({"value": torch.export.export(model, (x,)).module()(x)}, before)
 
 
-class Doubled(e3nn_nn.S2Activation):
-    def forward(self, features: Tensor) -> Tensor:
-        return 2 * super().forward(features)
-
-
-class Named(e3nn_nn.SO3Activation):
-    """A constructor, and e3nn's numbers."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(1, 1, tanh, 2)
-        self.number = number
-
-
-def changed(name: str, change: Callable[[Any], Any]) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        layer = LAYERS[name]()
-        change(layer)
-        return layer
-
-    return make
-
-
-LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "own forward": (lambda: Doubled(SIGNAL, tanh, 10), "class Doubled that defines forward beside what e3nn's does"),
-    "matrix products": (
-        lambda: e3nn_nn.S2Activation(SIGNAL, tanh, (10, 12)),
-        "has 12 points about the axis: of an even number e3nn makes matrix products, too",
-    ),
-    "another grid": (
-        changed("sphere", lambda m: setattr(m, "to_s2", nn.Linear(9, 9))),
-        "holds to_s2, which is a Linear, not e3nn's ToS2Grid",
-    ),
-    "a hook inside": (
-        changed("rotations", lambda m: m.act.register_forward_hook(lambda *args: None)),
-        "holds act, which has hooks",
-    ),
-    "a buffer of the grid": (
-        changed("rotations", lambda m: m.grid_in.register_buffer("extra", torch.zeros(1))),
-        "holds grid_in, which does not hold what e3nn's holds: extra",
-    ),
-    "a weight": (
-        changed("sphere", lambda m: m.register_parameter("scale", nn.Parameter(torch.ones(())))),
-        "does not hold what e3nn's layer holds: scale",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LEFT)
-def test_what_is_left(name: str) -> None:
-    make, reason = LEFT[name]
-    layer = make()
-    model = nn.ModuleList(
-        [layer, Named(2), eqlayers.nn.SO3Activation(1, 1, tanh, 2), eqlayers.nn.S2Activation("0e", tanh, 4)]
-    )
-    ours = list(model)[2:]
-    report = accelerate(model)
-    (row,) = report.skipped
-    assert reason in row.reason
-    assert model[0] is layer
-    assert [(r.path, r.kind) for r in report.replaced] == [("1", "Named")]
-    assert (model[1].number, *list(model)[2:]) == (2, *ours)
-
-
 def test_layers_that_stay_are_told() -> None:
     """Each once; what is inside of another one is part of it."""
     model = nn.ModuleList(
@@ -235,22 +170,3 @@ def test_layers_that_stay_are_told() -> None:
     assert left.rows == tuple(row for row in left.rows if "already" in row.reason), "who asks for a kind hears of it"
     coverage = left.coverage
     assert (coverage.modules, coverage.known_modules) == (7, 6), "all but the list"
-
-
-CHANGES: dict[str, tuple[str, type, Callable[[Tensor], Tensor]]] = {
-    "a value": ("sphere", AcceleratedS2Activation, lambda y: y * (1 + 1e-3)),
-    "a first derivative": ("rotations", AcceleratedSO3Activation, lambda y: y.detach() + (y - y.detach()) * 1.01),
-    "the order": ("turned sphere", AcceleratedS2Activation, lambda y: y.roll(1, -1)),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_wrong_layers_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    which, kind, change = CHANGES[name]
-    right: Any = kind.forward
-    monkeypatch.setattr(kind, "forward", lambda self, x: change(right(self, x)))
-    model = nn.Sequential(LAYERS[which]())
-    layer = model[0]
-    with pytest.raises(MismatchError, match=rf"replacement of 0 \({type(layer).__name__}\) must agree"):
-        accelerate(model)
-    assert model[0] is layer

@@ -15,8 +15,6 @@ import torch
 from e3nn import o3
 from torch import Tensor, nn
 
-import eqlayers
-from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds import AcceleratedSphericalHarmonics
 
@@ -104,101 +102,6 @@ def test_only_harmonics() -> None:
     model = Energies()
     assert [row.path for row in accelerate(model, targets="harmonics").replaced] == ["harmonics"]
     assert type(model.product) is o3.FullyConnectedTensorProduct
-
-
-class Named(o3.SphericalHarmonics):
-    """A constructor and a name, and e3nn's numbers."""
-
-    def __init__(self, lmax: int) -> None:
-        super().__init__(list(range(lmax + 1)), True, "norm")
-        self.lmax = lmax
-
-
-class Doubled(o3.SphericalHarmonics):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
-
-
-def other_forward() -> nn.Module:
-    layer = o3.SphericalHarmonics(1, True)
-    layer.forward = lambda x: x
-    return layer
-
-
-def with_weight() -> nn.Module:
-    layer = o3.SphericalHarmonics(1, True)
-    layer.scale = nn.Parameter(torch.ones(()))
-    return layer
-
-
-def other_irreps() -> nn.Module:
-    layer = o3.SphericalHarmonics([0, 1], True)
-    layer.irreps_out = o3.Irreps("2x0e")
-    return layer
-
-
-def scripted() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.jit.trace(o3.SphericalHarmonics([0, 1], True), torch.randn(2, 3))
-
-
-LEFT = {
-    "own forward": (lambda: Doubled(1, True), "class Doubled that defines forward beside what e3nn's does"),
-    "forward on the object": (other_forward, "had its forward replaced on the object"),
-    "a parameter": (with_weight, "does not hold what e3nn's layer holds: scale"),
-    "other irreps": (other_irreps, "cannot be built anew: ConfigError: irreps_out must be the irreps of the degrees"),
-    "TorchScript": (scripted, "is TorchScript"),
-    "angles": (lambda: o3.SphericalHarmonicsAlphaBeta([0, 1]), "takes angles, for which there is no layer here"),
-    "compiled": (lambda: torch.compile(o3.SphericalHarmonics(1, True)), "is inside torch.compile(module)"),
-}
-
-
-@pytest.mark.parametrize("name", LEFT)
-def test_what_is_left(name: str) -> None:
-    make, reason = LEFT[name]
-    layer = make()
-    model = nn.ModuleList([nn.Sequential(layer), o3.SphericalHarmonics([1], True)])
-    report = accelerate(model, backend="torch")
-    (row,) = report.skipped
-    assert reason in row.reason
-    assert model[0][0] is layer
-    assert [r.path for r in report.replaced] == ["1"]
-
-
-def test_layers_of_ours_and_subclasses_that_change_nothing() -> None:
-    model = nn.ModuleList([Named(2), eqlayers.nn.SphericalHarmonics(2, True), nn.Linear(1, 1)])
-    ours = model[1]
-    report = accelerate(model, backend="torch")
-    assert [(row.path, row.kind) for row in report.rows] == [("0", "Named")]
-    assert report.coverage.known_modules == 2
-    assert model[0].lmax == 2
-    assert model[1] is ours
-
-
-def wrong(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    right = AcceleratedSphericalHarmonics.forward
-    monkeypatch.setattr(AcceleratedSphericalHarmonics, "forward", lambda self, x: change(right(self, x), x))
-
-
-CHANGES = {
-    "a value": lambda y, x: y * (1 + 1e-4),
-    "float64 alone": lambda y, x: y * (1 + 1e-9),
-    "a first derivative": lambda y, x: y.detach() + (y - y.detach()) * 1.001,
-    "the order": lambda y, x: y.roll(1, -1),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("normalize", [True, False])
-def test_wrong_harmonics_are_seen(name: str, normalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both dtypes of a model: NequIP's edges are in float64 in a model of float32."""
-    model = nn.Sequential(o3.SphericalHarmonics([0, 1, 2], normalize, "component"), nn.Linear(9, 1))
-    layer = model[0]
-    wrong(monkeypatch, CHANGES[name])
-    with pytest.raises(MismatchError, match=r"replacement of 0 \(SphericalHarmonics\) must"):
-        accelerate(model, backend="torch")
-    assert model[0] is layer
 
 
 def test_a_model_on_the_meta_device() -> None:

@@ -27,6 +27,7 @@ from eqlayers.nn import ZBL
 from eqlayers.train import fine_tuning
 from eqlayers.train.fine_tuning import fit_shifts, trained_on
 from eqlayers.train.potential import PotentialModule
+from tests.train.waters import displaced_waters, label_by_springs
 
 # springs here are a twentieth as stiff as bonds, which the check of units notices
 pytestmark = pytest.mark.filterwarnings("ignore:forces are .* times the forces of usual bonds")
@@ -209,21 +210,16 @@ NETWORK += "layers: 2, radial_hidden: [8]}}"
 
 def springs(symbols: str, shift: float, cell: float | None = None) -> list[Atoms]:
     """Molecules of three atoms with energies and forces of springs, and stress in cells."""
-    made, frames = np.random.default_rng(0), []
-    for _ in range(20):
-        pos = np.array([[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]) + 0.1 * made.standard_normal((3, 3))
-        vectors = pos[None] - pos[:, None]
-        lengths = np.linalg.norm(vectors, axis=-1) + np.eye(3)
-        pull = 2 * vectors * ((lengths - 1) / lengths)[..., None]
-        atoms = Atoms(symbols, pos)
-        atoms.info["REF_energy"] = float((np.triu(lengths - 1, 1) ** 2).sum()) + shift
-        atoms.arrays["REF_forces"] = pull.sum(1)
+    frames = list(displaced_waters(20))
+    for atoms in frames:
+        atoms.symbols = symbols
+        pulls = label_by_springs(atoms, shift=shift)
+        atoms.arrays["REF_forces"] = pulls.sum(1)
         if cell is not None:
             atoms.set_cell([cell] * 3)
             atoms.pbc = True
-            stress = np.einsum("ija,ijb->ab", pull, vectors) / 2 / cell**3
-            atoms.info["REF_stress"] = stress.ravel()
-        frames.append(atoms)
+            vectors = atoms.positions[None] - atoms.positions[:, None]
+            atoms.info["REF_stress"] = (np.einsum("ija,ijb->ab", pulls, vectors) / 2 / cell**3).ravel()
     return frames
 
 

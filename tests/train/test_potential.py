@@ -25,7 +25,7 @@ from eqlayers.train import checkpoint_path, read_checkpoint, trainer_options
 from eqlayers.train.history import read_history
 from eqlayers.train.potential import PotentialModule
 from eqlayers.train.schedule import Plan, warmup_cosine
-from tests.train.waters import displaced_waters
+from tests.train.waters import displaced_waters, label_by_springs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*are NaN or missing")
 
@@ -217,12 +217,9 @@ def waters(count: int) -> list[Atoms]:
     """Frames with the energies and forces of springs, some of them without forces."""
     frames = list(displaced_waters(count))
     for number, atoms in enumerate(frames):
-        pos = atoms.positions
-        vectors = pos[None] - pos[:, None]
-        lengths = np.linalg.norm(vectors, axis=-1) + np.eye(3)
-        atoms.info["REF_energy"] = float((np.triu(lengths - 1, 1) ** 2).sum()) - 14.0
+        pulls = label_by_springs(atoms)
         if number % 5:
-            atoms.arrays["REF_forces"] = 2 * (vectors * ((lengths - 1) / lengths)[..., None]).sum(1)
+            atoms.arrays["REF_forces"] = pulls.sum(1)
     return frames
 
 
@@ -245,17 +242,6 @@ def test_a_run_leaves_a_potential_that_is_ready_for_use(folder: Path) -> None:
     for (name, value), (other, same) in zip(potential.state_dict().items(), again.state_dict().items(), strict=True):
         assert (name, torch.equal(value, same)) == (other, True)
     assert main(["check", str(run / "potential.pt")]) == 0
-
-
-def test_a_run_that_is_resumed_ends_as_one_in_one_piece(folder: Path) -> None:
-    config = str(folder / "small.yaml")
-    quick = ["--test_after_fit", "false"]
-    assert main(["fit", "-c", config, "--name", "parts", "--trainer.max_epochs", "1", *quick]) == 0
-    # the schedule follows the number of epochs, so only the data and the counters are compared
-    more = ["--trainer.max_epochs", "2", "--resume"]
-    assert main(["fit", "-c", config, "--name", "parts", *more, *quick]) == 0
-    ends = [torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True) for name in ("small", "parts")]
-    assert ends[0]["global_step"] == ends[1]["global_step"]
 
 
 def test_what_does_not_fit_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
