@@ -14,29 +14,17 @@ from eqlayers.data import StructureDataModule
 from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_structures
 from eqlayers.errors import ConfigError, DataError, EqlayersError
-from tests.data.published_files import write_3bpa, write_md17, write_rmd17, write_rows
+from tests.data.published_files import take_any_number, write_3bpa, write_md17, write_rmd17, write_rows
 
-ATOMS = {
-    "aspirin": 21,
-    "azobenzene": 24,
-    "benzene": 12,
-    "ethanol": 9,
-    "malonaldehyde": 9,
-    "naphthalene": 18,
-    "paracetamol": 20,
-    "salicylic": 16,
-    "toluene": 15,
-    "uracil": 12,
-}
+ATOMS = {"aspirin": 21, "azobenzene": 24, "benzene": 12, "ethanol": 9, "malonaldehyde": 9, "naphthalene": 18}
+ATOMS |= {"paracetamol": 20, "salicylic": 16, "toluene": 15, "uracil": 12}
 PAGE = b"\n<!DOCTYPE html>\n<html><head><title>403 Forbidden</title></head></html>\n"
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets with files of any number of structures."""
-    for name, published in PUBLISHED.items():
-        files = {file: content._replace(frames=None) for file, content in published.files.items()}
-        monkeypatch.setitem(PUBLISHED, name, published._replace(files=files))
+    take_any_number(monkeypatch)
 
 
 def read(name: str, path: Path) -> None:

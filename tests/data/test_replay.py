@@ -9,37 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ase import Atoms
 from ase.io import read, write
 
 from eqlayers.data import StructureArrays, StructureDataModule
 from eqlayers.data.replay import check_energies, read_replay
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.errors import ConfigError, DataError
-
-
-def file(path: Path, num: int, symbols: str, seed: int, stress: bool = False, bare: int = 0) -> str:
-    """Random molecules with forces that add up to 0; the first ``bare`` have no label."""
-    rng, made = np.random.default_rng(seed), []
-    for row in range(num):
-        atoms = Atoms(symbols, positions=rng.normal(scale=0.2, size=(3, 3)) + np.eye(3))
-        if row >= bare:
-            forces = rng.normal(size=(3, 3))
-            atoms.info["REF_energy"] = rng.normal() - 5.0
-            atoms.arrays["REF_forces"] = forces - forces.mean(0)
-        if stress:
-            atoms.set_cell([9.0, 9, 9])
-            atoms.pbc = True
-            atoms.info["REF_stress"] = 1e-3 * rng.normal(size=6)
-        made.append(atoms)
-    write(path, made, format="extxyz")
-    return str(path)
+from tests.data.test_structuremodule import trimers
 
 
 @pytest.fixture
 def module(tmp_path: Path) -> Any:
-    new = file(tmp_path / "new.xyz", 20, "OH2", 0)
-    old = file(tmp_path / "old.xyz", 30, "SH2", 1, bare=4)
+    new = trimers(tmp_path, "new.xyz", 20, 0)
+    old = trimers(tmp_path, "old.xyz", 30, 1, "SH2", bare=4)
 
     def build(replay: dict[str, Any] | None, **options: Any) -> StructureDataModule:
         section = None if replay is None else {"path": old} | replay
@@ -89,7 +71,7 @@ def test_labels_that_do_not_count_are_hidden(module: Any) -> None:
 
 
 def test_labels_that_only_the_replayed_have_are_trained_and_not_judged(module: Any, tmp_path: Path) -> None:
-    old = file(tmp_path / "cells.xyz", 12, "SH2", 2, stress=True)
+    old = trimers(tmp_path, "cells.xyz", 12, 2, "SH2", stress=True)
     data = module({"path": old, "number": 5})
     assert data.labels == ("energy", "forces")
     assert data.statistics.labels == ("energy", "forces", "stress")
@@ -139,7 +121,7 @@ def test_too_few_or_too_many(module: Any, number: float, message: str) -> None:
 
 def test_energies_of_another_functional_are_refused(tmp_path: Path) -> None:
     """100 eV an atom apart; the same energies and energies that do not count are taken; given shifts get a warning."""
-    new, old, far = (file(tmp_path / f"{name}.xyz", 20, "OH2", seed) for seed, name in enumerate(("new", "old", "far")))
+    new, old, far = (trimers(tmp_path, f"{name}.xyz", 20, seed) for seed, name in enumerate(("new", "old", "far")))
     made = read(far, ":")
     for atoms in made:
         atoms.info["REF_energy"] += 300.0
@@ -167,15 +149,8 @@ def test_crystals_and_dimers_of_one_method_are_taken() -> None:
     rng, sources = np.random.default_rng(0), []
     for bond, atoms in ((-8.9, 16), (-2.5, 2)):
         energy = atoms * (-100.0 + bond + 0.05 * rng.normal(size=20))
-        sources.append(
-            StructureArrays.of(
-                "a test",
-                [atoms] * 20,
-                [74] * 20 * atoms,
-                rng.normal(size=(20 * atoms, 3)) + np.arange(20 * atoms)[:, None],
-                energy=energy,
-            )
-        )
+        pos = rng.normal(size=(20 * atoms, 3)) + np.arange(20 * atoms)[:, None]
+        sources.append(StructureArrays.of("a test", [atoms] * 20, [74] * 20 * atoms, pos, energy=energy))
     check_energies(*sources)
     shifted = replace(sources[1], energy=sources[1].energy + 20.0)
     with pytest.raises(DataError, match="must be of the method of"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,18 +31,24 @@ def module(tmp_path):
     return build
 
 
-def trimers(tmp_path, name: str, num: int, seed: int, z: str = "OH2", **info) -> str:
-    """Random molecules in a file, with energies and forces that add up to 0."""
-    rng = np.random.default_rng(seed)
-    made = []
+def trimers(
+    folder: Path, name: str, num: int, seed: int, z: str = "OH2", bare: int = 0, stress: bool = False, **info: Any
+) -> str:
+    """Random molecules in a file, with energies and forces that add up to 0; the first ``bare`` have no label."""
+    rng, made = np.random.default_rng(seed), []
     for row in range(num):
         atoms = Atoms(z, positions=rng.normal(scale=0.2, size=(3, 3)) + np.eye(3))
         forces = rng.normal(size=(3, 3))
-        atoms.info |= {"REF_energy": rng.normal(), **{key: value(row) for key, value in info.items()}}
-        atoms.arrays["REF_forces"] = forces - forces.mean(0)
+        if row >= bare:
+            atoms.info |= {"REF_energy": rng.normal() - 5.0, **{key: value(row) for key, value in info.items()}}
+            atoms.arrays["REF_forces"] = forces - forces.mean(0)
+        if stress:
+            atoms.set_cell([9.0, 9, 9])
+            atoms.pbc = True
+            atoms.info["REF_stress"] = 1e-3 * rng.normal(size=6)
         made.append(atoms)
-    write(tmp_path / name, made)
-    return str(tmp_path / name)
+    write(folder / name, made, format="extxyz")
+    return str(folder / name)
 
 
 def lengths(data) -> list[int]:

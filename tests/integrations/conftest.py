@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -169,6 +172,14 @@ def assert_close(results: dict[str, Tensor], expected: dict[str, Tensor], scale:
     for name, value in expected.items():
         error = float((results[name] - value).detach().abs().max())
         assert error <= scale * torch.finfo(value.dtype).eps * float(value.detach().abs().max()), name
+
+
+def copies(model: nn.Module) -> tuple[Any, Any, Any]:
+    """Copies of a model by deepcopy, by pickle and through a file."""
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
-"""Batch normalizations of e3nn in a model before and after `accelerate`: numbers, statistics, and what is left."""
+"""Batch normalizations of e3nn in a model before and after `accelerate`: numbers and statistics."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-import io
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from e3nn import o3
 from torch import Tensor, nn
 
 from eqlayers.integrations import accelerate, deaccelerate
+from tests.integrations.conftest import copies
 
 #: Older versions of e3nn have fewer options.
 NEWER = "include_bias" in inspect.signature(e3nn_nn.BatchNorm).parameters
@@ -120,10 +120,7 @@ def test_dtype_copies_and_files(close: Any) -> None:
     before = results(copy.deepcopy(model).double(), x)
     accelerate(model)
     model.double()
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+    for other in copies(model):
         close(results(other, x), before)
         assert other[0].original is not model[0].original
         statistics = other[0].running_var

@@ -23,6 +23,7 @@ from eqlayers.integrations.kinds import (
 )
 from eqlayers.integrations.replacement import Replacement
 from eqlayers.layers.tensor_product.lower import ProductPlan
+from tests.integrations.test_batch_norm_rules import IRREPS, trained
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 
@@ -166,15 +167,6 @@ def test_wrong_derivatives(monkeypatch: pytest.MonkeyPatch, kind: Any, order: in
         accelerate(model)
 
 
-def trained_norm() -> nn.Module:
-    layer = e3nn_nn.BatchNorm("4x0e + 3x0o + 2x1o + 0e")
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for tensor in layer.state_dict().values():
-            tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator))
-    return layer
-
-
 def wrong_statistics(layer: Any, y: torch.Tensor) -> torch.Tensor:
     if layer.training:
         layer.running_var.mul_(1.01)
@@ -195,7 +187,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Any, float]] = {
         1e-4,
     ),
     "gate": (lambda: e3nn_nn.Gate("8x0e", [silu], "4x0e", [tanh], "4x1o"), kinds.AcceleratedGate, 1e-4),
-    "norm": (trained_norm, kinds.AcceleratedBatchNorm, 1e-3),
+    "norm": (lambda: trained(e3nn_nn.BatchNorm(IRREPS)), kinds.AcceleratedBatchNorm, 1e-3),
     "sphere": (lambda: e3nn_nn.S2Activation("0e + 1o + 2e", tanh, 10), kinds.AcceleratedS2Activation, 1e-3),
     "turned sphere": (
         lambda: e3nn_nn.S2Activation("0e + 1o + 2e", silu, 8, "norm", 1, random_rot=True),

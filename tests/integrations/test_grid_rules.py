@@ -1,10 +1,8 @@
-"""Activations on grids of e3nn in a model before and after `accelerate`, and layers that stay."""
+"""Activations on grids of e3nn in a model before and after `accelerate`, and layers of functions alone."""
 
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 import eqlayers
 from eqlayers.integrations import accelerate, deaccelerate
 from tests.each import each
+from tests.integrations.conftest import copies
 from tests.integrations.forms import Bent
 
 silu, tanh, SIGNAL = torch.nn.functional.silu, torch.tanh, "0e + 1o + 2e"
@@ -86,12 +85,9 @@ def test_dtype_mode_copies_and_files(name: str, close: Any) -> None:
     twin = copy.deepcopy(model).double().eval()
     accelerate(model)
     model.double().eval()
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
     before = results(twin, x)
     rounded = 2.0**29  # e3nn's Fourier transforms are exact, its other constants are in float32
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
+    for other in copies(model):
         close(results(other, x), before, 100 * rounded)
         assert other[0].original is not model[0].original
         assert type(deaccelerate(other)[0]) is type(twin[0])

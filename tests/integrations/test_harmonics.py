@@ -1,12 +1,9 @@
-"""Spherical harmonics in a model before and after `accelerate`: numbers, dtypes, copies, and what is left."""
+"""Spherical harmonics in a model before and after `accelerate`: numbers, dtypes and copies."""
 
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import e3nn
@@ -17,6 +14,7 @@ from torch import Tensor, nn
 
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds import AcceleratedSphericalHarmonics
+from tests.integrations.conftest import copies
 
 KINDS = ("integral", "component", "norm")
 DEGREES: list[Any] = [0, 2, [0, 1, 2, 3], [3, 1, 1, 0], "0e + 1o + 2e", "1e + 2e", "2x2e + 0e"]
@@ -110,13 +108,6 @@ def test_a_model_on_the_meta_device() -> None:
     report = accelerate(model, backend="torch")
     assert [row.path for row in report.replaced] == ["0"]
     assert "meta device" in report.skipped[0].reason
-
-
-def copies(model: nn.Module) -> Iterator[nn.Module]:
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    yield from (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False))
 
 
 @pytest.mark.parametrize("mode", ["eager", "script"])

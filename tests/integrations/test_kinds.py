@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import io
-import pickle
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from torch import nn
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.replacement import Replacement
 from tests.each import each
+from tests.integrations.conftest import copies
 
 CHANNELS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 MODES = [(0, 0, 0, "uvw", True), (1, 0, 1, "uvv", True), (1, 0, 2, "uuw", True), (1, 0, 3, "uuu", True)]
@@ -119,19 +118,11 @@ def test_backends(layer: Any, close: Any, backend: str | None) -> None:
 
 
 @pytest.mark.thinned(3)
-@each("through", ["deepcopy", "pickle", "torch.save"])
-def test_copies_can_be_turned_back(layer: Any, through: str) -> None:
+@each("through", range(3))
+def test_copies_can_be_turned_back(layer: Any, through: int) -> None:
     model = accelerate(nn.Sequential(layer)).model
     expected = call(model[0])
-    if through == "deepcopy":
-        other = copy.deepcopy(model)
-    elif through == "pickle":
-        other = pickle.loads(pickle.dumps(model))
-    else:
-        file = io.BytesIO()
-        torch.save(model, file)
-        file.seek(0)
-        other = torch.load(file, weights_only=False)
+    other = copies(model)[through]
     assert all(torch.equal(value, expected[name]) for name, value in call(other[0]).items())
     assert not {id(p) for p in other.parameters()} & {id(p) for p in model.parameters()}
     with torch.no_grad():

@@ -1,10 +1,8 @@
-"""Gates of e3nn in a model before and after `accelerate`: numbers, keys, training, and what is left."""
+"""Gates of e3nn in a model before and after `accelerate`: numbers, keys and training."""
 
 from __future__ import annotations
 
 import copy
-import io
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds import AcceleratedTensorProduct
+from tests.integrations.conftest import copies
 from tests.integrations.forms import Bent
 
 silu, tanh = torch.nn.functional.silu, torch.tanh
@@ -110,10 +109,7 @@ def test_dtype_copies_and_files(close: Any) -> None:
     accelerate(model)
     assert type(model[0].mul) is AcceleratedTensorProduct
     model.double()
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
+    for other in copies(model):
         close(results(other, x), before)
         assert other[0].original is not model[0].original
         deaccelerate(other)

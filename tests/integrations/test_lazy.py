@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds import AcceleratedMessages, convolution
 from eqlayers.integrations.lazy import is_lazy
-from tests.integrations.conftest import Network
+from tests.integrations.conftest import Network, copies
 from tests.integrations.forms import EDGES, FUSED, USES, DiffDockForm, E3nnForm, EquiformerForm, Layer, RowsAside, Used
 
 ATOMS = 7
@@ -229,10 +228,7 @@ def test_copies_files_and_the_way_back(float64: None, convolutions: list[Any]) -
     keys = list(model.state_dict())
     accelerate(model)
     assert list(model.state_dict()) == keys
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+    for other in copies(model):
         convolutions.clear()
         same(results(other, operands), expected)
         assert len(convolutions) == 1

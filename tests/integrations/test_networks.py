@@ -1,7 +1,6 @@
-"""Whole networks before and after `accelerate`: e3nn's, and NequIP's or MACE's where one of them is installed."""
+"""Whole networks before and after `accelerate`: e3nn's, stand-ins, NequIP's or MACE's where one is installed."""
 
 import copy
-import io
 from importlib.util import find_spec
 
 import pytest
@@ -11,11 +10,33 @@ from torch import nn
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds import AcceleratedContracter, AcceleratedGate, AcceleratedTensorProduct
 from eqlayers.integrations.replacement import Replacement
+from tests.cases import default_dtype
 from tests.integrations import guests
+from tests.integrations.conftest import Inputs, Network, copies
 from tests.integrations.guests import Guest
 
 SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
+
+
+def standin(sizes: tuple[int, ...] = ()) -> Guest:
+    """A network with the blocks of NequIP and of MACE on six atoms, the last of which has no neighbours."""
+
+    def make(dtype: torch.dtype) -> nn.Module:
+        torch.manual_seed(1)
+        with default_dtype(torch.float64):
+            network = Network()
+        for parameter in network.parameters():
+            parameter.data = parameter.data.float().double()
+        return network.to(dtype)
+
+    def evaluate(network: nn.Module, training: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        return Inputs(next(network.parameters()).dtype).energy_and_forces(network)
+
+    return Guest("stand-ins", (), make, evaluate, "stand-ins")  # type: ignore[arg-type]
+
+
 MAKE = {
+    "stand-ins": standin,
     "gate_points_2101": lambda sizes: guests.gate_points_2101(channels=3, layers=1, lmax=1, sizes=sizes),
     "simple_network_2106": lambda sizes: guests.simple_network_2106(channels=3, layers=2, lmax=1, sizes=sizes),
     "nequip": lambda sizes: guests.nequip(layers=3, channels=4, sizes=sizes),
@@ -29,7 +50,7 @@ GUESTS = [name for name, package in PACKAGES.items() if find_spec(package)]
 HERE = GUESTS or ["simple_network_2106", pytest.param("gate_points_2101", marks=pytest.mark.slow)]
 
 
-@pytest.fixture(scope="module", params=HERE)
+@pytest.fixture(scope="module", params=[*HERE, *([] if GUESTS else ["stand-ins"])])
 def subject(request: pytest.FixtureRequest) -> Guest:
     return MAKE[request.param](SIZES)
 
@@ -125,12 +146,8 @@ def test_saved_and_copied_networks(subject: Guest) -> None:
     fast = subject.make(torch.float64)
     accelerate(fast)
     expected = guests.outcome(subject, fast)
-    file = io.BytesIO()
-    torch.save(fast, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=False)
-    copied = copy.deepcopy(fast)
-    for network in (loaded, copied):
+    loaded, *others = reversed(copies(fast))
+    for network in (loaded, *others):
         assert replaced(network) == replaced(fast) > 0
         assert same(guests.outcome(subject, network), expected)
         assert not {id(p) for p in network.parameters()} & {id(p) for p in fast.parameters()}

@@ -182,53 +182,43 @@ class Hostile:
         return os.mkdir, (str(self.path),)
 
 
-def len_of(value: torch.Tensor) -> int:
-    return value.numel() if value.is_floating_point() else 0
+def flipped(path: Path, whole: bytes) -> None:
+    """One bit of the largest weight is another."""
+    path.write_bytes(whole)
+    weights = [value for value in read_checkpoint(path)["state_dict"].values() if value.is_floating_point()]
+    at = whole.index(max(weights, key=torch.Tensor.numel).numpy().tobytes()) + 2
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
 
 
-def write(kind: str, good: Path, path: Path) -> None:
-    whole = checkpoint_path(good / "runs" / "good", "last").read_bytes()
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "hostile":
-        torch.save({"state_dict": {}, "x": Hostile(path.parent / "executed")}, path)
-    elif kind == "hostile pickle":
-        path.write_bytes(pickle.dumps(Hostile(path.parent / "executed"), protocol=2))
-    elif kind == "hostile newer pickle":
-        path.write_bytes(pickle.dumps(Hostile(path.parent / "executed"), protocol=5))
-    elif kind == "another module":
-        state = {"weight": torch.ones(2)}
-        torch.save({"state_dict": state, "pytorch-lightning_version": "2.6.0", "hyper_parameters": {}}, path)
-    elif kind == "list":
-        torch.save([1, 2], path)
-    elif kind == "tensor":
-        torch.save(torch.ones(3), path)
-    elif kind == "flipped":
-        weight = max(
-            read_checkpoint(checkpoint_path(good / "runs" / "good", "last"))["state_dict"].values(), key=len_of
+FOREIGN = {"state_dict": {"weight": torch.ones(2)}, "pytorch-lightning_version": "2.6.0", "hyper_parameters": {}}
+NO_ARCHIVE = "it is no whole archive"
+#: How a file is made of a path and of a whole checkpoint, and the message.
+FILES: dict[str, tuple[Callable[[Path, bytes], Any], str]] = {
+    "folder": (lambda path, whole: path.mkdir(), "a checkpoint must be a file, got a folder at"),
+    "hostile": (
+        lambda path, whole: torch.save({"state_dict": {}, "x": Hostile(path.parent / "executed")}, path),
+        r"it asks for \w+\.mkdir, which is no tensor and no plain value; nothing of it was run",
+    ),
+    **{
+        f"hostile pickle {n}": (
+            lambda path, whole, n=n: path.write_bytes(pickle.dumps(Hostile(path.parent / "executed"), n)),
+            NO_ARCHIVE,
         )
-        at = whole.index(weight.numpy().tobytes()) + 2
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
-    else:
-        size = {"empty": 0, "one byte": 1, "head": 100, "half": len(whole) // 2, "nearly": len(whole) - 1}
-        path.write_bytes(b"not a checkpoint" if kind == "text" else whole[: size[kind]])
-
-
-FILES = {
-    "folder": "a checkpoint must be a file, got a folder at",
-    "hostile": r"it asks for \w+\.mkdir, which is no tensor and no plain value; nothing of it was run",
-    "hostile pickle": "it is no whole archive",
-    "hostile newer pickle": "it is no whole archive",
-    "flipped": r"its member 'archive/data/\d+' is damaged",
-    "another module": "must hold the weights of PropertyModule around MoleculeNetwork, got .* missing .*; 1 unknown",
-    "list": "it holds a list, not a dictionary",
-    "tensor": "it holds a Tensor, not a dictionary",
-    "empty": "0 bytes.: it is empty",
-    "one byte": "it is no whole archive",
-    "head": "it is no whole archive",
-    "half": "it is no whole archive",
-    "nearly": "it is no whole archive",
-    "text": "it is no whole archive",
+        for n in (2, 5)
+    },
+    "flipped": (flipped, r"its member 'archive/data/\d+' is damaged"),
+    "another module": (
+        lambda path, whole: torch.save(FOREIGN, path),
+        "must hold the weights of PropertyModule around MoleculeNetwork, got .* missing .*; 1 unknown",
+    ),
+    "list": (lambda path, whole: torch.save([1, 2], path), "it holds a list, not a dictionary"),
+    "tensor": (lambda path, whole: torch.save(torch.ones(3), path), "it holds a Tensor, not a dictionary"),
+    "empty": (lambda path, whole: path.touch(), "0 bytes.: it is empty"),
+    "text": (lambda path, whole: path.write_bytes(b"not a checkpoint"), NO_ARCHIVE),
+    **{
+        f"cut by {size}": (lambda path, whole, size=size: path.write_bytes(whole[: int(size * len(whole))]), NO_ARCHIVE)
+        for size in (1e-5, 0.01, 0.5, 0.99999)
+    },
 }
 
 
@@ -236,13 +226,17 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_files_that_are_no_checkpoints(kind: str, good: Path, tmp_path, capsys) -> None:
     path = tmp_path / "bad.ckpt"
-    write(kind, good, path)
+    make, message = FILES[kind]
+    make(path, checkpoint_path(good / "runs" / "good", "last").read_bytes())
     for command in ("test", "fit"):
-        assert re.search(FILES[kind], refused(capsys, good, command, str(path)))
+        assert re.search(message, refused(capsys, good, command, str(path)))
     with pytest.raises(EqlayersError) as caught:
         PropertyModule.load_from_checkpoint(path)
     assert "weights_only" not in str(caught.value)
     assert not (tmp_path / "executed").exists(), "code of a checkpoint was run"
+
+
+ARGUMENTS = ("hyper_parameters", "model", "init_args")
 
 
 def test_load_from_checkpoint_says_what_is_wrong(good: Path, tmp_path: Path) -> None:
@@ -250,21 +244,22 @@ def test_load_from_checkpoint_says_what_is_wrong(good: Path, tmp_path: Path) -> 
     assert load(checkpoint_path(good / "runs" / "good")).model.cutoff == 3.0
     with pytest.raises(ConfigError, match=r"weights_only must be True, .* got False\. Leave it out"):
         load(checkpoint_path(good / "runs" / "good"), weights_only=False)
-    with pytest.raises(ConfigError, match=r"the checkpoint must .*got none in .* Pass it"):
-        load(damaged(good, tmp_path, drop("hyper_parameters", "model")))
-    wrong = put("hyper_parameters", "model", "init_args", "lmax", value="many")
-    with pytest.raises(ConfigError, match="lmax must be an integer, at least 0, got 'many'"):
-        load(damaged(good, tmp_path, wrong))
-    wrong = put("hyper_parameters", "learning_rate", value="high")
-    with pytest.raises(DataError, match=r"must hold arguments of PropertyModule and of its network, got others"):
-        load(damaged(good, tmp_path, wrong))
-    negative = put("hyper_parameters", "model", "init_args", "lmax", value=-1)
-    with pytest.raises(ConfigError, match="lmax must be an integer, at least 0, got -1"):
-        load(damaged(good, tmp_path, negative))
-    with pytest.raises(DataError, match="got 1 unknown"):
-        load(damaged(good, tmp_path, put("state_dict", "model.more", value=torch.ones(1))))
+    more = put("state_dict", "model.more", value=torch.ones(1))
+    for change, error, message in (
+        (drop("hyper_parameters", "model"), ConfigError, r"the checkpoint must .*got none in .* Pass it"),
+        (put(*ARGUMENTS, "lmax", value="many"), ConfigError, "lmax must be an integer, at least 0, got 'many'"),
+        (put(*ARGUMENTS, "lmax", value=-1), ConfigError, "lmax must be an integer, at least 0, got -1"),
+        (
+            put("hyper_parameters", "learning_rate", value="high"),
+            DataError,
+            "must hold arguments of PropertyModule",
+        ),
+        (more, DataError, "got 1 unknown"),
+    ):
+        with pytest.raises(error, match=message):
+            load(damaged(good, tmp_path, change))
     with pytest.warns(UserWarning, match=r"not in the model state dict but in the checkpoint: \['model\.more'\]"):
-        assert load(damaged(good, tmp_path, put("state_dict", "model.more", value=torch.ones(1))), strict=False)
+        assert load(damaged(good, tmp_path, more), strict=False)
     with pytest.raises(DataError, match="got 1 of another shape"):
         load(damaged(good, tmp_path, wide("state_dict")), strict=False)
     for path in (None, 3, "", "no/such.ckpt"):

@@ -181,14 +181,6 @@ def test_all_degrees_of_e3nn_are_taken() -> None:
     assert MoleculeNetwork(hidden="1x0e", lmax=11, layers=0).irreps_sh.lmax == 11
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
-def test_results_must_have_a_file(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    message = refused(["bench", "run", "smoke", option, ""], capsys)
-    assert re.search(
-        rf"{option} must be a file that can be written, got '\.': that is a folder\. Name another", message
-    )
-
-
 def test_the_most_alike_suites_are_named_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"There is smoke\.yaml, .* and \d+ more\.$", refused(["bench", "run", "smok"], capsys))
 

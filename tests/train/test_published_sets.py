@@ -16,28 +16,16 @@ from ase import Atoms
 from ase.io import read, write
 
 from eqlayers.cli.main import main
-from eqlayers.data.published import PUBLISHED
 from eqlayers.data.targets import TARGETS
 from eqlayers.integrations.ase import Calculator, predict
 from eqlayers.models import MoleculeNetwork
 from eqlayers.train.agreement import check_network
-from tests.data.published_files import write_3bpa, write_md17, write_rmd17, write_rows
+from tests.data.published_files import take_any_number, write_3bpa, write_md17, write_rmd17, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "howto" / "published_sets.md"
 TINY = ["--model.model.init_args.hidden", "4x0e + 4x1o", "--model.model.init_args.radial_hidden", "[8]"]
-QUICK = [
-    "--trainer.accelerator",
-    "cpu",
-    "--trainer.max_epochs",
-    "1",
-    "--threads",
-    "1",
-    "--report",
-    "false",
-    "--data.num_workers",
-    "0",
-]
+QUICK = ["--trainer.accelerator=cpu", "--trainer.max_epochs=1", "--threads=1", "--report=false", "--data.num_workers=0"]
 EVERY_EPOCH = ["--trainer.check_val_every_n_epoch", "1"]
 NAMES_3BPA = ("test_300K", "test_600K", "test_1200K", "test_dih_beta120", "test_dih_beta150", "test_dih_beta180")
 
@@ -45,9 +33,7 @@ NAMES_3BPA = ("test_300K", "test_600K", "test_1200K", "test_dih_beta120", "test_
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder to work in, and sets with files of any number of structures."""
-    for name, published in PUBLISHED.items():
-        files = {file: content._replace(frames=None) for file, content in published.files.items()}
-        monkeypatch.setitem(PUBLISHED, name, published._replace(files=files))
+    take_any_number(monkeypatch)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
