@@ -52,16 +52,17 @@ def scan(name: str) -> StructureArrays:
     return StructureArrays.of(name, **arrays)
 
 
+def rattled(start: Atoms, size: int, displacement: float, seed: int) -> Iterator[Atoms]:
+    """Copies of a structure, each with displacements of its own."""
+    for row in range(size):
+        atoms = start.copy()
+        atoms.rattle(displacement, seed=seed + row)
+        yield atoms
+
+
 def hot(size: int, seed: int, symbol: str = "Cu", displacement: float = 0.45) -> StructureArrays:
     """A metal with forces of some 20 eV/Angstrom."""
-
-    def cells() -> Iterator[Atoms]:
-        for row in range(size):
-            atoms = bulk(symbol, cubic=True) * (2, 2, 1)
-            atoms.rattle(displacement, seed=1000 * seed + row)
-            yield atoms
-
-    return labelled(cells(), EMT())
+    return labelled(rattled(bulk(symbol, cubic=True) * (2, 2, 1), size, displacement, 1000 * seed), EMT())
 
 
 def strained(size: int, seed: int, symbol: str, isotropic: bool = False) -> StructureArrays:
@@ -170,26 +171,15 @@ def mixed(size: int, seed: int) -> StructureArrays:
 
 def morse(size: int, seed: int, displacement: float) -> StructureArrays:
     """Clusters of a Morse potential."""
-
-    def frames() -> Iterator[Atoms]:
-        for row in range(size):
-            atoms = Octahedron("Cu", 3, 1)
-            atoms.rattle(displacement, seed=100 * seed + row)
-            yield atoms
-
-    return labelled(frames(), MorsePotential(epsilon=0.4, r0=2.6, rho0=4.0, rcut1=7.0, rcut2=9.0))
+    calculator = MorsePotential(epsilon=0.4, r0=2.6, rho0=4.0, rcut1=7.0, rcut2=9.0)
+    return labelled(rattled(Octahedron("Cu", 3, 1), size, displacement, 100 * seed), calculator)
 
 
 def liquid(size: int, seed: int) -> StructureArrays:
     """Argon with large displacements."""
-
-    def frames() -> Iterator[Atoms]:
-        for row in range(size):
-            atoms = bulk("Ar", "fcc", a=5.6, cubic=True) * (2, 1, 1)
-            atoms.rattle(0.35, seed=100 * seed + row)
-            yield atoms
-
-    return labelled(frames(), LennardJones(epsilon=0.0104, sigma=3.4, rc=8.5, smooth=True), stress=True)
+    calculator = LennardJones(epsilon=0.0104, sigma=3.4, rc=8.5, smooth=True)
+    start = bulk("Ar", "fcc", a=5.6, cubic=True) * (2, 1, 1)
+    return labelled(rattled(start, size, 0.35, 100 * seed), calculator, stress=True)
 
 
 def _lj(epsilon: float, sigma: float) -> Calculator:
