@@ -1,4 +1,4 @@
-"""MACE: gradients of weights, edge cases, options, messages; its blocks. The laws of potentials: test_every_model.py."""
+"""MACE: gradients of weights, edge cases, options, messages, blocks. The laws of potentials: test_every_model.py."""
 
 from __future__ import annotations
 
