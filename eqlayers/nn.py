@@ -1,8 +1,7 @@
 """Equivariant layers."""
 
 from .core.torch_internals import is_plain as is_plain  # isort: skip  # first, as it says which torch is needed
-from .hints.keywords import name_arguments
-from .hints.names import answer_names
+from .hints.names import answer_names, name_arguments
 from .layers.attention.module import AttentionAggregate, EquivariantAttention
 from .layers.basis.module import CartesianTensor, ChangeOfBasis
 from .layers.contraction.module import SymmetricContraction

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import ConfigError, needs_packages
-from .labels import KEYS
-from .units import unit_size
+from .units import KEYS, unit_size
 
 with needs_packages("eqlayers.atoms.database", "train"):
     from ase import Atoms

@@ -52,8 +52,7 @@ def neighbor_list(
         >>> edge_index.tolist(), shifts.tolist()
         ([[0, 0], [0, 0]], [[-1, 0, 0], [1, 0, 0]])
     """
-    fix = "Common values are 4 to 6."
-    cutoff = check_number("cutoff", cutoff, above=0, at_most=LONGEST, unit=" of Angstrom", fix=fix)
+    cutoff = check_cutoff(cutoff)
     positions, box, periods = _read(pos, cell, pbc)
     reduced, transform = _reduced(box, periods) if periods.any() else (box, np.eye(3, dtype=np.int64))
     src, dst, shifts = _pairs(positions, reduced, periods, cutoff * _WIDER, name)
@@ -76,6 +75,12 @@ def neighbor_list(
         order = np.lexsort((*shifts.T[::-1], src, dst))
     order = order[square[order] < cutoff**2]
     return np.stack([src[order], dst[order]]), shifts[order]
+
+
+def check_cutoff(cutoff: float) -> float:
+    """Return ``cutoff`` as a float, or raise ConfigError unless it is positive and at most `LONGEST`."""
+    fix = "Common values are 4 to 6."
+    return check_number("cutoff", cutoff, above=0, at_most=LONGEST, unit=" of Angstrom", fix=fix)
 
 
 def molecule_neighbors(

@@ -16,19 +16,16 @@ with needs_packages("eqlayers.data", "train"):
     import torch_geometric  # noqa: F401
     import vesin  # noqa: F401
 
-from eqlayers.data.batches import EdgeBatchSampler, EpochSampler
+from eqlayers.data.batches import EdgeBatchSampler, EpochSampler, StructureDataset
 from eqlayers.data.datamodule import MoleculeDataModule
 from eqlayers.data.embedded import default_mini_root, load_mini
 from eqlayers.data.neighbors import Edges, radius_graph, structure_edges
-from eqlayers.data.propertymodule import PropertyDataModule
-from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
+from eqlayers.data.qm9 import TARGETS, Target, get_target, load_qm9, thermochemical_atomref
 from eqlayers.data.readers import read_structures
 from eqlayers.data.splits import SPLITS, STRUCTURE_SPLITS, make_split, split_structures
 from eqlayers.data.statistics import Statistics, compute_statistics
-from eqlayers.data.structure_dataset import StructureDataset
-from eqlayers.data.structuremodule import StructureDataModule
+from eqlayers.data.structuremodule import PropertyDataModule, StructureDataModule
 from eqlayers.data.structures import LABELS, StructureArrays
-from eqlayers.data.targets import TARGETS, Target, get_target
 
 __all__ = [
     "LABELS",

@@ -14,17 +14,16 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
-from eqlayers.data.batches import EpochSampler, make_loader
+from eqlayers.atoms.periodic import check_cutoff
+from eqlayers.data.batches import EpochSampler, StructureDataset, make_loader
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.embedded import load_mini
-from eqlayers.data.neighbors import Edges, check_cutoff, structure_edges
+from eqlayers.data.neighbors import Edges, structure_edges
 from eqlayers.data.plausible import check_parts, check_reach, check_shifts
-from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
+from eqlayers.data.qm9 import Target, get_target, load_qm9, thermochemical_atomref
 from eqlayers.data.splits import check_split, limited, make_split
 from eqlayers.data.statistics import Statistics, compute_statistics
-from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
-from eqlayers.data.targets import Target, get_target
 
 from ..core.checks import check_choice, check_flag, check_integer, check_number, check_optional, check_path
 from ..core.errors import ConfigError, DataError, EqlayersWarning
@@ -65,7 +64,7 @@ class SplitDataModule(LightningDataModule):
         limit_train: int | float | None,
         **folders: Any,
     ) -> None:
-        """Check and keep the options that all data modules have; ``folders`` may be None."""
+        """Check the options that all data modules have, and set them as attributes; a folder may be None."""
         self.cutoff = check_cutoff(cutoff)
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.eval_batch_size = check_integer("eval_batch_size", eval_batch_size, 1)
@@ -137,7 +136,7 @@ class SplitDataModule(LightningDataModule):
         ]
 
     def _unlabelled(self, structures: StructureArrays, rows: Mapping[str, NDArray[np.int64]]) -> list[str]:
-        """Sentences on parts without a label that the new structures of the training part have."""
+        """A sentence for each part without a label that the new structures of the training part have."""
         lacks = {name: {*self.labels} - {*structures.take(part).labels} for name, part in rows.items() if len(part)}
         fix = "no error of it is reported. Name it in keys, or draw the part from structures that have it"
         return [f"the {name} part has no {' and no '.join(sorted(no))}: {fix}" for name, no in lacks.items() if no]
@@ -164,7 +163,7 @@ class SplitDataModule(LightningDataModule):
         return self.test_dataloader()
 
     def part(self, name: str) -> StructureDataset:
-        """The dataset of a part."""
+        """The dataset of the part "train", "val" or "test", after `setup`."""
         if not self._rows:
             raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
         dataset: StructureDataset = getattr(self, f"{name}_set")
@@ -175,7 +174,7 @@ class SplitDataModule(LightningDataModule):
         return True
 
     def eval_size(self, dataset: Any) -> int:
-        """Structures in a batch of which even the largest have no more edges together than a training batch."""
+        """Batch size for evaluation: so many copies of the largest structure have at most `max_edges` edges."""
         most = self.eval_batch_size if self.max_edges is None else self.max_edges // max(1, int(dataset.n_edges.max()))
         return max(1, min(self.eval_batch_size, most))
 

@@ -9,8 +9,8 @@ import numpy as np
 from ase.stress import voigt_6_to_full_3x3_stress
 from numpy.typing import NDArray
 
-from eqlayers.atoms.labels import FREE, KEYS
 from eqlayers.atoms.structure_files import is_asymmetric, remedy
+from eqlayers.atoms.units import FREE, KEYS
 from eqlayers.data.structures import LABELS, refuse
 
 from ..core.errors import DataError
@@ -36,7 +36,11 @@ class Column(NamedTuple):
 def columns_of(
     source: str, frames: Sequence[Labelled], keys: Mapping[str, str | None]
 ) -> tuple[dict[str, Column], set[str]]:
-    """Labels of structures under recognised or given names."""
+    """Collect the labels of structures under recognised names, or under the names in ``keys``.
+
+    Returns:
+        The columns by label, and the names of values that are no label.
+    """
     present = set().union(*(values for _, values, _ in frames))
     columns: dict[str, Column] = {}
     for label, usual in KEYS.items():
@@ -47,11 +51,8 @@ def columns_of(
                 f"{what} must be a name in {source}, got {requested!r}; it has {', '.join(sorted(present))}. "
                 f"Correct the name{fix}."
             )
-        names = (
-            tuple(name for name in ((requested,) if requested else usual) if name in present)
-            if requested is not None
-            else ()
-        )
+        searched = () if requested is None else (requested,) if requested else usual
+        names = tuple(name for name in searched if name in present)
         if label == "energy" and requested == "" and not names and FREE in present:
             names = (FREE,)
         if names:

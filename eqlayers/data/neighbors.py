@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eqlayers.atoms.periodic import LONGEST, molecule_neighbors, structure_neighbors
+from eqlayers.atoms.periodic import check_cutoff, molecule_neighbors, structure_neighbors
 from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.structures import StructureArrays, check_structures
-from eqlayers.hints.keywords import named_arguments
+from eqlayers.hints.names import named_arguments
 
-from ..core.checks import check_floating, check_number, check_path, check_tensor, check_type, got
+from ..core.checks import check_floating, check_path, check_tensor, check_type, got
 from ..core.errors import DataError, DTypeError, ShapeError
 
 _FORMAT = "edges-1"  # part of every key: changing what a cache holds makes old ones stale
@@ -109,12 +109,6 @@ def check_edges(edges: Any, structures: StructureArrays) -> Edges:
             f"{list(map(list, shapes))}. Make them anew with structure_edges."
         )
     return edges
-
-
-def check_cutoff(cutoff: float) -> float:
-    """Return `cutoff` as a float, or raise ConfigError unless it is positive and at most `LONGEST`."""
-    fix = "Common values are 4 to 6."
-    return check_number("cutoff", cutoff, above=0, at_most=LONGEST, unit=" of Angstrom", fix=fix)
 
 
 @named_arguments

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from eqlayers.atoms.constraints import free_directions, held_atoms
 from eqlayers.atoms.database import POSITIONS, database_units, size_of_unit
 from eqlayers.atoms.elements import symbols_of
-from eqlayers.atoms.labels import KEYS
 from eqlayers.atoms.structure_files import AtomsFrame, Which, files_of, selected, structures_of
-from eqlayers.atoms.units import DEFAULT_UNITS, OPEN, PERIODIC, read_units, unit_of, unit_size
+from eqlayers.atoms.units import DEFAULT_UNITS, KEYS, OPEN, PERIODIC, read_units, unit_of, unit_size
 from eqlayers.core.files.archives import open_arrays
 from eqlayers.core.files.read_write import few
 from eqlayers.data.cache import UNREADABLE
@@ -28,14 +27,8 @@ from ..core.errors import ConfigError, DataError
 Keys = Mapping[str, str | None] | None
 Units = Mapping[str, Any] | None
 _LISTED = 100  # most frames that are left out with a printed reason
-_STATES = {
-    "charge",
-    "total_charge",
-    "spin",
-    "total_spin",
-    "multiplicity",
-    "spin_multiplicity",
-}  # global properties of the electrons
+# properties of the electrons of a whole structure
+_STATES = {"charge", "total_charge", "spin", "total_spin", "multiplicity", "spin_multiplicity"}
 _NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
 
 
@@ -308,10 +301,8 @@ def _problem(frame: Frame, keys: Mapping[str, str | None]) -> str | None:
 def _units_of_database(file: Path, columns: Mapping[str, Column], units: Mapping[str, str]) -> dict[str, str]:
     """Units by label: ``units``, then those in the metadata of a database of schnetpack."""
     metadata = database_units(file)
-    names = {
-        "pos": POSITIONS,
-        **{label: column.names[0] for label, column in columns.items() if label in DEFAULT_UNITS},
-    }
+    names = {label: column.names[0] for label, column in columns.items() if label in DEFAULT_UNITS}
+    names["pos"] = POSITIONS
     of_database = {label: metadata[name] for label, name in names.items() if name in metadata and label not in units}
     for label, unit in of_database.items():
         size_of_unit(file, label, unit)

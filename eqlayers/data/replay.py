@@ -54,18 +54,15 @@ def read_replay(mapping: Any) -> Replay | None:
             f"replay.number must be a number of structures, or a fraction of each epoch below 1, got {number}. 0.5 "
             "replays as many as there are new ones."
         )
-    listed = (
-        tuple(LABELS)
-        if labels is None
-        else check_items("replay.labels", labels, "a list of labels", "Pass ['forces'].")
-    )
+    labels = tuple(LABELS) if labels is None else labels
+    listed = check_items("replay.labels", labels, "a list of labels", "Pass ['forces'].")
     for label in listed:
         check_choice("replay.labels", label, LABELS)
     return Replay(path, number, tuple(listed), read_keys(options.get("keys")), read_units(options.get("units")))
 
 
 def only_labels(structures: StructureArrays, labels: tuple[str, ...]) -> StructureArrays:
-    """The structures without other labels."""
+    """Copy structures, with NaN for every label that is not in ``labels``."""
     hidden = {name: np.full_like(getattr(structures, name), np.nan) for name in LABELS if name not in labels}
     return replace(structures, **hidden)
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from eqlayers.atoms.elements import by_element, symbols_of
 from eqlayers.data.neighbors import Edges, check_edges
+from eqlayers.data.qm9 import Target, check_target
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structures import StructureArrays, check_structures
-from eqlayers.data.targets import Target, check_target
 
 from ..core.checks import check_choice, check_number
 from ..core.errors import ConfigError, DataError
@@ -66,12 +66,8 @@ class Statistics:
 
 def regression(counts: IntArray, y: FloatArray, intercept: bool) -> FloatArray:
     """Least-squares coefficients of the numbers of atoms (and of 1); the shortest solution if they are not unique."""
-    return np.asarray(np.linalg.lstsq(_columns(counts, intercept), y, rcond=None)[0])
-
-
-def _columns(counts: IntArray, intercept: bool) -> FloatArray:
-    columns = counts.astype(np.float64)
-    return np.concatenate([columns, np.ones((len(columns), 1))], axis=1) if intercept else columns
+    columns = np.concatenate([counts, np.ones((len(counts), int(intercept)))], axis=1)
+    return np.asarray(np.linalg.lstsq(columns, y, rcond=None)[0])
 
 
 def read_e0s(e0s: Any) -> str | dict[int, float]:

@@ -1,8 +1,9 @@
-"""The Lightning data module of interatomic potentials: structures from files to batches."""
+"""The Lightning data modules of structures in files: of potentials, and of one property of any name."""
 
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,26 @@ import torch
 from numpy.typing import NDArray
 
 from eqlayers.atoms.elements import symbols_of
-from eqlayers.atoms.units import read_units
+from eqlayers.atoms.units import KEYS, read_units
+from eqlayers.core.files.read_write import few
+from eqlayers.data.batches import StructureDataset
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.datamodule import PARTS, SplitDataModule
-from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
+from eqlayers.data.embedded import (
+    PUBLISHED,
+    TRAJECTORIES,
+    TRAJECTORY_UNITS,
+    check_published,
+    embedded_trajectory,
+    find_published,
+)
 from eqlayers.data.neighbors import Edges
 from eqlayers.data.plausible import check_physics, check_sizes, named
-from eqlayers.data.published import PUBLISHED, check_published, find_published
+from eqlayers.data.qm9 import NO_UNIT, Target, own_target
 from eqlayers.data.readers import different_states, read_file, read_keys
 from eqlayers.data.replay import check_energies, only_labels, read_replay, replayed
 from eqlayers.data.splits import SPLIT_SEED, STRUCTURE_SPLITS, limited, split_structures
 from eqlayers.data.statistics import read_e0s, without_training
-from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
 
 from ..core.checks import (
@@ -34,8 +43,10 @@ from ..core.checks import (
     check_items,
     check_path,
     check_seed,
+    check_type,
+    got,
 )
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, EqlayersWarning
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -69,7 +80,7 @@ class StructureDataModule(SplitDataModule):
         keys: Name in the file by label, where it is not one that is recognised; see `read_structures`.
         units: Unit by quantity, and in ``groups`` the units of some structures; see `read_structures`.
         skip_bad: Leave frames out that cannot be read, and list them.
-        e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_structure_statistics`.
+        e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_statistics`.
             Structures with one atom are in no part, as no training changes their energy, which is the shift.
         replay: Structures of an earlier training in every epoch of this one, as a mapping: ``path``, and perhaps
             ``number``, how many of them, drawn by ``split_seed``, or which fraction of each epoch (0.5); ``labels``,
@@ -213,7 +224,7 @@ class StructureDataModule(SplitDataModule):
     def _read(
         self, paths: list[str], keys: Mapping[str, str | None], units: Mapping[str, Any], published: str | None
     ) -> StructureArrays:
-        """The files of one part; where there are several, the groups of their structures bear their names."""
+        """Read and join the files of one part; names of groups begin with the file's name if there are several."""
         parts = []
         for path in paths:
             embedded = path in TRAJECTORIES and not Path(path).exists()
@@ -237,7 +248,7 @@ class StructureDataModule(SplitDataModule):
         return ~without_training(source)
 
     def _split(self, sources: Mapping[str, StructureArrays]) -> dict[str, NDArray[np.int64]]:
-        """Rows of the joined sources by part."""
+        """Rows of the training, validation and test part, counted over the joined sources."""
         start, rows_of, usable = 0, {}, {}
         for name, source in sources.items():
             rows_of[name] = start + np.arange(len(source))
@@ -279,3 +290,70 @@ def _read_paths(paths: Any) -> list[str]:
             f"test_path must be files of different names, which errors are reported under, got {files}. Rename them."
         )
     return files
+
+
+def keys_of(target: str) -> dict[str, str | None]:
+    """Names in a file of which the property is read, and no other label."""
+    return {label: None for label in KEYS if label != "config_type"} | {"y": target}
+
+
+class PropertyDataModule(StructureDataModule):
+    """Own molecules with one property, which is the label `y` `[G]` float64 of batches.
+
+    All else is as of :class:`StructureDataModule`. Molecules without the label are in no part; a warning names their
+    rows.
+
+    Args:
+        path: A file that ASE reads, such as extended XYZ or a database.
+        target: Name of the property in the file, of which each molecule has one number.
+        unit: Unit of these numbers, which stay as they are; reports name it.
+        extensive: Whether the property grows with the molecule: atoms are added up, and each species has a shift.
+            Otherwise atoms are averaged.
+        **options: Of :class:`StructureDataModule`; `units` of positions alone.
+
+    Raises:
+        ConfigError: For an option outside its list or range.
+        DataError: From `prepare_data` and `setup`: no such name, a value that is not one finite number, a periodic
+            structure, or as :class:`StructureDataModule`.
+
+    Example:
+        >>> import tempfile
+        >>> from ase import Atoms
+        >>> from ase.io import write
+        >>> folder = tempfile.mkdtemp()
+        >>> frames = [Atoms("H2", [[0, 0, 0], [0, 0, 0.7 + 0.01 * n]], info={"gap": 9.0 - n}) for n in range(10)]
+        >>> write(f"{folder}/pairs.xyz", frames)
+        >>> data = PropertyDataModule(f"{folder}/pairs.xyz", target="gap", unit="eV", cache_dir=folder)
+        >>> data.setup()
+        >>> len(data.train_set), data.target.unit, next(iter(data.test_dataloader())).y.tolist()
+        (8, 'eV', [5.0])
+    """
+
+    target: Target
+
+    def __init__(
+        self, path: str, target: str | list[str], unit: str = NO_UNIT, extensive: bool = False, **options: Any
+    ) -> None:
+        if not isinstance(target, str) or not target:
+            raise ConfigError(
+                f"target must be the name of one property in the file, got {got(target)}. Train one run for each "
+                "property, each with a name of its own."
+            )
+        check_type("unit", unit, str, "a text", "Name the unit of the file, such as eV.")
+        self.target = own_target(target, unit, check_flag("extensive", extensive))
+        super().__init__(path, keys=keys_of(target), e0s="fit", published=None, replay=None, **options)
+
+    def _usable(self, source: StructureArrays) -> NDArray[np.bool_]:
+        periodic = np.flatnonzero(source.pbc.any(axis=1))
+        fix = 'set pbc="F F F" in the file where a molecule is in a box'
+        source.refuse("molecules without a period", periodic, fix)
+        labelled = ~np.isnan(source.y)
+        if not labelled.all():
+            rows = few([str(row) for row in source.idx[~labelled]])
+            warnings.warn(
+                f"{source.source}: {int((~labelled).sum())} of {len(labelled)} structures have no {self.target.name!r} "
+                f"and are left out, rows {rows}",
+                EqlayersWarning,
+                stacklevel=2,
+            )
+        return labelled

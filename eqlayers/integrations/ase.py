@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import memory
 from ..core.checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
 from ..core.errors import ConfigError, OutOfMemoryError, needs_packages
-from ..hints.keywords import named_arguments, parameters, refuse_others
+from ..hints.names import named_arguments, parameters, refuse_others
 from ..models import Committee, Potential, Recorded, load_committee, load_potential
 from ..models.committee import DEVIATION, committee_files, together
 from ..models.saving import Classes

@@ -14,8 +14,7 @@ from ..core.backends import check_backend
 from ..core.checks import check_flag, check_items, check_module, check_number, got
 from ..core.errors import BackendError, ConfigError
 from ..e3nn_compat.state_dict import E3nnState
-from ..hints.keywords import named_arguments
-from ..hints.names import HINTS
+from ..hints.names import HINTS, named_arguments
 from ..layers.tensor_product.module import ProductLayer
 from ..nn import Linear
 from .check import compare

@@ -9,7 +9,7 @@ from e3nn import o3
 
 from ..core.checks import check_choice, check_flag
 from ..core.errors import IrrepsError
-from ..hints.keywords import named_arguments
+from ..hints.names import named_arguments
 from .algebra import as_irreps, read_filter, tensor_product_paths
 from .modes import MODES
 

@@ -1,7 +1,6 @@
 """Complete networks of atoms, potentials, committees, and their files."""
 
-from ..hints.keywords import name_arguments
-from ..hints.names import answer_names
+from ..hints.names import answer_names, name_arguments
 from .committee import Committee, load_committee
 from .compression import CompressionReport, CompressionRow, compress, decompress
 from .equiformer import Equiformer

@@ -21,7 +21,7 @@ from ..core.checks import check_device, check_dtype, check_items, check_path, ch
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..core.files.archives import read_tensors
 from ..core.files.read_write import atomic_write
-from ..hints.keywords import named_arguments
+from ..hints.names import named_arguments
 from .compression import expect_tables
 from .potential import Potential
 

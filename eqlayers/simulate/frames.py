@@ -15,8 +15,8 @@ from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from ..atoms.database import POSITIONS, database_units, size_of_unit
-from ..atoms.labels import FREE, KEYS
 from ..atoms.structure_files import files_of, structures_of
+from ..atoms.units import FREE, KEYS
 from ..core.checks import check_path
 from ..core.errors import ConfigError, DataError
 from ..core.files.read_write import atomic_write, check_output

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from ..atoms.constraints import free_directions, held_atoms
 from ..atoms.database import database_units, size_of_unit
-from ..atoms.labels import FREE, KEYS, LABEL_NAMES, LABEL_UNITS
 from ..atoms.structure_files import is_asymmetric
-from ..atoms.units import unit_of, unit_size
+from ..atoms.units import FREE, KEYS, LABEL_NAMES, LABEL_UNITS, unit_of, unit_size
 from ..cli.notices import lines, progress
 from ..core.checks import check_integer
 from ..core.errors import DataError

@@ -16,15 +16,14 @@ with needs_packages("eqlayers.train", "train"):
     import torchmetrics  # noqa: F401
 
 from .averaging import EMA
+from .base import warmup_cosine
 from .checkpoints import AtomicCheckpointIO, best_and_last, read_checkpoint
 from .history import History, read_history
 from .module import PropertyModule, metric_name
 from .plots import learning_curve, parity_plot
 from .potential import PotentialModule
-from .quiet import quiet_lightning
 from .report import PredictionTable, TestReport
-from .run import checkpoint_path, run_callbacks, run_loggers, trainer_options
-from .schedule import warmup_cosine
+from .run import checkpoint_path, quiet_lightning, run_callbacks, run_loggers, trainer_options
 from .summary import LayerSummary, layer_rows, summary_table
 
 __all__ = [

@@ -1,13 +1,13 @@
-"""Shared code of every training: optimizer, schedule, averaged errors, and the checks of checkpoints."""
+"""Base of every module that is trained: precision, optimizer, schedule of the learning rate, checks of checkpoints."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -16,15 +16,33 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..core.checks import check_choice, check_flag, check_items, check_module, check_number, check_type, got
+from ..core.checks import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_items,
+    check_module,
+    check_number,
+    check_type,
+    got,
+)
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
 from ..models.saving import build_part
-from .agreement import check_checkpoint, check_unseen, data_facts, differences, identities
-from .checkpoints import FIX, Stopping, check_training, check_weights, follow_folder, read_checkpoint
-from .labels import LOSSES
-from .schedule import Plan, plan_of, warmup_cosine
-from .steps import LabelledModule
+from .checkpoints import (
+    FIX,
+    Stopping,
+    check_checkpoint,
+    check_training,
+    check_unseen,
+    check_weights,
+    data_facts,
+    differences,
+    follow_folder,
+    identities,
+    read_checkpoint,
+)
+from .steps import LOSSES, LabelledModule
 
 PRECISIONS = ("32-true", "64-true")
 
@@ -116,12 +134,12 @@ class TrainedModule(LabelledModule):
         to_precision(self.trainer, self)
 
     def recomputing(self) -> AbstractContextManager[None]:
-        """The context in which the network is called."""
+        """Context manager for calls of the network: with ``checkpointing``, the backward pass recomputes parts."""
         again = self.hparams["checkpointing"] and self.training
         return recomputed(check_module("model", self.model)) if again else nullcontext()
 
     def data_of(self, stage: str, fix: str) -> Any:
-        """The data module of the trainer, with its statistics."""
+        """The data module of the trainer, which must have statistics."""
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "statistics"):
             raise ConfigError(
@@ -158,7 +176,7 @@ class TrainedModule(LabelledModule):
         return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
     def on_train_start(self) -> None:
-        """Follow the plan of now where it is not the plan of the checkpoint, and say what changes."""
+        """Use the learning-rate plan of this start where the checkpoint has another one, and print the change."""
         if self.saved_plan is None or self.plan is None:
             return
         scheduler = self.trainer.lr_scheduler_configs[0].scheduler
@@ -169,13 +187,11 @@ class TrainedModule(LabelledModule):
         if not self.trainer.is_global_zero:
             return
         groups, step = scheduler.optimizer.param_groups, self.trainer.global_step
-        kept = {"learning_rate": base, "weight_decay": max(group["weight_decay"] for group in groups)}
-        for name, value in {**kept, "betas": tuple(groups[0]["betas"])}.items():
-            asked = type(value)(self.hparams[name])
-            if value != asked:
-                print(
-                    f"{name.replace('_', ' ')}: model.{name} stays {value}, with which the run was begun, not {asked}"
-                )
+        restored = {"learning_rate": base, "weight_decay": max(group["weight_decay"] for group in groups)}
+        for name, value in {**restored, "betas": tuple(groups[0]["betas"])}.items():
+            now = type(value)(self.hparams[name])
+            if value != now:
+                print(f"{name.replace('_', ' ')}: model.{name} stays {value}, with which the run was begun, not {now}")
         if (line := self.saved_plan.change(self.plan, step, base, self.hparams.get("second_stage"))) is not None:
             print(line, flush=True)
 
@@ -222,7 +238,7 @@ class TrainedModule(LabelledModule):
                     follow_folder(state, Path(str(self.trainer.ckpt_path)), Path(str(one.dirpath)))
 
     def say_seen(self, structures: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -> None:
-        """Say which parts hold structures that were trained on; see :func:`check_unseen`."""
+        """Print and record which parts hold structures that were trained on; see :func:`check_unseen`."""
         for name, (seen, sentence) in check_unseen(structures, data, parts).items():
             self.trained_share[name] = seen
             if sentence not in data.findings:
@@ -266,6 +282,95 @@ class TrainedModule(LabelledModule):
 
 
 def trained_module(module: Any) -> TrainedModule:
-    """The module of a training, for callbacks that ask it for names and units."""
+    """Return ``module`` if it is a TrainedModule, whose names and units callbacks read; else raise an error."""
     what = "a module of eqlayers.train"
     return check_type("what is trained", module, TrainedModule, what, "Use the run's callbacks with one.")
+
+
+class Plan(NamedTuple):
+    """Parameters of the learning-rate schedule; checkpoints store them, so that a resumed run can print a change."""
+
+    epochs: int
+    steps: int
+    warmup_steps: int
+    final_factor: float
+
+    def rate(self, base: float, step: int) -> float:
+        """The learning rate of an optimizer step."""
+        return base * _factor(step, self.warmup_steps, self.steps, self.final_factor)
+
+    def __str__(self) -> str:
+        return f"{self.steps:,} steps" + (f" ({self.epochs:,} epochs)" if self.epochs > 0 else "")
+
+    def change(self, now: Plan, step: int, base: float, second_stage: float | None = None) -> str | None:
+        """A printed line on how the schedule changes from this plan to ``now`` at a step; None without a change.
+
+        Example:
+            >>> print(Plan(4, 80, 0, 0.0).change(Plan(6, 120, 0, 0.0), 80, 0.01))
+            schedule: 120 steps (6 epochs), before 80 steps (4 epochs); the learning rate goes on with 2.50e-03 ...
+        """
+        if self == now:
+            return None
+        line = (
+            f"schedule: {now}, before {self}; the learning rate goes on with {now.rate(base, step):.2e} and not "
+            f"{self.rate(base, step):.2e}, and ends at {now.rate(base, now.steps):.2e}"
+        )
+        if second_stage is not None:
+            line += f"; the second stage begins with step {math.ceil(second_stage * now.steps):,}"
+        return line
+
+
+def plan_of(saved: object) -> Plan | None:
+    """Parse the plan that a checkpoint stores; None if it has none or a damaged one."""
+    numbers = isinstance(saved, (list, tuple)) and len(saved) == len(Plan._fields)
+    if not numbers or not all(isinstance(one, (int, float)) for one in saved):  # type: ignore[attr-defined]
+        return None
+    return Plan(*saved)  # type: ignore[misc]
+
+
+def _factor(step: int, warmup_steps: int, total_steps: int, final: float) -> float:
+    warmup = min(warmup_steps, total_steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if step >= total_steps:
+        return final
+    progress = (step - warmup) / (total_steps - warmup)
+    return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def warmup_cosine(warmup_steps: int, total_steps: float, final: float = 0.0) -> Callable[[int], float]:
+    r"""The factor on the base learning rate as a function of the step, for ``torch.optim.lr_scheduler.LambdaLR``.
+
+    .. math::
+        f(s) = \frac{s + 1}{w} \ (s < w), \qquad
+        f(s) = f_\infty + (1 - f_\infty) \frac{1 + \cos(\pi (s - w) / (t - w))}{2} \ (s \ge w)
+
+    The first step already moves (the factor is never 0), and from ``total_steps`` on the factor is ``final``.
+    The cosine comes from SGDR (Loshchilov and Hutter, arXiv:1608.03983) without restarts. A plain function and not an
+    object: ``LambdaLR`` would save an object's attributes in the checkpoint, and a run resumed with more epochs would
+    silently keep the old length.
+
+    Args:
+        warmup_steps: Steps of the linear rise; those beyond ``total_steps`` are cut.
+        total_steps: Steps of the whole training, finite.
+        final: Factor at the end, between 0 and 1.
+
+    Returns:
+        ``step -> factor``.
+
+    Raises:
+        ConfigError: The training has no end, or a number is out of range.
+
+    Example:
+        >>> [round(warmup_cosine(2, 6)(step), 3) for step in range(8)]
+        [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
+    """
+    warmup_steps = check_integer("model.warmup_steps", warmup_steps, 0)
+    if total_steps == math.inf:
+        raise ConfigError(
+            "the cosine schedule must know the number of steps in advance, got a training without an end. "
+            "Set trainer.max_epochs or trainer.max_steps (trainer.max_time may end it earlier)."
+        )
+    final = check_number("model.final_factor", final, at_least=0, at_most=1, fix="Use a value from 0 to 1.")
+    total = int(check_number("total_steps", total_steps, at_least=0))
+    return lambda step: _factor(step, warmup_steps, total, final)

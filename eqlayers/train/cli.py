@@ -35,9 +35,18 @@ from .fine_tuning import trained_on, with_network
 from .module import PropertyModule
 from .parser import Parser
 from .potential import PotentialModule
-from .quiet import quiet_lightning
-from .resume import first_checkpoint, first_process, remove_if_empty, stopped, validations_without_improvement
-from .run import checkpoint_path, remove_halves, run_folder, trainer_options
+from .run import (
+    checkpoint_path,
+    first_checkpoint,
+    first_process,
+    quiet_lightning,
+    remove_halves,
+    remove_if_empty,
+    run_folder,
+    stopped,
+    trainer_options,
+    validations_without_improvement,
+)
 from .summary import LayerSummary
 
 
@@ -81,9 +90,9 @@ OF_POTENTIALS: dict[str, tuple[Any, Any, str]] = {
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes the complete configuration to the run's folder when training starts, with all restored that it resumes.
+    """Writes the complete configuration to `config.yaml` when training starts, after a checkpoint was restored.
 
-    It names no checkpoint: a later command finds the run's own.
+    ``ckpt_path`` in it is null, as later commands find the run's own checkpoint.
     """
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
@@ -91,7 +100,7 @@ class SaveConfig(SaveConfigCallback):
         self.folder = folder
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Wait: a checkpoint that does not fit must not replace the configuration that it was made with."""
+        """Write nothing yet: a checkpoint that does not fit must leave the configuration of its run in place."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save `config.yaml`, with every default spelled out."""
@@ -163,14 +172,10 @@ class TrainingCLI(LightningCLI):
         if not isinstance(self.config.seed_everything, bool):
             check_integer("seed_everything", self.config.seed_everything, 0, 2**32 - 1)
 
-    def option(self, name: str) -> Any:
-        """The value of a top-level option."""
-        return self.config[name]
-
     @property
     def folder(self) -> Path:
         """The run's folder."""
-        return run_folder(self.option("runs"), self.option("name"))
+        return run_folder(self.config["runs"], self.config["name"])
 
     # ---- objects ----------------------------------------------------------------------------------------------------
 
@@ -198,7 +203,7 @@ class TrainingCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Threads before any work; a checkpoint that cannot be read stops the command before the data are loaded."""
-        threads = check_threads("threads", self.option("threads"), at_least=0)
+        threads = check_threads("threads", self.config["threads"], at_least=0)
         if threads:
             torch.set_num_threads(threads)
         self.save_config_kwargs["folder"] = self.folder
@@ -239,14 +244,14 @@ class TrainingCLI(LightningCLI):
     def own_options(self) -> dict[str, Any]:
         """Further options of the trainer: the run's callbacks, loggers and checkpoint writer."""
         facts = {
-            "seed": self.option("seed_everything"),
+            "seed": self.config["seed_everything"],
             "threads": torch.get_num_threads(),
-            "name": self.option("name"),
+            "name": self.config["name"],
             "command": f"eqlayers {shlex.join(self.command.typed)}",
         }
         bar = self.configured.get("enable_progress_bar")
-        fitting, page = self.command.name == "fit", self.option("report")
-        monitor = self.option("checkpoint.monitor")
+        fitting, page = self.command.name == "fit", self.config["report"]
+        monitor = self.config["checkpoint.monitor"]
         options = trainer_options(self.folder, facts, bar, fitting, page, monitor) | self.task.trainer
         for callback in options["callbacks"]:
             if isinstance(callback, LayerSummary):
@@ -285,7 +290,7 @@ class TrainingCLI(LightningCLI):
         self.model.hparams["model"] = self.config_dump["model"]["model"]
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, Stopping):  # which checkpoints know by the value, for all commands
-                callback.monitor = callback.monitor or self.option("checkpoint.monitor") or self.model.best_by
+                callback.monitor = callback.monitor or self.config["checkpoint.monitor"] or self.model.best_by
 
     def _begin(self) -> None:
         """Start a fit with the weights of ``start_from``; the species of the data are added to the configured ones."""
@@ -303,7 +308,7 @@ class TrainingCLI(LightningCLI):
 
     def execute(self) -> None:
         """Run the command."""
-        of_run = {"model": self.model, "datamodule": self.datamodule, "ckpt_path": self.option("ckpt_path")}
+        of_run = {"model": self.model, "datamodule": self.datamodule, "ckpt_path": self.config["ckpt_path"]}
         if self.command.name == "fit":
             self.before_fit()
             self.fit(**of_run)
@@ -314,7 +319,7 @@ class TrainingCLI(LightningCLI):
     def before_fit(self) -> None:
         """Say where results go, and remove halves of files there."""
         names = self.model.logged_names(self.datamodule)
-        check_choice("checkpoint.monitor", self.option("checkpoint.monitor") or self.model.best_by, names)
+        check_choice("checkpoint.monitor", self.config["checkpoint.monitor"] or self.model.best_by, names)
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, Stopping):  # which ends nothing, or everything, for what it does not know
                 check_choice("early_stopping.monitor", callback.monitor, names)
@@ -325,8 +330,8 @@ class TrainingCLI(LightningCLI):
             remove_halves(self.folder)
 
     def fit(self, model: TrainedModule, **options: Any) -> None:
-        """Fit; a run that ends before its first checkpoint leaves no folder, and one that ended by itself stays."""
-        path, again = options.get("ckpt_path"), "; it is tested again" if self.option("test_after_fit") else ""
+        """Fit, unless the resumed run has ended; remove a new folder if the fit fails before its first checkpoint."""
+        path, again = options.get("ckpt_path"), "; it is tested again" if self.config["test_after_fit"] else ""
         stopping = next((one for one in self.trainer.callbacks if isinstance(one, Stopping)), None)  # type: ignore[attr-defined]
         saved = read_checkpoint(path) if self.command.has("resume") and path else {}
         if saved and stopping and validations_without_improvement(saved) >= max(stopping.patience, 1):
@@ -352,7 +357,7 @@ class TrainingCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Test the best weights, if asked to; ``fast_dev_run`` keeps no checkpoint and tests the last weights."""
-        if self.option("test_after_fit"):
+        if self.config["test_after_fit"]:
             path = None if is_dry_run(self.trainer) else str(checkpoint_path(self.folder))
             if path is not None and not Path(path).exists():
                 raise ConfigError(
@@ -363,7 +368,7 @@ class TrainingCLI(LightningCLI):
 
 
 def _task_of_data(data: Any) -> str | None:
-    """The task whose data have a key that the data of no other have."""
+    """The task whose data module alone takes a key of ``data``; None if no key tells."""
     keys = {task: set(signature(what.data.__init__).parameters) for task, what in TASKS.items()}
     for task, names_of_task in keys.items():
         others: set[str] = set().union(*(names for other, names in keys.items() if other != task))

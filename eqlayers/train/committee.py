@@ -31,10 +31,18 @@ from . import cli
 from .base import is_dry_run
 from .configuration import Command
 from .history import write_json
-from .labels import SHOWN
 from .potential import PotentialModule
-from .resume import first_process, refuse_results, remove_if_empty, stopped
-from .run import checkpoint_path, results_of, run_folder, trainer_options
+from .run import (
+    checkpoint_path,
+    first_process,
+    refuse_results,
+    remove_if_empty,
+    results_of,
+    run_folder,
+    stopped,
+    trainer_options,
+)
+from .steps import SHOWN
 
 #: Commands that a committee has; the others are of one run.
 COMMANDS = ("fit", "validate", "test", "predict")
@@ -49,7 +57,7 @@ def is_committee(command: Command) -> bool:
 
 @dataclass
 class Committee:
-    """A committee that is trained."""
+    """A command of a committee: its folder, number of members, and share of the training part of each member."""
 
     command: Command
     folder: Path
@@ -120,7 +128,7 @@ class Committee:
 
 
 class MemberCLI(cli.TrainingCLI):
-    """The command of one member."""
+    """A training command of one member of a committee."""
 
     def __init__(self, command: Command, committee: Committee) -> None:
         self.committee = committee
@@ -146,7 +154,7 @@ class CommitteeTestCLI(cli.TrainingCLI):
         facts = {"name": self.committee.folder.name, "committee": self.committee.number}
         facts["command"] = f"eqlayers {shlex.join(self.command.typed)}"
         bar = self.configured.get("enable_progress_bar")
-        return trainer_options(self.committee.folder, facts, bar, False, self.option("report")) | self.task.trainer
+        return trainer_options(self.committee.folder, facts, bar, False, self.config["report"]) | self.task.trainer
 
     def test(self, model: Any, **options: Any) -> None:
         """Test the mean of the members; the checkpoint of the first is not needed for it."""

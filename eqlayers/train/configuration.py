@@ -38,6 +38,8 @@ FLAGS = ("resume", "verbose")
 YAML = (".yaml", ".yml")
 #: Key of the species of a network.
 SPECIES = "model.model.init_args.species"
+#: Beginning of an option of the network, whose ``init_args`` jsonargparse lets one leave out.
+SHORT = re.compile(r"^model\.model\.(?!(?:class_path|init_args|dict_kwargs|help)\b)")
 #: Names of keys.
 NAME = re.compile(r"[A-Za-z_][\w-]{0,39}")
 # what the parser calls a type -> words
@@ -49,8 +51,8 @@ def near_files(path: Path | None = None) -> str:
     """A sentence that names the configurations beside a path, and in the working directory."""
     folders = [Path("configs")] if path is None else [path.parent, Path("configs")]
     near = sorted(str(file) for folder in folders if folder.is_dir() for file in folder.glob("*.y*ml"))
-    kept = [name for name in dict.fromkeys(near) if not Path(name).name.startswith(".")]
-    return f"There is {few(kept)}." if kept else "The source has some in configs/, e.g. configs/qm9_mini.yaml."
+    listed = [name for name in dict.fromkeys(near) if not Path(name).name.startswith(".")]
+    return f"There is {few(listed)}." if listed else "The source has some in configs/, e.g. configs/qm9_mini.yaml."
 
 
 class Source(NamedTuple):
@@ -115,7 +117,7 @@ class Command:
             if not name.startswith("--"):
                 passed.append(word)
                 continue
-            key = name[2:].removesuffix("+")
+            key = SHORT.sub("model.model.init_args.", name[2:].removesuffix("+"))
             if self.name == "fit" and word[2:] in FLAGS:
                 options.append(Source(name, {key: True}))
                 continue
@@ -169,17 +171,16 @@ class Command:
         """Whether the network needs a list of species, and none is given.
 
         Example:
-            >>> Command.of(["fit", "--model.model.class_path", "eqlayers.models.NequIP"]).needs_species()
-            True
-            >>> Command.of(["fit", "--model.model", "eqlayers.models.NequIP", f"--{SPECIES}", "[H]"]).needs_species()
-            False
+            >>> words = ["fit", "--model.model", "eqlayers.models.NequIP"]
+            >>> Command.of(words).needs_species(), Command.of([*words, "--model.model.species", "[H]"]).needs_species()
+            (True, False)
         """
         network = self.network(None)
         parameter = None if network is None else inspect.signature(network).parameters.get("species")
         return parameter is not None and parameter.default is parameter.empty and self.last(SPECIES) is None
 
     def check(self, known: Sequence[str]) -> None:
-        """Refuse files without any known key: their keys may be anything, and are not repeated."""
+        """Raise for a file without any known key; the message does not repeat its keys, which may be private text."""
         for source in self.sources:
             values = source.values[source.section] if source.section else source.values
             prefix = f"{source.section}." if source.section else ""
@@ -203,7 +204,7 @@ class Command:
                 )
 
     def origin(self, key: str) -> tuple[str, bool]:
-        """The file and line, or the option, that gives a key or what contains it; and whether it is an option."""
+        """Where a key, or else a section around it, gets its value: file and line, or option; whether an option."""
         while key:
             for source in reversed(self.sources):
                 if source.get(key) and source.lines is None:
@@ -364,7 +365,7 @@ def explain_parser_error(message: str, keys: Sequence[str], command: Command) ->
 
 
 def class_at(path: str) -> Any:
-    """The class of a path of import, which is of ``eqlayers.models`` without a module."""
+    """Import a class by its dotted path; a name without a module is one of ``eqlayers.models``."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module or "eqlayers.models"), name)
 
@@ -378,15 +379,15 @@ def _type(value: str) -> str:
     return "text" if _number(value) is None else "a number"
 
 
-def _words(kinds: Iterable[str]) -> str:
+def _words(types: Iterable[str]) -> str:
     choices: list[str] = []
     names: list[str] = []
-    for kind in kinds:
-        literal = re.match(r"typing\.Literal(\[.*\])", kind)
+    for text in types:
+        literal = re.match(r"typing\.Literal(\[.*\])", text)
         if literal:
             choices += map(str, ast.literal_eval(literal.group(1)))
         else:
-            name = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", kind).partition("[")[0].rpartition(".")[2]
+            name = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text).partition("[")[0].rpartition(".")[2]
             names.append(WORDS.get(name, f"a {name}"))
     listed = [f"one of {', '.join(dict.fromkeys(choices))}"] if choices else []
     return " or ".join(dict.fromkeys([*listed, *names]))
@@ -398,7 +399,10 @@ def unknown_key(unknown: str, keys: Sequence[str], where: str = "") -> str:
         return f"a key{where} must be a known one, got one that is no name. `eqlayers fit FILE --help-all` lists them."
     sections = {key.rpartition(".")[0] for key in keys}
     near = nearest(unknown, sorted({*keys, *sections}))
-    fix = f"Did you mean {near!r}?" if near else "`eqlayers fit FILE --help-all` lists them."
+    if unknown == "overwrite":
+        fix = "No run writes over another: go on with --resume, pass another --name, or move or remove the folder."
+    else:
+        fix = f"Did you mean {near!r}?" if near else "`eqlayers fit FILE --help-all` lists them."
     return f"a key{where} must be a known one, got {unknown!r}. {fix}"
 
 

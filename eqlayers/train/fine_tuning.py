@@ -23,8 +23,8 @@ from ..models import Potential, build_potential, describe_potential, read_potent
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
 from ..models.saving import check_part, classes_of, read_content
-from .agreement import SAME_WEIGHTS, differences
 from .base import TrainedModule
+from .checkpoints import SAME_WEIGHTS, differences
 from .configuration import Command, Source, nested
 from .predictions import energies_of
 from .run import checkpoint_path, run_folder
@@ -36,11 +36,11 @@ FREE = ("species", "mean_neighbors", "backend", *SAME_WEIGHTS)
 
 
 def with_network(command: Command) -> Command:
-    """A command with the network, the repulsion and the cutoff of the potential that it begins with.
+    """Add network, repulsion and cutoff of the potential ``start_from`` to a command.
 
-    Of these, what a file or an option gives is left to it: a configuration may name any class, as it is the user's own,
-    and a potential only classes of :mod:`eqlayers.models` and of the option ``classes``. Commands other than a fit, and
-    a fit that goes on, take them from the checkpoint, which knows all species.
+    Values in files and options of the command take precedence. A configuration may name any class, as it is the user's
+    own; a potential may name only classes of :mod:`eqlayers.models` and of the option ``classes``. Commands other than
+    a fit, and a resumed fit, take the values from the run's checkpoint, which knows all species.
     """
     start, checkpoint = command.last("start_from"), command.last("ckpt_path")
     if start is None:
@@ -103,7 +103,10 @@ class FineTuned(TrainedModule):
         )
 
     def goes_on_from(self, data: Any) -> bool:
-        """Whether the potential was trained before; its shifts are fitted then, and the rest belongs to the weights."""
+        """Fit the shifts of a potential that began with ``start_from``; return whether it did.
+
+        Its scales stay, as they belong to the weights.
+        """
         if self._begun is not None:
             fit_shifts(self.potential, data, *self._begun)
             self.say_seen({"start": self.of_start}, data, ("val", "test"))
@@ -112,8 +115,8 @@ class FineTuned(TrainedModule):
 
 def trained_on(path: str | Path) -> Tensor:
     """Hashes of the structures that a potential was trained on, by its checkpoint or the best of its run; or none."""
-    place = Path(path) if Path(path).suffix == ".ckpt" else checkpoint_path(Path(path).parent)
-    known = read_content(place).get("eqlayers_structures", {}) if place.is_file() else {}
+    checkpoint = Path(path) if Path(path).suffix == ".ckpt" else checkpoint_path(Path(path).parent)
+    known = read_content(checkpoint).get("eqlayers_structures", {}) if checkpoint.is_file() else {}
     if "train" not in known:
         rank_zero_info("start: which structures it was trained on is not known, the test part may have some of them")
     return torch.cat([torch.empty(0, dtype=torch.int64), *(known[n] for n in ("train", "start") if n in known)])
@@ -144,11 +147,11 @@ def _bound(network: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: bool) -> None:
-    """Add to shifts what the energies of the training part lack, atom by atom.
+    """Correct the shifts of a potential by its errors of the energies of the training part.
 
-    It is the least-squares fit of the errors per atom by the composition, the shortest where it is not unique; so what
-    the network has learned stays, where a fit of whole energies would count the binding twice. With energies of free
-    atoms that are command, these are the shifts.
+    The corrections are the least-squares fit of the errors per atom by the composition, the shortest where it is not
+    unique; a fit of whole energies would count twice the binding that the network has learned. Species with a given
+    energy of the free atom get this as their shift.
 
     Source:
         The "change" of the energy bias in DeePMD-kit, Zeng et al. 2023, doi:10.1063/5.0155600.
@@ -171,12 +174,12 @@ def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: boo
             corrections = regression(part.counts(tuple(free)) / atoms, lacking[:, 0], intercept=False)
             after |= {z: before[z] + float(change) for z, change in zip(free, corrections, strict=True)}
     potential.shifts.copy_(torch.tensor(list((before | after).values()), dtype=torch.float64))
-    told = [f"{symbols_of([z])}: {before[z]:.6g} -> {value:.6g} eV" for z, value in after.items()]
-    rank_zero_info(f"shifts {how}: {', '.join(told)}" if told else "shifts: as in the starting potential")
+    changes = [f"{symbols_of([z])}: {before[z]:.6g} -> {value:.6g} eV" for z, value in after.items()]
+    rank_zero_info(f"shifts {how}: {', '.join(changes)}" if changes else "shifts: as in the starting potential")
 
 
 def _with_energies(structures: StructureArrays, rows: Sequence[int]) -> NDArray[np.int64]:
-    """Places in the training part of structures with energies: some all over it, and one of each species at least."""
+    """Indices of training structures with energies: up to 512 spread evenly, and some with each species."""
     labelled = np.flatnonzero(~np.isnan(structures.energy[rows]))
     if len(labelled) <= MOST:
         return labelled

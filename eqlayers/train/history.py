@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ _LEFT_OUT = ("v_num", "train/loss_epoch")
 
 
 def in_words(seconds: float) -> str:
-    """A time with no more digits than an estimate has.
+    """Format seconds as a text, with the few digits of an estimate.
 
     Example:
         >>> in_words(0.2), in_words(59.0), in_words(700.0), in_words(9000.0), in_words(200_000.0)
@@ -121,7 +120,7 @@ def read_history(folder: str | Path) -> list[dict[str, float]]:
 
 
 def check_rows(rows: Any, where: str) -> list[dict[str, float]]:
-    """The epochs of a run, as read from somewhere."""
+    """Check the rows of a history, one for each epoch; ``where`` names their file in messages."""
     good = isinstance(rows, list) and all(isinstance(row, dict) and row.keys() == set(FIELDS) for row in rows)
     if not good or not all(isinstance(value, (int, float)) for row in rows for value in row.values()):
         raise DataError(
@@ -161,7 +160,7 @@ class History(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the rows and starts of a checkpoint."""
         self.rows = check_rows(state_dict.get("rows"), "the checkpoint")
-        self.starts = starts_in(state_dict)
+        self.starts = [dict(start) for start in state_dict["starts"]]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock where the last row stopped; say in `summary.json` what is trained."""
@@ -178,7 +177,7 @@ class History(Callback):
             write_json(self.folder / "summary.json", facts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The trainer shows an error until the next one: only a row of its own epoch has it."""
+        """Note that this epoch was validated, as the trainer returns the last error in later epochs, too."""
         self._validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -204,7 +203,7 @@ class History(Callback):
 
 
 def line_of(row: dict[str, float], unit: str, left: float | None = None) -> str:
-    """A row as a line; errors that were not measured in its epoch are not there.
+    """Format a row of the history as a printed line, without errors that its epoch did not measure.
 
     Example:
         >>> row = dict(zip(FIELDS, (3, 60, 41.25, math.nan, 1e-3, 12.3)))
@@ -215,11 +214,6 @@ def line_of(row: dict[str, float], unit: str, left: float | None = None) -> str:
     shown = "".join(f"  {name} {value:.4g} {unit}" for name, value in errors.items() if not math.isnan(value))
     start = f"epoch {row['epoch']:>4}  step {row['step']:>7}{shown}  lr {row['learning_rate']:.2e}"
     return f"{start}  {row['time_s']:.0f} s" + (f", about {in_words(left)} left" if left else "")
-
-
-def starts_in(facts: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Command and date of each start of a run, from `summary.json` or a checkpoint."""
-    return [dict(start) for start in facts["starts"]]
 
 
 def _number(value: Any) -> float:

@@ -10,21 +10,20 @@ from torch import Tensor, nn
 
 from ..core.checks import check_choice
 from ..core.errors import ConfigError, ShapeError
+from ..data.qm9 import Target, check_target
 from ..data.statistics import Statistics
 from ..data.structures import Label
-from ..data.targets import Target, check_target
 from ..models.saving import describe_part
-from .agreement import check_network
 from .base import TrainedModule
-from .labels import label_of, metric
-from .steps import STAGES, error_metrics
+from .checkpoints import check_network
+from .steps import STAGES, error_metrics, label_of, metric
 
 
 def metric_name(target: Target, kind: str = "mae") -> str:
     """Name of an error in logs and files: target, kind and unit.
 
     Example:
-        >>> from eqlayers.data.targets import TARGETS
+        >>> from eqlayers.data.qm9 import TARGETS
         >>> metric_name(TARGETS["U0"]), metric_name(TARGETS["alpha"], "rmse")
         ('U0_mae_meV', 'alpha_rmse_a0_3')
     """
@@ -99,7 +98,7 @@ class PropertyModule(TrainedModule):
         self.labels = self.judged = self.watched = ("y",)
 
     def errors_of(self, data: Any) -> dict[str, Label]:
-        """The target."""
+        """The label "y", with name and units of the target."""
         target = self.target or getattr(data, "target", None)
         if not isinstance(target, Target):
             raise ConfigError(
@@ -109,7 +108,7 @@ class PropertyModule(TrainedModule):
         return {"y": label_of(target)}
 
     def main_quantity(self) -> str:
-        """The target."""
+        """The quantity "y"."""
         return "y"
 
     # ---- set-up -----------------------------------------------------------------------------------------------------

@@ -22,10 +22,9 @@ from ..data.structures import Label
 from ..models import Potential
 from ..pages import Block, Code, Facts, Picture, Section, Table, Text, number
 from ..testing import check_potential
-from .history import starts_in
-from .labels import SHOWN
 from .plots import histogram, learning_curve, parity_plot
 from .predictions import Predictions, Row
+from .steps import SHOWN
 from .summary import HEADINGS, count_parameters, layer_cells, layer_rows, layers_in_words
 
 Array = NDArray[Any]
@@ -43,7 +42,7 @@ def what_was_run(folder: Path, facts: Mapping[str, Any]) -> Section:
     rows, blocks, configuration = {}, [], folder / "config.yaml"
     if facts["epochs"] is not None:  # otherwise weights of another run were tested
         path = folder / "summary.json"
-        starts = starts_in(read_json(path, "the summary of a run", "Train again.")) if path.is_file() else []
+        starts = read_json(path, "the summary of a run", "Train again.")["starts"] if path.is_file() else []
         rows["trained by"] = "; then ".join(f"{one['command'] or 'Python'} ({one['date']})" for one in starts) or None
         if configuration.is_file():
             blocks.append(Code("the whole configuration", configuration.read_text(encoding="utf-8")))

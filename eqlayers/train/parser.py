@@ -93,8 +93,8 @@ class ShortFormatter(Formatter):
         """The beginning of the help."""
         sentence = re.split(r"(?<!e\.g)[.;](?: |$)", text)[0]
         shown = "" if default in (None, False, argparse.SUPPRESS) else f" ({default})"
-        room = self.columns - self.position - len(shown)
-        return (sentence if len(sentence) <= room else f"{sentence[: room - 3]}...") + shown.replace("%", "%%")
+        width = self.columns - self.position - len(shown)
+        return (sentence if len(sentence) <= width else f"{sentence[: width - 3]}...") + shown.replace("%", "%%")
 
 
 class Parser(LightningArgumentParser):

@@ -72,15 +72,15 @@ def parity_plot(
     span = (low - margin, high + margin)
     top.plot(span, span, color=GREY, linewidth=0.8, zorder=1)
     bottom.axhline(0.0, color=GREY, linewidth=0.8)
-    kinds = _kinds(names)
-    for (label, points), colour, marker in zip(kinds.items(), COLOURS, MARKERS, strict=False):
+    points_of = _grouped(names)
+    for (label, points), colour, marker in zip(points_of.items(), COLOURS, MARKERS, strict=False):
         look = {"color": colour, "marker": marker, "s": 9, "alpha": 0.6, "linewidths": 0, "zorder": 2}
         look["rasterized"] = len(x) > MANY
         top.scatter(x[points], y[points], label=label, **look)
         bottom.scatter(x[points], (y - x)[points], **look)
     top.set(ylabel=f"predicted {name} ({unit})", ylim=span, xlim=span)
     top.set_title(caption, fontsize=9)
-    if len(kinds) > 1:
+    if len(points_of) > 1:
         handles = dict(sorted(zip(*top.get_legend_handles_labels()[::-1], strict=True)))
         top.legend(handles.values(), handles, fontsize=8, markerscale=2, loc="upper left")
     bottom.set(xlabel=f"true {name} ({unit})", ylabel=f"error ({unit})")
@@ -91,15 +91,15 @@ def parity_plot(
     return figure
 
 
-def _kinds(names: NDArray[np.str_]) -> dict[str, NDArray[np.bool_]]:
+def _grouped(names: NDArray[np.str_]) -> dict[str, NDArray[np.bool_]]:
     """Points of each group, the largest group first; small groups beyond the colours are one."""
     groups, counts = np.unique(names, return_counts=True)
     order = groups[np.argsort(-counts, kind="stable")].tolist()
     shown = order if len(order) <= MOST_GROUPS + 1 else order[:MOST_GROUPS]
-    kinds = {str(name): names == name for name in shown}
+    points_of = {str(name): names == name for name in shown}
     if len(shown) < len(order):
-        kinds[f"{len(order) - len(shown)} others"] = ~np.isin(names, shown)
-    return kinds
+        points_of[f"{len(order) - len(shown)} others"] = ~np.isin(names, shown)
+    return points_of
 
 
 def histogram(values: Mapping[str, ArrayLike], name: str, count: str, logarithmic: bool = True) -> Figure:

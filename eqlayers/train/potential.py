@@ -16,10 +16,9 @@ from ..core.files.read_write import few
 from ..data.structures import Label
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.properties import OUTPUTS
-from .agreement import check_network
+from .checkpoints import check_network
 from .fine_tuning import FineTuned
-from .labels import ERRORS, LABELS
-from .steps import STAGES, error_metrics
+from .steps import ERRORS, LABELS, STAGES, error_metrics
 
 
 class PotentialModule(FineTuned):

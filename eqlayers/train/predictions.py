@@ -18,7 +18,7 @@ from ..data.structures import Label
 from ..models import Committee, Potential, Structures
 from ..models.committee import calibration
 from ..pages import Table, number
-from .labels import LABELS, plain
+from .steps import LABELS, plain
 
 Array = NDArray[Any]
 

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import BasePredictionWriter, Callback
 from rich.console import Console
 
 from .. import __version__
-from ..atoms.labels import LABEL_NAMES, LABEL_UNITS
+from ..atoms.units import LABEL_NAMES, LABEL_UNITS
 from ..core.checks import check_flag, check_path, check_type
 from ..core.files.read_write import atomic_write
 from ..core.machine import cpu_model, source_commit
@@ -27,10 +27,11 @@ from ..pages import Picture, Section, Text, number, save_figure, write_page
 from . import page
 from .base import is_dry_run, trained_module
 from .history import read_history, write_json
-from .labels import LABELS, OF_LABELS, TESTED
 from .predictions import Predictions, Row, lone_row, table
+from .steps import LABELS, OF_LABELS, TESTED
 from .summary import count_parameters
 
+Pictures = dict[str, list[Picture]]
 PREDICTED = ("idx", "group", "true", "predicted")
 ABOUT_ERRORS = (
     "A prediction without geometry is a least-squares fit of the labels of the training part by the numbers of atoms "
@@ -61,10 +62,10 @@ class TestReport(Callback):
         """Make the report from the values that the module kept."""
         module: Any = trained_module(pl_module)
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        labels, kept = module.labels_of_test(), module.test_values
+        labels, stored = module.labels_of_test(), module.test_values
         names = [*TESTED, *(f"{label}_{what}" for label in labels for what in OF_LABELS)]
         # of all processes; a metric makes a number of the only value of one structure
-        values = {n: np.atleast_1d(kept[n].compute().cpu().numpy()) for n in names if kept[n].update_called}
+        values = {n: np.atleast_1d(stored[n].compute().cpu().numpy()) for n in names if stored[n].update_called}
         if not trainer.is_global_zero:
             return
         tested = Predictions(labels, values, data.test_set.groups, data)
@@ -108,13 +109,7 @@ class TestReport(Callback):
         print(f"report: {self.folder}/{', '.join(files)}")
 
     def _write_page(
-        self,
-        module: Any,
-        data: Any,
-        tested: Predictions,
-        rows: Sequence[Row],
-        facts: Any,
-        pictures: dict[str, list[Picture]],
+        self, module: Any, data: Any, tested: Predictions, rows: Sequence[Row], facts: Any, pictures: Pictures
     ) -> None:
         potential = getattr(module, "potential", None)
         curves = pictures.pop("learning_curve", [])
@@ -145,7 +140,7 @@ class TestReport(Callback):
         print(f"potential: {self.folder}/potential.pt")
 
     def _history(self, trainer: Trainer) -> list[dict[str, float]]:
-        """The run's history; nothing if weights from elsewhere were tested, whose history is not here."""
+        """Rows of `history.json`; an empty list if the tested weights are of another run."""
         path = trainer.ckpt_path
         elsewhere = path is not None and not Path(path).resolve().is_relative_to(self.folder.resolve())
         return [] if elsewhere else read_history(self.folder)

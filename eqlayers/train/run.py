@@ -1,10 +1,16 @@
-"""Parts of every run besides its model and data: callbacks, logs, checkpoints and kernels, in one folder."""
+"""The folder of a run: its refusal or resumption, its callbacks, logs and checkpoints, and the printed lines."""
 
 from __future__ import annotations
 
 import copy
+import logging
+import re
+import shlex
+import shutil
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +18,15 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from ..core.backends.ahead import compile_ahead
 from ..core.checks import check_flag, check_path
 from ..core.errors import ConfigError
-from ..core.files.read_write import plain_name, stays_inside
-from ..models.committee import MARK
+from ..core.files.lock import LOCK
+from ..core.files.read_write import few, plain_name, stays_inside
+from ..models.committee import MARK, read_mark
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import Bar, History
 from .report import PredictionTable, TestReport
@@ -31,6 +39,8 @@ RESULTS = (
     *("checkpoints/*.ckpt", "summary.json", "history.json", "metrics.json", "predictions.csv", "report.html"),
     *("learning_curve.png", "parity*.png", "potential.pt", MARK),
 )
+#: Results of a run that was killed before its first `last.ckpt`, which --resume writes over.
+_BEGUN = ("best.ckpt", "summary.json", "history.json")
 
 
 def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
@@ -60,7 +70,7 @@ def run_folder(runs: str | Path, name: str) -> Path:
 
 
 def remove_halves(folder: str | Path) -> None:
-    """Remove halves of files that a killed process left."""
+    """Remove temporary files that a killed process left half written in the folder of a run."""
     for pattern in (".*.tmp", "checkpoints/.*.tmp"):
         for path in Path(folder).glob(pattern):
             path.unlink(missing_ok=True)
@@ -153,7 +163,7 @@ def trainer_options(
 
 
 class CompileAhead(Callback):
-    """Compiles what a step of training and one of validation need; the fit itself is as it would be without."""
+    """Compiles kernels of a training and a validation step before the fit, on a copy of the module."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compile, unless torch compiles the network."""
@@ -163,7 +173,10 @@ class CompileAhead(Callback):
 
 
 def _step(trainer: Trainer, twin: LightningModule) -> None:
-    """A step of training and one of validation, of a copy, with two structures; their number is in no kernel."""
+    """Run one training step and one validation step of the copy ``twin``, on two structures.
+
+    Kernels do not depend on the number of structures, so these steps compile what the fit needs.
+    """
     data: Any = getattr(trainer, "datamodule", None)
     batch = data.train_dataloader().collate_fn([data.train_set[0], data.train_set[len(data.train_set) - 1]])
     if twin.device.type != "cpu":
@@ -176,3 +189,158 @@ def _step(trainer: Trainer, twin: LightningModule) -> None:
     twin.eval()
     with torch.no_grad(), trainer.precision_plugin.val_step_context():
         twin(batch)
+
+
+def first_process() -> bool:
+    """Whether this process is the first of a run on several devices."""
+    return not getattr(rank_zero_only, "rank", 0)
+
+
+def first_checkpoint(folder: Path, resume: bool, checkpoint: str | None) -> str | None:
+    """The checkpoint that a fit starts from, or None; all processes of a run on several devices restore it.
+
+    The first process alone refuses a folder with results: the others see the files that the first has begun to write.
+    """
+    if not resume:
+        if first_process():
+            refuse_results("a run", folder)
+        return checkpoint
+    if checkpoint is not None:
+        raise ConfigError(
+            f"--resume must find the checkpoint itself, got --ckpt_path {checkpoint} as well. Drop one of them."
+        )
+    if (mark := read_mark(folder)) is not None:
+        raise ConfigError(
+            f"--resume must go on with what the folder holds, got {folder} with a committee of {mark['members']} "
+            f"members. Pass --committee {mark['members']} as well."
+        )
+    if (last := checkpoint_path(folder, "last")).exists():
+        return str(last)
+    if first_process() and (results := [path for path in results_of(folder) if path.name not in _BEGUN]):
+        raise ConfigError(
+            f"--resume must find {last} beside the results of a run, got {few([path.name for path in results])} alone. "
+            "Give this run another name with --name, or move or remove the folder."
+        )
+    return None
+
+
+def refuse_results(what: str, folder: Path) -> None:
+    """Raise if a folder has results that a run or a committee would write over."""
+    if results := results_of(folder):
+        raise ConfigError(
+            f"{what} must have a folder without results, got {folder} with "
+            f"{few([str(path.relative_to(folder)) for path in results])}. Go on with --resume, give this run another "
+            "name with --name, or move or remove the folder."
+        )
+
+
+def command_to_resume(args: Sequence[str]) -> str:
+    """The command that goes on with one that was stopped, as it can be typed.
+
+    Example:
+        >>> command_to_resume(["fit", "-c", "my run.yaml"])
+        "eqlayers fit -c 'my run.yaml' --resume"
+        >>> command_to_resume(["test", "-c", "a.yaml"])
+        'eqlayers test -c a.yaml'
+    """
+    if args[0] != "fit":
+        return f"eqlayers {shlex.join(args)}"
+    words = []
+    following = iter(args)
+    for word in following:
+        if word == "--ckpt_path":
+            next(following, None)
+        elif word != "--resume" and not word.startswith("--ckpt_path="):
+            words.append(word)
+    return f"eqlayers {shlex.join([*words, '--resume'])}"
+
+
+def stopped(by: str, status: int, args: Sequence[str]) -> SystemExit:
+    """Print what ended a command, and the command that goes on; return the exit."""
+    print(f"eqlayers: interrupted by {by}; files are whole; to go on: {command_to_resume(args)}", file=sys.stderr)
+    return SystemExit(status)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Empty a new folder whose run ended before its first checkpoint; the owner of the lock removes both."""
+    if any(path.suffix == ".ckpt" for path in results_of(folder)):
+        return
+    for path in folder.glob("*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != LOCK:
+            path.unlink(missing_ok=True)
+
+
+def validations_without_improvement(checkpoint: Mapping[str, Any]) -> int:
+    """Number of validations without a better value that early stopping had counted in a checkpoint.
+
+    Example:
+        >>> state = {"callbacks": {"Stopping{'monitor': 'val/mae', 'mode': 'min'}": {"wait_count": 3}}}
+        >>> validations_without_improvement(state)
+        3
+    """
+    states = checkpoint.get("callbacks", {})
+    return max(
+        (int(state.get("wait_count", 0)) for name, state in states.items() if name.startswith("Stopping")), default=0
+    )
+
+
+MESSAGES = re.compile(
+    r"litlogger|litmodels|TPU available|to estimate number of stepping batches|Seed set to"
+    r"|^Restor(ing|ed all) states from|^Loaded model weights from"  # the command names the file that it reads
+    r"|^Found current_model_state in the checkpoint"
+    r"|^GPU available|^LOCAL_RANK: |that has Tensor Cores"  # the line of the network names the device
+    r"|`max_epochs=\d+` reached"  # the lines of the epochs show it
+    r"|^\s*Detected KeyboardInterrupt|Received SIGTERM"  # the command says how to go on
+)
+#: Lines of Lightning, and the lines that are printed in their place.
+PLAIN = (
+    (re.compile(r"^`Trainer.fit` stopped: `max_steps=(\d+)` reached"), r"training ends: trainer.max_steps is \1"),
+    (re.compile(r"^`Trainer.fit` stopped: No training batches"), "training ends: there are no batches to train on"),
+    (re.compile(r"^Time limit reached. Elapsed time is (\S+)\. "), r"training ends: trainer.max_time ended at \1"),
+)
+LOGGERS = (
+    *("pytorch.utilities.rank_zero", "pytorch.accelerators.cuda", "pytorch.trainer.connectors.signal_connector"),
+    *("fabric.utilities.rank_zero", "fabric.utilities.seed"),
+)
+WARNINGS = (
+    r".*isinstance\(treespec",  # a deprecation inside Lightning
+    r"[\s\S]*(was deprecated in v|JsonargparseDeprec)",  # calls that Lightning makes
+    r"The number of training batches .* is smaller than the logging interval",  # epochs are shown, not steps
+    r".*does not have many workers",  # graphs are small: batches are built faster than sent
+    r"The dirpath has changed",  # a run that begins with the checkpoint of another one has a best of its own
+    r"Checkpoint directory .* exists and is not empty",  # the command line says it in its own words
+)
+
+
+def _wanted(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    for pattern, plain in PLAIN:
+        if match := pattern.search(text):
+            record.msg, record.args = match.expand(plain), ()
+            return True
+    return not MESSAGES.search(text)
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Hide messages that a user of this package cannot act on, and say how a training ended in plain words.
+
+    Every other message and warning is shown.
+
+    Example:
+        >>> with quiet_lightning():
+        ...     warnings.warn("The Trainer does not have many workers")
+    """
+    loggers = [logging.getLogger(f"lightning.{name}") for name in LOGGERS]
+    for logger in loggers:
+        logger.addFilter(_wanted)
+    try:
+        with warnings.catch_warnings():
+            for pattern in WARNINGS:
+                warnings.filterwarnings("ignore", pattern)
+            yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(_wanted)

@@ -1,8 +1,9 @@
-"""Steps of every training: losses and errors of labels, row by row, and what a test keeps."""
+"""Labels of a training: names of their errors, losses, and the steps that compute both, row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricColl
 from torchmetrics.utilities import dim_zero_cat
 
 from ..core.errors import DataError
+from ..data import LABELS as ALL
+from ..data.qm9 import Target
 from ..data.structures import Label
-from .labels import LABELS, LOSSES, OF_LABELS, TESTED, metric
 
 STAGES = ("train", "val", "test")
 
@@ -49,13 +51,13 @@ def error_metrics() -> MetricCollection:
 
 
 class LabelledModule(LightningModule):
-    """Losses and errors of labels, which are rows of a table.
+    """Base of trained modules: losses and errors of labels, for predictions and labels as rows `[rows, columns]`.
 
     A module derives from it and says which labels it learns, what its network predicts, and in which unit an error is
     in the loss: `errors_of`, `main_quantity`, `outputs` and `rows`.
     """
 
-    #: Labels that are learned; without those that replayed structures alone have; without those that only training has.
+    #: Labels that are learned; those of new structures, without replayed ones; those of the validation part as well.
     labels: tuple[str, ...] = ()
     judged: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()
@@ -188,19 +190,19 @@ class LabelledModule(LightningModule):
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the test part; the values are kept for the report."""
-        predictions, kept = self.outputs(batch, more=True), {}
+        predictions, values = self.outputs(batch, more=True), {}
         for name, value, label, _ in self.rows(batch, predictions):
             labelled = torch.isfinite(label).all(-1)
             self._log_errors("test", name, value.detach()[labelled], label[labelled], batch)
             rows = [label, value.detach().double() - label.double()]
             single = self.label(name).shape == ()
-            kept[f"{name}_true"], kept[f"{name}_error"] = (r[:, 0] if single else r for r in rows)
+            values[f"{name}_true"], values[f"{name}_error"] = (r[:, 0] if single else r for r in rows)
         for name in self.test_values.keys() & predictions.keys():  # energies of atoms, and deviations
-            kept[name] = predictions[name].detach()
-        self.keep(batch, **kept)
+            values[name] = predictions[name].detach()
+        self.keep(batch, **values)
 
     def on_train_epoch_start(self) -> None:
-        """Hand the metrics to the trainer anew."""
+        """Log the metric objects again in this epoch."""
         self._logged.clear()
 
     def on_validation_epoch_start(self) -> None:
@@ -226,7 +228,7 @@ class LabelledModule(LightningModule):
         return 1.0 if rows is None else count / max(rows[label], 1e-300)
 
     def log_error(self, name: str, metric: Metric, batch: Any, **more: Any) -> None:
-        """Log a metric, whose value the trainer asks for at the end of an epoch."""
+        """Log a metric object, whose value the trainer computes at the end of an epoch."""
         self.log(name, metric, on_step=False, on_epoch=True, batch_size=batch.num_graphs, **more)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
@@ -250,3 +252,51 @@ class LabelledModule(LightningModule):
         self._logged.clear()
         for values in self.test_values.values():
             values.reset()  # type: ignore[operator]
+
+
+#: What a test keeps of each structure, and of each label, of a committee deviations as well.
+TESTED = ("z", "atoms", "group", "idx", "energies")
+OF_LABELS = ("true", "error", "deviation")
+#: Labels of potentials.
+LABELS = {name: label for name, label in ALL.items() if name != "y"}
+#: Unit in names of metrics -> as people have it.
+SHOWN = {label.unit: label.errors for label in LABELS.values()}
+#: Quantities whose errors are logged, with their labels; the first that the data have is the main one.
+ERRORS = {
+    name: LABELS[name.removesuffix("_per_atom")]
+    for name in ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
+}
+
+
+def _huber(error: Tensor) -> Tensor:
+    size = error.norm(dim=-1)
+    return torch.where(size < 1, 0.5 * size**2, size - 0.5)
+
+
+#: Losses of the rows of an error, in units of the scale.
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "l1": lambda error: error.norm(dim=-1),
+    "huber": _huber,
+    "mse": lambda error: error.square().mean(-1),
+}
+
+
+def plain(text: str) -> str:
+    """A name or unit with letters, digits and underscores alone, as names of metrics have them."""
+    return re.sub("[^A-Za-z0-9]+", "_", text).strip("_")
+
+
+def metric(label: Label, kind: str, part: str = "") -> str:
+    """Name of an error in logs and files: label, kind and unit.
+
+    Example:
+        >>> metric(LABELS["energy"], "mae", "_per_atom")
+        'energy_per_atom_mae_meV'
+    """
+    return f"{plain(label.name)}{part}_{kind}_{label.unit}"
+
+
+def label_of(target: Target) -> Label:
+    """The label ``y`` with name and units of a property."""
+    unit, factor = target.report_unit, target.report_factor
+    return ALL["y"]._replace(name=target.name, values=target.unit, errors=unit, unit=plain(unit), factor=factor)

@@ -144,8 +144,8 @@ def layers_in_words(rows: Sequence[LayerRow]) -> str:
 
 def summary_line(model: nn.Module, device: torch.device | str = "cpu") -> str:
     """Network, numbers of layers and parameters, and the backends of the layers, in one line."""
-    layers, place = layers_in_words(layer_rows(model, device)), torch.device(device)
-    name = f" ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else ""
+    layers, where = layers_in_words(layer_rows(model, device)), torch.device(device)
+    name = f" ({torch.cuda.get_device_name(where)})" if where.type == "cuda" else ""
     return f"network: {type(model).__name__} on {device}{name}, {count_parameters(model):,} parameters, {layers}"
 
 

@@ -12,9 +12,8 @@ from ase.build import molecule
 from ase.io import write
 from ase.units import kcal, mol
 
-from eqlayers.data.published import PUBLISHED
-from eqlayers.data.qm9 import thermochemical_atomref
-from eqlayers.data.targets import TARGETS
+from eqlayers.data.embedded import PUBLISHED
+from eqlayers.data.qm9 import TARGETS, thermochemical_atomref
 
 FREE = thermochemical_atomref(TARGETS["U0"])
 

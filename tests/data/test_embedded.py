@@ -18,7 +18,7 @@ from eqlayers.data.embedded import (
     embedded_trajectory,
     load_mini,
 )
-from eqlayers.data.targets import HARTREE_TO_EV, TARGETS
+from eqlayers.data.qm9 import HARTREE_TO_EV, TARGETS
 from eqlayers.errors import ConfigError, DataError
 from tests.each import each
 

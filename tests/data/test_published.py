@@ -11,7 +11,7 @@ import pytest
 from ase.formula import Formula
 
 from eqlayers.data import StructureDataModule
-from eqlayers.data.published import PUBLISHED, check_published, find_published
+from eqlayers.data.embedded import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_structures
 from eqlayers.errors import ConfigError, DataError, EqlayersError
 from tests.data.published_files import take_any_number, write_3bpa, write_md17, write_rmd17, write_rows

@@ -10,8 +10,7 @@ import pytest
 from torch_geometric.datasets.qm9 import atomrefs
 
 from eqlayers.data import qm9
-from eqlayers.data.qm9 import load_qm9, thermochemical_atomref
-from eqlayers.data.targets import HARTREE_TO_EV, TARGETS
+from eqlayers.data.qm9 import HARTREE_TO_EV, TARGETS, load_qm9, thermochemical_atomref
 from eqlayers.errors import DataError
 
 ENERGY = TARGETS["U0"]

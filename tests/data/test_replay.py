@@ -12,8 +12,8 @@ import torch
 from ase.io import read, write
 
 from eqlayers.data import StructureArrays, StructureDataModule
+from eqlayers.data.batches import StructureDataset
 from eqlayers.data.replay import check_energies, read_replay
-from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.errors import ConfigError, DataError
 from tests.data.test_structuremodule import trimers
 

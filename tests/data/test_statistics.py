@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from eqlayers.data.neighbors import structure_edges
+from eqlayers.data.qm9 import TARGETS
 from eqlayers.data.statistics import compute_statistics, lone_atoms, read_e0s, without_training
 from eqlayers.data.structures import StructureArrays
-from eqlayers.data.targets import TARGETS
 from eqlayers.errors import ConfigError, DataError
 
 TRUE = {1: -13.5, 6: -1029.25, 8: -2042.75}

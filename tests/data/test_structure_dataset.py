@@ -11,8 +11,8 @@ from torch_geometric.loader import DataLoader
 
 from eqlayers.atoms.periodic import neighbor_list
 from eqlayers.data import neighbors
+from eqlayers.data.batches import StructureDataset
 from eqlayers.data.neighbors import radius_graph, structure_edges
-from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
 from eqlayers.models.structures import Structures

@@ -8,7 +8,7 @@ import pytest
 from torch_geometric.datasets import QM9
 from torch_geometric.datasets.qm9 import HAR2EV, KCALMOL2EV, conversion
 
-from eqlayers.data.targets import HARTREE_TO_EV, KCAL_PER_MOL_TO_EV, TARGETS, get_target
+from eqlayers.data.qm9 import HARTREE_TO_EV, KCAL_PER_MOL_TO_EV, TARGETS, get_target
 from eqlayers.errors import ConfigError
 
 HEADER = "A,B,C,mu,alpha,homo,lumo,gap,r2,zpve,u0,u298,h298,g298,cv,u0_atom,u298_atom,h298_atom,g298_atom"

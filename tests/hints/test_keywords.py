@@ -16,7 +16,7 @@ import eqlayers as eq
 from eqlayers import models, nn
 from eqlayers.data import radius_graph
 from eqlayers.errors import ArgumentError, ConfigError, EqlayersError
-from eqlayers.hints import keywords, names
+from eqlayers.hints import names
 from tests.each import each
 
 GRAMMAR = re.compile(r"^arguments of (\w+) must be among those that it has, got (\w+)=.+\. (Write|It has) .+\.$")
@@ -133,8 +133,8 @@ def test_every_layer_and_network_has_an_example_that_works() -> None:
     known = {name: getattr(part, name) for part in (nn, models) for name in part.__all__}
     known |= {"torch": torch, "load_potential": lambda path: eq.Potential(models.TFN([1, 8]), [1, 8])}
     for kind in classes():
-        needs = [p for p in keywords.parameters(kind) if p.default is inspect.Parameter.empty]
-        call = keywords.example(kind)
+        needs = [p for p in names.parameters(kind) if p.default is inspect.Parameter.empty]
+        call = names.example(kind)
         if needs:
             assert call is not None, kind
             assert isinstance(eval(call, known), kind), call
@@ -193,8 +193,8 @@ def test_every_layer_and_network_refuses_in_these_words(kind: type) -> None:
 
 def test_every_word_of_the_table_leads_to_an_argument_that_there_is() -> None:
     """A row of an argument that nothing has is dead, and so is a word that all classes of the row have themselves."""
-    has = [{p.name for p in keywords.parameters(c)} for c in (*classes(), eq.Calculator)]
-    has += [{p.name for p in keywords.parameters(f)} for f in (eq.load_potential, eq.save_potential, eq.accelerate)]
+    has = [{p.name for p in names.parameters(c)} for c in (*classes(), eq.Calculator)]
+    has += [{p.name for p in names.parameters(f)} for f in (eq.load_potential, eq.save_potential, eq.accelerate)]
     for use, words in names.ARGUMENTS.items():
         ours, others = re.split(r"\W", use)[0], words.split()
         owners = [known for known in has if ours in known]
@@ -206,11 +206,11 @@ def test_every_word_of_the_table_leads_to_an_argument_that_there_is() -> None:
 def test_what_an_error_inside_says_stays() -> None:
     """An error about an argument that the constructor has, or of another call inside, is no error about this call."""
 
-    @keywords.named_arguments
+    @names.named_arguments
     class Inner:
         def __init__(self, cutoff: float) -> None: ...
 
-    @keywords.named_arguments
+    @names.named_arguments
     class Outer:
         def __init__(self, r_max: float, **rest: Any) -> None:
             Inner(r_max=r_max)
@@ -218,7 +218,7 @@ def test_what_an_error_inside_says_stays() -> None:
     with pytest.raises(ArgumentError, match=r"arguments of Inner must be .* got r_max=1.0\. Write cutoff="):
         Outer(r_max=1.0)
 
-    @keywords.named_arguments
+    @names.named_arguments
     def broken(size: int = 1, **rest: Any) -> None:
         raise TypeError("of another kind")
 
@@ -233,7 +233,7 @@ def test_what_an_error_inside_says_stays() -> None:
         def __init__(self, first: int, second: int) -> None: ...
 
     with pytest.raises(TypeError, match=r"Pair\.__init__\(\) missing 1 required positional argument: 'second'"):
-        keywords.named_arguments(Holder)()
+        names.named_arguments(Holder)()
 
 
 def test_subclasses_of_users_are_named_by_their_names() -> None:
@@ -257,7 +257,7 @@ def test_signatures_pickles_copies_and_scripts_stay() -> None:
     assert signature.parameters["layout"].kind is inspect.Parameter.KEYWORD_ONLY
     assert list(inspect.signature(eq.load_potential).parameters) == ["path", "dtype", "device", "classes"]
     assert "def __init__" in inspect.getsource(eq.Linear.__init__)
-    assert "keywords.py" not in inspect.getsourcefile(inspect.unwrap(eq.Linear.__init__))
+    assert "names.py" not in inspect.getsourcefile(inspect.unwrap(eq.Linear.__init__))
     assert eq.Linear.__init__.__qualname__ == "Linear.__init__"
     layer = eq.TensorProduct("2x0e", "0e", "2x0e", PATHS)
     x, y = torch.ones(3, 2), torch.ones(3, 1)
@@ -268,6 +268,6 @@ def test_signatures_pickles_copies_and_scripts_stay() -> None:
 def test_forward_is_not_wrapped() -> None:
     """Calls cost what they did: only constructors and functions that are called seldom are looked after."""
     for kind in classes():
-        assert not hasattr(kind.forward, "__wrapped__") or "keywords" not in kind.forward.__code__.co_filename
+        assert not hasattr(kind.forward, "__wrapped__") or "hints" not in kind.forward.__code__.co_filename
     for name in eq.functional.__all__:
         assert not hasattr(getattr(eq.functional, name), "__wrapped__"), name

@@ -20,7 +20,7 @@ from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane
 from ase.db import connect
 from ase.units import Bohr, kcal, mol
 
-from eqlayers.atoms.labels import LABEL_NAMES, LABEL_UNITS
+from eqlayers.atoms.units import LABEL_NAMES, LABEL_UNITS
 from eqlayers.cli.main import main, of_potentials
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, load_potential, save_potential

@@ -16,11 +16,11 @@ import torch
 import yaml
 
 from eqlayers.cli.main import main
-from eqlayers.data.targets import TARGETS
+from eqlayers.data.qm9 import TARGETS
 from eqlayers.errors import ConfigError
 from eqlayers.models import MoleculeNetwork
-from eqlayers.train import agreement
-from eqlayers.train.agreement import check_network
+from eqlayers.train import checkpoints
+from eqlayers.train.checkpoints import check_network
 
 pytestmark = [pytest.mark.filterwarnings(r"ignore:[\s\S]*(was deprecated in v|JsonargparseDeprec)")]
 
@@ -98,20 +98,20 @@ def test_parts_with_structures_that_were_trained_on(monkeypatch: pytest.MonkeyPa
     """A part that is drawn is refused; of a file of its own, the share is returned. Copies of the run itself may be."""
     saved = {"train": torch.tensor([1, 2, 3]), "val": torch.tensor([5]), "test": torch.tensor([3, 9])}
     for drawn, now, share in ((True, [3, 9, 8], None), (False, [2, 3, 9, 1], 0.5), (False, [7], None)):
-        monkeypatch.setattr(agreement, "identities", lambda data, now=now: {"test": torch.tensor(now)})
+        monkeypatch.setattr(checkpoints, "identities", lambda data, now=now: {"test": torch.tensor(now)})
         data = SimpleNamespace(is_drawn=lambda name, drawn=drawn: drawn)
-        said = agreement.check_unseen(saved, data, ("val", "test"))
+        said = checkpoints.check_unseen(saved, data, ("val", "test"))
         assert said.get("test", (None,))[0] == share
-        assert agreement.check_unseen(saved, data, ("val",)) == {}
+        assert checkpoints.check_unseen(saved, data, ("val",)) == {}
     assert "2 of 4 test structures, 50%, were trained on" in _said(monkeypatch, saved, [2, 3, 9, 1])
     drawn_data = SimpleNamespace(is_drawn=lambda name: True)
     with pytest.raises(ConfigError, match=r"the test part must hold no structure .* trained on, got 2 of 4\. Set data"):
-        agreement.check_unseen(saved, drawn_data, ("test",))
+        checkpoints.check_unseen(saved, drawn_data, ("test",))
 
 
 def _said(monkeypatch: pytest.MonkeyPatch, saved: dict[str, torch.Tensor], now: list[int]) -> str:
-    monkeypatch.setattr(agreement, "identities", lambda data: {"test": torch.tensor(now)})
-    return agreement.check_unseen(saved, SimpleNamespace(is_drawn=lambda name: False), ("test",))["test"][1]
+    monkeypatch.setattr(checkpoints, "identities", lambda data: {"test": torch.tensor(now)})
+    return checkpoints.check_unseen(saved, SimpleNamespace(is_drawn=lambda name: False), ("test",))["test"][1]
 
 
 @pytest.mark.filterwarnings("ignore:`ModelCheckpoint.* could not find the monitored key")  # no validation, on purpose

@@ -166,6 +166,8 @@ OPTIONS = {
     ("--seed_everything", "1e3"): r"must be true or false or an integer, got '1000\.0'\. Correct the option --seed",
     ("--data.cutoff", "1e308"): r"cutoff must be at most 1e\+06 of Angstrom, got 1e\+308\. ",
     ("--model.model.init_args.lmax", "12"): r"lmax must be an integer, at most 11, got 12\. 1 is usual\.",
+    ("--model.model.cutoff", "3.5"): r"init_args\.cutoff must be left out, or be data\.cutoff \(5\.0\), got 3\.5\.",
+    ("--overwrite",): r"must be a known one, got 'overwrite'\. .* --resume, pass another --name, or move or remove",
     ("--x-y", "1"): r"a key must be a known one, got 'x-y'\. `eqlayers fit FILE --help-all` lists them\.",
 }
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eqlayers.data import TARGETS
-from eqlayers.train.labels import ERRORS, LABELS, LOSSES, SHOWN, label_of, metric
+from eqlayers.train.steps import ERRORS, LABELS, LOSSES, SHOWN, label_of, metric
 
 ROWS = torch.tensor([[0.3, 0.4, 0.0], [3.0, 0.0, 4.0]]).double()  # of lengths 0.5 and 5
 

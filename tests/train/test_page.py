@@ -12,8 +12,8 @@ import torch
 
 from eqlayers.data.structures import Label
 from eqlayers.train import page
-from eqlayers.train.labels import LABELS
 from eqlayers.train.predictions import Errors, Predictions, Row
+from eqlayers.train.steps import LABELS
 
 pytestmark = pytest.mark.pictures
 

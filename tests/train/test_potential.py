@@ -22,9 +22,9 @@ from eqlayers.data import StructureDataModule
 from eqlayers.errors import ConfigError
 from eqlayers.models import NequIP, load_potential
 from eqlayers.train import checkpoint_path, read_checkpoint, trainer_options
+from eqlayers.train.base import Plan, warmup_cosine
 from eqlayers.train.history import read_history
 from eqlayers.train.potential import PotentialModule
-from eqlayers.train.schedule import Plan, warmup_cosine
 from tests.train.waters import displaced_waters, label_by_springs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*are NaN or missing")

@@ -12,8 +12,8 @@ from eqlayers.data import StructureArrays, StructureDataset, structure_edges
 from eqlayers.data.structures import Label
 from eqlayers.models import Potential
 from eqlayers.testing import ToyNetwork
-from eqlayers.train.labels import LABELS
 from eqlayers.train.predictions import Baseline, Composition, Errors, Predictions, Row, lone_row, table
+from eqlayers.train.steps import LABELS
 from tests.each import each
 
 LABEL = Label("gap in air", "N", (), "eV", "meV", "meV")

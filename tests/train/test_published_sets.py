@@ -16,10 +16,10 @@ from ase import Atoms
 from ase.io import read, write
 
 from eqlayers.cli.main import main
-from eqlayers.data.targets import TARGETS
+from eqlayers.data.qm9 import TARGETS
 from eqlayers.integrations.ase import Calculator, predict
 from eqlayers.models import MoleculeNetwork
-from eqlayers.train.agreement import check_network
+from eqlayers.train.checkpoints import check_network
 from tests.data.published_files import take_any_number, write_3bpa, write_md17, write_rmd17, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]

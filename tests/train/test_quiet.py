@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from eqlayers.train import quiet_lightning
-from eqlayers.train.quiet import LOGGERS
+from eqlayers.train.run import LOGGERS
 
 
 def test_what_no_user_can_act_on_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:

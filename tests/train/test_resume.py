@@ -16,7 +16,7 @@ import yaml
 from eqlayers.cli.main import main
 from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.errors import ConfigError
-from eqlayers.train import checkpoint_path, read_checkpoint, resume
+from eqlayers.train import checkpoint_path, read_checkpoint, run
 
 CONFIG = {
     "task": "potential",
@@ -83,6 +83,11 @@ def test_a_finished_run_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     before = content()
     assert main([*FIT, "--name", "other", "--trainer.fast_dev_run", "1"]) == 0
     assert main([*FIT, "--overwrite"]) == 2
+    checkpoint_path(RUN, "last").unlink()  # without which a resumed run would begin, and write over the others
+    del before[str(checkpoint_path(RUN, "last"))]
+    capsys.readouterr()
+    assert main([*FIT, "--resume"]) == 2
+    assert "--resume must find runs/own/checkpoints/last.ckpt beside the results" in capsys.readouterr().err
     assert content() == before
 
 
@@ -148,14 +153,14 @@ def test_every_process_begins_alike(rank: int, resumes: bool, monkeypatch: pytes
     last = checkpoint_path(RUN, "last")
     last.parent.mkdir(parents=True)
     last.write_text("")
-    monkeypatch.setattr(resume, "first_process", lambda: rank == 0)
+    monkeypatch.setattr(run, "first_process", lambda: rank == 0)
     if resumes:
-        assert resume.first_checkpoint(RUN, True, None) == str(last)
+        assert run.first_checkpoint(RUN, True, None) == str(last)
     elif rank:
-        assert resume.first_checkpoint(RUN, False, None) is None
+        assert run.first_checkpoint(RUN, False, None) is None
     else:
         with pytest.raises(ConfigError, match="without results"):
-            resume.first_checkpoint(RUN, False, None)
+            run.first_checkpoint(RUN, False, None)
 
 
 def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,20 +219,20 @@ def test_a_resumed_run_finds_its_checkpoint_itself(capsys: pytest.CaptureFixture
 
 def test_a_checkpoint_begins_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not write over results, not even of the run that it is of."""
-    assert resume.first_checkpoint(RUN, False, "other.ckpt") == "other.ckpt"
+    assert run.first_checkpoint(RUN, False, "other.ckpt") == "other.ckpt"
     RUN.mkdir(parents=True)
     (RUN / "potential.pt").write_text("a result")
     for path in ("other.ckpt", str(checkpoint_path(RUN, "last"))):
         with pytest.raises(ConfigError, match="must have a folder without results, got runs/own with potential"):
-            resume.first_checkpoint(RUN, False, path)
+            run.first_checkpoint(RUN, False, path)
 
 
 @pytest.mark.parametrize("path", [["--ckpt_path", "other.ckpt"], ["--ckpt_path=other.ckpt"]], ids=["two words", "one"])
 def test_the_command_that_goes_on_names_no_checkpoint(path: list[str]) -> None:
     """A run is resumed from its own checkpoint, and --resume beside a path is refused."""
-    command = resume.command_to_resume([*FIT, *path])
+    command = run.command_to_resume([*FIT, *path])
     assert command == "eqlayers fit -c run.yaml --name own --resume"
-    assert resume.command_to_resume(["test", *path]) == " ".join(["eqlayers test", *path])
+    assert run.command_to_resume(["test", *path]) == " ".join(["eqlayers test", *path])
 
 
 def test_a_configuration_cannot_ask_for_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eqlayers.errors import ConfigError
-from eqlayers.train.schedule import warmup_cosine
+from eqlayers.train.base import warmup_cosine
 
 
 @pytest.mark.parametrize(

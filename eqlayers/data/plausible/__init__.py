@@ -3,8 +3,7 @@
 Impossible labels raise an error. Labels that may be right in an unusual data set return sentences for warnings.
 """
 
-from eqlayers.data.plausible.magnitudes import check_sizes
-from eqlayers.data.plausible.parts import check_parts, check_reach, check_shifts
+from eqlayers.data.plausible.magnitudes import check_parts, check_reach, check_shifts, check_sizes
 from eqlayers.data.plausible.physics import check_physics
 from eqlayers.data.plausible.rows import named
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from eqlayers.data.plausible.pair_model import VOIGT, PairModel, Pairs, drawn, fitted, pairs_within_reach, uneven
-from eqlayers.data.plausible.ratios import energy_over_forces
-from eqlayers.data.plausible.work import with_same_next, work_of_forces
+from eqlayers.data.plausible.ratios import energy_over_forces, with_same_next, work_of_forces
 from eqlayers.data.structures import StructureArrays
 
 _SOME, _FEWEST = 60, 10  # most and fewest structures of a second fit

@@ -213,15 +213,15 @@ def unlike_forces(model: PairModel) -> Iterator[str]:
     real = (model.structures.n_atoms > 2) & np.all(
         [each > 1e-4 * np.median(theirs) for each in (theirs, 1e4 * labelled)], axis=0
     )
-    told = np.flatnonzero(real & (np.abs(correlation) > _ALIKE))
-    if 4 * len(told) < 3 * num or len(told) < _FEWEST:
+    clear = np.flatnonzero(real & (np.abs(correlation) > _ALIKE))
+    if 4 * len(clear) < 3 * num or len(clear) < _FEWEST:
         return
-    size = 0.5 * np.log(labelled[told] / theirs[told])
+    size = 0.5 * np.log(labelled[clear] / theirs[clear])
     order = np.argsort(size)
     steps = np.diff(size[order])
-    sized = np.isin(np.arange(len(told)), order[: int(steps.argmax()) + 1])
-    for split, limit in ((correlation[told] < 0, 0.0), (sized, np.log(_FACTOR))):
-        few = split if 2 * split.sum() <= len(told) else ~split
+    sized = np.isin(np.arange(len(clear)), order[: int(steps.argmax()) + 1])
+    for split, limit in ((correlation[clear] < 0, 0.0), (sized, np.log(_FACTOR))):
+        few = split if 2 * split.sum() <= len(clear) else ~split
         ratio = float(np.median(size[few]) - np.median(size[~few])) if few.any() else 0.0
         if limit and steps.max() > max(limit, 3 * np.std(size[~few])):
             what = f"are {np.exp(ratio):.3g} times the forces of the others"
@@ -230,7 +230,7 @@ def unlike_forces(model: PairModel) -> Iterator[str]:
         else:
             continue
         yield (
-            f"forces of {few.sum()} of {len(told)} structures {what}, beside what one pair potential gives for all: "
-            f"{named(model.structures, told[few])}. They come from another unit, sign or program"
+            f"forces of {few.sum()} of {len(clear)} structures {what}, beside what one pair potential gives for all: "
+            f"{named(model.structures, clear[few])}. They come from another unit, sign or program"
         )
         return

@@ -17,8 +17,8 @@ from ...core.errors import ConfigError
 from ...core.files.read_write import atomic_write, check_output, plain_name
 from ...core.files.yaml_files import parse_yaml
 from ...data.embedded import TRAJECTORIES
+from ...data.qm9 import NO_UNIT
 from ...data.readers import read_keys
-from ...data.targets import NO_UNIT
 from ..configuration import YAML, Command, as_value, check_configuration, near_files, read_configuration
 from ..run import run_folder
 from .choose import Choices, as_yaml, choose

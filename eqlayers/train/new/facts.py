@@ -14,9 +14,9 @@ from ...core.errors import DataError, EqlayersWarning
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.neighbors import Edges, structure_edges
 from ...data.plausible import check_physics, check_reach, check_sizes
-from ...data.propertymodule import keys_of
 from ...data.readers import Keys, StructureFile, Units, read_file
 from ...data.statistics import lone_atoms
+from ...data.structuremodule import keys_of
 from ...data.structures import StructureArrays
 
 #: Longest cutoff that is considered, in Angstrom.

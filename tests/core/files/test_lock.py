@@ -15,7 +15,7 @@ from eqlayers.cli.main import main
 from eqlayers.core.files import lock
 from eqlayers.core.files.lock import LOCK, locked
 from eqlayers.errors import ConfigError
-from eqlayers.train.resume import remove_if_empty
+from eqlayers.train.run import remove_if_empty
 
 #: `eqlayers` that says when its first step begins, and stays there.
 SCRIPT = """
