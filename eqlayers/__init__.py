@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Pyth
     from .core.memory import keep_memory, release_memory
     from .integrations import accelerate, deaccelerate
     from .integrations.ase import Calculator as Calculator
+    from .irreps.instructions import paths
     from .irreps.layout import to_ir_mul, to_mul_ir
-    from .irreps.path_lists import paths
     from .models import Potential, compress, decompress, load_potential, save_potential
     from .nn import (
         ElementwiseTensorProduct,
@@ -79,7 +79,7 @@ _HOMES = {
     "eqlayers.integrations": ("accelerate", "deaccelerate"),
     "eqlayers.integrations.ase": ("Calculator",),
     "eqlayers.irreps.layout": ("to_ir_mul", "to_mul_ir"),
-    "eqlayers.irreps.path_lists": ("paths",),
+    "eqlayers.irreps.instructions": ("paths",),
     "eqlayers.core.memory": ("keep_memory", "release_memory"),
     "eqlayers.models": ("Potential", "compress", "decompress", "load_potential", "save_potential"),
     "eqlayers.sparse": ("SparseProductInfo", "SparseScaleInfo"),

@@ -7,6 +7,7 @@ from .layers.basis.module import CartesianTensor, ChangeOfBasis
 from .layers.contraction.module import SymmetricContraction
 from .layers.convolution.module import Interaction, TensorProductConv
 from .layers.dropout.module import Dropout, DropPath
+from .layers.explain import explain
 from .layers.gate.activation import GatedNonlinearity, NormalizedActivation
 from .layers.gate.grid_activation import S2Activation, SO3Activation
 from .layers.gate.module import Activation, Gate
@@ -36,7 +37,6 @@ from .layers.tensor_product.sub_products import (
     TensorDot,
     TensorSquare,
 )
-from .tools.explain import explain
 
 __all__ = [
     "ZBL",

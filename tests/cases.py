@@ -10,7 +10,7 @@ from typing import Any
 
 import e3nn
 
-from eqlayers.testing.defaults import default_dtype
+from eqlayers.core.dtypes import default_dtype
 
 __all__ = ["default_dtype", "e3nn_defaults", "quiet_warnings", "reserved"]
 

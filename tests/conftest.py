@@ -188,7 +188,7 @@ def one_moment_of_each_function() -> Iterator[None]:
 
 #: Folders and files whose layers run in torch unless a test names a backend: what they test is not in the kernels.
 IN_TORCH = (
-    *("models", "integrations", "layers", "e3nn_compat", "tools", "train", "simulate", "testing"),
+    *("models", "integrations", "layers", "e3nn_compat", "train", "simulate", "testing"),
     *("golden", "gpu", "irreps"),
     *("test_bad_calls.py", "test_cli.py", "test_docs.py", "test_functional.py", "test_o3.py"),
 )

@@ -14,7 +14,7 @@ from e3nn import o3
 from hypothesis.internal.conjecture import providers
 from torch import Tensor
 
-from eqlayers.irreps.modes import MODES
+from eqlayers.irreps.instructions import MODES
 from tests.cases import default_dtype
 
 Dice = random.Random  # seeded by hypothesis: evenly spread, where its own draws crowd around empty and equal cases

@@ -78,7 +78,7 @@ def filled(text: str) -> str:
 
 
 #: Rooms without a page of their own: public fronts export their classes.
-ROOMS = ("eqlayers.core.", "eqlayers.irreps.", "eqlayers.layers.", "eqlayers.tools.")
+ROOMS = ("eqlayers.core.", "eqlayers.irreps.", "eqlayers.layers.")
 
 
 def linked(found: re.Match[str]) -> str:

@@ -13,11 +13,11 @@ from e3nn import o3
 from torch import Tensor
 
 from .. import nn
+from ..core.dtypes import default_dtype
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..irreps.layout import LAYOUTS, to_ir_mul, to_mul_ir
 from ..models import NequIP, Potential, Structures
-from ..testing.defaults import default_dtype
 from .config import DEVICE, Field, Known, read_settings
 from .measure import OperatorClock, alternate, describe, find_device, keep_random_state, ratio, summary, threads
 from .products.problems import GraphSpec, Problem

@@ -13,12 +13,12 @@ from e3nn import o3
 from torch import Tensor
 
 from .. import nn
+from ..core.dtypes import default_dtype
 from ..core.errors import ConfigError
 from ..core.files.yaml_files import read_yaml
 from ..core.graph import Graph
 from ..irreps.layout import LAYOUTS
 from ..models import MoleculeNetwork
-from ..testing.defaults import default_dtype
 from .config import DEVICE, Field, Known, read_settings
 from .measure import Call, alternate, describe, find_device, keep_random_state, ratio, summary, threads
 from .products.implementation import convolve

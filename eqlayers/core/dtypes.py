@@ -1,9 +1,10 @@
-"""Dtypes of operands and of sums, and the checks that operands share a dtype, a device and batch axes."""
+"""Dtypes of operands and sums, torch's default dtype, and checks that operands share dtype, device and batch axes."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -103,3 +104,14 @@ def broadcast_lead(**shapes: tuple[int, ...]) -> tuple[int, ...]:
             f"leading axes of {', '.join(shapes)} must broadcast, got {[list(s) for s in shapes.values()]}. "
             f"Give them equal batch axes."
         ) from None
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default dtype within a block; e3nn rounds constants of new layers to it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

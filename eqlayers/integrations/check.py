@@ -20,10 +20,9 @@ from io import StringIO
 import torch
 from torch import Tensor, nn
 
+from ..core.dtypes import default_dtype
 from ..core.errors import BackendError, EqlayersError, MismatchError
-from ..testing.defaults import default_dtype
-from .probes import Operands, Probe, dtype_and_device, in_float64
-from .replacement import Replacement
+from .replacement import Operands, Probe, Replacement, dtype_and_device, in_float64
 
 #: Rows of the operands: few, but more than one, and not as many as anything else.
 ROWS = 5

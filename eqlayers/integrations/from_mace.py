@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.checks import check_choice, check_path, check_type, got
+from ..core.dtypes import default_dtype
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..core.files.archives import check_whole
 from ..layers.gate.activation import ACTIVATIONS
@@ -26,7 +27,6 @@ from ..layers.radial.by_species import ZBL
 from ..models import Potential
 from ..models.compression import without_tables
 from ..models.mace import INTERACTIONS, MACE, Readout
-from ..testing.defaults import default_dtype
 
 _MODELS = ("MACE", "ScaleShiftMACE")
 #: Unsupported options of MACE: attribute, supported value, description of other values.

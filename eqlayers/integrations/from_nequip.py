@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from ..atoms.elements import SYMBOLS
 from ..core.checks import check_type, got
+from ..core.dtypes import default_dtype
 from ..core.errors import ConfigError
 from ..core.files.archives import check_whole
 from ..core.files.read_write import atomic_write
 from ..layers.gate.activation import second_moment
 from ..models import NequIP, Potential
 from ..models.properties import even_scalars
-from ..testing.defaults import default_dtype
 
 __all__ = ["from_nequip", "load_nequip", "to_nequip", "write_nequip"]
 

@@ -22,10 +22,10 @@ from torch import nn
 
 from ..cli.arguments import ArgumentParser
 from ..core.checks import got
+from ..core.dtypes import default_dtype
 from ..core.errors import ConfigError
 from ..core.files.read_write import atomic_write, check_output
 from ..models import load_potential
-from ..testing.defaults import default_dtype
 from .from_mace import check_head, heads_of, load_model, to_mace
 from .kinds.harmonics import RebuiltWarning
 from .replace import accelerate, deaccelerate

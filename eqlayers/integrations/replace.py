@@ -21,9 +21,8 @@ from .check import compare
 from .kinds import KEPT, RULES, TARGETS, AcceleratedMessages, is_layer, is_scripted_layer, is_whole, kept_kind
 from .kinds.harmonics import is_harmonics
 from .lazy import make_eager
-from .probes import dtype_and_device
 from .radial import Tabled, TabledEmbedding, tables
-from .replacement import Replacement, Rule
+from .replacement import Replacement, Rule, dtype_and_device
 from .report import Report, Row, cover
 from .structure import OURS, Place, compiled_here, find_aliases, find_places
 

@@ -1,4 +1,8 @@
-"""Instructions of a tensor product: reading, checking and normalising them, exactly as e3nn does."""
+"""Instructions of a tensor product: connection modes, checks and normalisation as in e3nn, and lists of all paths.
+
+A mode is described by the letters of its channel axes: u are the channels of in1, v of in2, w of out; q are the pairs
+u < v of one multiplicity. Weight shape, fan-in, multiplicity rule and the axes of the path follow from the letters.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,84 @@ from e3nn import o3
 
 from ..core.checks import check_choice, check_flag, check_items, check_number, check_type, got, is_integer
 from ..core.errors import IndexRangeError, IrrepsError
-from .modes import MODES
+from ..hints.names import named_arguments
+from .algebra import as_irreps, read_filter, tensor_product_paths
+
+
+class Mode(NamedTuple):
+    """Channel letters of one mode."""
+
+    name: str
+    first: str
+    second: str
+    out: str
+    weight: str
+    fan: str  # the letters summed over: their extents multiply to the fan-in
+    must_weight: bool  # the output has channels that only weights connect to the inputs
+
+    @property
+    def pairs(self) -> bool:
+        """Whether both operands are read at the pairs u < v."""
+        return "q" in self.first
+
+    def extents(self, mul1: int, mul2: int, mul_out: int) -> dict[str, int]:
+        """Length of each letter, from the multiplicities."""
+        if self.pairs:
+            return {"q": mul1 * (mul1 - 1) // 2, "w": mul_out}
+        return {"u": mul1, "v": mul2, "w": mul_out}
+
+    def weight_shape(self, mul1: int, mul2: int, mul_out: int) -> tuple[int, ...]:
+        """e3nn's ``path_shape``."""
+        extents = self.extents(mul1, mul2, mul_out)
+        return tuple(extents[c] for c in self.weight)
+
+    def fan_in(self, mul1: int, mul2: int, mul_out: int) -> int:
+        """Number of products summed into one output channel."""
+        extents = self.extents(mul1, mul2, mul_out)
+        fan = 1
+        for letter in self.fan:
+            fan *= extents[letter]
+        return fan
+
+    def check(self, where: str, mul1: int, mul2: int, mul_out: int, has_weight: bool) -> None:
+        """Raise unless the multiplicities obey the mode."""
+        if (self.pairs or self.first == self.second) and mul1 != mul2:
+            raise IrrepsError(
+                f"{where}: mode {self.name!r} needs equal multiplicities of in1 and in2, got {mul1} and {mul2}. "
+                f"Use 'uvw' or 'uvu', or make them equal."
+            )
+        if self.must_weight and not has_weight:
+            raise IrrepsError(
+                f"{where}: mode {self.name!r} needs has_weight=True, its weight makes the output channels, got False. "
+                f"Give it a weight, or use 'uvuv' or 'uvu<v'."
+            )
+        extents = self.extents(mul1, mul2, mul_out)
+        want = 1
+        for letter in self.out:
+            want *= extents[letter]
+        if self.out == "w" and not has_weight:
+            want = 1  # uuw without a weight sums u into one channel
+        if mul_out != want:
+            rule = "*".join(self.out) if self.out != "w" else "1 without a weight"
+            raise IrrepsError(
+                f"{where}: mode {self.name!r} needs the multiplicity {want} of out ({rule}), got {mul_out}. "
+                f"Change irreps_out or the mode."
+            )
+
+
+#      name      in1  in2  out   weight fan   must_weight
+_MODES = (
+    Mode("uvw",   "u", "v", "w",  "uvw", "uv", True),
+    Mode("uvu",   "u", "v", "u",  "uv",  "v",  False),
+    Mode("uvv",   "u", "v", "v",  "uv",  "u",  False),
+    Mode("uuw",   "u", "u", "w",  "uw",  "u",  False),
+    Mode("uuu",   "u", "u", "u",  "u",   "",   False),
+    Mode("uvuv",  "u", "v", "uv", "uv",  "",   False),
+    Mode("uvu<v", "q", "q", "q",  "q",   "",   False),
+    Mode("u<vw",  "q", "q", "w",  "qw",  "q",  True),
+)  # fmt: skip
+
+MODES: dict[str, Mode] = {mode.name: mode for mode in _MODES}
 
 
 class Instruction(NamedTuple):
@@ -147,3 +228,80 @@ def normalise(
         alpha = IRREP_NORMALIZATION[irrep_normalization](*dims) * out_var[ins.i_out] * ins.path_weight
         out.append(ins._replace(path_weight=math.sqrt(alpha / x if x > 0 else alpha)))
     return out
+
+
+@named_arguments
+def paths(
+    irreps_in1: Any,
+    irreps_in2: Any,
+    filter_ir_out: Any = None,
+    *,
+    irreps_out: Any = None,
+    mode: str = "uvu",
+    has_weight: bool = True,
+) -> tuple[o3.Irreps, list[tuple[int, int, int, str, bool]]]:
+    """All paths of a tensor product, as the arguments ``irreps_out`` and ``instructions`` of a layer.
+
+    Without ``irreps_out`` every path has one output group, as in the convolutions of NequIP and MACE. The
+    groups are sorted by irrep, so that a :class:`eqlayers.Linear` behind the product mixes groups that lie together.
+    With ``irreps_out`` every path leads to every group of its irrep.
+
+    Args:
+        irreps_in1, irreps_in2: Irreps of the two inputs.
+        filter_ir_out: Irreps of the outputs that are kept, as ``"0e + 1o"`` or a list; multiplicities do not count.
+            None keeps all.
+        irreps_out: Irreps of the output, or None to derive them.
+        mode: Connection mode of all paths, see :class:`eqlayers.TensorProduct`. Modes with channels of the output
+            alone ('uvw', 'uuw', 'u<vw') need ``irreps_out``.
+        has_weight: Whether paths have weights.
+
+    Returns:
+        The irreps of the output, and ``(i_in1, i_in2, i_out, mode, has_weight)`` for each path. A product with them
+        maps ``[..., irreps_in1.dim]`` and ``[..., irreps_in2.dim]`` to ``[..., irreps_out.dim]``.
+
+    Raises:
+        IrrepsError: Irreps that cannot be read, no path is left, or the multiplicities of a pair do not fit the mode.
+        ConfigError: Another mode, or a mode that needs ``irreps_out``.
+
+    Example:
+        >>> paths("8x0e + 8x1o", "0e + 1o", "0e + 1o")
+        (8x0e+8x0e+8x1o+8x1o,
+         [(0, 0, 0, 'uvu', True), (0, 1, 2, 'uvu', True), (1, 0, 3, 'uvu', True), (1, 1, 1, 'uvu', True)])
+        >>> from eqlayers import TensorProductConv
+        >>> conv = TensorProductConv("8x0e + 8x1o", "0e + 1o", *paths("8x0e + 8x1o", "0e + 1o"), shared_weights=False)
+        >>> conv.num_paths, conv.irreps_out
+        (6, 8x0e+8x0e+8x1o+8x1o+8x1e+8x2e)
+        >>> paths("8x0e", "1o", irreps_out="4x0e + 4x1o", mode="uvw")
+        (4x0e+4x1o, [(0, 0, 1, 'uvw', True)])
+    """
+    first, second = as_irreps(irreps_in1, "irreps_in1"), as_irreps(irreps_in2, "irreps_in2")
+    row, has_weight = MODES[check_choice("mode", mode, MODES)], check_flag("has_weight", has_weight)
+    filtered = filter_ir_out
+    if isinstance(filtered, (str, o3.Irreps)):
+        filtered = as_irreps(filtered, "filter_ir_out")
+        keep: list[o3.Irrep] | None = [ir for _, ir in filtered]
+    else:
+        filtered = keep = read_filter(filtered)
+    pairs = tensor_product_paths(first, second, keep)
+    if irreps_out is not None:
+        out = as_irreps(irreps_out, "irreps_out")
+        triples = sorted((i, j, k) for i, j, ir in pairs for k, (_, to) in enumerate(out) if to == ir)
+    elif "w" in row.out:
+        raise IrrepsError(
+            f"irreps_out must be given for mode {mode!r}, whose outputs have channels of their own, got None. Pass "
+            f"irreps_out=, or use 'uvu'."
+        )
+    else:
+        muls = [math.prod(row.extents(first[i].mul, second[j].mul, 0)[c] for c in row.out) for i, j, _ in pairs]
+        out, position, _ = o3.Irreps([(mul, ir) for mul, (*_, ir) in zip(muls, pairs, strict=True)]).sort()
+        triples = [(i, j, position[k]) for k, (i, j, _) in enumerate(pairs)]
+    if not triples:
+        allowed = out if irreps_out is not None else "any irrep" if keep is None else filtered
+        raise IrrepsError(
+            f"some irrep of irreps_out must lie in irreps_in1 x irreps_in2, got {first} x {second} for {allowed}. "
+            f"Add degrees, or check parities (spherical harmonics of degree l have parity (-1)^l)."
+        )
+    for i, j, k in triples:
+        where = f"path {i} x {j} -> {k}"
+        row.check(where, first[i].mul, second[j].mul, out[k].mul, has_weight)
+    return out, [(i, j, k, mode, has_weight) for i, j, k in triples]

@@ -16,7 +16,7 @@ from ..core.checks import check_choice, check_flag, check_integer, check_items, 
 from ..core.errors import ConfigError, IrrepsError
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
-from ..irreps.path_lists import paths
+from ..irreps.instructions import paths
 from ..layers.base.module import EquivariantModule, KeepsFloat64
 from ..layers.contraction.module import SymmetricContraction
 from ..layers.convolution.module import TensorProductConv

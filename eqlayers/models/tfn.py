@@ -13,7 +13,7 @@ from ..atoms.elements import read_species
 from ..core.checks import check_integer, check_number
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
-from ..irreps.path_lists import paths
+from ..irreps.instructions import paths
 from ..layers.radial.module import ScalarNetwork, hidden_widths
 from ..layers.radial.tables import tabled
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv

@@ -1,13 +1,13 @@
 """Sparse products and scales: infos, the table of products, autograd Functions of every order, and their functions."""
 
 from .build import sparse_product_infos, sparse_scale_infos
-from .channels import Channels
 from .function import (
     SparseInner,
     SparseMatTVec,
     SparseMul,
     SparseOuter,
     SparseProduct,
+    SparseScale,
     SparseScaVec,
     SparseVecMat,
     SparseVecSca,
@@ -16,14 +16,14 @@ from .function import (
     sparse_mul,
     sparse_outer,
     sparse_product,
+    sparse_scale,
     sparse_scavec,
     sparse_vecmat,
     sparse_vecsca,
 )
 from .info import SparseProductInfo, SparseScaleInfo
 from .program import PathGroup, ProgramInfos, infos_of
-from .scale import SparseScale, sparse_scale
-from .table import PRODUCTS, Row, channels_of, register_product
+from .table import PRODUCTS, Channels, Row, channels_of, register_product
 
 __all__ = [
     "PRODUCTS",

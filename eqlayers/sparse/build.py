@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..core.checks import check_integer, got
 from ..core.errors import DTypeError, ShapeError
-from .checks import check_in_range, check_lengths, check_one_dimensional
-from .info import Infos, SparseProductInfo, SparseScaleInfo
+from .info import Infos, SparseProductInfo, SparseScaleInfo, check_in_range, check_lengths, check_one_dimensional
 
 Index = Tensor | np.ndarray | Sequence[int]
 #: Integer dtypes that torch can store, but not compare.

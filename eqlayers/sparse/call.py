@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..core.dtypes import ACCUMULATE, broadcast_shapes
 from ..core.errors import DeviceError, DTypeError, GradientError, ShapeError
-from .channels import Channels
 from .info import SparseProductInfo, SparseScaleInfo
+from .table import Channels
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 from ..core.dtypes import ACCUMULATE
 from ..core.torch_internals import outside_of_autocast, outside_of_traces
 from .build import sparse_product_infos
-from .channels import Channels
 from .function import sparse_product
 from .info import Infos
+from .table import Channels
 
 _LETTERS = "abcdefgh"
 

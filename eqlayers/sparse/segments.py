@@ -17,9 +17,8 @@ from eqlayers_kernels.triton.segment import launch
 from ..core.dtypes import DTYPES
 from ..core.torch_internals import being_traced
 from .call import Call, ProductCall, ScaleCall
-from .channels import Channels, Sides, lookup
 from .info import SparseProductInfo
-from .table import NAMED
+from .table import NAMED, Channels, Sides, lookup
 
 #: Products without a kernel, and the product that equals each after swapping its operands.
 SWAPPED = {"scavec": "vecsca", "mat_t_vec": "vecmat"}

@@ -1,13 +1,20 @@
-"""A small network of atoms without training, for tests and examples of potentials."""
+"""A small network of atoms with random weights, and example structures, for tests and examples of potentials."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.checks import check_integer, check_number, check_seed
 from ..core.graph import Graph
 from ..nn import BesselBasis, EdgeVectors, PolynomialCutoff
+
+if TYPE_CHECKING:
+    from ase import Atoms
 
 
 class ToyNetwork(torch.nn.Module):
@@ -71,3 +78,31 @@ class ToyNetwork(torch.nn.Module):
     def extra_repr(self) -> str:
         """Arguments of the constructor."""
         return ", ".join(f"{name}={value}" for name, value in self.options.items())
+
+
+def example_structures(species: Sequence[int], cutoff: float, seed: int = 0) -> list[Atoms]:
+    """A molecule of six atoms and a crystal of four in a skewed cell, with neighbours at bond distances.
+
+    Example:
+        >>> [(len(atoms), atoms.pbc.all().item()) for atoms in example_structures([1, 8], cutoff=4.0)]
+        [(6, False), (4, True)]
+    """
+    from ase import Atoms
+    from ase.build import bulk
+    from ase.data import covalent_radii
+
+    generator = np.random.default_rng(seed)
+    numbers = [species[number % len(species)] for number in range(10)]
+    radius = min(float(np.mean(covalent_radii[list(species)])), 0.3 * cutoff)
+    positions = [np.zeros(3)]
+    while len(positions) < 6:  # each near an earlier atom, and not too near to others
+        direction = generator.normal(size=3)
+        position = positions[generator.integers(len(positions))] + 2.1 * radius * direction / np.linalg.norm(direction)
+        if min(np.linalg.norm(position - other) for other in positions) > 1.8 * radius:
+            positions.append(position)
+    crystal = bulk("Cu", "fcc", a=2.1 * 2**0.5 * radius, cubic=True)
+    crystal.numbers[:] = numbers[6:]
+    crystal.set_cell(
+        crystal.cell @ np.array([[1.0, 0.07, 0.0], [0.0, 1.04, -0.05], [0.03, 0.0, 0.97]]), scale_atoms=True
+    )
+    return [Atoms(numbers[:6], positions), crystal]

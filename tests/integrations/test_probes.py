@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from eqlayers.integrations.probes import Probe, call, call_with, draw, dtype_and_device, in_float64
+from eqlayers.integrations.replacement import Probe, call, call_with, draw, dtype_and_device, in_float64
 from eqlayers.nn import Linear, TensorSquare
 
 

@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 from e3nn import o3
 
-from eqlayers.irreps.instructions import normalise, read_instructions, variances
-from eqlayers.irreps.modes import MODES
+from eqlayers.irreps.instructions import MODES, normalise, read_instructions, variances
 from tests.each import each
 
 #: mode -> (muls, weight shape, fan-in), worked out by hand for muls (2, 3, .) or equal muls of 4

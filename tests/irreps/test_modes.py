@@ -6,7 +6,7 @@ import pytest
 from e3nn import o3
 
 from eqlayers.errors import IrrepsError
-from eqlayers.irreps.modes import MODES
+from eqlayers.irreps.instructions import MODES
 
 #: Mode -> multiplicities of in1, in2 and out, and the number of products in one channel of the output.
 CASES = {

@@ -10,7 +10,7 @@ from e3nn import o3
 
 import eqlayers as eq
 from eqlayers.errors import ConfigError, IrrepsError
-from eqlayers.irreps.modes import MODES
+from eqlayers.irreps.instructions import MODES
 
 IN1, IN2 = o3.Irreps("4x0e + 2x1o + 3x1e"), o3.Irreps("0e + 1o + 2e")
 

@@ -20,7 +20,7 @@ from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential, Structures
 from eqlayers.models.mace import INTERACTIONS
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork, check_potential
-from eqlayers.testing.examples import example_structures
+from eqlayers.testing.networks import example_structures
 from tests.catalogue.cases import on_backend
 from tests.each import each
 

@@ -45,17 +45,14 @@ BELOW = {
     "layers.attention": ("layers.convolution",),
     "layers.so2": ("layers.linear", "layers.rotation"),
     "layers": (),
-    "tools": (
-        "layers.attention", "layers.so2", "layers.norm", "layers.contraction", "layers.basis",
-        "layers.reshape", "layers.dropout",
-    ),
+    "layers.explain": ("layers.tensor_product",),
     # public fronts, which only export
     "errors": ("core",),
     "functional": (
         "layers.attention", "layers.so2", "layers.norm", "layers.contraction", "layers.basis",
         "layers.reshape", "layers.dropout",
     ),
-    "nn": ("functional", "tools"),
+    "nn": ("functional", "layers.explain"),
     "o3": ("nn",),
     "models": ("nn", "atoms", "__version__"),  # files of potentials name their version
     "testing": ("models",),

@@ -18,13 +18,11 @@ REFERENCE = ROOT / "docs" / "reference"
 WITH_EXAMPLES = ("functional", "models", "nn", "testing")
 # the command line is documented as a command; checks, pages and what is private in torch are for this package
 HIDDEN = (
-    "atoms", "cli", "core", "e3nn_compat", "hints", "irreps", "layers", "pages", "tools", "__main__",
+    "atoms", "cli", "core", "e3nn_compat", "hints", "irreps", "layers", "pages", "__main__",
 )  # fmt: skip
 # names of others that belong at the top
 FOREIGN = {"Irrep": "e3nn.o3", "Irreps": "e3nn.o3"}
-ROOMS = tuple(
-    f"eqlayers.{room}" for room in ("core", "irreps", "layers", "sparse", "tools")
-)  # exported by public fronts
+ROOMS = tuple(f"eqlayers.{room}" for room in ("core", "irreps", "layers", "sparse"))  # exported by public fronts
 NEEDS = {"data": "lightning", "train": "lightning", "atoms.periodic": "vesin"}
 NEEDS |= dict.fromkeys(("atoms.database", "atoms.units", "simulate"), "ase")
 PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in HIDDEN)

@@ -7,7 +7,7 @@ from eqlayers.core.dtypes import ACCUMULATE, DTYPES
 from eqlayers.errors import ShapeError
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo
 from eqlayers.sparse.call import ProductCall, ScaleCall, check_channels, flatten_batch
-from eqlayers.sparse.channels import parse
+from eqlayers.sparse.table import parse
 from tests.each import each
 
 INFO = SparseProductInfo(index1=torch.tensor([0, 1]), index2=torch.tensor([1, 0]), out_size=7)

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from eqlayers.errors import ConfigError
-from eqlayers.sparse.channels import Channels, lookup, parse
-from eqlayers.sparse.table import NAMED
+from eqlayers.sparse.table import NAMED, Channels, lookup, parse
 from tests.each import each
 
 SPECS = [*NAMED.values(), "uv,uv->u", "u,uvw->vw", "uv,vw->uw", ",->", "uvw,wvu->", "uv,u->uv"]

@@ -13,7 +13,7 @@ import eqlayers as eq
 from eqlayers import nn
 from eqlayers.core.backends import BACKENDS
 from eqlayers.core.forms.request import Request
-from eqlayers.irreps.modes import MODES
+from eqlayers.irreps.instructions import MODES
 from eqlayers.sparse import ProgramInfos, SparseProductInfo
 from eqlayers.sparse.run import WAYS
 

@@ -7,7 +7,7 @@ import torch
 
 from eqlayers.sparse import SparseProductInfo, reference, sparse_scale_infos
 from eqlayers.sparse.call import ProductCall, ScaleCall
-from eqlayers.sparse.channels import parse
+from eqlayers.sparse.table import parse
 from tests.each import each
 
 BATCH = 3

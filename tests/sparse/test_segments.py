@@ -9,8 +9,7 @@ from eqlayers.core.dtypes import ACCUMULATE
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, reference, run
 from eqlayers.sparse import segments as backend
 from eqlayers.sparse.call import ProductCall, ScaleCall
-from eqlayers.sparse.channels import parse
-from eqlayers.sparse.table import NAMED
+from eqlayers.sparse.table import NAMED, parse
 from tests.covering import covering
 from tests.each import each
 from tests.fresh import fresh
@@ -219,7 +218,7 @@ import os, sys, torch
 os.environ["TRITON_INTERPRET"] = "0"
 from eqlayers.sparse import SparseProductInfo
 from eqlayers.sparse.call import ProductCall
-from eqlayers.sparse.channels import parse
+from eqlayers.sparse.table import parse
 from eqlayers.sparse.run import WAYS, select
 assert "eqlayers_kernels.triton.segment.kernels" not in sys.modules
 x = torch.ones(1, 2, 3)

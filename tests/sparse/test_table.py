@@ -6,8 +6,7 @@ import torch
 from eqlayers.errors import ConfigError
 from eqlayers.functional import sparse_product
 from eqlayers.sparse import PRODUCTS, channels_of, register_product
-from eqlayers.sparse.channels import lookup, parse
-from eqlayers.sparse.table import NAMED
+from eqlayers.sparse.table import NAMED, lookup, parse
 from eqlayers.testing import check_derivatives, random_product
 from tests.each import each
 

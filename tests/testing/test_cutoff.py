@@ -13,7 +13,7 @@ pytest.importorskip("vesin")
 
 from eqlayers.models import Potential
 from eqlayers.testing import ToyNetwork, check_potential
-from eqlayers.testing.cutoff import cutoff_rows
+from eqlayers.testing.potentials import cutoff_rows
 from tests.each import each
 
 

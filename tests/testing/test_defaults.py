@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eqlayers.testing.defaults import default_dtype
+from eqlayers.core.dtypes import default_dtype
 
 
 def test_the_dtype_before_is_back_after_an_error() -> None:

@@ -9,7 +9,7 @@ pytest.importorskip("ase")
 
 from ase.data import covalent_radii
 
-from eqlayers.testing.examples import example_structures
+from eqlayers.testing.networks import example_structures
 
 
 def test_examples_have_honest_distances() -> None:

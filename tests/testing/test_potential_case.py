@@ -13,7 +13,7 @@ pytest.importorskip("vesin")
 from eqlayers.models import Potential
 from eqlayers.testing import ToyNetwork
 from eqlayers.testing.equivariance import random_orthogonal
-from eqlayers.testing.examples import example_structures
+from eqlayers.testing.networks import example_structures
 from eqlayers.testing.potential_case import EYE, STEPS, Case, slope_of, worst_of
 
 

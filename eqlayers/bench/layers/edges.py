@@ -11,12 +11,12 @@ from e3nn.io import CartesianTensor as TheirTensor
 from torch import Tensor
 
 from ... import nn
+from ...core.dtypes import default_dtype
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
-from ...irreps.path_lists import paths
+from ...irreps.instructions import paths
 from ...layers.attention.definition import aggregate, edge_softmax
 from ...layers.so2.definition import sign
-from ...testing.defaults import default_dtype
 from .pair import Pair, blocks, features, graph_of, joined, nodes_of, plain, vectors
 
 #: Index symmetry of the elasticity tensor, 2x0e + 2x2e + 1x4e.

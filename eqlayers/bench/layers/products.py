@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ... import nn
 from ...irreps.algebra import as_irreps
-from ...irreps.path_lists import paths
+from ...irreps.instructions import paths
 from .pair import Pair, features, plain, second_features, species_of, twin
 
 RANK, SPECIES = 8, 10

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...core.backends.forms import chosen
+from ...core.dtypes import default_dtype
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
-from ...testing.defaults import default_dtype
 from ..cases import NO_DOUBLE, SUITE, Suite, Verdict, case_name, short
 from ..config import Field, Known, check_known, read_fields, read_goals, read_settings
 from ..measure import Call

@@ -17,9 +17,9 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ...core.dtypes import default_dtype
 from ...core.errors import ConfigError
 from ...models import Potential
-from ...testing.defaults import default_dtype
 from .atoms import CUTOFF, Sample, clusters
 
 Make = Callable[[torch.dtype], torch.nn.Module]

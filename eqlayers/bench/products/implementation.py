@@ -12,9 +12,9 @@ from e3nn import o3
 from torch import Tensor
 
 from ... import nn
+from ...core.dtypes import default_dtype
 from ...core.graph import Graph
 from ...irreps.algebra import wigner_3j
-from ...testing.defaults import default_dtype
 from ..cases import Refusal
 from ..results import OURS
 from .operands import Columns, Form, Function, Operands, layout_form

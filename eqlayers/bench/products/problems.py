@@ -17,7 +17,7 @@ from torch import Tensor
 from ...core.checks import check_choice
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps, wigner_3j
-from ...irreps.path_lists import paths
+from ...irreps.instructions import paths
 from ..config import Field, Known, read_config, read_fields
 
 WEIGHTS = ("per edge", "shared")

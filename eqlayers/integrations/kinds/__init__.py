@@ -11,16 +11,14 @@ import torch
 from torch import nn
 
 from ..structure import PRODUCT_NAMES, is_theirs
-from . import batch_norm, contracter, contraction, convolution, gate, grid, harmonics, linear, product
+from . import batch_norm, contracter, contraction, convolution, gate, harmonics, product
 from .batch_norm import AcceleratedBatchNorm
 from .contracter import AcceleratedContracter
 from .contraction import AcceleratedContraction, AcceleratedSymmetricContraction
 from .convolution import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter
-from .gate import AcceleratedGate
-from .grid import AcceleratedS2Activation, AcceleratedSO3Activation
+from .gate import AcceleratedGate, AcceleratedS2Activation, AcceleratedSO3Activation
 from .harmonics import AcceleratedSphericalHarmonics, RebuiltWarning
-from .linear import AcceleratedLinear
-from .product import AcceleratedTensorProduct, AcceleratedTensorSquare
+from .product import AcceleratedLinear, AcceleratedTensorProduct, AcceleratedTensorSquare
 
 __all__ = [
     "AcceleratedBatchNorm",
@@ -43,15 +41,12 @@ __all__ = [
 #: Rules that replace a product with what is around it come first.
 RULES = (
     *convolution.RULES,
-    gate.RULE,
-    product.RULE,
-    linear.RULE,
+    *gate.RULES,
+    *product.RULES,
     *harmonics.RULES,
-    contraction.RULES[0],
+    *contraction.RULES,
     contracter.RULE,
-    contraction.RULES[1],
     batch_norm.RULE,
-    *grid.RULES,
 )
 TARGETS = ("convolution", "product", "linear", "harmonics", "contraction", "gate", "norm", "grid")
 #: Layers that stay as they are: their attributes, and why they stay.
@@ -71,9 +66,9 @@ KEPT = {
 #: Kept layers without layers inside.
 SIMPLE = {"Activation", "Dropout", "Extract"}
 _LAYERS = (
-    *(product.is_product, linear.is_linear, harmonics.is_harmonics),
+    *(product.is_product, product.is_linear, harmonics.is_harmonics),
     *(contraction.is_contraction, contracter.is_contracter),
-    *(batch_norm.is_batch_norm, grid.is_s2_activation, grid.is_so3_activation),
+    *(batch_norm.is_batch_norm, gate.is_s2_activation, gate.is_so3_activation),
 )
 _SCRIPTED_NAMES = (*PRODUCT_NAMES, "SphericalHarmonics", "SymmetricContraction")
 

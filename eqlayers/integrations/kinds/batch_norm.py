@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from ...irreps.algebra import as_irreps
 from ...nn import BatchNorm
-from ..probes import Operands, Probe, call, call_with, draw
-from ..replacement import FusedReplacement, Rule, part_if
+from ..replacement import FusedReplacement, Operands, Probe, Rule, call, call_with, draw, part_if
 from ..structure import is_theirs, refuse_changed
 
 #: Newer versions of e3nn also have ``include_bias``, and ``irs``, which says what has means.

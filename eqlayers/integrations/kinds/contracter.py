@@ -16,8 +16,7 @@ from ...irreps.instructions import Instruction
 from ...layers.base.module import EquivariantModule
 from ...layers.tensor_product.lower import ProductPlan
 from ...layers.tensor_product.run import run_product
-from ..probes import NODES, Operands, Probe, call_with, draw
-from ..replacement import FusedReplacement, Rule, part_if
+from ..replacement import NODES, FusedReplacement, Operands, Probe, Rule, call_with, draw, part_if
 from ..structure import base_of, code_of, is_theirs, refuse_changed
 
 _ATTRIBUTES = ("irreps_in1", "irreps_in2", "irreps_out", "mul", "instructions", "w3j", "weights", "irrep_normalization")

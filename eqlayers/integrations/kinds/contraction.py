@@ -12,8 +12,7 @@ from ...layers.base.module import EquivariantModule
 from ...layers.contraction.basis import dense, from_dense
 from ...layers.contraction.lower import MOST, Mixing, polynomials_of, read_polynomials
 from ...nn import SymmetricContraction
-from ..probes import Operands, Probe, call_with, draw
-from ..replacement import FusedReplacement, Rule, part_if
+from ..replacement import FusedReplacement, Operands, Probe, Rule, call_with, draw, part_if
 from ..structure import base_of, child_of, hooks_inside, is_theirs, refuse_changed
 
 #: Submodules of one irrep of MACE's contraction beside its weights: code, without numbers of its own.

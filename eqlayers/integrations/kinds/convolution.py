@@ -13,8 +13,7 @@ from ...functional import TabledWeights, as_graph, tensor_product_conv
 from ...layers.tensor_product.run import run_convolution
 from ...nn import TensorProduct, TensorProductConv
 from ..lazy import LazyMessages, LazyRows, all_computed, make_eager, make_lazy
-from ..probes import NODES, Operands, Probe, call
-from ..replacement import FusedReplacement, Replacement, Rule, part_if
+from ..replacement import NODES, FusedReplacement, Operands, Probe, Replacement, Rule, call, part_if
 from ..structure import adds_up, base_of, child_of, code_of, has_hooks, refuse_object
 from .product import AcceleratedTensorProduct, ProductReplacement, draw_operands, is_product, refuse_product
 

@@ -1,4 +1,4 @@
-"""Gates of e3nn, and the functions of one number in gates and in activations on grids."""
+"""Gates of e3nn, and its activations on grids of the sphere and of rotations: layers with functions of one number."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
-from ...layers.gate.activation import known
-from ...nn import Gate
-from ..probes import Probe, call, draw
-from ..replacement import FusedReplacement, Rule, part_if
+from ...irreps.layout import FlatLayout
+from ...layers.base.module import EquivariantModule
+from ...layers.gate.activation import NormalizedFunction, known
+from ...layers.gate.grid_activation import sphere_constants
+from ...nn import Gate, S2Activation, SO3Activation
+from ..replacement import FusedReplacement, Operands, Probe, Rule, call, draw, part_if
 from ..structure import base_of, child_of, has_hooks, is_plain, is_theirs, refuse_changed
 from .product import AcceleratedTensorProduct, ProductReplacement, is_product, refuse_product
 
 _ACTIVATIONS = ("act_scalars", "act_gates")
-_PARTS = ("sc", *_ACTIVATIONS, "mul")
-#: Parts of e3nn's layers: what else they hold than code that e3nn generates.
+_GATE_PARTS = ("sc", *_ACTIVATIONS, "mul")
+#: Class of a submodule of e3nn's layers -> its submodules and buffers, beside code that e3nn generates.
 _HELD = {
     "normalize2mom": {"f"},
     "Activation": {"acts"},
@@ -29,13 +32,23 @@ _HELD = {
     "FromS2Grid": {"alphas", "betas", "sha", "shb"},
     "SO3Grid": {"D", "qw", "alpha", "beta", "gamma"},
 }
-#: Whether a module is e3nn's, or of a class derived from that.
-is_gate = partial(is_theirs, name="Gate", attributes=(*_PARTS, "irreps_in", "irreps_out"), uses=(*_PARTS, "cat"))
+#: Submodules of e3nn's activations on grids, and their classes.
+_GRID_PARTS = {
+    "S2Activation": {"to_s2": "ToS2Grid", "from_s2": "FromS2Grid", "act": "normalize2mom"},
+    "SO3Activation": {"grid_in": "SO3Grid", "grid_out": "SO3Grid", "act": "normalize2mom"},
+}
+_S2, _SO3 = ((*_GRID_PARTS["S2Activation"], "random_rot"), tuple(_GRID_PARTS["SO3Activation"]))
+#: Whether a module is of e3nn's class of that name, or of a class derived from it.
+is_gate = partial(
+    is_theirs, name="Gate", attributes=(*_GATE_PARTS, "irreps_in", "irreps_out"), uses=(*_GATE_PARTS, "cat")
+)
+is_s2_activation = partial(is_theirs, name="S2Activation", attributes=_S2, uses=_S2)
+is_so3_activation = partial(is_theirs, name="SO3Activation", attributes=(*_SO3, "lmax_in", "lmax_out"), uses=_SO3)
 
 
 def _refuse(module: nn.Module) -> str | None:
     """Why a gate cannot be one call, or None."""
-    reason = refuse_changed(module, "Gate", _PARTS) or refuse_parts(_parts_of(module))
+    reason = refuse_changed(module, "Gate", _GATE_PARTS) or _refuse_parts(_parts_of(module))
     if reason is not None:
         return reason
     product: Any = module.get_submodule("mul")
@@ -57,7 +70,7 @@ def _parts_of(gate: nn.Module) -> Iterator[tuple[str, str, Any]]:
                 yield f"{name}.acts.{number}", "normalize2mom", act
 
 
-def refuse_parts(parts: Iterable[tuple[str, str, Any]]) -> str | None:
+def _refuse_parts(parts: Iterable[tuple[str, str, Any]]) -> str | None:
     """Why one of the parts (path, class, module) does not do what e3nn's does, or None."""
     for path, name, part in parts:
         if (reason := _refuse_part(part, name)) is not None:
@@ -75,7 +88,7 @@ def _refuse_part(part: Any, name: str) -> str | None:
     return "has hooks" if any(has_hooks(m) for m in part.modules() if is_plain(m)) else None
 
 
-def factor_of(act: Any) -> float:
+def _factor_of(act: Any) -> float:
     """The factor by which e3nn scales a function; e3nn leaves out factors within 1e-4 of 1.
 
     It is the estimate of when the layer was built: weights of a function may have changed since.
@@ -92,7 +105,7 @@ class AcceleratedGate(FusedReplacement, ProductReplacement, Gate):
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         theirs: Any = original
         layers = theirs.act_scalars, theirs.act_gates
-        vars(self)["_theirs"] = [[None if act is None else factor_of(act) for act in layer.acts] for layer in layers]
+        vars(self)["_theirs"] = [[None if act is None else _factor_of(act) for act in layer.acts] for layer in layers]
         functions = [[None if act is None else act.f for act in layer.acts] for layer in layers]
         irreps = [layer.irreps_in for layer in layers]
         super().__init__(irreps[0], functions[0], irreps[1], functions[1], theirs.irreps_gated, backend=backend)
@@ -121,4 +134,76 @@ class AcceleratedGate(FusedReplacement, ProductReplacement, Gate):
         return [Probe(operands, lambda module, o: call(module, o["x"]))]
 
 
-RULE = Rule("gate", part_if(is_gate), _refuse, AcceleratedGate.of, inner="mul")
+def _refuse_grid(module: Any) -> str | None:
+    """Why an activation on a grid must stay, or None."""
+    name = next(name for name in _GRID_PARTS if base_of(module, name) is not None)
+    reason = refuse_changed(module, name, (), _GRID_PARTS[name])
+    reason = reason or _refuse_parts((path, kind, module._modules[path]) for path, kind in _GRID_PARTS[name].items())
+    if reason is None and name == "S2Activation" and len(module.to_s2.alphas) % 2 == 0:
+        return (
+            f"has {len(module.to_s2.alphas)} points about the axis: of an even number e3nn makes matrix products, too"
+        )
+    return reason
+
+
+class _GridReplacement(FusedReplacement):
+    """Mixin: an activation on the grids of the original, which are what counts in a state dict."""
+
+    act: NormalizedFunction
+
+    def _take(self, theirs: Any, grids: tuple[str, str]) -> None:
+        for name in grids:
+            self._modules[name] = theirs._modules[name]
+        self.act = NormalizedFunction(theirs.act.f)
+        self.act.cst = _factor_of(theirs.act)
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """Inputs for the comparison with the original."""
+        operands = {"x": draw("x", rows, as_irreps(self.irreps_in).dim)}
+        return [Probe(operands, lambda module, o: _replayed(module, o["x"]))]
+
+
+class AcceleratedS2Activation(_GridReplacement, S2Activation):
+    """Replacement of an ``e3nn.nn.S2Activation``, with the same grid objects."""
+
+    _settings = ("random_rot",)
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        EquivariantModule.__init__(self, backend=backend)
+        theirs: Any = original
+        self._take(theirs, ("to_s2", "from_s2"))
+        self.irreps_in, self.irreps_out = as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out)
+        self.random_rot = theirs.random_rot
+        self._flat = FlatLayout(self.irreps_in, "mul_ir")
+        self._set_rotations()
+
+    def exact_constants(self, original: Any) -> Operands:
+        """The functions of alpha: e3nn makes Fourier transforms in place of their products."""
+        shapes = {name: original.get_buffer(name).shape for name in ("to_s2.sha", "from_s2.sha")}
+        exact = {name: sphere_constants(n // 2, 2, points, "integral", None) for name, (points, n) in shapes.items()}
+        return {name: torch.from_numpy(constants["sha"]) for name, constants in exact.items()}
+
+
+class AcceleratedSO3Activation(_GridReplacement, SO3Activation):
+    """Replacement of an ``e3nn.nn.SO3Activation``, with the same grid objects."""
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        EquivariantModule.__init__(self, backend=backend)
+        theirs: Any = original
+        self._take(theirs, ("grid_in", "grid_out"))
+        self._set_degrees(theirs.lmax_in, theirs.lmax_out)
+        self.resolution = theirs.grid_in.res_beta // 2
+
+
+def _replayed(module: nn.Module, x: Tensor) -> Tensor:
+    """A call of a module that draws random numbers: torch's generator is reset to the same numbers."""
+    kind = x.device.type
+    with torch.random.fork_rng([] if kind == "cpu" else [x.device], device_type="cuda" if kind == "cpu" else kind):
+        return call(module, x)
+
+
+RULES = (
+    Rule("gate", part_if(is_gate), _refuse, AcceleratedGate.of, inner="mul"),
+    Rule("grid", part_if(is_s2_activation), _refuse_grid, AcceleratedS2Activation.of),
+    Rule("grid", part_if(is_so3_activation), _refuse_grid, AcceleratedSO3Activation.of),
+)

@@ -14,8 +14,7 @@ from torch import nn
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
 from ...nn import SphericalHarmonics
-from ..probes import Probe, call, draw
-from ..replacement import Replacement, Rule, part_if
+from ..replacement import Probe, Replacement, Rule, call, draw, part_if
 from ..structure import is_theirs, refuse_changed
 
 _ATTRIBUTES = ("normalize", "normalization", "irreps_in", "irreps_out", "_ls_list", "_lmax", "_is_range_lmax")

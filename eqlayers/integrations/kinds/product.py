@@ -1,4 +1,4 @@
-"""Tensor products of e3nn, and its tensor square."""
+"""Tensor products, tensor squares and linear maps of e3nn, whose code e3nn generates."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ...e3nn_compat.state_dict import exact_symbols
+from ...e3nn_compat.state_dict import exact_symbols, has_channel_axes
 from ...irreps.algebra import as_irreps
-from ...nn import TensorProduct, TensorSquare
-from ..probes import Operands, Probe, call, draw
-from ..replacement import Replacement, Rule, part_if
+from ...nn import Linear, TensorProduct, TensorSquare
+from ..replacement import Operands, Probe, Replacement, Rule, call, draw, part_if
 from ..structure import base_of, hooks_inside, is_theirs, refuse_changed
 
-COMMON_ATTRIBUTES = ("irreps_out", "instructions", "weight_numel", "shared_weights", "internal_weights", "output_mask")
-_ATTRIBUTES = ("irreps_in1", "irreps_in2", *COMMON_ATTRIBUTES, "_compiled_main_left_right")
+_COMMON = ("irreps_out", "instructions", "weight_numel", "shared_weights", "internal_weights", "output_mask")
+_PRODUCT = ("irreps_in1", "irreps_in2", *_COMMON, "_compiled_main_left_right")
+_LINEAR = ("irreps_in", *_COMMON, "_compiled_main")
 #: Copies in the second input of 'uvw' paths up to which one kernel is faster than e3nn's matrix products: measured on a
 #: CPU, from 3 to 10 times at 2 to 8 copies, about equal at 16, half as fast at 32.
 DENSE = 16
-#: Whether a module is e3nn's, or of a class derived from that.
-is_product = partial(is_theirs, name="TensorProduct", attributes=_ATTRIBUTES)
+#: Whether a module is of e3nn's class of that name, or of a class derived from it.
+is_product = partial(is_theirs, name="TensorProduct", attributes=_PRODUCT)
+is_linear = partial(is_theirs, name="Linear", attributes=_LINEAR)
 
 
 def refuse_product(module: nn.Module) -> str | None:
     """Why an e3nn product must stay, or None."""
-    return refuse_generated(module, "TensorProduct", ("weight", "output_mask")) or _refuse_dense(module)
+    return _refuse_generated(module, "TensorProduct", ("weight", "output_mask")) or _refuse_dense(module)
 
 
-def refuse_generated(module: nn.Module, name: str, needed: tuple[str, ...]) -> str | None:
+def _refuse_generated(module: nn.Module, name: str, needed: tuple[str, ...]) -> str | None:
     """Why a layer that calls code which e3nn generates must stay, or None."""
     code = [child for child in module._modules if child.startswith("_compiled_main")]
     if (reason := refuse_changed(module, name, needed, code)) is not None:
@@ -42,6 +43,13 @@ def _refuse_dense(module: Any) -> str | None:
     if max(copies, default=0) <= DENSE:
         return None
     return f"contracts {max(copies)} copies in its second input, which e3nn's matrix products do faster"
+
+
+def _refuse_linear(module: nn.Module) -> str | None:
+    """Why an e3nn linear map must stay, or None."""
+    if (reason := _refuse_generated(module, "Linear", ("weight", "bias", "output_mask"))) is not None:
+        return reason
+    return "has channel axes (f_in, f_out), whose lengths e3nn does not keep" if has_channel_axes(module) else None
 
 
 class ProductReplacement(Replacement):
@@ -79,12 +87,35 @@ class AcceleratedTensorSquare(ProductReplacement, TensorSquare):
         return _probes(original, rows, ("x",))
 
 
+class AcceleratedLinear(Replacement, Linear):
+    """Replacement of an ``e3nn.o3.Linear``."""
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """Inputs for the comparison with the original."""
+        dim = as_irreps(original.irreps_in).dim
+        lead = () if original.shared_weights else (rows,)
+        operands = {"x": draw("x", rows, dim)}
+        for name, numel in (("weight", original.weight_numel), ("bias", original.bias_numel)):
+            if numel:
+                operands[name] = draw(name, *lead, numel)
+
+        def run(module: nn.Module, o: Operands) -> Tensor:
+            return call(module, o["x"], o.get("weight"), o.get("bias"))
+
+        # e3nn's products compare the widths, this does not
+        wider = operands | {"x": draw("x", rows, dim + 1)}
+        return [Probe(operands, run, misfit=wider)]
+
+
 def _build(module: nn.Module, backend: str | None) -> Replacement:
     square = base_of(module, "TensorSquare") is not None
     return (AcceleratedTensorSquare if square else AcceleratedTensorProduct).of(module, backend)
 
 
-RULE = Rule("product", part_if(is_product), refuse_product, _build)
+RULES = (
+    Rule("product", part_if(is_product), refuse_product, _build),
+    Rule("linear", part_if(is_linear), _refuse_linear, AcceleratedLinear.of),
+)
 
 
 # ---- inputs ---------------------------------------------------------------------------------------------------------

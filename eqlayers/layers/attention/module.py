@@ -17,8 +17,8 @@ from ...core.errors import IrrepsError
 from ...core.forms.program import Form
 from ...core.graph import Graph, as_graph
 from ...irreps.algebra import as_irreps
+from ...irreps.instructions import paths
 from ...irreps.layout import FlatLayout
-from ...irreps.path_lists import paths
 from ..base.module import EquivariantModule, FormModule
 from ..convolution.module import TensorProductConv
 from ..linear.module import Linear

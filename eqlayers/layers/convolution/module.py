@@ -12,7 +12,7 @@ from ...core.checks import check_choice, check_flag, check_integer, check_number
 from ...core.errors import ShapeError
 from ...core.graph import Graph, refuse_edges
 from ...irreps.algebra import as_irreps
-from ...irreps.path_lists import paths
+from ...irreps.instructions import paths
 from ..base.module import EquivariantModule, KeepsFloat64
 from ..base.weights import ORDER
 from ..gate.activation import GatedNonlinearity

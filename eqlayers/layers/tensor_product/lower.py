@@ -14,9 +14,8 @@ from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 from ...core.forms.program import Form
 from ...irreps.algebra import read_all_irreps, wigner_3j
-from ...irreps.instructions import Instruction, read_final
+from ...irreps.instructions import MODES, Instruction, Mode, read_final
 from ...irreps.layout import FlatLayout, slots_of
-from ...irreps.modes import MODES, Mode
 
 
 def tensor_product_program(

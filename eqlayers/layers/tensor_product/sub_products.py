@@ -14,9 +14,9 @@ from torch.nn import Module
 from ...core.checks import check_choice, check_flag, check_items, got
 from ...core.errors import IrrepsError
 from ...e3nn_compat.state_dict import check_e3nn_layer
-from ...irreps import path_lists
 from ...irreps.algebra import as_irreps, read_filter, tensor_product_paths
 from ...irreps.instructions import IRREP_NORMALIZATION, check_normalization
+from ...irreps.instructions import paths as all_paths
 from ..base.columns import check_groups, joined
 from .module import TensorProduct
 
@@ -321,7 +321,7 @@ class SO3Linear(TensorProduct):
             if not isinstance(path, (list, tuple)) or len(path) != 3:
                 raise IrrepsError(f"paths must hold triples (i_in, i_edge, i_out), got {got(path)}. {fix}")
         if items is None:
-            items = [path[:3] for path in path_lists.paths(first, second, irreps_out=out, mode="uvw")[1]]
+            items = [path[:3] for path in all_paths(first, second, irreps_out=out, mode="uvw")[1]]
         if not items:
             raise IrrepsError(f"paths must hold at least one triple, got {got(paths)}. Leave them out for all paths.")
         triples = [tuple(path) for path in items]

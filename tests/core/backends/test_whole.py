@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
 from eqlayers.core.backends import whole
-from eqlayers.irreps.modes import MODES
+from eqlayers.irreps.instructions import MODES
 from tests.by_hand import contract as by_hand
 from tests.covering import covering
 from tests.each import each

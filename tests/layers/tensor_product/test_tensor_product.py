@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eqlayers import Linear, TensorProduct, TensorProductConv, paths, to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError
-from eqlayers.irreps.modes import MODES
+from eqlayers.irreps.instructions import MODES
 from eqlayers.nn import SO2Convolution
 
 #: mode -> irreps of in1, in2, out that show every letter with a length of its own

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..core.checks import check_device, check_dtype, check_module
-from ..layers.base.module import EquivariantModule
-from ..layers.tensor_product.module import TensorProduct
+from .base.module import EquivariantModule
+from .tensor_product.module import TensorProduct
 
 
 def explain(

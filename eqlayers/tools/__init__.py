@@ -1,1 +1,0 @@
-"""Explanations of layers, and kernels compiled ahead of time."""
