@@ -23,7 +23,8 @@ from ..layers.radial.tables import KnotBasis, SplineTable, may_be_kept
 from ..layers.tensor_product.tabled_weights import TabledWeights
 from .radial_families import FAMILIES, Family, PairSpecies, refuse_calls, refuse_holder
 from .replacement import Replacement
-from .structure import Place
+from .report import Row, warn_fault
+from .structure import Registered, Registration
 
 #: Functions of lengths have no value at 0 in some packages; nothing is nearer.
 NEAREST = 1e-9
@@ -34,7 +35,10 @@ _FINE = 5e-5
 
 
 class _Composite(nn.Module):
-    """Weights ``[N, W]`` of lengths ``[N]``, or of lengths and pairs of species ``[N, 2]`` if it depends on these."""
+    """The radial functions and the network behind them: lengths ``[N]`` to weights ``[N, W]``.
+
+    If either depends on species, its input is ``[N, 2]``, lengths and pairs of species as numbers.
+    """
 
     species: Tensor | None
 
@@ -71,7 +75,7 @@ class _Composite(nn.Module):
 
 
 def of_pairs(network: _Composite, pairs: Sequence[int] | None) -> list[Callable[[Tensor], Tensor]]:
-    """A network as functions of lengths alone, one for each pair of species if it depends on them."""
+    """A network as functions of lengths alone: one function, or one for each of the given pairs of species."""
 
     def of_pair(pair: int) -> Callable[[Tensor], Tensor]:
         return lambda lengths: network(torch.stack([lengths, torch.full_like(lengths, pair)], 1))
@@ -80,7 +84,7 @@ def of_pairs(network: _Composite, pairs: Sequence[int] | None) -> list[Callable[
 
 
 def _some_pairs(species: Tensor, ordered: bool) -> list[int]:
-    """Pairs of the lightest and the heaviest atoms, of one of each, and of one between, each as one number."""
+    """A few pairs of species to fit tables on: of the lightest and heaviest element, and one between; as numbers."""
     order, count = species.argsort().tolist(), len(species)
     some = {order[0], order[-1]}
     pairs = {(a, b) for a in some for b in some if ordered or a <= b}
@@ -88,18 +92,17 @@ def _some_pairs(species: Tensor, ordered: bool) -> list[int]:
 
 
 class _Shared:
-    """Intervals and coefficients of the edges of one call: the same for all networks of a model."""
+    """Knot intervals and interpolation coefficients of the edges of one call, shared by all networks of a model."""
 
     def __init__(self) -> None:
+        #: One tuple, so that threads may share a model.
         self.last: tuple[Any, ...] = (None, None, None, torch.empty(0, dtype=torch.int64))
 
     def of(self, knots: Knots, columns: Tensor) -> KnotBasis:
-        """Intervals and coefficients of edges in the tables of all pairs of species that have occurred.
-
-        What is read and set is one tuple, so that threads may share a model.
+        """Knot intervals and interpolation coefficients of edges, in tables for all pairs of species that occurred.
 
         Args:
-            knots: Of any of the networks.
+            knots: The knots of the tables, the same for all networks.
             columns: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
         """
         *references, pairs = self.last
@@ -126,7 +129,12 @@ class _Shared:
 
 
 def _among(pairs: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """The index of every pair of species among all that have occurred, these included; and those."""
+    """The index of each edge's pair of species in the sorted list of known pairs, and this list with new pairs added.
+
+    Args:
+        pairs: ``[P]``, known pairs as numbers.
+        codes: ``[E]``, the pair of each edge.
+    """
     index = torch.searchsorted(pairs, codes)
     if pairs.numel() == 0 or bool((pairs[index.clamp(max=len(pairs) - 1)] != codes).any()):
         pairs = torch.unique(torch.cat([pairs, codes]))
@@ -135,7 +143,10 @@ def _among(pairs: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class TabledEmbedding(Replacement):
-    """Replacement of functions of lengths: returns the lengths, in float64, over the factor that follows."""
+    """Replacement of a module that makes radial functions of lengths: returns the lengths instead, in float64.
+
+    The model multiplies the functions by ``factor`` afterwards; the lengths are divided by it.
+    """
 
     def __init__(self, family: Family, original: nn.Module, factor: float, pairs: str | None) -> None:
         super().__init__()
@@ -149,14 +160,14 @@ class TabledEmbedding(Replacement):
 
 
 class TabledRadial(Replacement):
-    """Replacement of a radial network: returns where each edge reads its table.
+    """Replacement of a radial network: returns the knot interval and interpolation coefficients of each edge.
 
     Args:
         original: The network.
-        table: Of the network and the functions before it.
-        shared: Of all networks of a model.
-        stored: Whether the weights of edges are stored: they are few, and no convolution reads them.
-        fine: Whether slopes of tables of training steps keep the digits of float32.
+        table: Table of the network and of the radial functions before it.
+        shared: Intervals and coefficients, shared by all networks of a model.
+        stored: Whether to return weights ``[E, W]``, for networks whose weights no convolution reads.
+        fine: Whether tables made in training keep slopes with the precision of float32.
     """
 
     def __init__(
@@ -195,7 +206,7 @@ class TabledRadial(Replacement):
 
 
 def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
-    """Why a network gives other weights in training mode, or None; a copy is looked at."""
+    """Why a network gives other weights in training mode, or None; it runs on a copy of the network."""
     trial = copy.deepcopy(whole)
     like = next(trial.network.parameters(), torch.empty(0))
     lengths = torch.linspace(0.1, 0.9, 5, dtype=torch.float64, device=like.device) * cutoff
@@ -206,65 +217,63 @@ def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
 
 
 def mirror(new: nn.Module, original: nn.Module) -> None:
-    """Give a module the very submodules, parameters and buffers of another: its state dict and moves are the same."""
+    """Give ``new`` the submodules, parameters and buffers of ``original``: the same objects, so the same state dict."""
     for kind in ("_modules", "_parameters", "_buffers"):
         vars(new)[kind] = vars(original)[kind]
 
 
 class Tabled(NamedTuple):
-    """One module that makes way for a table, or stays.
+    """What happens to one module of the radial functions: its replacement by tables, or the reason why it stays.
 
     Attributes:
-        original: The module.
-        places: Where it is.
-        new: What stands in for it; None if it stays.
+        original: The radial network, or the embedding before it.
+        registrations: Of the module in the model.
+        new: Its replacement; None if it stays.
         error: Error of the table; None if there is no table.
-        knots: Of the table.
+        knots: Number of knots of the table.
         reason: Why it stays.
     """
 
     original: nn.Module
-    places: list[Place]
+    registrations: list[Registration]
     new: Replacement | None = None
     error: TableError | None = None
     knots: int = 0
     reason: str = ""
 
 
-def tables(
-    places: dict[nn.Module, list[Place]], done: dict[nn.Module, Replacement], tolerance: float
-) -> Iterator[Tabled]:
-    """Tables for the radial networks of all convolutions that were fused, or the reasons against them."""
+def tables(registered: Registered, done: dict[nn.Module, Replacement], tolerance: float) -> Iterator[Tabled]:
+    """Make tables for the radial networks of all convolutions in ``done``, or find the reasons why they stay."""
     for family in FAMILIES:
-        for embedding in [module for module in places if type(module).__name__ == family.embedding]:
-            yield from _of_embedding(family, embedding, places, done, tolerance)
+        for embedding in [module for module in registered if type(module).__name__ == family.embedding]:
+            yield from _of_embedding(family, embedding, registered, done, tolerance)
 
 
 def _of_embedding(
     family: Family,
     embedding: nn.Module,
-    places: dict[nn.Module, list[Place]],
+    registered: Registered,
     done: dict[nn.Module, Replacement],
     tolerance: float,
 ) -> Iterator[Tabled]:
-    """Tables of all radial functions of one embedding, or of none of them: the functions have one formula."""
+    """Make tables for all networks that read the radial functions of one embedding, or for none of them."""
     radial, convolution = family.block
-    blocks = [module for module in places if radial in module._modules and convolution in module._modules]
-    reason, factor = family.refuse(embedding, list(places)), 1.0
-    for place in places[embedding]:
-        reason = reason or refuse_holder(embedding, place.parent)
+    blocks = [module for module in registered if radial in module._modules and convolution in module._modules]
+    reason, factor = family.refuse(embedding, list(registered)), 1.0
+    for registration in registered[embedding]:
+        reason = reason or refuse_holder(embedding, registration.parent)
     for block in blocks:
         fused = block._modules[convolution]
         if fused is None or not isinstance(done.get(fused, fused), family.convolution):
-            reason = reason or f"is read by {places[block][0].path}, whose convolution was not replaced"
+            reason = reason or f"is read by {registered[block][0].path}, whose convolution was not replaced"
         reason = reason or refuse_holder(embedding, block)
     if len({block._modules[radial] for block in blocks}) < len(blocks) or not blocks:
         reason = reason or "belongs to radial networks that are shared, or to none"
     made: list[tuple[nn.Module, RadialTable, bool]] = []
     shared, envelope_after = _Shared(), not reason and family.envelope_after(embedding)
-    species = None if reason else family.species(embedding, blocks, list(places))
+    species = None if reason else family.species(embedding, blocks, list(registered))
     try:
-        factor = factor if reason else family.factor(embedding, list(places))
+        factor = factor if reason else family.factor(embedding, list(registered))
         for block, name in (
             (b, n) for b in blocks for n in (radial, *family.readers) if n in b._modules and not reason
         ):
@@ -277,21 +286,24 @@ def _of_embedding(
             made.append((network, RadialTable(whole, cutoff, open_end=envelope_after), name != radial))
         errors = _set_knots([table for _, table, _ in made], tolerance) if made else []
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
-        reason = f"gives no table: {error}"
+        reason = f"gives no table: {type(error).__name__}: {error}"
+        if isinstance(error, (TypeError, AttributeError)):  # no refusal of this package
+            path = registered[embedding][0].path
+            warn_fault(Row(path, type(embedding).__name__, "radial", reason=reason))
     if reason:
-        yield Tabled(embedding, places[embedding], reason=reason)
+        yield Tabled(embedding, registered[embedding], reason=reason)
         return
     for (network, table, stored), off in zip(made, errors, strict=True):
         new = TabledRadial(network, table, shared, stored, tolerance < _FINE)
-        yield Tabled(network, places[network], new, off, table.knots.count)
+        yield Tabled(network, registered[network], new, off, table.knots.count)
     pairs = None
     if species is not None:
         pairs = "ordered" if any(hasattr(block, name) for block in blocks for name in family.joined) else "either order"
-    yield Tabled(embedding, places[embedding], TabledEmbedding(family, embedding, factor, pairs))
+    yield Tabled(embedding, registered[embedding], TabledEmbedding(family, embedding, factor, pairs))
 
 
 def _set_knots(tables: Sequence[RadialTable], tolerance: float) -> list[TableError]:
-    """Give all tables the knots that keep the tolerance in each, and return the errors of each."""
+    """Give all tables the fewest knots with which all errors are within the tolerance; return the error of each."""
     networks: list[Any] = [in_float64(table.network) for table in tables]
     exact = [of_pairs(network, network.pairs) for network in networks]
     bound = tolerance if networks[0].pairs is None else 0.8 * tolerance  # of the pairs that are not tried

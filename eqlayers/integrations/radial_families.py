@@ -1,4 +1,4 @@
-"""The packages whose radial networks become tables: where they are, what they read, and what must stay."""
+"""How MACE, NequIP and SevenNet compute radial functions and networks, so that tables can replace them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Family(NamedTuple):
     """How a package passes functions of lengths to its radial networks.
 
     Attributes:
-        embedding: Class that makes the functions.
-        block: Attributes of a block that holds a radial network and a convolution.
-        convolution: What stands in for the latter after `accelerate`.
-        cutoff: Of the argument of the functions, from the module.
-        functions: Functions ``[N, B]`` of arguments ``[N]``, from the module; of the species at both ends as well,
-            `PairSpecies`, if there are any.
-        refuse: Why an embedding, or the model around it, must stay, or None.
-        lengths: In place of the functions, in float64 and over a factor: from the module and its arguments. Pairs of
-            species, if there are any, are a second column.
-        factor: By which the model multiplies the functions before any network reads them.
-        readers: Attributes of a block that hold other networks of the same functions, with few results.
-        joined: Attributes of a block that hold maps of the species at either end, which its networks read as well.
-        species: Atomic numbers that may occur, from the module and the blocks, if functions or networks depend on them.
-        envelope_after: Whether the block multiplies the weights by the envelope, from the module.
+        embedding: Name of the class that computes the radial functions of lengths.
+        block: Attributes of an interaction block: its radial network, its convolution.
+        convolution: Class that replaces the convolution.
+        cutoff: Function of the embedding: the length at which the radial functions end.
+        functions: Function of the embedding, lengths ``[N]`` and, if they depend on species, `PairSpecies`: the radial
+            functions ``[N, B]``.
+        refuse: Function of the embedding and all modules: why there can be no table, or None.
+        lengths: Function of the embedding, the factor and the embedding's arguments: what the replacement of the
+            embedding returns, lengths in float64 divided by the factor, and pairs of species as a second column.
+        factor: Function of the embedding and all modules: the number by which the model multiplies radial functions.
+        readers: Attributes of a block with further networks that read the radial functions.
+        joined: Attributes of a block with embeddings of sender and receiver species, which its networks also read.
+        species: Function of the embedding, the blocks and all modules: atomic numbers, if networks depend on species.
+        envelope_after: Function of the embedding: whether the block multiplies the weights by the envelope.
     """
 
     embedding: str
@@ -49,7 +49,7 @@ class Family(NamedTuple):
 
 
 class PairSpecies(NamedTuple):
-    """The species at both ends of edges.
+    """The species of the two atoms of each edge.
 
     Attributes:
         first, second: ``[N]`` indices of the senders' and the receivers' species.
@@ -198,7 +198,7 @@ FAMILIES = (
 
 
 def refuse_calls(embedding: nn.Module, network: nn.Module) -> str | None:
-    """Why a network, and the functions before it, are no functions of lengths alone, or None."""
+    """Why a table cannot replace a network behind an embedding: hooks or patched modules inside of them; or None."""
     for module in (m for one in (embedding, network) for m in one.modules()):
         if has_hooks(module):
             return f"has hooks on {type(module).__name__}, which would see lengths and tables"
@@ -208,7 +208,7 @@ def refuse_calls(embedding: nn.Module, network: nn.Module) -> str | None:
 
 
 def refuse_holder(embedding: nn.Module, holder: nn.Module | None) -> str | None:
-    """Raise unless the caller of the functions is of their package: others may read them in another way."""
+    """Why the module that calls an embedding or network is not of the embedding's package, or None."""
     if holder is None:
         return "has no place in a model"
     package = type(embedding).__module__.split(".")[0]

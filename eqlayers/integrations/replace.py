@@ -12,7 +12,7 @@ from torch import nn
 
 from ..core.backends import check_backend
 from ..core.checks import check_flag, check_items, check_module, check_number, got
-from ..core.errors import BackendError, ConfigError
+from ..core.errors import BackendError, ConfigError, EqlayersError
 from ..e3nn_compat.state_dict import E3nnState
 from ..hints.names import HINTS, named_arguments
 from ..layers.tensor_product.module import ProductLayer
@@ -23,17 +23,17 @@ from .kinds.harmonics import is_harmonics
 from .lazy import make_eager
 from .radial import Tabled, TabledEmbedding, tables
 from .replacement import Replacement, Rule, dtype_and_device
-from .report import Report, Row, cover
-from .structure import OURS, Place, compiled_here, find_aliases, find_places
+from .report import Report, Row, cover, warn_fault
+from .structure import OURS, Registered, Registration, find_aliases, find_modules, is_compiled
 
 
 @dataclass
 class _Job:
-    """One module to be replaced: by which rule, where, and how it is described."""
+    """A module to be replaced, its rule, its registrations in the model, and its row of the report."""
 
     rule: Rule
     original: nn.Module
-    places: list[Place]
+    registrations: list[Registration]
     row: Row
     replacement: Replacement | None = None
 
@@ -76,7 +76,7 @@ def accelerate(
     Raises:
         MismatchError: A replacement gives other numbers. The model is as it was.
         BackendError: The named backend refuses a layer. The model is as it was.
-        ConfigError: ``model`` is no module, or itself a layer, which has no place to be put in; an unknown backend or
+        ConfigError: ``model`` is no module, or itself a layer, which no other module holds; an unknown backend or
             target; a flag that is neither True nor False.
 
     Example:
@@ -91,7 +91,7 @@ def accelerate(
     use = HINTS.get(f"accelerate({type(model).__name__})")
     check_module("model", model, fix=None if use is None else f"Use {use}.")
     check_backend(backend)
-    wanted = _read_targets(targets)
+    requested = _read_targets(targets)
     inplace, check = check_flag("inplace", inplace), check_flag("check", check)
     if radial not in (None, "table"):
         raise ConfigError(f"radial must be 'table' or None, got {got(radial)}. Pick one.")
@@ -99,11 +99,11 @@ def accelerate(
     original = model
     if not inplace:
         model = _copied(model)
-    places = find_places(model, _closed)
-    parts = {part for whole in places if is_whole(whole) for part in whole.modules() if part is not whole}
-    jobs, rows = _plan(places, wanted, parts)
-    ours = sum(isinstance(m, OURS) and not isinstance(m, Replacement) for m in places)
-    coverage = cover((m for m in places if m not in parts), lambda m: _closed(m) or is_whole(m), _is_known)
+    registered = find_modules(model, _closed)
+    parts = {part for whole in registered if is_whole(whole) for part in whole.modules() if part is not whole}
+    jobs, rows = _plan(registered, requested, parts)
+    ours = sum(isinstance(m, OURS) and not isinstance(m, Replacement) for m in registered)
+    coverage = cover((m for m in registered if m not in parts), lambda m: _closed(m) or is_whole(m), _is_known)
     if inplace and any(job.original is model for job in jobs):
         raise ConfigError(
             f"model must hold the modules that are replaced, got a {type(model).__name__}, which is one itself. Use "
@@ -116,8 +116,8 @@ def accelerate(
     for job in done if model is not original else ():
         _keep_keys(job, original)
     known = {job.original: job.replacement for job in done if job.replacement is not None}
-    tabled = [] if radial is None else list(tables(places, known, tolerance))
-    if radial is not None and not tabled and not any(isinstance(module, TabledEmbedding) for module in places):
+    tabled = [] if radial is None else list(tables(registered, known, tolerance))
+    if radial is not None and not tabled and not any(isinstance(module, TabledEmbedding) for module in registered):
         reason = "has no radial networks that this package knows"
         reason += "; eqlayers.compress(model) makes tables of its own" if ours else ""
         rows.append(Row("", type(model).__name__, "radial", reason=reason))
@@ -125,15 +125,15 @@ def accelerate(
         assert job.replacement is not None
         if job.original is model:
             model = job.replacement
-        for place in job.places:
-            if place.parent is not None:
-                _put(place, job.replacement)
+        for registration in job.registrations:
+            if registration.parent is not None:
+                _put(registration, job.replacement)
     for one in tabled:
         rows.append(_row_of(one, tolerance))
         if one.new is not None:
-            for place in one.places:
-                _put(place, one.new)
-    order = {place.path: number for number, place in enumerate(p for known in places.values() for p in known)}
+            for registration in one.registrations:
+                _put(registration, one.new)
+    order = {at.path: number for number, at in enumerate(at for known in registered.values() for at in known)}
     rows += [job.row for job in jobs]
     return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model, coverage, ours=ours)
 
@@ -173,20 +173,20 @@ def deaccelerate(model: nn.Module) -> nn.Module:
         True
     """
     check_module("model", model)
-    held = {m: places for m, places in find_places(model, _closed).items() if isinstance(m, Replacement)}
-    for place in (place for places in held.values() for place in places if compiled_here(place)):
+    held = {m: known for m, known in find_modules(model, _closed).items() if isinstance(m, Replacement)}
+    for registration in (one for known in held.values() for one in known if is_compiled(one)):
         raise ConfigError(
-            f"no replacement must be compiled by itself, got {place.path} inside torch.compile(module), "
+            f"no replacement must be compiled by itself, got {registration.path} inside torch.compile(module), "
             f"which would go on to call it. Take it out first, as its attribute _orig_mod."
         )
-    for module, places in held.items():
+    for module, registrations in held.items():
         original = deaccelerate(module.restore())  # which may hold replacements itself
-        for place in places:
-            if place.parent is None:
+        for registration in registrations:
+            if registration.parent is None:
                 model = original
                 continue
-            place.put(original)
-            module.unmark(place.parent)
+            registration.set(original)
+            module.unmark(registration.parent)
     for held_module in model.modules():
         make_eager(held_module)  # also if the user has taken the replacement out
     return model
@@ -203,45 +203,55 @@ def _read_targets(targets: Iterable[str] | str | None) -> set[str]:
 
 
 def _closed(module: nn.Module) -> bool:
-    """Modules whose inside is not looked at: layers, ours and e3nn's, and TorchScript."""
+    """Whether the submodules of a module are not searched for layers: layers of e3nn, replacements, and TorchScript."""
     return isinstance(module, (torch.jit.ScriptModule, Replacement)) or is_layer(module)
 
 
 def _is_known(module: nn.Module) -> bool:
-    """Whether it is a layer of e3nn's, in Python or TorchScript, or one of ours."""
+    """Whether a module is a layer of e3nn, in Python or TorchScript, or a layer of this package."""
     return isinstance(module, (*OURS, Replacement)) or any(t(module) for t in (is_layer, is_whole, is_scripted_layer))
 
 
-def _plan(
-    places: dict[nn.Module, list[Place]], wanted: set[str], parts: set[nn.Module]
-) -> tuple[list[_Job], list[Row]]:
-    """The modules to replace, and rows for the modules that stay."""
+def _plan(registered: Registered, requested: set[str], parts: set[nn.Module]) -> tuple[list[_Job], list[Row]]:
+    """The modules to replace, and rows of the report for the modules that stay.
+
+    Args:
+        registered: All modules.
+        requested: Targets of the call.
+        parts: Modules inside of e3nn layers that are replaced as a whole.
+    """
     jobs: dict[nn.Module, _Job] = {}
     taken: set[nn.Module] = set()  # products that a convolution replaces with itself
-    asked_all = wanted == set(TARGETS)
-    rows = [_left(m, known[0], why) for m, known in places.items() if (why := _known(m, asked_all and m not in parts))]
-    layers = {module for module in places if is_layer(module) or is_whole(module)}
-    aliases = find_aliases(((known[0].path, module) for module, known in places.items()), layers)
-    asked = [rule for rule in RULES if rule.target in wanted]
-    for rule, module, part in ((one, m, part) for one in asked for m in places for part in one.parts(m)):
+    every = requested == set(TARGETS)
+    rows = [_left(m, known[0], why) for m, known in registered.items() if (why := _known(m, every and m not in parts))]
+    layers = {module for module in registered if is_layer(module) or is_whole(module)}
+    aliases = find_aliases(((known[0].path, module) for module, known in registered.items()), layers)
+    rules = [rule for rule in RULES if rule.target in requested]
+    for rule, module, part in ((one, m, part) for one in rules for m in registered for part in one.parts(m)):
         original = module.get_submodule(part)
         product = original.get_submodule(rule.inner)
         if module in taken or original in jobs:
             continue
-        reason = rule.refuse(module) or _refuse_places(rule, original, product, part, places, aliases)
+        registrations = registered[original]
+        reason = rule.refuse(module) or _refuse_registered(rule, original, product, part, registered, aliases)
         if reason:
-            rows.append(_left(original, places[original][0], reason, rule.target))
+            rows.append(_left(original, registrations[0], reason, rule.target))
             continue
-        path = places[original][0].path
-        row = Row(path, type(original).__name__, rule.target, places=tuple(p.path for p in places[original]))
-        jobs[original] = _Job(rule, original, places[original], row)
+        paths = tuple(one.path for one in registrations)
+        row = Row(paths[0], type(original).__name__, rule.target, places=paths)
+        jobs[original] = _Job(rule, original, registrations, row)
         taken.update((original, product))
     put = {(job.row.path, job.row.target) for job in jobs.values()}  # what one rule refused another one may have taken
     return list(jobs.values()), [row for row in rows if (row.path, row.target) not in put]
 
 
 def _known(module: nn.Module, kept: bool) -> str:
-    """Why a module without a rule has a row in the report, layers that stay only if asked; empty if it has none."""
+    """Why a module without a rule stays, as text of its row; empty if it has no row.
+
+    Args:
+        module: Any module of the model.
+        kept: Whether e3nn layers that always stay have rows.
+    """
     if isinstance(module, Replacement):
         return "is accelerated already"
     if is_scripted_layer(module):
@@ -250,16 +260,25 @@ def _known(module: nn.Module, kept: bool) -> str:
     return KEPT[kind][1] if kind else ""
 
 
-def _refuse_places(
+def _refuse_registered(
     rule: Rule,
     original: nn.Module,
     product: nn.Module,
     part: str,
-    places: dict[nn.Module, list[Place]],
+    registered: Registered,
     aliases: dict[nn.Module, str],
 ) -> str | None:
-    """Why something cannot be replaced where it is, or None."""
-    if any(compiled_here(place) for place in places[original]):
+    """Why a module cannot be replaced because of the modules or attributes that hold it or its product; None if it can.
+
+    Args:
+        rule: The rule of the replacement.
+        original: The module.
+        product: The tensor product inside of the module, or the module itself.
+        part: Name of the module in the module that the rule recognises.
+        registered: All modules.
+        aliases: Results of :func:`find_aliases`.
+    """
+    if any(map(is_compiled, registered[original])):
         return "is inside torch.compile(module), which would go on to call it: call torch.compile after accelerate"
     for module in (original, product):
         if module in aliases:
@@ -267,16 +286,18 @@ def _refuse_places(
     if rule.target not in ("convolution", "gate") or rule.anywhere:
         return None
     fits = all(
-        place.parent is not None
-        and (place.parent is original or (rule.parts(place.parent) and rule.refuse(place.parent) is None))
-        and place.name == (rule.inner or part)
-        for place in places[product]
+        one.parent is not None
+        and (one.parent is original or (rule.parts(one.parent) and rule.refuse(one.parent) is None))
+        and one.name == (rule.inner or part)
+        for one in registered[product]
     )
     return None if fits else f"holds a product that sits elsewhere too, where it is no {rule.target}"
 
 
-def _left(module: nn.Module, place: Place, reason: str, target: str = "") -> Row:
-    return Row(place.path, type(module).__name__, target, reason=reason, places=(place.path,))
+def _left(module: nn.Module, registration: Registration, reason: str, target: str = "") -> Row:
+    """The row of a module that stays."""
+    path = registration.path
+    return Row(path, type(module).__name__, target, reason=reason, places=(path,))
 
 
 def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype, torch.device]) -> None:
@@ -291,6 +312,8 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
         if isinstance(error, BackendError) and backend is not None:
             raise
         job.row = replace(job.row, reason=f"cannot be built anew: {type(error).__name__}: {error}")
+        if not isinstance(error, EqlayersError):
+            warn_fault(job.row)
         return
     reason = _other_state(original, new)
     comparison = compare(original, new, path, like) if check and not reason else None
@@ -311,7 +334,7 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
 
 
 def _other_state(original: nn.Module, new: nn.Module) -> str:
-    """How the state dicts differ; empty if in nothing: keys, order, shapes, dtypes and values."""
+    """How two state dicts differ in keys, their order, shapes, dtypes or values; empty if they are equal."""
     theirs, mine = original.state_dict(), new.state_dict()
     if list(theirs) != list(mine):
         keys = ", ".join(sorted(set(theirs) ^ set(mine))) or "in another order"
@@ -325,7 +348,7 @@ def _other_state(original: nn.Module, new: nn.Module) -> str:
 
 
 def _keep_keys(job: _Job, original: nn.Module) -> None:
-    """Write the keys that the given model writes: some layers of e3nn have more of them once they are copied."""
+    """Give the replacement in a copied model the state-dict keys of the given model: e3nn's copies have more keys."""
     assert job.replacement is not None
     layer = job.replacement.get_submodule(job.rule.inner)
     if isinstance(layer, E3nnState):
@@ -334,18 +357,19 @@ def _keep_keys(job: _Job, original: nn.Module) -> None:
 
 
 def _row_of(one: Tabled, tolerance: float) -> Row:
-    """Errors of a table are told relative to what was asked for."""
-    row = _left(one.original, one.places[0], one.reason, "radial")
+    """The row of a radial network; the errors of its table are relative to the requested tolerance."""
+    row = _left(one.original, one.registrations[0], one.reason, "radial")
     if one.new is None:
         return row
-    row = replace(row, replacement=type(one.new).__name__, places=tuple(place.path for place in one.places))
+    row = replace(row, replacement=type(one.new).__name__, places=tuple(at.path for at in one.registrations))
     if one.error is None:
         return row
     note = f"{one.knots} knots keep weights within about {one.error.values:.1e}, slopes {one.error.slopes:.1e}"
     return replace(row, error=max(one.error) / tolerance, note=f"{note} of the largest ({row.path})")
 
 
-def _put(place: Place, replacement: Replacement) -> None:
-    assert place.parent is not None
-    place.put(replacement)
-    replacement.mark(place.parent)
+def _put(registration: Registration, replacement: Replacement) -> None:
+    """Register a replacement, and tell its parent."""
+    assert registration.parent is not None
+    registration.set(replacement)
+    replacement.mark(registration.parent)

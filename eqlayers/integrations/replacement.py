@@ -31,13 +31,13 @@ NODES = 4
 
 @dataclass(frozen=True)
 class Probe:
-    """Operands of a module and its replacement, and the calls of both.
+    """Random operands on which a module and its replacement are compared, and a function that calls either.
 
     Attributes:
         operands: Random values, float64 on the CPU.
-        run: Results of either module, or of a copy of it.
-        prefix: Names results of another function than the forward.
-        misfit: Operands wider than the irreps say, which some layers take all the same; None where none does.
+        run: Function of a module and operands: its result.
+        prefix: Text before names of results, such as ``right(), `` for another method than ``forward``.
+        misfit: Operands wider than the irreps, which some layers accept; None for layers that check the width.
     """
 
     operands: Operands
@@ -79,6 +79,8 @@ def call(module: nn.Module, *args: Any) -> Tensor:
 
 
 class _PastHooks(nn.Module):
+    """A module with a function of it as ``forward``, for ``torch.func.functional_call``, without the module's hooks."""
+
     def __init__(self, module: nn.Module, function: Callable[..., Tensor]) -> None:
         super().__init__()
         self.module, self.function = module, function
@@ -98,9 +100,11 @@ def call_with(module: nn.Module, state: Operands, *args: Any, function: Callable
 
 
 def in_float64(modules: Sequence[nn.Module], constants: Operands) -> list[nn.Module]:
-    """Copies in float64 on the CPU, without hooks, with these constants in the first; ours run in torch.
+    """Copies of modules in float64 on the CPU, without hooks; layers of this package run in torch.
 
-    Modules and attributes that are shared stay so: attributes of layers hold no numbers of their own.
+    Args:
+        modules: Modules; submodules that they share are shared by the copies.
+        constants: Values of buffers of the first module, by name.
     """
     known: dict[nn.Module, nn.Module] = {}
     with torch.no_grad():
@@ -134,6 +138,7 @@ def _in_float64(module: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Modu
 
 
 def _wide(tensor: Tensor) -> Tensor:
+    """A copy on the CPU, in float64 if the tensor is floating-point."""
     dtype = torch.float64 if tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to("cpu", dtype, copy=True)
 
@@ -143,7 +148,7 @@ _OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__", "sph_
 
 
 class Replacement(nn.Module):
-    """Mixin: a module that stands in for another, with its Parameters, hooks, mode and further attributes."""
+    """Mixin of modules that replace another one, its original, with the same Parameters, hooks, mode and attributes."""
 
     #: NequIP imports these before it loads a compiled model.
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("eqlayers.nn",)  # what registers the operators
@@ -153,40 +158,40 @@ class Replacement(nn.Module):
 
     @classmethod
     def of(cls, original: nn.Module, backend: str | None = None) -> Self:
-        """The replacement of a module, with a backend, or None for the first that accepts."""
+        """Make the replacement of a module; ``backend`` names its backend, None is the first that accepts."""
         from_e3nn: Any = getattr(cls, "from_e3nn", None)
         new: Self = cls(original, backend) if from_e3nn is None else from_e3nn(original, backend=backend)
         new.stand_in_for(original)
         return new
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs of so many rows on which both must agree; the first probe makes the same call as models do."""
+        """Random operands with ``rows`` rows on which both modules must agree; the first is a call as in models."""
         raise NotImplementedError
 
     def exact_constants(self, original: Any) -> dict[str, Tensor]:
-        """The original's buffers in float64, by name, if it keeps them with the rounding of a shorter dtype."""
+        """Exact values in float64 of the original's buffers that are rounded to a shorter dtype, by name."""
         return {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Layers get numbers, also in place of lazy rows."""
+        """Call the layer, with lazy arguments replaced by their values."""
         if any(isinstance(value, LazyRows) for value in (*args, *kwargs.values())):
             args, kwargs = all_computed(args), all_computed(kwargs)
         return super().__call__(*args, **kwargs)
 
     def mark(self, parent: nn.Module) -> None:
-        """Tell the parent, while the replacement is in place, that it is called in another way."""
+        """Change ``parent``, which holds the replacement now, where it must call it in another way."""
 
     def unmark(self, parent: nn.Module) -> None:
         """Take back what :meth:`mark` did."""
 
     @property
     def original(self) -> nn.Module:
-        """The module that this one stands in for, as it was; :func:`deaccelerate` brings it up to date."""
+        """The replaced module; its state is that of the replacement only after :meth:`restore`."""
         module: nn.Module = vars(self)["_original"]
         return module
 
     def stand_in_for(self, original: nn.Module) -> None:
-        """Take over all that is not numbers: hooks (the very dictionaries), mode, attributes that we lack."""
+        """Take over mode, hooks (the same dictionaries) and missing attributes of the original, but no tensors."""
         mine = vars(self)
         theirs = {name: value for name, value in vars(original).items() if name not in _OWN}
         taken = {name: value for name, value in theirs.items() if name not in mine or "hook" in name}
@@ -195,13 +200,13 @@ class Replacement(nn.Module):
             mine[name] = theirs[name]
 
     def _give_back(self) -> nn.Module:
-        """The original, with the mode, hooks and further attributes of now."""
+        """The original, with mode, hooks and attributes set to those of the replacement."""
         mine, original = vars(self), self.original
         vars(original).update({name: mine[name] for name in (*mine["_taken"], *self._settings) if name in mine})
         return original.train(self.training)
 
     def restore(self) -> nn.Module:
-        """The original, with the Parameters, buffers, mode, device and dtype of now."""
+        """The original, with Parameters, buffers, mode, device and dtype set to those of the replacement."""
         original = self._give_back()
         for kind in ("_parameters", "_buffers"):
             mine, theirs = vars(self)[kind], vars(original)[kind]
@@ -221,7 +226,7 @@ class Replacement(nn.Module):
 
 
 class FusedReplacement(Replacement):
-    """Mixin: what TorchScript cannot hold, all but products, linear maps and harmonics."""
+    """Mixin of replacements without a TorchScript wrapper: all but products, linear maps and harmonics."""
 
     def __prepare_scriptable__(self) -> nn.Module:  # the hook of torch.jit.script
         raise ConfigError(
@@ -233,15 +238,15 @@ class FusedReplacement(Replacement):
 
 @dataclass(frozen=True)
 class Rule:
-    """One kind of module.
+    """How one kind of module is recognised and replaced.
 
     Attributes:
-        target: What users call this kind, see :func:`eqlayers.accelerate`.
-        parts: Names of the submodules that are replaced if a module is of this kind, '' for itself; none if not.
-        refuse: Why this one cannot be replaced, a phrase that follows the name of the module; None if it can.
-        build: Makes the replacement, with a backend.
-        inner: Name of the product inside of the replaced module; empty if it is that.
-        anywhere: Whether the replacement does what the original does in other places, too.
+        target: Name of the kind in the argument ``targets`` of :func:`eqlayers.accelerate`.
+        parts: Function of any module: names of its submodules to replace, '' for itself; none for other kinds.
+        refuse: Function of a module of this kind: why it cannot be replaced, a phrase after its name; None if it can.
+        build: Function of the module and a backend: the replacement.
+        inner: Name of the tensor product inside of the replaced module; empty if the module is a product.
+        anywhere: Whether the replacement is also right in parents that are not of this kind.
     """
 
     target: str
@@ -253,12 +258,12 @@ class Rule:
 
 
 def part_if(test: Callable[[nn.Module], bool], part: str = "") -> Callable[[nn.Module], Sequence[str]]:
-    """The parts of a rule with one part: that part of modules that pass a test."""
+    """A function for :attr:`Rule.parts`: ``part`` of modules that pass the test, none of others."""
     return lambda module: (part,) if test(module) else ()
 
 
 def _like(module: nn.Module) -> Tensor | None:
-    """A tensor with the module's device and dtype."""
+    """The largest floating-point parameter or buffer of a module, for its device and dtype; None if there is none."""
     tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     floating = [t for t in tensors if t.is_floating_point()]
     return max(floating, key=lambda t: t.numel(), default=None)

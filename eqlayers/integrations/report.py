@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ..core.errors import EqlayersWarning
 from .forces import ForceCheck, check_forces
 
 #: Kinds of module that the sentence names.
@@ -111,6 +113,16 @@ class Row:
     reason: str = ""
     note: str = ""
     places: tuple[str, ...] = ()
+
+
+def warn_fault(row: Row) -> None:
+    """Warn of an exception that no check of this package raised: the module of ``row`` stays, which may be a fault."""
+    warnings.warn(
+        f"accelerate must replace every layer that it knows, or refuse it, got {row.path or 'the model'} ({row.kind}), "
+        f"which {row.reason}. It stays as it is; report this.",
+        EqlayersWarning,
+        stacklevel=2,
+    )
 
 
 #: Advice for a model of this package's layers, which has nothing to replace.

@@ -1,4 +1,4 @@
-"""Modules of a model: their places, how kinds are recognised by their structure, and why one of a kind must stay.
+"""Modules of a model: where they are registered, of which kind they are, and why one cannot be replaced.
 
 Kinds are recognised by names in the class's line of ancestors, attributes, and names in the code of ``forward``, so
 that neither NequIP nor MACE is imported, and e3nn's layers of any version and in any package are recognised.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, MethodType
@@ -42,7 +42,14 @@ _SUMS = re.compile("scatter|index_add|gather|segment|aggregate")
 
 
 def is_theirs(module: Any, name: str, attributes: Collection[str], uses: Collection[str] = ()) -> bool:
-    """Whether a module of others has a class of that name or derived from one, whose forward ``uses`` some names."""
+    """Whether a module is of a class of this name, or of a class derived from it, in another package.
+
+    Args:
+        module: Any object.
+        name: Name of the class.
+        attributes: Attributes that the module must have.
+        uses: Names that the code of the class's ``forward`` must contain.
+    """
     if not isinstance(module, nn.Module) or isinstance(module, (*OURS, torch.jit.ScriptModule)):
         return False
     base: Any = base_of(module, name)
@@ -53,24 +60,24 @@ def is_theirs(module: Any, name: str, attributes: Collection[str], uses: Collect
 
 
 def base_of(module: nn.Module, name: str) -> type | None:
-    """The oldest ancestor of that name, torch's own aside."""
+    """The most basic class of this name that the module's class derives from, classes of torch left out."""
     named = [c for c in type(module).__mro__ if c.__name__ == name and not c.__module__.startswith("torch.")]
     return named[-1] if named else None
 
 
 def child_of(module: nn.Module, name: str) -> nn.Module | None:
-    """A submodule of a module in Python; TorchScript has none that can be taken out."""
+    """The submodule of this name; None if there is none, or if the module is TorchScript."""
     return None if isinstance(module, torch.jit.ScriptModule) else module._modules.get(name)
 
 
 def code_of(function: Any) -> CodeType | None:
-    """The code of a function in Python, past its decorators."""
+    """The code object of a Python function without its decorators; None if the function is not in Python."""
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     return code if isinstance(code, CodeType) else None
 
 
 def refuse_class(cls: type, base: type, whose: str = "e3nn's") -> str | None:
-    """Why a class does more than the one that we know, or None; mixins count."""
+    """Why ``cls`` may compute other things than its base class ``base``: attributes defined between them; or None."""
     family = base.__module__.split(".")[0]
     for ancestor in cls.__mro__:
         theirs = ancestor.__module__.split(".")[0] == family and ancestor.__name__ in PRODUCT_NAMES
@@ -83,7 +90,7 @@ def refuse_class(cls: type, base: type, whose: str = "e3nn's") -> str | None:
 
 
 def refuse_object(module: nn.Module) -> str | None:
-    """Why this very object does not do what its class says, or None."""
+    """Why this object may compute other things than its class (parametrized, patched, compiled, meta), or None."""
     if hasattr(module, "parametrizations"):
         return "is parametrized: remove the parametrization first"
     if "forward" in vars(module):
@@ -103,9 +110,13 @@ def refuse_changed(
     whose: str = "e3nn's",
     what: str = " layer",
 ) -> str | None:
-    """Why a module does other things than the class of that name, or None.
+    """Why a module may compute other things than the known class of this name, or None.
 
-    The class says which parameters, buffers and submodules a module must have, and which it may have.
+    Args:
+        module: The module.
+        name: Name of the known class.
+        needed, optional: Names of parameters, buffers and submodules that the module must have, and may have.
+        whose, what: Words of the reason: the owner of the class, and what it is.
     """
     base = base_of(module, name)
     assert base is not None
@@ -130,55 +141,60 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def adds_up(module: nn.Module) -> bool:
-    """Whether a module's own forward adds rows up by an index, as far as the names of the called functions tell."""
+    """Whether a module's forward sums rows by an index, judged by the names of the functions that it calls."""
     code = code_of(type(module).forward)
     names = set() if code is None else set(code.co_names) - set(vars(module)["_modules"])
     return any(_SUMS.search(name) for name in names)
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether it is a module in Python."""
+    """Whether a module is written in Python, not TorchScript."""
     return not isinstance(module, torch.jit.ScriptModule)
 
 
-# ---- places ---------------------------------------------------------------------------------------------------------
+# ---- where modules are registered -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Place:
-    """A name under which a module is registered in another; the model itself has no parent."""
+class Registration:
+    """The name of a module in its parent, and its path in the model; the model itself has no parent."""
 
     parent: nn.Module | None
     name: str
     path: str
 
-    def put(self, module: nn.Module) -> None:
-        """Register ``module`` here; containers and graph modules find it like any other."""
+    def set(self, module: nn.Module) -> None:
+        """Register ``module`` in the parent under this name, in place of the module there."""
         assert self.parent is not None
         self.parent._modules[self.name] = module
 
 
-def find_places(model: nn.Module, closed: Callable[[nn.Module], bool]) -> dict[nn.Module, list[Place]]:
-    """Every module from ``model`` down to closed ones, with all its places, in the order of ``named_modules``."""
-    places: dict[nn.Module, list[Place]] = {}
+#: Modules of a model, in the order of ``named_modules``, with the registrations of each.
+Registered = dict[nn.Module, list[Registration]]
 
-    def visit(module: nn.Module, place: Place) -> None:
-        known = module in places
-        places.setdefault(module, []).append(place)
+
+def find_modules(model: nn.Module, closed: Callable[[nn.Module], bool]) -> Registered:
+    """The modules of a model and their registrations; submodules of ``closed`` modules are left out."""
+    registered: Registered = {}
+
+    def visit(module: nn.Module, registration: Registration) -> None:
+        known = module in registered
+        registered.setdefault(module, []).append(registration)
         if known or closed(module):
             return
         for name, child in vars(module)["_modules"].items():
             if child is not None:
-                visit(child, Place(module, name, f"{place.path}.{name}" if place.path else name))
+                path = f"{registration.path}.{name}" if registration.path else name
+                visit(child, Registration(module, name, path))
 
-    visit(model, Place(None, "", ""))
-    return places
+    visit(model, Registration(None, "", ""))
+    return registered
 
 
-def find_aliases(modules: Iterator[tuple[str, nn.Module]], wanted: set[nn.Module]) -> dict[nn.Module, str]:
-    """Attributes, outside the registered submodules, that hold one of the wanted modules or a method of it.
+def find_aliases(modules: Iterable[tuple[str, nn.Module]], layers: set[nn.Module]) -> dict[nn.Module, str]:
+    """Layer -> path of an attribute, outside the registered submodules, that holds the layer or a method of it.
 
-    Such an attribute would go on to the original, which no longer follows the model to another device or dtype.
+    Such an attribute would still hold the original after a replacement, without the model's device and dtype.
     """
     aliases: dict[nn.Module, str] = {}
     for path, module in modules:
@@ -186,12 +202,13 @@ def find_aliases(modules: Iterator[tuple[str, nn.Module]], wanted: set[nn.Module
             if name in ("_modules", "_parameters", "_buffers", "_original") or "hook" in name:
                 continue
             for held in _held(value, 3):
-                if held in wanted and held is not module:
+                if held in layers and held is not module:
                     aliases.setdefault(held, f"{path}.{name}" if path else name)
     return aliases
 
 
 def _held(value: Any, depth: int) -> Iterator[nn.Module]:
+    """Modules in a value: itself, the owner of a method, entries of containers nested up to ``depth`` deep."""
     if isinstance(value, nn.Module):
         yield value
     elif isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
@@ -206,6 +223,6 @@ def _held(value: Any, depth: int) -> Iterator[nn.Module]:
             yield from _held(item, depth - 1)
 
 
-def compiled_here(place: Place) -> bool:
-    """Whether the place is in ``torch.compile(module)``, which goes on to call the module that it was given."""
-    return any(c.__name__ == "OptimizedModule" for c in type(place.parent).__mro__)
+def is_compiled(registration: Registration) -> bool:
+    """Whether the parent is ``torch.compile(module)``, which calls the module it was given, not a registered one."""
+    return any(c.__name__ == "OptimizedModule" for c in type(registration.parent).__mro__)

@@ -100,7 +100,7 @@ def check_infos(cls: type[Any], like: Tensor, **infos: Any) -> None:
 
 
 def needed(info: Any, number: int | str, rows: int) -> Any:
-    """The info of a gradient, checked: GradientError for None, ShapeError unless it has ``rows`` output rows."""
+    """Check the info of the gradient of input ``number``: it must be given, and have ``rows`` output rows."""
     if info is None:
         raise GradientError(
             f"info_bwd{number} must be given, because the gradient of input{number} is needed, got None. "

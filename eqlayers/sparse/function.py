@@ -96,7 +96,7 @@ class _SparseProduct(torch.autograd.Function):
 
 
 def _rows(t: Tensor, mapped: bool, batched: bool, size: int, batch: int) -> Tensor:
-    """An operand of a mapped call as ``[size * batch, ...]``; unchanged if all rows share it."""
+    """An operand of a call under ``torch.vmap`` as ``[size * batch, ...]``; unchanged if it has neither axis."""
     if not (mapped or batched):
         return t
     t = t if mapped else t.unsqueeze(0)

@@ -91,7 +91,7 @@ Infos = tuple["SparseProductInfo", "SparseProductInfo", "SparseProductInfo"]
 
 
 class TermList(NamedTuple):
-    """The terms of an info as tensors with one entry per term, sorted by output row."""
+    """Terms ``scale * x[index1] * y[index2]`` of a sparse product as tensors, sorted by row of the result."""
 
     scale: Tensor | None  # [K] coefficients; None means 1
     index1: Tensor  # [K] int64, row of operand 1
@@ -100,7 +100,7 @@ class TermList(NamedTuple):
 
 
 class _Movable:
-    """Base of both infos: moving, caching of derived tables, and pickling without the cache."""
+    """Base class of both infos: moves between devices, and a cache of derived tables that copies do not share."""
 
     _cache: dict[Any, Any]
 
@@ -118,7 +118,7 @@ class _Movable:
         return self.to(torch.device("cuda") if device is None else torch.device("cuda", device))
 
     def on(self, device: torch.device) -> Any:
-        """The info on ``device``: itself if it is there already, else a copy, which is cached."""
+        """The info itself if it is on ``device``, else a copy on ``device``, cached in this info."""
         current = self.device
         return self if current is None or current == device else self.cached(("on", device), lambda: self.to(device))
 
@@ -127,7 +127,7 @@ class _Movable:
         return type(self)(**{k: change(v) if isinstance(v, Tensor) else v for k, v in fields.items()})
 
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        """A value derived from this info (a cast scale, a dense table), computed by ``make`` at the first request."""
+        """A value derived from this info, such as a dense table; ``make`` computes it at the first request."""
         cache = self.__dict__.setdefault("_cache", {})
         if key not in cache:
             if len(cache) >= 256:  # an info without tensors derives a table for each size of operands
@@ -276,7 +276,7 @@ class SparseProductInfo(_Movable, _ProductFields):
         return self.num_terms if self.gather_index is None else self.gather_index.shape[0]
 
     def rows(self, size1: int, size2: int) -> tuple[int, int, int]:
-        """(terms, segments, output rows) for operands with ``size1`` and ``size2`` sparse rows."""
+        """Numbers of terms, of segments and of output rows for operands with ``size1`` and ``size2`` sparse rows."""
         terms = self.num_terms
         if terms is None:
             terms = size1

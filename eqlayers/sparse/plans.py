@@ -48,7 +48,7 @@ def product(call: ProductCall) -> Tensor:
 
 
 def _contraction(specs: list[str], sizes: dict[str, int], terms: int) -> Contraction | None:
-    """The product with a dense table of coefficients; None where term by term is faster."""
+    """The einsum of a dense table ``[I, J, K]`` of coefficients with both operands; None if single terms are faster."""
     entries = sizes["I"] * sizes["J"] * sizes["K"]
     if entries > MOST_ENTRIES:
         return None
@@ -105,7 +105,7 @@ def _by_terms(
 
 
 def _rows(t: Tensor, dim: int, info: SparseProductInfo, name: str, index: Tensor, part: slice) -> Tensor:
-    """The operand's rows of the terms in ``part``; a view if these are all rows in order."""
+    """The rows of operand ``t`` that the terms in ``part`` multiply; a view if the terms name all rows in order."""
     if _is_identity(info, name, index, t.shape[dim]):
         return t.narrow(dim, part.start, part.stop - part.start)
     return t.index_select(dim, as_constant(index)[part])

@@ -25,6 +25,7 @@ def product(call: ProductCall) -> Tensor:
 
 
 def _same_rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both operands with equal batch axes: one row is repeated, and no row stays no row."""
     rows = max(x.shape[0], y.shape[0]) if x.shape[0] and y.shape[0] else 0
     return x.expand(rows, *x.shape[1:]), y.expand(rows, *y.shape[1:])
 

@@ -41,7 +41,10 @@ WAYS = {
 
 
 def select(call: Call, name: str | None = None) -> str:
-    """The backend that runs ``call``: ``name``, or the first that accepts; BackendError if ``name`` refuses."""
+    """The name of the backend that runs ``call``: ``name``, or by default the first that supports the call.
+
+    BackendError if the backend of that name does not support it.
+    """
     if name is None:
         return next(name for name, way in WAYS.items() if way.refuse(call) is None and not way.only_named(call))
     if not isinstance(name, str) or name not in WAYS:

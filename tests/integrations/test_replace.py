@@ -13,7 +13,7 @@ from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 from torch import nn
 
 import eqlayers
-from eqlayers.errors import BackendError, ConfigError
+from eqlayers.errors import BackendError, ConfigError, EqlayersWarning
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds import AcceleratedLinear
 from tests.cases import e3nn_defaults, quiet_warnings
@@ -158,6 +158,22 @@ def test_copies_have_the_keys_of_the_model_and_load_strictly() -> None:
 def test_a_layer_has_no_place_of_its_own() -> None:
     with pytest.raises(ConfigError, match=r"must hold the modules.*got a Linear.*inplace=False"):
         accelerate(linear())
+
+
+def test_a_fault_while_a_layer_is_built_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that no check raised is no refusal: without the warning the layer would stay without a sound."""
+
+    def faulty(self: Any, original: nn.Module) -> None:
+        raise AttributeError("'AcceleratedLinear' object has no attribute 'mistyped'")
+
+    monkeypatch.setattr(AcceleratedLinear, "stand_in_for", faulty)
+    network = model()
+    with pytest.warns(
+        EqlayersWarning, match=r"got 0 \(Linear\), which cannot be built anew: AttributeError: .*mistyped"
+    ):
+        report = accelerate(network)
+    assert type(network[0]) is o3.Linear
+    assert "mistyped" in report.skipped[0].reason
 
 
 def test_twice_is_once() -> None:

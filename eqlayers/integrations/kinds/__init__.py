@@ -1,6 +1,6 @@
-"""Kinds of layers in models of other packages, one file each: how they are recognised, replaced and compared.
+"""Layers of e3nn, NequIP, MACE and Allegro that can be replaced: how they are recognised, replaced and compared.
 
-:data:`RULES` lists those that can be replaced, in the order in which they are tried.
+:data:`RULES` lists their rules, in the order in which they are tried.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ RULES = (
     batch_norm.RULE,
 )
 TARGETS = ("convolution", "product", "linear", "harmonics", "contraction", "gate", "norm", "grid")
-#: Layers that stay as they are: their attributes, and why they stay.
+#: Names of e3nn layers that are never replaced -> their attributes, and the reason.
 KEPT = {
     "Norm": (("tp", "squared"), "is fastest as it is, with our product inside"),
     "NormActivation": (
@@ -63,7 +63,7 @@ KEPT = {
         "makes copies, where ours gives views that changes in place go through",
     ),
 }
-#: Kept layers without layers inside.
+#: Those of them without submodules that are layers.
 SIMPLE = {"Activation", "Dropout", "Extract"}
 _LAYERS = (
     *(product.is_product, product.is_linear, harmonics.is_harmonics),
@@ -74,17 +74,17 @@ _SCRIPTED_NAMES = (*PRODUCT_NAMES, "SphericalHarmonics", "SymmetricContraction")
 
 
 def is_layer(module: Any) -> bool:
-    """Whether it is a layer of e3nn's without layers inside, or a contraction of MACE's or Allegro's."""
+    """Whether a module is an e3nn layer without submodules that are layers, or a contraction of MACE or Allegro."""
     return any(test(module) for test in _LAYERS) or kept_kind(module) in SIMPLE
 
 
 def is_whole(module: Any) -> bool:
-    """Whether it is a layer of e3nn's with layers inside, which may be replaced in place of it."""
+    """Whether a module is an e3nn layer with submodules that are layers, such as the product in a gate."""
     return gate.is_gate(module) or kept_kind(module) in set(KEPT) - SIMPLE
 
 
 def is_scripted_layer(module: nn.Module) -> bool:
-    """Whether it is TorchScript that holds an e3nn layer, which cannot be taken out of it."""
+    """Whether a module is TorchScript that contains an e3nn layer."""
     if not isinstance(module, torch.jit.ScriptModule):
         return False
     for inner in module.modules():
@@ -95,5 +95,5 @@ def is_scripted_layer(module: nn.Module) -> bool:
 
 
 def kept_kind(module: Any) -> str:
-    """The name of the e3nn layer that a module is and stays; empty if it is none."""
+    """Name of the e3nn layer if the module is one that is never replaced (:data:`KEPT`), else empty."""
     return next((name for name, (held, _) in KEPT.items() if is_theirs(module, name, held)), "")

@@ -62,17 +62,17 @@ def _coefficients(
         )
     slices = [part.slices() for part in irreps]
     factors, exact = [], torch.zeros_like(stored)
-    for place, path in enumerate(paths):
+    for number, path in enumerate(paths):
         ls = [part[index].ir.l for part, index in zip(irreps, path, strict=True)]
         symbols = torch.tensor(wigner_3j(*ls))
         where = tuple(part[index] for part, index in zip(slices, path, strict=True))
         size = math.sqrt(2 * ls[2] + 1) if normalization == "component" else 1.0
-        factor = math.copysign(size, float((stored[place][where] * symbols).sum()))
-        exact[place][where] = factor * symbols
-        error = float((stored[place] - exact[place]).abs().max() / exact[place].abs().max())
+        factor = math.copysign(size, float((stored[number][where] * symbols).sum()))
+        exact[number][where] = factor * symbols
+        error = float((stored[number] - exact[number]).abs().max() / exact[number].abs().max())
         if not error <= _TOLERANCE:
             raise ConfigError(
-                f"w3j must hold Wigner 3j symbols times {size:.6g}, got others for path {place}, {path}. Build the "
+                f"w3j must hold Wigner 3j symbols times {size:.6g}, got others for path {number}, {path}. Build the "
                 f"module anew."
             )
         factors.append(factor)
