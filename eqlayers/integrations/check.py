@@ -101,7 +101,7 @@ def _compare(
     device: torch.device,
     tolerance: float,
 ) -> Comparison:
-    """Compare on one set of operands."""
+    """Compare both modules on one set of operands; MismatchError if they differ by more than the tolerance."""
     try:
         theirs = results(partial(probe.run, original), probe, dtype, device)
     except Exception as error:  # whatever the original raises is its answer
@@ -118,7 +118,7 @@ def _compare(
             raise _mismatch(name, dtype, tolerance, reason)
     smallest = max(SMALL * float(theirs["the value"].norm()), torch.finfo(dtype).tiny)
     errors = {
-        result: _distance(value, mine[result]) / max(float(value.norm()), smallest) for result, value in theirs.items()
+        result: _distance(value, mine[result], max(float(value.norm()), smallest)) for result, value in theirs.items()
     }
     where, worst = max(errors.items(), key=lambda entry: entry[1])
     if not worst <= tolerance:
@@ -135,9 +135,9 @@ def _compare(
 
 
 def _rounded(original: nn.Module, replacement: Replacement) -> tuple[Operands, bool]:
-    """Exact values of the original's constants that are rounded, by name; and whether others are rounded to float32.
+    """Exact values of the original's buffers that are rounded, by name; and whether others are rounded to float32.
 
-    Constants that the replacement computes with too are no matter.
+    Buffers that the replacement shares are left out: both compute with the same numbers.
     """
     exact, shared = replacement.exact_constants(original), {buffer.data_ptr() for buffer in replacement.buffers()}
     constants, others = {}, False
@@ -151,14 +151,15 @@ def _rounded(original: nn.Module, replacement: Replacement) -> tuple[Operands, b
     return constants, others
 
 
-def _distance(value: Tensor, other: Tensor) -> float:
-    """Norm of the difference; infinite for another shape or numbers that are not finite."""
-    if value.shape != other.shape or not torch.isfinite(other).all():
+def _distance(value: Tensor, other: Tensor, unit: float = 1.0) -> float:
+    """Norm of the difference in units; infinite if shapes differ, or if a number of either tensor is not finite."""
+    if value.shape != other.shape:
         return float("inf")
-    return float((value - other).norm())
+    return float(((value - other).norm() / unit).nan_to_num(nan=torch.inf, posinf=torch.inf))
 
 
 def _in_words(error: Exception) -> str:
+    """Class and first 200 characters of the message of an error, in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
@@ -168,9 +169,10 @@ def results(
     dtype: torch.dtype,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Value, gradients of a random cotangent's product, and gradients of those: float64 on the CPU, by name.
+    """Value, first and second derivatives of a function of operands, contracted with random cotangents, by name.
 
-    Second derivatives that fail are left out.
+    They are computed in a dtype on a device, and returned in float64 on the CPU. Second derivatives that torch cannot
+    compute are left out.
     """
 
     def leaf(value: Tensor) -> Tensor:
@@ -196,9 +198,9 @@ def results(
 
 
 def _other_width(theirs: Callable[[Operands], Tensor], mine: Callable[[Operands], Tensor], operands: Operands) -> str:
-    """How the results differ on operands of another width than the irreps say; empty if not, or the original has none.
+    """How the results of both modules differ on operands that are wider than the irreps; empty if they are equal.
 
-    What takes them does not read them: the results are equal to the last bit.
+    Empty also if the original refuses them. Neither module reads the further columns, so results are equal in all bits.
     """
     try:
         with redirect_stderr(StringIO()):  # torch.fx prints what generated code raises
@@ -215,7 +217,7 @@ def _other_width(theirs: Callable[[Operands], Tensor], mine: Callable[[Operands]
 
 
 def _gradients(total: Tensor, inputs: list[Tensor], again: bool) -> list[Tensor]:
-    """Gradients; with `again` they have a graph, to be differentiated again."""
+    """Gradients of ``total`` by ``inputs``; with ``again`` they can be differentiated again."""
     if not total.requires_grad:
         return [torch.zeros_like(t) for t in inputs]
     return list(torch.autograd.grad(total, inputs, create_graph=again, materialize_grads=True))
@@ -224,7 +226,7 @@ def _gradients(total: Tensor, inputs: list[Tensor], again: bool) -> list[Tensor]
 def _saved_bytes(
     module: nn.Module, original: nn.Module, replacement: Replacement, dtype: torch.dtype, device: torch.device
 ) -> float:
-    """Bytes per row that autograd keeps for backward, by the difference between twice as many rows and as many."""
+    """Bytes per row that autograd saves for backward in a call of ``module``, from calls with n and with 2 n rows."""
     kept = []
     for rows in (ROWS, 2 * ROWS):
         probe = replacement.probes(original, rows)[0]

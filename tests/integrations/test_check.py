@@ -14,7 +14,7 @@ from torch import nn
 import eqlayers.layers.gate.activation
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, kinds
-from eqlayers.integrations.check import compare
+from eqlayers.integrations.check import _distance, compare
 from eqlayers.integrations.kinds import (
     AcceleratedConvolution,
     AcceleratedLinear,
@@ -221,6 +221,14 @@ def test_wrong_layers_of_every_kind_are_seen(kind: str, change: str, monkeypatch
         accelerate(model, backend="torch")
     assert model[0] is layer
     assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
+
+
+def test_numbers_that_are_not_finite() -> None:
+    """Wherever they are: a NaN compares with nothing, so that the largest of several errors would depend on order."""
+    value, nan = torch.ones(3).double(), torch.tensor([1.0, torch.nan, 1.0]).double()
+    for one, other in ((nan, value), (value, nan), (nan, nan), (value, value / 0), (value / 0, value / 0)):
+        assert _distance(one, other, float(one.norm())) == torch.inf
+    assert _distance(value, 2 * value, float(value.norm())) == 1.0
 
 
 def test_a_replacement_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
