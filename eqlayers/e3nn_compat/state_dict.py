@@ -104,19 +104,9 @@ class E3nnState(E3nnFlags, torch.nn.Module):
             dtype = like.dtype if value.is_floating_point() else value.dtype
             destination[prefix + key] = value.to(like.device, dtype, copy=True)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        *_, unexpected_keys, error_msgs = args
         unexpected_keys[:] = [k for k in unexpected_keys if not k.startswith(prefix + _GENERATED)]
         mine = {key: value for key, value in state_dict.items() if key.startswith(prefix + _GENERATED)}
         loaded = {key[len(prefix) :]: value for key, value in mine.items() if value.device.type != "meta"}

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NoReturn
 from zipfile import BadZipFile, is_zipfile
 
 import torch
@@ -86,9 +86,7 @@ def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None
             block.get_buffer("mean_neighbors").fill_(float(reference.avg_num_neighbors))
     unread = [n for n, p in theirs.named_parameters() if p.numel() and p.untyped_storage().data_ptr() not in read]
     if unread:
-        raise ConfigError(
-            f"model must hold only what {MACE.__name__} has here, got also {', '.join(unread)}. Leave it to MACE."
-        )
+        _refuse("model", f"hold only what {MACE.__name__} has here", f"also {', '.join(unread)}")
     return potential
 
 
@@ -279,6 +277,11 @@ def _quiet() -> Iterator[None]:
 # ---- hyperparameters of modules of MACE, and unsupported parts ------------------------------------------------------
 
 
+def _refuse(name: str, needed: str, received: object) -> NoReturn:
+    """Raise the error of an unsupported part of a model of mace-torch."""
+    raise ConfigError(f"{name} must {needed}, got {received}. Leave it to MACE.")
+
+
 def _check_convertible(theirs: Any, head: str | None) -> int:
     """Check that a model is supported; return the index of the head."""
     if type(theirs).__name__ not in _MODELS or not hasattr(theirs, "interactions"):
@@ -287,9 +290,7 @@ def _check_convertible(theirs: Any, head: str | None) -> int:
         )
     for name, usual, what in _OPTIONS:
         if getattr(theirs, name, usual) != usual:
-            raise ConfigError(
-                f"model.{name} must be {usual}, got {got(getattr(theirs, name))}: {what}. Leave it to MACE."
-            )
+            _refuse(f"model.{name}", f"be {usual}", f"{got(getattr(theirs, name))}: {what}")
     _check_parts(theirs)
     heads = heads_of(theirs)
     return heads.index(check_head(heads, head))
@@ -325,9 +326,7 @@ def _check_parts(theirs: Any) -> None:
     ]
     for name, part, known in parts:
         if type(part).__name__ not in known:
-            raise ConfigError(
-                f"model.{name} must be {' or '.join(known)}, got {type(part).__name__}. Leave it to MACE."
-            )
+            _refuse(f"model.{name}", f"be {' or '.join(known)}", type(part).__name__)
     for name, part in theirs.named_modules():
         family = type(part).__module__.partition(".")[0]
         if family in ("cuequivariance_torch", "openequivariance"):
@@ -358,23 +357,17 @@ def _network_of(theirs: Any) -> MACE:
     cutoff, count = float(theirs.r_max), radial.bessel_fn.bessel_weights.numel()
     frequencies = torch.arange(1, count + 1, dtype=torch.float64) * (torch.pi / cutoff)
     if not torch.allclose(radial.bessel_fn.bessel_weights.detach().cpu().double(), frequencies, rtol=1e-6):
-        raise ConfigError(
-            "model.radial_embedding.bessel_fn must have the frequencies n pi / r_max, got others. Leave trained "
-            "ones to MACE."
-        )
+        _refuse("model.radial_embedding.bessel_fn", "have the frequencies n pi / r_max", "others, such as trained ones")
     options: dict[str, Any] = {}
     if hasattr(last, "non_linearity"):
         activation = last.non_linearity.acts[0]
         names = {function: name for name, (function, _) in ACTIVATIONS.items()}
         if getattr(activation, "f", None) not in names:
-            raise ConfigError(
-                f"model.readouts.last must have an activation among {', '.join(ACTIVATIONS)}, got {got(activation)}. "
-                "Leave it to MACE."
-            )
+            _refuse("model.readouts.last", f"have an activation among {', '.join(ACTIVATIONS)}", got(activation))
         hidden = last.hidden_irreps
         options = {"readout_hidden": f"{hidden.dim // heads}x0e", "activation": names[activation.f]}
         if hidden.lmax > 0 or hidden.dim % heads:
-            raise ConfigError(f"model.readouts.last must have scalars of each head, got {hidden}. Leave it to MACE.")
+            _refuse("model.readouts.last", "have scalars of each head", hidden)
     parts = [product.symmetric_contractions.contractions for product in theirs.products]
 
     def build(reduced: bool) -> MACE:

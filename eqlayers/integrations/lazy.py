@@ -233,7 +233,7 @@ SUMS: dict[str, Callable[..., Tensor | None]] = {
 
 
 def all_computed(value: Any) -> Any:
-    """Replace lazy tensors by their values, also in tuples, lists and dicts, which are copied."""
+    """A value with lazy tensors replaced by their values, also in tuples, lists and dicts, which are copied."""
     if isinstance(value, LazyRows):
         return value.computed()
     if type(value) in (tuple, list):
@@ -287,7 +287,7 @@ class _LazyGathers(TorchFunctionMode):
 
 
 def run_lazily(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a forward whose gathered rows are made where they are used; not under tracing, autocast, inference mode."""
+    """Run a forward in which gathered rows are lazy tensors; eagerly under tracing, autocast and inference mode."""
     device = next((parameter.device.type for parameter in module.parameters()), "cpu")
     if being_traced() or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(device):
         return forward(module, *args, **kwargs)

@@ -1,8 +1,8 @@
 """Radial networks of other packages by interpolation: tables in place of a network that runs at every edge.
 
-The module that makes functions of lengths hands on the lengths, each radial network behind it reads its table at them,
-and the fused convolution combines the rows of the table inside its kernel. In training, tables are made in every call;
-otherwise once, and again after the weights have changed, or where a gradient of the weights is asked for.
+The module that computes radial functions returns lengths instead, each radial network behind it returns knot intervals
+and coefficients, and the fused convolution interpolates the table inside its kernel. In training, tables are
+made in every call; otherwise once, and again after the weights have changed, or if a gradient of the weights is needed.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class TabledEmbedding(Replacement):
         self.stand_in_for(original)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """``[E, 1]`` lengths in place of ``[E, B]`` functions; ``[E, 2]`` with pairs of species."""
+        """Lengths ``[E, 1]`` instead of radial functions ``[E, B]``; ``[E, 2]`` with pairs of species."""
         return self.lengths(self.original, self.factor, *arguments, **named, **self.options)
 
 
@@ -199,7 +199,7 @@ class TabledRadial(Replacement):
         return made.weights() if vars(self)["_stored"] else made
 
     def extra_repr(self) -> str:
-        """Knots, and what has a table of its own."""
+        """Number of knots, and whether there is a table for each pair of species."""
         table = vars(self)["_table"]
         pairs = "" if table.network.pairs is None else ", for each pair of species that occurs, outside of training"
         return f"{table.knots.extra_repr()}{pairs}"

@@ -1,4 +1,4 @@
-"""`accelerate` and `deaccelerate`: put our layers in place of e3nn's in a model, and take them out again."""
+"""`accelerate` and `deaccelerate`: replace the e3nn layers of a model by layers of this package, and undo it."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def _left(module: nn.Module, registration: Registration, reason: str, target: st
 
 
 def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype, torch.device]) -> None:
-    """Make the replacement and compare it with the original; on a reason against it, leave the original."""
+    """Make the replacement of a job and compare it with the original, or write the reason against it into the row."""
     original, path = job.original, job.row.path
     try:
         new = job.rule.build(original, backend)

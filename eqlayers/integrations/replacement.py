@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..core.errors import ConfigError
+from ..irreps.algebra import as_irreps
 from ..layers.base.module import EquivariantModule
 from .lazy import LazyRows, all_computed
 
@@ -46,7 +47,7 @@ class Probe:
     misfit: Operands | None = None
 
     def draw(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Random numbers that depend on this name alone."""
+        """Normal random numbers of a shape, float64 on the CPU, seeded by the name."""
         return draw(name, *shape)
 
 
@@ -73,7 +74,7 @@ def dtype_and_device(
 
 
 def call(module: nn.Module, *args: Any) -> Tensor:
-    """The forward of a module past its hooks."""
+    """Call the forward of a module without its hooks."""
     result: Tensor = type(module).forward(module, *args)
     return result
 
@@ -166,7 +167,8 @@ class Replacement(nn.Module):
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Random operands with ``rows`` rows on which both modules must agree; the first is a call as in models."""
-        raise NotImplementedError
+        operands = {"x": draw("x", rows, as_irreps(original.irreps_in).dim)}
+        return [Probe(operands, lambda module, o: call(module, o["x"]))]
 
     def exact_constants(self, original: Any) -> dict[str, Tensor]:
         """Exact values in float64 of the original's buffers that are rounded to a shorter dtype, by name."""
@@ -179,7 +181,7 @@ class Replacement(nn.Module):
         return super().__call__(*args, **kwargs)
 
     def mark(self, parent: nn.Module) -> None:
-        """Change ``parent``, which holds the replacement now, where it must call it in another way."""
+        """Set attributes of ``parent``, which holds the replacement now, if it must call it differently."""
 
     def unmark(self, parent: nn.Module) -> None:
         """Take back what :meth:`mark` did."""

@@ -1,4 +1,4 @@
-"""The report of `accelerate`: one row per known module, replaced or left with the reason; and what share is known."""
+"""The report of `accelerate`: a row for each known module, replaced or not, and the share of known parameters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Coverage:
 def cover(
     modules: Iterable[nn.Module], closed: Callable[[nn.Module], bool], known: Callable[[nn.Module], bool]
 ) -> Coverage:
-    """Count modules and parameters; closed modules count with all that is inside."""
+    """Count modules and parameters; parameters inside of ``closed`` modules count as theirs."""
     seen: set[nn.Parameter] = set()
     count = {True: 0, False: 0}
     numel = {True: 0, False: 0}
@@ -74,7 +74,7 @@ def cover(
 
 
 def _name(module: nn.Module) -> str:
-    """The class as one imports it."""
+    """The class of a module with the module that users import it from."""
     if isinstance(module, torch.jit.ScriptModule):
         return f"{getattr(module, 'original_name', type(module).__name__)} in TorchScript"
     kind = type(module)

@@ -38,18 +38,7 @@ __all__ = ["EdgeBasis", "EdgeHarmonics", "EdgeVectors", "RadiusGraph"]
 _VACUUM = 1000.0  # Angstrom: lattice constant of a structure without cell, for batches with periodic ones
 
 
-class _Transform(BaseTransform):
-    """Base class: a transform with its options in ``repr``."""
-
-    def _options(self) -> str:
-        """Options as text."""
-        return ""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._options()})"
-
-
-class RadiusGraph(_Transform):
+class RadiusGraph(BaseTransform):
     """Edges between all atoms and images that are closer than a cutoff, by vesin's cell lists.
 
     Reads ``pos`` `[A, 3]` in Angstrom and, for periodic structures, ``cell`` `[3, 3]` or `[1, 3, 3]` with a lattice
@@ -111,11 +100,11 @@ class RadiusGraph(_Transform):
             data.shifts = torch.from_numpy(shifts).to(pos)
         return data
 
-    def _options(self) -> str:
-        return f"cutoff={self.cutoff:g}" + ("" if self.cells else ", cells=False")
+    def __repr__(self) -> str:
+        return f"RadiusGraph(cutoff={self.cutoff:g}{'' if self.cells else ', cells=False'})"
 
 
-class EdgeVectors(_Transform):
+class EdgeVectors(BaseTransform):
     """Set vectors ``edge_vec`` `[E, 3]` and lengths ``edge_length`` `[E]` of edges, with shifts if there are any.
 
     It takes structures and batches. Values of a transform have no gradients by positions: for forces, compute them in
@@ -140,7 +129,7 @@ class EdgeVectors(_Transform):
         return data
 
 
-class EdgeHarmonics(_Transform):
+class EdgeHarmonics(BaseTransform):
     """Set spherical harmonics ``edge_harmonics`` `[E, irreps_out.dim]` of the directions of edges.
 
     Args:
@@ -169,11 +158,11 @@ class EdgeHarmonics(_Transform):
         data.edge_harmonics = _edges(self._geometry, data).harmonics
         return data
 
-    def _options(self) -> str:
-        return f"{self.irreps_out}, {self._geometry.normalization}"
+    def __repr__(self) -> str:
+        return f"EdgeHarmonics({self.irreps_out}, {self._geometry.normalization})"
 
 
-class EdgeBasis(_Transform):
+class EdgeBasis(BaseTransform):
     """Set radial functions of the lengths of edges, ``edge_basis`` `[E, K]`.
 
     Args:
@@ -199,8 +188,8 @@ class EdgeBasis(_Transform):
             data.edge_basis = self.basis(_edges(self._geometry, data).lengths)
         return data
 
-    def _options(self) -> str:
-        return repr(self.basis)
+    def __repr__(self) -> str:
+        return f"EdgeBasis({self.basis!r})"
 
 
 def _read(data: Any) -> Any:

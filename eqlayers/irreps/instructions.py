@@ -19,7 +19,7 @@ from .algebra import as_irreps, read_filter, tensor_product_paths
 
 
 class Mode(NamedTuple):
-    """Channel letters of one mode."""
+    """A connection mode of tensor products, by the letters of the channel axes of operands, output and weight."""
 
     name: str
     first: str
@@ -31,27 +31,24 @@ class Mode(NamedTuple):
 
     @property
     def pairs(self) -> bool:
-        """Whether both operands are read at the pairs u < v."""
+        """Whether channels of the operands are multiplied in pairs u < v."""
         return "q" in self.first
 
     def extents(self, mul1: int, mul2: int, mul_out: int) -> dict[str, int]:
-        """Length of each letter, from the multiplicities."""
+        """Number of channels of each letter, for the multiplicities of both inputs and the output."""
         if self.pairs:
             return {"q": mul1 * (mul1 - 1) // 2, "w": mul_out}
         return {"u": mul1, "v": mul2, "w": mul_out}
 
     def weight_shape(self, mul1: int, mul2: int, mul_out: int) -> tuple[int, ...]:
-        """e3nn's ``path_shape``."""
+        """Shape of the weight of a path, e3nn's ``path_shape``."""
         extents = self.extents(mul1, mul2, mul_out)
         return tuple(extents[c] for c in self.weight)
 
     def fan_in(self, mul1: int, mul2: int, mul_out: int) -> int:
         """Number of products summed into one output channel."""
         extents = self.extents(mul1, mul2, mul_out)
-        fan = 1
-        for letter in self.fan:
-            fan *= extents[letter]
-        return fan
+        return math.prod(extents[letter] for letter in self.fan)
 
     def check(self, where: str, mul1: int, mul2: int, mul_out: int, has_weight: bool) -> None:
         """Raise unless the multiplicities obey the mode."""
@@ -66,11 +63,8 @@ class Mode(NamedTuple):
                 f"Give it a weight, or use 'uvuv' or 'uvu<v'."
             )
         extents = self.extents(mul1, mul2, mul_out)
-        want = 1
-        for letter in self.out:
-            want *= extents[letter]
-        if self.out == "w" and not has_weight:
-            want = 1  # uuw without a weight sums u into one channel
+        # uuw without a weight sums u into one channel
+        want = 1 if self.out == "w" and not has_weight else math.prod(extents[letter] for letter in self.out)
         if mul_out != want:
             rule = "*".join(self.out) if self.out != "w" else "1 without a weight"
             raise IrrepsError(
@@ -175,7 +169,7 @@ def read_instructions(
 
 
 def read_final(instructions: Any) -> list[Instruction]:
-    """Check that instructions have final coefficients; ConfigError if not."""
+    """Check that all items are of class :class:`Instruction`, whose coefficients are final; else ConfigError."""
     fix = "Take the instructions of a layer."
     items = check_items("instructions", instructions, "a list of instructions", fix)
     return [check_type(f"instructions[{i}]", ins, Instruction, "an Instruction", fix) for i, ins in enumerate(items)]

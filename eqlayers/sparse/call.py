@@ -46,7 +46,7 @@ class ProductCall:
 
     @property
     def sparse_rows(self) -> tuple[int, int]:
-        """M1 and M2."""
+        """Numbers of sparse rows of x and y, M1 and M2."""
         return self.x.shape[int(self.batched[0])], self.y.shape[int(self.batched[1])]
 
     @property

@@ -1,4 +1,4 @@
-"""The backends of sparse products and scales, in order of preference, and the choice between them."""
+"""The table of backends of sparse products and scales, in order of preference, and the choice of one for a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .call import Call, ProductCall, ScaleCall
 
 
 class Way(NamedTuple):
-    """A backend of sparse products and scales."""
+    """The functions of a backend: product, scale, and two that decide whether it runs a call."""
 
     product: Callable[[ProductCall], Tensor]  # run a call
     scale: Callable[[ScaleCall], Tensor]

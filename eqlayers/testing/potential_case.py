@@ -1,4 +1,4 @@
-"""One structure with predictions of a potential, and comparisons with transformed structures."""
+"""Predictions of a potential for one structure, and comparisons with predictions for transformed structures."""
 
 from __future__ import annotations
 

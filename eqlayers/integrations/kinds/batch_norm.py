@@ -19,13 +19,13 @@ _RUNNING = ("running_mean", "running_var")
 
 
 def is_batch_norm(module: Any) -> bool:
-    """Whether it is e3nn's ``BatchNorm``, or of a class derived from it."""
+    """Whether a module is of e3nn's class ``BatchNorm``, or of a class derived from it."""
     kinds = "irs" if hasattr(module, "irs") else "is_scalar"
     return is_theirs(module, "BatchNorm", ("irreps", *_OPTIONS, *_RUNNING), ("running_var", "eps", "cat", kinds))
 
 
 def _refuse(module: Any) -> str | None:
-    """Why a batch normalization must stay, or None."""
+    """Why a batch normalization cannot be replaced, or None."""
     if (reason := refuse_changed(module, "BatchNorm", (), ("weight", "bias", *_RUNNING))) is not None:
         return reason
     groups = [(mul, ir.dim, ir.is_scalar()) for mul, ir in as_irreps(module.irreps)]
@@ -51,7 +51,7 @@ class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
         self._buffers.update(theirs._buffers)
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Probes in training and in evaluation, the current mode first: the results, then the running statistics."""
+        """Random operands in training and in evaluation mode, the current mode first."""
         modes = (True,) if original.instance else (original.training, not original.training)
         return [_probe(original, rows, training) for training in modes]
 
@@ -63,7 +63,7 @@ RULE = Rule("norm", part_if(is_batch_norm), _refuse, AcceleratedBatchNorm.of)
 
 
 def _in_mode(module: nn.Module, training: bool, x: Tensor) -> Tensor:
-    """The result in training or not, whatever mode the module is in, and the running statistics after training."""
+    """Call a module in training or evaluation mode; the result and, in training, the new running statistics, flat."""
     before, module.training = module.training, training
     try:
         result = call(module, x)
@@ -75,6 +75,7 @@ def _in_mode(module: nn.Module, training: bool, x: Tensor) -> Tensor:
 
 
 def _probe(original: Any, rows: int, training: bool) -> Probe:
+    """Random operands, parameters and running statistics, for calls in training or evaluation mode."""
     irreps = as_irreps(original.irreps)
     samples = original.instance or original.reduce == "max"
     operands = {"x": draw("x", *((rows, 3) if samples else (rows,)), irreps.dim)}

@@ -25,7 +25,7 @@ _TOLERANCE = 1e-5
 
 
 def is_contracter(module: Any) -> bool:
-    """Whether it is Allegro's ``Contracter``, or of a class derived from it."""
+    """Whether a module is of Allegro's class ``Contracter``, or of a class derived from it."""
     if not is_theirs(module, "Contracter", _ATTRIBUTES):
         return False
     base: Any = base_of(module, "Contracter")
@@ -34,7 +34,7 @@ def is_contracter(module: Any) -> bool:
 
 
 def _paths_of(irreps: tuple[Irreps, Irreps, Irreps], instructions: Any) -> list[tuple[int, int, int]]:
-    """The paths of instructions in Allegro's order; without instructions all that selection rules allow."""
+    """Paths ``(i_in1, i_in2, i_out)`` of instructions; for None all paths that selection rules allow, as in Allegro."""
     if instructions is not None:
         return [(int(i), int(j), int(k)) for i, j, k in instructions]
     groups = [list(enumerate(part)) for part in irreps]
@@ -44,9 +44,13 @@ def _paths_of(irreps: tuple[Irreps, Irreps, Irreps], instructions: Any) -> list[
 def _coefficients(
     w3j: Tensor, irreps: tuple[Irreps, Irreps, Irreps], paths: list[tuple[int, int, int]], normalization: str | None
 ) -> tuple[list[float], Tensor]:
-    """The factor of every path's Wigner 3j symbols, and the exact coefficients, of the shape of the stored ones.
+    """The factor of the Wigner 3j symbols of each path in Allegro's buffer, and the buffer without rounding.
 
-    Allegro's buffer is ``[P, i, j, k]``; without P if there is one path, without j if all have i = j.
+    Args:
+        w3j: Allegro's buffer ``[P, i, j, k]``; without P if there is one path, without j if all entries have i = j.
+        irreps: Of both inputs and the output.
+        paths: ``(i_in1, i_in2, i_out)`` of each path.
+        normalization: 'component' or 'norm'.
     """
     dims = [part.dim for part in irreps]
     stored = w3j.detach().to("cpu", torch.float64)
@@ -84,8 +88,8 @@ def _coefficients(
 class AcceleratedContracter(FusedReplacement, EquivariantModule):
     """Replacement of Allegro's ``Contracter``: outer products of both features are not stored.
 
-    Channels are innermost in our kernel and outermost in Allegro's features: both are turned around it, and what one
-    layer turned back the next one has as it needs it.
+    Channels are the last axis in the kernel and the first in Allegro's features ``[E, U, dim]``, so inputs and output
+    are transposed.
     """
 
     weights: nn.Parameter
@@ -112,7 +116,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         return self.irreps_in1, self.irreps_in2, self.irreps_out
 
     def _read(self, w3j: Tensor) -> None:
-        """The plan, with the signs that the coefficients have."""
+        """Make the plan of the product, with the signs of the coefficients in ``w3j``."""
         factors, _ = _coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
         self.instructions = [
             Instruction(*path, "uuu", True, factor, (self.mul,))
@@ -122,7 +126,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         self.plan = ProductPlan(wide, self.instructions, "ir_mul")
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request]:
-        """All paths."""
+        """Name and request of the one product of a call; see :class:`.EquivariantModule`."""
         return f"all {self.num_paths} paths", self.plan.form.request(dtype, device)
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
@@ -146,7 +150,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         return z.reshape(len(z), self._dims[2], self.mul).transpose(1, 2)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Follow the coefficients that are about to be loaded: another e3nn may have other signs."""
+        """Load a state dict, and use the signs of its coefficients, which may come from another version of e3nn."""
         w3j = state_dict.get(f"{prefix}w3j")
         if w3j is not None and not w3j.is_meta and w3j.shape == self.w3j.shape:
             try:
@@ -156,12 +160,12 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        """Allegro's text, and the backend."""
+        """Irreps, channels, paths and backend."""
         ins = f"{self.irreps_in1} x {self.irreps_in2} -> {self.irreps_out}"
         return f"{ins} | {self.mul} channels | {self.num_paths} paths | backend {self.backend or 'auto'}"
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Rows are edges of four atoms."""
+        """Random operands; rows are edges between four atoms."""
         irreps = (self.irreps_in1, self.irreps_in2)
         lead = {"x": rows, "y": NODES}
         operands = {name: draw(name, lead[name], self.mul, part.dim) for name, part in zip("xy", irreps, strict=True)}

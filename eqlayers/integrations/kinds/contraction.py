@@ -22,13 +22,13 @@ EXACT = 1e-12
 
 
 def is_contraction(module: Any) -> bool:
-    """Whether it is MACE's ``SymmetricContraction``, or of a class derived from it."""
+    """Whether a module is of MACE's class ``SymmetricContraction``, or of a class derived from it."""
     attributes, uses = ("irreps_in", "irreps_out", "contractions"), ("contractions", "cat")
     return is_theirs(module, "SymmetricContraction", attributes, uses) and len(module.contractions) > 0
 
 
 def _is_other(module: Any) -> bool:
-    """Whether it is the symmetric contraction of another package than MACE, as cuequivariance's."""
+    """Whether a module is a symmetric contraction of another package than MACE, such as cuequivariance."""
     return is_theirs(module, "SymmetricContraction", ("irreps_in", "irreps_out")) and not is_contraction(module)
 
 
@@ -37,7 +37,7 @@ def _refuse_other(module: nn.Module) -> str:
 
 
 def _refuse(module: nn.Module) -> str | None:
-    """Why a symmetric contraction must stay, or None."""
+    """Why a symmetric contraction cannot be replaced, or None."""
     needed, whose = ("contractions",), "MACE's"
     if (reason := refuse_changed(module, "SymmetricContraction", needed, (), whose, " contraction")) is not None:
         return reason
@@ -52,7 +52,7 @@ def _refuse(module: nn.Module) -> str | None:
 
 
 def _refuse_part(part: Any) -> str | None:
-    """Why one irrep of the result is not what MACE computes, or None."""
+    """Why a submodule, which computes one irrep of the result, is not MACE's ``Contraction``, or None."""
     if base_of(part, "Contraction") is None:
         return f"is a {type(part).__name__}, not MACE's Contraction"
     degrees = range(1, part.correlation + 1)
@@ -69,9 +69,15 @@ def _refuse_part(part: Any) -> str | None:
 
 
 class AcceleratedContraction(nn.Module):
-    """One irrep (degree, parity) of the result: the weights and coupling tensors of MACE's ``Contraction`` themselves.
+    """Replacement of MACE's ``Contraction``, one irrep of the result, with the same weights and coupling tensors.
 
-    `text` has one copy of each irrep of the features; `mixings` are the coupling tensors of degrees from 1 on.
+    Args:
+        original: MACE's module.
+        text: Irreps of the features, one copy of each.
+        ir: Degree and parity of the irrep of the result.
+
+    Attributes:
+        mixings: Coupling tensors of the degrees 1, 2, ..., as coefficients of polynomials.
     """
 
     weights_max: nn.Parameter
@@ -101,7 +107,7 @@ class AcceleratedContraction(nn.Module):
         return self.get_buffer(f"U_matrix_{nu}")
 
     def read(self, degree: int, tensor: Tensor) -> Mixing | None:
-        """The mixing of a coupling tensor; None if the tensor is not equivariant."""
+        """A coupling tensor as coefficients of polynomials; None if the tensor is not equivariant."""
         value = tensor.detach().to("cpu", torch.float64).numpy()
         if self._ir[0] == 0 and value.ndim == degree + 1:  # MACE leaves out the axis of a scalar
             value = value[None]
@@ -134,12 +140,12 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
 
     @property
     def parts(self) -> list[AcceleratedContraction]:
-        """The irreps of the result."""
+        """The submodules, one for each irrep of the result."""
         return list(self.contractions)  # type: ignore[arg-type]
 
     @property
     def num_elements(self) -> int:  # type: ignore[override]
-        """Number of species of the weights of now, which MACE's tools may exchange."""
+        """Number of species of the weights; MACE's tools may replace weights by those of other species."""
         return self.parts[0].weights_max.shape[0]
 
     @property
@@ -148,7 +154,7 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
         return sum(mixed.shape[1] for one in self.parts for mixed in one.mixings)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Follow the coupling tensors that the parts are about to load; torch asks the whole before its parts."""
+        """Load a state dict: coupling tensors of the submodules are read here, since torch loads submodules later."""
         super()._load_from_state_dict(state_dict, prefix, *args)
         for k, one in enumerate(self.parts):
             mixings = list(one.mixings)
@@ -166,7 +172,7 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
         self._lower()
 
     def restore(self) -> nn.Module:
-        """The original; its parts too have the Parameters and buffers of now."""
+        """The original; its submodules have the Parameters and buffers of this module's submodules."""
         original: Any = self._give_back()
         for mine, theirs in zip(self.contractions, original.contractions, strict=True):
             for kind in ("_parameters", "_buffers"):
@@ -180,7 +186,7 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
         return [_probe(original, self, rows, mixed) for mixed in (False, True)]
 
     def exact_constants(self, original: Any) -> Operands:
-        """The coupling tensors of the mixings."""
+        """Coupling tensors in float64, where the stored ones are rounded."""
         constants = {}
         for k, (part, (_, ir)) in enumerate(zip(self.parts, self.irreps_out, strict=True)):
             for degree, mixed in enumerate(part.mixings, 1):
@@ -205,7 +211,7 @@ RULES = (
 
 
 def _probe(original: Any, replacement: AcceleratedSymmetricContraction, rows: int, mixed: bool) -> Probe:
-    """Operands with one species for each row, or with mixed ones, which are an operand too."""
+    """Random features and weights, with species as one-hot rows or, with ``mixed``, as random rows."""
     count = replacement.num_elements
     operands = {"x": draw("x", rows, replacement.channels, replacement.dim)}
     if mixed:

@@ -1,4 +1,4 @@
-"""Products between a gather of senders and a sum over receivers, which are convolutions."""
+"""Convolutions of NequIP, MACE and others: a gather of senders, a product and a sum over receivers as one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .product import AcceleratedTensorProduct, ProductReplacement, draw_operands
 
 
 def is_scatter(module: Any) -> bool:
-    """Whether it is NequIP's ``TensorProductScatter``: a product ``tp`` between a gather and a scatter."""
+    """Whether a module is NequIP's ``TensorProductScatter``: a product ``tp`` between a gather and a scatter."""
     if isinstance(module, Replacement) or not is_product(child_of(module, "tp")):
         return False
     code = code_of(type(module).forward)
@@ -31,7 +31,7 @@ def is_scatter(module: Any) -> bool:
 
 
 def is_block(module: Any) -> bool:
-    """Whether it is a MACE interaction block: its forward asks for ``conv_fusion`` before it calls ``conv_tp``."""
+    """Whether a module is a MACE interaction block: its forward reads ``conv_fusion`` and calls ``conv_tp``."""
     if not is_product(child_of(module, "conv_tp")):
         return False
     calls = [code for code in _forwards(type(module)) if "conv_tp" in code.co_names]
@@ -39,7 +39,7 @@ def is_block(module: Any) -> bool:
 
 
 def messages_in(module: nn.Module) -> Sequence[str]:
-    """Products that a module's forward calls and whose results it adds up, if they can be convolutions."""
+    """Names of the products that a module's forward calls and sums by receivers, if they can be replaced."""
     if isinstance(module, (Replacement, torch.jit.ScriptModule)) or not adds_up(module):
         return ()
     code = code_of(type(module).forward)
@@ -50,6 +50,7 @@ def messages_in(module: nn.Module) -> Sequence[str]:
 
 
 def _forwards(cls: type) -> Iterator[CodeType]:
+    """The code of ``forward`` of a class and of its base classes."""
     for ancestor in cls.__mro__:
         code = code_of(vars(ancestor).get("forward"))
         if code is not None and not ancestor.__module__.startswith("torch."):
@@ -57,12 +58,13 @@ def _forwards(cls: type) -> Iterator[CodeType]:
 
 
 def _has_branch(code: CodeType) -> bool:
+    """Whether code of MACE passes the edges to ``conv_tp`` if the block has an attribute ``conv_fusion``."""
     asks = "conv_fusion" in code.co_consts or "conv_fusion" in code.co_names
     return asks and "conv_tp" in code.co_names and "edge_index" in code.co_varnames
 
 
 def refuse_scatter(module: nn.Module) -> str | None:
-    """Why NequIP's scatter cannot be one call, or None."""
+    """Why NequIP's ``TensorProductScatter`` cannot be replaced, or None."""
     if (reason := refuse_object(module)) is not None:
         return reason
     if set(vars(module)["_modules"]) != {"tp"} or vars(module)["_parameters"] or vars(module)["_buffers"]:
@@ -71,7 +73,7 @@ def refuse_scatter(module: nn.Module) -> str | None:
 
 
 def refuse_block(module: nn.Module) -> str | None:
-    """Why the convolution of a MACE block cannot be one call, or None."""
+    """Why the product of a MACE block cannot be replaced by a convolution, or None."""
     if hasattr(module, "conv_fusion"):
         return "has a fused convolution already"
     if "forward" in vars(module):
@@ -80,6 +82,7 @@ def refuse_block(module: nn.Module) -> str | None:
 
 
 def _refuse_fusion(module: nn.Module, name: str) -> str | None:
+    """Why the product of this name in a module cannot be replaced by a convolution, or None."""
     product: Any = getattr(module, name)
     reason = refuse_product(product)
     if reason is None and base_of(product, "TensorSquare") is not None:
@@ -93,7 +96,7 @@ class _Convolution(FusedReplacement, ProductReplacement):
     """Mixin: gather, product and sum over edges in one call."""
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Rows are edges of a small graph, of which one node has none."""
+        """Random operands; rows are edges of a small graph, in which one node has no edges."""
         edges = torch.arange(rows, device="cpu")
         src, dst = edges % (NODES - 1), (edges * 2 + 1) % (NODES - 1)
 
@@ -116,7 +119,7 @@ class AcceleratedScatter(_Convolution):
     def forward(
         self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor | TabledWeights, edge_dst: Tensor, edge_src: Tensor
     ) -> Tensor:
-        """``[N, in1.dim]``, ``[E, in2.dim]``, ``[E, weight_numel]`` and the ends ``[E]`` to ``[N, out.dim]``."""
+        """``[N, in1.dim]``, ``[E, in2.dim]``, weights, receivers and senders ``[E]`` to ``[N, out.dim]``."""
         edges = stack([edge_src, edge_dst])
         if isinstance(edge_weight, TabledWeights):
             graph, plan = as_graph(edges, x.shape[0]), self.tp.plan
@@ -125,28 +128,31 @@ class AcceleratedScatter(_Convolution):
 
 
 class AcceleratedConvolution(_Convolution, TensorProductConv):
-    """Replacement of the ``conv_tp`` of a MACE interaction block, which passes it the edges once it is marked so."""
+    """Replacement of the ``conv_tp`` of a MACE interaction block, which then passes it the edges."""
 
     def mark(self, parent: nn.Module) -> None:
-        """See :class:`Replacement`."""
+        """Set ``conv_fusion``."""
         vars(parent)["conv_fusion"] = "eqlayers"
 
     def unmark(self, parent: nn.Module) -> None:
-        """See :class:`Replacement`."""
+        """Delete ``conv_fusion``."""
         vars(parent).pop("conv_fusion", None)
 
 
 class AcceleratedMessages(_Convolution, TensorProduct):
-    """Replacement of a product between a gather and a sum: of lazy rows it is a convolution, see `lazy`."""
+    """Replacement of a product between a gather and a sum: for gathered rows that are lazy, the sum is a convolution.
+
+    See :mod:`.lazy`.
+    """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module: lazy rows stay lazy, unless hooks look at them."""
+        """Call the module without computing lazy rows, unless it has hooks."""
         if has_hooks(self):
             return super().__call__(*args, **kwargs)
         return nn.Module.__call__(self, *args, **kwargs)
 
     def forward(self, x: Any, y: Any, weight: Any = None) -> Any:
-        """``[E, in1.dim]`` or lazy ones, ``[E, in2.dim]`` and weights to ``[E, out.dim]``, or lazy ones."""
+        """Rows ``[E, in1.dim]``, ``[E, in2.dim]`` and weights to messages ``[E, out.dim]``, lazy for lazy rows."""
         y, weight = (value.computed() if isinstance(value, LazyRows) else value for value in (y, weight))
         if not isinstance(x, LazyRows) or x.is_computed:
             return self.rows(all_computed(x), y, weight)
@@ -173,11 +179,11 @@ class AcceleratedMessages(_Convolution, TensorProduct):
         return run_convolution(self.plan, x, y, w, graph, None, shared, self.backend, True)
 
     def mark(self, parent: nn.Module) -> None:
-        """See :class:`Replacement`; a parent that adds nothing up stays as it is."""
+        """Make the forward of the parent lazy, if it sums rows."""
         make_lazy(parent)
 
     def unmark(self, parent: nn.Module) -> None:
-        """See :class:`Replacement`."""
+        """Make the forward of the parent eager again."""
         make_eager(parent)
 
 
@@ -192,7 +198,7 @@ RULES = (
 
 
 def _run(module: Any, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """The sums at receivers of a convolution, ours or not, or of messages of a product."""
+    """Sums over receivers ``[N, out.dim]``, by a convolution of any class, or by a product and ``index_add``."""
     if isinstance(module, AcceleratedMessages):
         return module.sums(x, y, w, src, dst, len(x))
     if isinstance(module, AcceleratedConvolution):

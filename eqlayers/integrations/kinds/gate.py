@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...layers.base.module import EquivariantModule
 from ...layers.gate.activation import NormalizedFunction, known
 from ...layers.gate.grid_activation import sphere_constants
 from ...nn import Gate, S2Activation, SO3Activation
-from ..replacement import FusedReplacement, Operands, Probe, Rule, call, draw, part_if
+from ..replacement import FusedReplacement, Operands, Probe, Rule, call, part_if
 from ..structure import base_of, child_of, has_hooks, is_plain, is_theirs, refuse_changed
 from .product import AcceleratedTensorProduct, ProductReplacement, is_product, refuse_product
 
@@ -47,7 +48,7 @@ is_so3_activation = partial(is_theirs, name="SO3Activation", attributes=(*_SO3, 
 
 
 def _refuse(module: nn.Module) -> str | None:
-    """Why a gate cannot be one call, or None."""
+    """Why a gate cannot be replaced, or None."""
     reason = refuse_changed(module, "Gate", _GATE_PARTS) or _refuse_parts(_parts_of(module))
     if reason is not None:
         return reason
@@ -59,7 +60,7 @@ def _refuse(module: nn.Module) -> str | None:
 
 
 def _parts_of(gate: nn.Module) -> Iterator[tuple[str, str, Any]]:
-    """The modules that a gate calls beside its product: path, class, module; without the parts of functions."""
+    """Submodules of a gate beside its product: path, name of e3nn's class, module."""
     yield "sc", "_Sortcut", gate._modules["sc"]
     yield "sc.cut", "Extract", child_of(gate.get_submodule("sc"), "cut")
     for name in _ACTIVATIONS:
@@ -71,7 +72,7 @@ def _parts_of(gate: nn.Module) -> Iterator[tuple[str, str, Any]]:
 
 
 def _refuse_parts(parts: Iterable[tuple[str, str, Any]]) -> str | None:
-    """Why one of the parts (path, class, module) does not do what e3nn's does, or None."""
+    """Why one of the submodules (path, name of e3nn's class, module) may compute other things than e3nn's, or None."""
     for path, name, part in parts:
         if (reason := _refuse_part(part, name)) is not None:
             return f"holds {path}, which {reason}"
@@ -79,6 +80,7 @@ def _refuse_parts(parts: Iterable[tuple[str, str, Any]]) -> str | None:
 
 
 def _refuse_part(part: Any, name: str) -> str | None:
+    """Why a submodule may compute other things than e3nn's class of this name, or None."""
     if not isinstance(part, nn.Module) or not is_plain(part):
         return "is TorchScript or no module"
     if base_of(part, name) is None:
@@ -89,10 +91,7 @@ def _refuse_part(part: Any, name: str) -> str | None:
 
 
 def _factor_of(act: Any) -> float:
-    """The factor by which e3nn scales a function; e3nn leaves out factors within 1e-4 of 1.
-
-    It is the estimate of when the layer was built: weights of a function may have changed since.
-    """
+    """The factor by which an e3nn activation scales its function, stored when it was built; 1 if within 1e-4 of 1."""
     factor = float(act.cst)
     return 1.0 if abs(factor - 1) < 1e-4 else factor
 
@@ -119,7 +118,7 @@ class AcceleratedGate(FusedReplacement, ProductReplacement, Gate):
         self._modules["mul"] = AcceleratedTensorProduct.of(theirs.mul, backend)
 
     def _make(self, scalars: Any, gates: Any, gated: Any) -> None:
-        """Make the formula with e3nn's factors."""
+        """Make the formula of the gate with the factors of e3nn's activations."""
         for layer, factors in zip((self.act_scalars, self.act_gates), vars(self).pop("_theirs"), strict=True):
             acts: Any = list(layer.acts)
             for act, factor in zip(acts, factors, strict=True):
@@ -128,14 +127,9 @@ class AcceleratedGate(FusedReplacement, ProductReplacement, Gate):
             layer.known = known(acts)
         super()._make(scalars, gates, gated)
 
-    def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs for the comparison with the original."""
-        operands = {"x": draw("x", rows, as_irreps(original.irreps_in).dim)}
-        return [Probe(operands, lambda module, o: call(module, o["x"]))]
-
 
 def _refuse_grid(module: Any) -> str | None:
-    """Why an activation on a grid must stay, or None."""
+    """Why an activation on a grid cannot be replaced, or None."""
     name = next(name for name in _GRID_PARTS if base_of(module, name) is not None)
     reason = refuse_changed(module, name, (), _GRID_PARTS[name])
     reason = reason or _refuse_parts((path, kind, module._modules[path]) for path, kind in _GRID_PARTS[name].items())
@@ -147,20 +141,20 @@ def _refuse_grid(module: Any) -> str | None:
 
 
 class _GridReplacement(FusedReplacement):
-    """Mixin: an activation on the grids of the original, which are what counts in a state dict."""
+    """Mixin of activations on grids with the grid modules of the original, whose buffers are in the state dict."""
 
     act: NormalizedFunction
 
     def _take(self, theirs: Any, grids: tuple[str, str]) -> None:
+        """Register the grid modules of the original, and its activation."""
         for name in grids:
             self._modules[name] = theirs._modules[name]
         self.act = NormalizedFunction(theirs.act.f)
         self.act.cst = _factor_of(theirs.act)
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs for the comparison with the original."""
-        operands = {"x": draw("x", rows, as_irreps(self.irreps_in).dim)}
-        return [Probe(operands, lambda module, o: _replayed(module, o["x"]))]
+        """Random operands; both modules draw the same random rotation."""
+        return [replace(one, run=lambda module, o: _replayed(module, o["x"])) for one in super().probes(self, rows)]
 
 
 class AcceleratedS2Activation(_GridReplacement, S2Activation):
@@ -178,7 +172,7 @@ class AcceleratedS2Activation(_GridReplacement, S2Activation):
         self._set_rotations()
 
     def exact_constants(self, original: Any) -> Operands:
-        """The functions of alpha: e3nn makes Fourier transforms in place of their products."""
+        """The functions of alpha on both grids, which e3nn rounds."""
         shapes = {name: original.get_buffer(name).shape for name in ("to_s2.sha", "from_s2.sha")}
         exact = {name: sphere_constants(n // 2, 2, points, "integral", None) for name, (points, n) in shapes.items()}
         return {name: torch.from_numpy(constants["sha"]) for name, constants in exact.items()}
@@ -196,7 +190,7 @@ class AcceleratedSO3Activation(_GridReplacement, SO3Activation):
 
 
 def _replayed(module: nn.Module, x: Tensor) -> Tensor:
-    """A call of a module that draws random numbers: torch's generator is reset to the same numbers."""
+    """Call a module that draws random numbers, and restore the state of torch's generator afterwards."""
     kind = x.device.type
     with torch.random.fork_rng([] if kind == "cpu" else [x.device], device_type="cuda" if kind == "cpu" else kind):
         return call(module, x)

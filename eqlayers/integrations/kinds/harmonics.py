@@ -14,17 +14,17 @@ from torch import nn
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
 from ...nn import SphericalHarmonics
-from ..replacement import Probe, Replacement, Rule, call, draw, part_if
+from ..replacement import Replacement, Rule, part_if
 from ..structure import is_theirs, refuse_changed
 
 _ATTRIBUTES = ("normalize", "normalization", "irreps_in", "irreps_out", "_ls_list", "_lmax", "_is_range_lmax")
-#: Whether a module is e3nn's, or of a class derived from that.
+#: Whether a module is of e3nn's class of that name, or of a class derived from it.
 is_harmonics = partial(is_theirs, name="SphericalHarmonics", attributes=_ATTRIBUTES)
 _is_angular = partial(is_theirs, name="SphericalHarmonicsAlphaBeta", attributes=("_ls_list", "normalization"))
 
 
 class RebuiltWarning(UserWarning):
-    """A model with our layers is about to be built anew by its package, without them."""
+    """Warning: MACE is about to build an accelerated model anew, with its own layers."""
 
 
 class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
@@ -45,7 +45,7 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
 
     @property
     def _lmax(self) -> int:
-        """Read by MACE where it takes a model's hyperparameters, to build the model anew from them."""
+        """The highest degree; warns if MACE reads it, which it does to build a model anew from its hyperparameters."""
         if str(sys._getframe(1).f_globals.get("__name__")).startswith("mace."):
             warnings.warn(
                 "a model is built anew from the hyperparameters of an accelerated one, as MACE's calculator with "
@@ -58,10 +58,10 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
 
     @_lmax.setter
     def _lmax(self, value: int) -> None:
-        """Degrees say it already."""
+        """Ignore the value: it follows from the degrees."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without a compiled function in e3nn's module, which e3nn makes anew and which cannot be pickled."""
+        """The state for pickle, without the compiled function of e3nn's module, which cannot be pickled."""
         state = {**vars(self)}
         if not isinstance(vars(self.original).get("sph_func"), (FunctionType, type(None))):
             state["_original"] = copy.copy(self.original)
@@ -70,17 +70,13 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the compiled function."""
+        """Restore the state, and make the compiled function of e3nn's module anew."""
         compiled = state.pop("_compiled", False)
         super().__setstate__(state)
         if compiled:
             theirs: Any = self.original
             base: Any = next(c for c in reversed(type(theirs).__mro__) if c.__name__ == "SphericalHarmonics")
             theirs.sph_func = base(theirs._ls_list, theirs.normalize, theirs.normalization, theirs.irreps_in).sph_func
-
-    def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs for the comparison with the original."""
-        return [Probe({"x": draw("x", rows, 3)}, lambda module, o: call(module, o["x"]))]
 
 
 RULES = (

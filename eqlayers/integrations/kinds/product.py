@@ -25,12 +25,12 @@ is_linear = partial(is_theirs, name="Linear", attributes=_LINEAR)
 
 
 def refuse_product(module: nn.Module) -> str | None:
-    """Why an e3nn product must stay, or None."""
+    """Why an e3nn product cannot be replaced, or None."""
     return _refuse_generated(module, "TensorProduct", ("weight", "output_mask")) or _refuse_dense(module)
 
 
 def _refuse_generated(module: nn.Module, name: str, needed: tuple[str, ...]) -> str | None:
-    """Why a layer that calls code which e3nn generates must stay, or None."""
+    """Why a layer whose code e3nn generates cannot be replaced, or None."""
     code = [child for child in module._modules if child.startswith("_compiled_main")]
     if (reason := refuse_changed(module, name, needed, code)) is not None:
         return reason
@@ -38,7 +38,7 @@ def _refuse_generated(module: nn.Module, name: str, needed: tuple[str, ...]) -> 
 
 
 def _refuse_dense(module: Any) -> str | None:
-    """Why a product gains nothing here, or None: the more copies it contracts, the more it is a matrix product."""
+    """Why a product would not be faster, or None: with many copies in its second input it is a matrix product."""
     copies = [ins.path_shape[1] for ins in module.instructions if getattr(ins, "connection_mode", "") == "uvw"]
     if max(copies, default=0) <= DENSE:
         return None
@@ -46,24 +46,24 @@ def _refuse_dense(module: Any) -> str | None:
 
 
 def _refuse_linear(module: nn.Module) -> str | None:
-    """Why an e3nn linear map must stay, or None."""
+    """Why an e3nn linear map cannot be replaced, or None."""
     if (reason := _refuse_generated(module, "Linear", ("weight", "bias", "output_mask"))) is not None:
         return reason
     return "has channel axes (f_in, f_out), whose lengths e3nn does not keep" if has_channel_axes(module) else None
 
 
 class ProductReplacement(Replacement):
-    """Mixin: a product, or a layer that holds one under the name ``_product``; its Wigner 3j symbols are exact."""
+    """Mixin of products, and of layers with a product as the submodule of name ``_product``."""
 
     _product: ClassVar[str] = ""
 
     def exact_constants(self, original: Any) -> Operands:
-        """See :class:`Replacement`."""
+        """Wigner 3j symbols of the product in float64."""
         symbols = exact_symbols(original.get_submodule(self._product))
         return {f"{self._product}.{name}".removeprefix("."): value for name, value in symbols.items()}
 
     def restore(self) -> nn.Module:
-        """The original; a product inside of it too has the Parameters and the submodules of now."""
+        """The original; a product inside of it has the Parameters of the product inside of this module."""
         if not self._product:
             return super().restore()
         product: Any = self.get_submodule(self._product)
@@ -108,6 +108,7 @@ class AcceleratedLinear(Replacement, Linear):
 
 
 def _build(module: nn.Module, backend: str | None) -> Replacement:
+    """The replacement of a tensor square or of another product."""
     square = base_of(module, "TensorSquare") is not None
     return (AcceleratedTensorSquare if square else AcceleratedTensorProduct).of(module, backend)
 
@@ -122,7 +123,7 @@ RULES = (
 
 
 def draw_operands(product: Any, rows: int, nodes: int, names: tuple[str, ...] = ("x", "y")) -> Operands:
-    """Features of nodes, features of rows, and weights of a product, if it has any."""
+    """Random operands of a product or convolution: x of nodes, y of rows (edges), and weights, if it has any."""
     sizes = {"x": (nodes, as_irreps(product.irreps_in1).dim), "y": (rows, as_irreps(product.irreps_in2).dim)}
     operands = {name: draw(name, *sizes[name]) for name in names}
     lead = () if product.shared_weights else (rows,)
@@ -131,6 +132,7 @@ def draw_operands(product: Any, rows: int, nodes: int, names: tuple[str, ...] = 
 
 
 def _probes(original: Any, rows: int, names: tuple[str, ...]) -> list[Probe]:
+    """Random operands of these names for ``forward`` and, if e3nn compiled it, for ``right``."""
     operands = draw_operands(original, rows, rows, names)
 
     def run(module: nn.Module, o: Operands) -> Tensor:
