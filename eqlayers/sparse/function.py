@@ -221,6 +221,8 @@ class _Scale(torch.autograd.Function):
     def forward(x: Tensor, info_fwd: SparseScaleInfo, info_bwd: SparseScaleInfo | None, backend: str | None) -> Tensor:
         info_fwd.as_product().check_operands(x.shape[1], x.shape[1])
         call = ScaleCall(x, info_fwd)
+        if x.is_meta:
+            return x.new_empty(x.shape[0], call.out_rows, x.shape[2])
         return WAYS[select(call, backend)].scale(call)
 
     @staticmethod

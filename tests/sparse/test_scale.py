@@ -159,3 +159,12 @@ def test_messages():
         sparse_scale(x * 1j, fwd)
     with pytest.raises(DeviceError, match="info_fwd must"):
         sparse_scale(x, fwd.to("meta"))
+
+
+def test_meta_tensors_have_the_shape_and_no_numbers() -> None:
+    info, transpose = sparse_scale_infos(*TERMS, in_size=ROWS, out_size=OUT)
+    x = torch.ones(2, 3, ROWS, 4, device="meta", requires_grad=True)
+    y = sparse_scale(x, info.to("meta"), transpose.to("meta"))
+    assert y.is_meta
+    assert y.shape == (2, 3, OUT, 4)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
