@@ -223,7 +223,7 @@ def mirror(new: nn.Module, original: nn.Module) -> None:
 
 
 class Tabled(NamedTuple):
-    """What happens to one module of the radial functions: its replacement by tables, or the reason why it stays.
+    """The replacement of one module by tables of radial functions, or the reason why the module stays.
 
     Attributes:
         original: The radial network, or the embedding before it.

@@ -188,7 +188,7 @@ class Replacement(nn.Module):
 
     @property
     def original(self) -> nn.Module:
-        """The replaced module; its state is that of the replacement only after :meth:`restore`."""
+        """The replaced module; only :meth:`restore` gives it the state of the replacement."""
         module: nn.Module = vars(self)["_original"]
         return module
 
@@ -202,13 +202,13 @@ class Replacement(nn.Module):
             mine[name] = theirs[name]
 
     def _give_back(self) -> nn.Module:
-        """The original, with mode, hooks and attributes set to those of the replacement."""
+        """The original, with the mode, hooks and attributes of the replacement."""
         mine, original = vars(self), self.original
         vars(original).update({name: mine[name] for name in (*mine["_taken"], *self._settings) if name in mine})
         return original.train(self.training)
 
     def restore(self) -> nn.Module:
-        """The original, with Parameters, buffers, mode, device and dtype set to those of the replacement."""
+        """The original, with the Parameters, buffers, mode, device and dtype of the replacement."""
         original = self._give_back()
         for kind in ("_parameters", "_buffers"):
             mine, theirs = vars(self)[kind], vars(original)[kind]

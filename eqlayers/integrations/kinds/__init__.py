@@ -63,7 +63,7 @@ KEPT = {
         "makes copies, where ours gives views that changes in place go through",
     ),
 }
-#: Those of them without submodules that are layers.
+#: Layers of :data:`KEPT` without submodules that are layers.
 SIMPLE = {"Activation", "Dropout", "Extract"}
 _LAYERS = (
     *(product.is_product, product.is_linear, harmonics.is_harmonics),

@@ -145,7 +145,7 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
 
     @property
     def num_elements(self) -> int:  # type: ignore[override]
-        """Number of species of the weights; MACE's tools may replace weights by those of other species."""
+        """Number of species of the weights; MACE's tools may replace the weights by weights of other species."""
         return self.parts[0].weights_max.shape[0]
 
     @property
