@@ -40,7 +40,7 @@ def blocks(text: str) -> list[str]:
 #: Pages and parts that show kernels; the others run on backend 'torch', which compiles nothing.
 WITH_KERNELS = {
     "docs/howto/own_product.md",
-    *("eqlayers.core", "eqlayers.layers.contraction", "eqlayers.tools"),
+    *("eqlayers.core", "eqlayers.layers.contraction", "eqlayers.layers.explain"),
 }
 #: Pages whose code is compiled for many seconds.
 LONG = {"docs/guide/compile.md", "docs/howto/benchmark.md", "docs/howto/own_network.md"}
