@@ -1,15 +1,18 @@
-"""The small network of tests and examples: its formula, its symmetries, and the same weights for a seed."""
+"""The small network of tests and examples: formula, symmetries, weights of a seed; and the example structures."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
 import torch
 
 from eqlayers.core.graph import Graph
 from eqlayers.nn import EdgeGeometry
 from eqlayers.testing import ToyNetwork
 from eqlayers.testing.equivariance import random_orthogonal
+from eqlayers.testing.networks import example_structures
 
 PAIRS = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
 
@@ -52,3 +55,28 @@ def test_a_seed_makes_the_weights_whatever_the_global_state_is() -> None:
     second, other = ToyNetwork(3, seed=5), ToyNetwork(3, seed=6)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert not torch.equal(first.radial, other.radial)
+
+
+def test_examples_have_honest_distances() -> None:
+    pytest.importorskip("ase")
+    for species in ([1], [8, 29], [55, 1, 6]):
+        for atoms in example_structures(species, cutoff=4.0, seed=2):
+            distances = atoms.get_all_distances(mic=bool(atoms.pbc.any()))
+            assert distances[np.triu_indices(len(atoms), 1)].min() > 0.5
+            assert set(atoms.numbers) <= set(species)
+
+
+def test_examples_reach_within_a_short_cutoff_and_repeat_with_their_seed() -> None:
+    """Every atom has a neighbour: a potential that sees no edge would pass any check."""
+    covalent_radii = pytest.importorskip("ase.data").covalent_radii
+    assert covalent_radii[55] > 0.3 * 3.0  # the radius would leave caesium alone within 3 Angstrom
+    for seed in range(5):
+        structures = example_structures([55, 8], cutoff=3.0, seed=seed)
+        for atoms, again in zip(structures, example_structures([55, 8], cutoff=3.0, seed=seed), strict=True):
+            assert atoms == again
+            assert set(atoms.numbers) == {8, 55}
+            distances = atoms.get_all_distances(mic=bool(atoms.pbc.any()))
+            assert np.sort(distances, axis=1)[:, 1].max() < 3.0
+    molecule, crystal = structures
+    assert not np.allclose(crystal.cell.angles(), 90.0), "a skewed cell"
+    assert molecule != example_structures([55, 8], cutoff=3.0, seed=9)[0]
