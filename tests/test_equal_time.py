@@ -118,7 +118,7 @@ def test_every_point_has_a_model_that_learns_it(script: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", ["ethanol_md", pytest.param("mini_qm9 U0", marks=pytest.mark.slow), "mini_qm9 mu"])
 def test_a_point_is_trained(script: ModuleType, name: str) -> None:
-    """With SchNet, which compiles nothing, and no step in the time: the errors are those of a known predictor."""
+    """With SchNet, which compiles nothing, and no step in the time: errors are equal to errors of a known predictor."""
     trained = script.train(script.Point(name, 50, "SchNet", 1e-9, 1e-3, 1), lambda spent: None)
     assert (trained["num_train"], trained["steps"], trained["failed"]) == (50, 0, None)
     more = script.train(script.Point(name, 50, "SchNet", 1.0, 1e-3, 1), lambda spent: None)

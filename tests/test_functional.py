@@ -125,7 +125,7 @@ def _float64():
 
 
 def call(function: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> Tensor:
-    torch.manual_seed(3)  # of what leaves parts out
+    torch.manual_seed(3)  # of dropout
     return function(*operands)
 
 

@@ -38,7 +38,7 @@ def module(request: pytest.FixtureRequest) -> object:
 
 
 def exported(module: object) -> dict[str, object]:
-    """The functions and classes that `module` exports; `eqlayers.o3` only hands on those of others."""
+    """The functions and classes that `module` exports; `eqlayers.o3` only exports objects of others."""
     if module.__name__ == "eqlayers.o3":
         return {}
     objects = {name: getattr(module, name) for name in module.__all__}

@@ -1,4 +1,4 @@
-"""Which way a sparse product or scale runs, and what is said when one declines."""
+"""Which backend runs a sparse product or scale, and the error of a named backend that does not support the call."""
 
 import pytest
 import torch
