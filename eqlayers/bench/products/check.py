@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ...irreps.algebra import read_all_irreps, wigner_3j
-from ...irreps.instructions import Instruction, normalise, read_final, read_instructions
-from ...irreps.instructions import MODES
+from ...irreps.instructions import MODES, Instruction, normalise, read_final, read_instructions
 from ..cases import Verdict, short
 from .implementation import Implementation, e3nn_layer, gathered
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
