@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from eqlayers.core.backends.recording import Results, instead
+from eqlayers.core.backends.ahead import Results, instead
 
 
 def watching(watch: Callable[[Any, Callable[[], Results]], Results]) -> AbstractContextManager[None]:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..core.checks import check_path, check_type, got
 from ..core.errors import ConfigError
-from ..core.files.read_write import few
-from ..core.files.yaml_files import read_yaml
+from ..core.files.read_write import few, read_yaml
 from ..hints.names import nearest
 
 Named = TypeVar("Named")

@@ -42,7 +42,7 @@ TESTS = (
     *("tests/core/backends/triton/test_formulas.py", "tests/core/backends/triton/test_layers.py"),
     *("tests/core/backends/triton/test_tables.py", "tests/kernels/triton/test_availability.py"),
     *("tests/kernels/triton/run/test_forms.py", "tests/kernels/triton/run/test_formula_run.py"),
-    "tests/kernels/triton/segment/test_segment.py",
+    "tests/kernels/triton/run/test_segment.py",
 )
 ROOT = Path(__file__).resolve().parents[2]
 CARD = (str(ROOT / "docs" / "benchmarks" / "studies" / "card.py"),)

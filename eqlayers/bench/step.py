@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import nn
 from ..core.dtypes import default_dtype
 from ..core.errors import ConfigError
-from ..core.files.yaml_files import read_yaml
+from ..core.files.read_write import read_yaml
 from ..core.graph import Graph
 from ..irreps.layout import LAYOUTS
 from ..models import MoleculeNetwork

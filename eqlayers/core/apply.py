@@ -13,8 +13,7 @@ from .backends import BACKENDS
 from .backends.forms import chosen
 from .backends.rows import Endpoints, gathered, summed
 from .backends.whole import contract
-from .forms.description import Description
-from .forms.program import Form
+from .forms.description import Description, Form
 from .forms.request import Sizes
 from .graph import Graph
 from .operator import WITH_KERNELS, at_once, call_form, sorted_edges

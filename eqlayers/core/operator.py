@@ -26,8 +26,7 @@ from .backends.tables import (
     length_of_intervals,
     sort_edges,
 )
-from .forms.description import Description
-from .forms.keys import describe, text_of
+from .forms.description import Description, describe, text_of
 from .forms.request import Runner, Sizes
 from .graph import Graph
 from .torch_internals import (

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Operand
 
-from .forms.description import with_rows
-from .forms.keys import describe, split_key
+from .forms.description import describe, split_key, with_rows
 from .torch_internals import tree_flatten, tree_unflatten
 
 

@@ -14,7 +14,7 @@ from ..core.apply import run_program
 from ..core.backends.rows import taken
 from ..core.checks import check_integer, check_number
 from ..core.dtypes import widest_under_autocast
-from ..core.forms.program import Form
+from ..core.forms.description import Form
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..layers.attention.functions import check_heads, edge_softmax, heads_program

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.triton import availability
-from eqlayers_kernels.triton.segment import launch
+from eqlayers_kernels.triton.run import segment
 
 from ..core.dtypes import DTYPES
 from ..core.torch_internals import being_traced
@@ -70,25 +70,25 @@ def product(call: ProductCall) -> Tensor:
     op = SWAPPED.get(sides.op, sides.op)
     if op != sides.op:
         x, y, index1, index2, batched = y, x, index2, index1, (batched[1], batched[0], batched[2])
-    terms = launch.Terms(_scale(info, dtype), index1, index2, info.seg_out, info.gather_index, info.index_out)
-    problem = launch.Problem(op, segments, rows, call.batch, batched, flip=any(sides.transposed))
-    return launch.product(problem, x, y, terms)
+    terms = segment.Terms(_scale(info, dtype), index1, index2, info.seg_out, info.gather_index, info.index_out)
+    problem = segment.Problem(op, segments, rows, call.batch, batched, flip=any(sides.transposed))
+    return segment.product(problem, x, y, terms)
 
 
 def scale(call: ScaleCall) -> Tensor:
     """Run a scale by the kernel of products, with one operand."""
     info = call.info.as_product()
     segments, rows = info.rows(call.x.shape[1], call.x.shape[1])[1:]
-    terms = launch.Terms(_scale(info, call.x.dtype), info.index1, None, info.seg_out)
-    problem = launch.Problem("scale", segments, rows, call.x.shape[0], (True, True, True))
-    return launch.product(problem, call.x, None, terms)
+    terms = segment.Terms(_scale(info, call.x.dtype), info.index1, None, info.seg_out)
+    problem = segment.Problem("scale", segments, rows, call.x.shape[0], (True, True, True))
+    return segment.product(problem, call.x, None, terms)
 
 
 def _scale(info: SparseProductInfo, dtype: torch.dtype) -> Tensor | None:
     """The coefficients in the dtype of sums, cached with the info."""
     if info.scale is None:
         return None
-    sum_dtype, values = launch.accumulator(dtype), info.scale
+    sum_dtype, values = segment.accumulator(dtype), info.scale
     cast = values if values.dtype == sum_dtype else info.cached(("scale", sum_dtype), lambda: values.to(sum_dtype))
     assert isinstance(cast, Tensor)
     return cast

@@ -20,8 +20,7 @@ from rich.console import Console
 from ..core.checks import check_integer, check_number
 from ..core.errors import ConfigError
 from ..core.files.lock import locked
-from ..core.files.read_write import atomic_write, read_json
-from ..core.files.yaml_files import read_yaml
+from ..core.files.read_write import atomic_write, read_json, read_yaml
 from ..data import StructureDataModule
 from ..models import load_committee
 from ..models.committee import MARK, member_name, read_mark

@@ -18,8 +18,7 @@ from torch.nn import Module
 from ..atoms.elements import SYMBOLS
 from ..cli.arguments import ArgumentParser, explain
 from ..core.errors import ConfigError
-from ..core.files.read_write import few
-from ..core.files.yaml_files import parse_yaml, read_yaml_lines
+from ..core.files.read_write import few, parse_yaml, read_yaml_lines
 from ..hints.names import nearest
 from .checkpoints import read_checkpoint
 

@@ -14,18 +14,17 @@ from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import OPERANDS, Program
 from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.kernels import segment_kernel
 from eqlayers_kernels.triton.print import formula_plan, tuning
 from eqlayers_kernels.triton.print.groups import ProductKernel
-from eqlayers_kernels.triton.run import compiling, edges, forms
+from eqlayers_kernels.triton.run import compiling, edges, forms, segment
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
-from eqlayers_kernels.triton.segment import launch
-from eqlayers_kernels.triton.segment.kernels import segment_kernel
 
 
-def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms: launch.Terms) -> Any:
-    """Compile the kernel that :func:`launch.product` would launch for these CPU tensors."""
+def compile_product(problem: segment.Problem, x: Tensor, y: Tensor | None, terms: segment.Terms) -> Any:
+    """Compile the kernel that :func:`segment.product` would launch for these CPU tensors."""
     backend = driver.active.get_current_target().backend
-    _, (first, *_rest) = launch.prepare(problem, x, y, terms, backend)
+    _, (first, *_rest) = segment.prepare(problem, x, y, terms, backend)
     return segment_kernel.warmup(*first.args, grid=first.grid, **first.meta)
 
 

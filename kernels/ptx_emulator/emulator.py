@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.triton import availability
-from eqlayers_kernels.triton.run import aot
-from eqlayers_kernels.triton.segment import launch
+from eqlayers_kernels.triton.run import aot, segment
 
 from .arena import BASE, EMPTY, FILLED, INPUT, Arena, Counters
 from .machine import Machine
@@ -130,7 +129,7 @@ def emulated(target: str = "sm_90", edit: Callable[[str], str] = str) -> Iterato
 
     """
     gpu = Emulator(edit=edit)
-    allocate = launch.allocate
+    allocate = segment.allocate
 
     def recorded(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, fill: bool) -> Tensor:
         out = allocate(like, shape, dtype, fill)
@@ -154,7 +153,7 @@ def emulated(target: str = "sm_90", edit: Callable[[str], str] = str) -> Iterato
 
         with (
             mock.patch.object(JITFunction, "run", emulate),
-            mock.patch.object(launch, "allocate", recorded),
+            mock.patch.object(segment, "allocate", recorded),
             mock.patch.object(availability, "interpreted", return_value=True),
             mock.patch.object(availability, "why_not", return_value=None),
         ):

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import eqlayers as eq
-from eqlayers.core.forms.keys import describe, text_of
+from eqlayers.core.forms.description import describe, text_of
 from eqlayers.core.forms.text import PROGRAM, read_program, write_program
 from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import ConfigError

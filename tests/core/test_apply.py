@@ -6,7 +6,7 @@ from torch import Tensor
 
 import eqlayers as eq
 from eqlayers.core.apply import as_rows, broadcast_at_once, run_by_row, run_program
-from eqlayers.core.forms.program import ROW_MAPS, Form
+from eqlayers.core.forms.description import ROW_MAPS, Form
 
 GRAPH = eq.Graph(torch.tensor([[0, 1, 2, 2, 0], [1, 0, 1, 3, 3]]), 3, 4)
 COUNTS = {"each": 5, "src": 3, "dst": 4}

@@ -15,7 +15,7 @@ MISSING = (
     ("torch_geometric", "import eqlayers.integrations.torch_geometric", "train"),
     *((name, "import eqlayers.train", "train") for name in ("lightning", "rich", "torchmetrics", "jsonargparse")),
     ("matplotlib", "LAYER.visualize()", "bench"),
-    ("yaml", "from eqlayers.core.files.yaml_files import read_yaml; read_yaml('none.yaml', 'a suite')", "bench"),
+    ("yaml", "from eqlayers.core.files.read_write import read_yaml; read_yaml('none.yaml', 'a suite')", "bench"),
 )
 PARTS = ("atoms.periodic", "integrations.ase", "integrations.torch_geometric", "data", "simulate", "train")
 PROBE = """

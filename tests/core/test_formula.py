@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import eqlayers as eq
 from eqlayers import Graph
-from eqlayers.core.forms.keys import describe, register_formula
+from eqlayers.core.forms.description import describe, register_formula
 from eqlayers.core.forms.text import read_formula, write_formula
 from eqlayers.core.operator import sorted_edges
 from eqlayers.layers.base.module import run_formula

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from eqlayers.core import memory
+from tests.each import each
+
 GLIBC = hasattr(__import__("ctypes").CDLL(None), "mallopt") and sys.platform == "linux"
 #: Interruptions by fresh pages in each of 20 calls that make a result of 40 MiB, in the first thread and in another.
 FAULTS = """
@@ -62,8 +65,6 @@ def test_large_results_reuse_their_pages_in_every_thread_until_they_are_released
     ("name", "value"), [("MALLOC_TRIM_THRESHOLD_", "100000"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=200000")]
 )
 def test_what_the_environment_says_stays(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    from eqlayers.core import memory
-
     class Library:
         def mallopt(self, name: int, value: int) -> int:
             raise AssertionError("the setting must stay")
@@ -76,8 +77,6 @@ def test_what_the_environment_says_stays(monkeypatch: pytest.MonkeyPatch, name: 
 
 
 def test_systems_without_the_setting_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eqlayers.core import memory
-
     monkeypatch.setattr(memory, "_library", lambda: None)
     for name in memory._CHOSEN:
         monkeypatch.delenv(name, raising=False)
@@ -87,8 +86,6 @@ def test_systems_without_the_setting_are_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_other_allocators_are_named_with_what_keeps_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eqlayers.core import memory
-
     class Library:
         mallctl = mallopt = None
 
@@ -100,3 +97,30 @@ def test_other_allocators_are_named_with_what_keeps_their_memory(monkeypatch: py
     )
     monkeypatch.setenv("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1")
     assert memory.keep_memory() == (True, "jemalloc keeps freed memory")
+
+
+PAGE = 2 << 20
+
+
+@each(
+    "address, size, wanted",
+    [
+        (0, PAGE, [(0, PAGE)]), (16, 3 * PAGE, [(PAGE, 2 * PAGE)]), (PAGE - 1, PAGE + 1, [(PAGE, PAGE)]),
+        (5 * PAGE + 16, 2 * PAGE - 17, []), (5 * PAGE + 16, 2 * PAGE - 16, [(6 * PAGE, PAGE)]), (64, 4096, []),
+        (PAGE, 0, []),
+    ],
+)  # fmt: skip
+def test_whole_pages_within_a_result_are_asked_for(address: int, size: int, wanted: list[tuple[int, int]]) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def madvise(first: int, length: int, advice: int) -> int:
+        assert advice == 14  # MADV_HUGEPAGE of Linux
+        asked.append((first, length))
+        return -1  # refused, which changes nothing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "_madvise", lambda: madvise)
+        memory.advise_huge_pages(address, size)
+        patch.setattr(memory, "_madvise", lambda: None)  # another system than Linux
+        memory.advise_huge_pages(address, size)
+    assert asked == wanted

@@ -13,7 +13,7 @@ from triton._C.libtriton.passes import ttgpuir
 
 from eqlayers import TensorProductConv
 from eqlayers_kernels.triton.print import groups
-from eqlayers_kernels.triton.run import aot, edges, forms, passes
+from eqlayers_kernels.triton.run import aot, compiling, edges, forms
 from ptx_emulator.compiled import processor_of_target
 from ptx_emulator.emulator import emulated
 
@@ -84,7 +84,7 @@ def same_without_pass() -> dict:
     layer = TensorProductConv(*IRREPS, PATHS, shared_weights=False, internal_weights=False)
     program, task = layer.plan.form.program, groups.Task(1, ("x", "y", "w"))
     texts, ran = [], []
-    passes._install()
+    compiling._install()
     asking = ttgpuir.add_coalesce_async_copy
     original = asking.__closure__[0].cell_contents
 
@@ -95,7 +95,7 @@ def same_without_pass() -> dict:
     asking.__closure__[0].cell_contents = counted
     for out in (True, False):
         ran.append(0)
-        passes._here.out = out
+        compiling._here.out = out
         with aot.target("sm_90"):
             runner = forms.FormRunner(program, task, torch.float32, True, False, processor_of_target())
             index = torch.tensor(HUBS)

@@ -17,7 +17,7 @@ from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print import driver, layout
 from eqlayers_kernels.c.print.printer import TYPES, Kernel, _head
-from eqlayers_kernels.c.run import edges, launch, openmp
+from eqlayers_kernels.c.run import edges, launch, threads
 from eqlayers_kernels.forms.program import LAYOUTS, Program
 
 os.environ.pop("LD_PRELOAD", None)  # the compiler runs as it is
@@ -95,7 +95,7 @@ def sanitize(which: str) -> None:
     compiler.toolchain = lambda: tools  # type: ignore[assignment]
     team = compiler.load(TEAM, "team").team
     team.argtypes, team.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
-    openmp.parallel = lambda: team  # type: ignore[assignment]
+    threads.parallel = lambda: team  # type: ignore[assignment]
 
 
 def graphs(cases: Any) -> Iterator[Any]:

@@ -26,7 +26,7 @@ SOME = {
     "segments": ("sm_90", ["sparse/test_segments.py"], "batching or dtype or scale"),
 }
 FILES = ["core/backends/triton/test_*.py", "kernels/triton/run/test_forms.py", "kernels/triton/run/test_formula_run.py"]
-FILES += ["kernels/triton/segment/test_segment.py"]
+FILES += ["kernels/triton/run/test_segment.py"]
 #: Needs memory that is addressed and not there; puts something else in the place of what the emulator patches.
 NOT = "offsets_pass or old_release"
 

@@ -20,7 +20,7 @@ from tests.each import each
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = (
     *("docs/benchmarks/cpu/", "docs/benchmarks/networks/", "docs/benchmarks/accelerate/"),
-    *("kernels/eqlayers_kernels/c/print/loops.py", "kernels/eqlayers_kernels/triton/run/sorting.py"),
+    *("kernels/eqlayers_kernels/c/print/loops.py", "kernels/eqlayers_kernels/triton/kernels.py"),
     "tests/repository/test_plain_english.py",
 )
 

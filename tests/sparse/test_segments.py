@@ -220,7 +220,7 @@ from eqlayers.sparse import SparseProductInfo
 from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.table import parse
 from eqlayers.sparse.run import WAYS, select
-assert "eqlayers_kernels.triton.segment.kernels" not in sys.modules
+assert "eqlayers_kernels.triton.kernels" not in sys.modules
 x = torch.ones(1, 2, 3)
 call = ProductCall(parse("u,u->u"), x, x, SparseProductInfo(), (True, True, True), 1)
 print(select(call), WAYS["triton"].refuse(call), sep="; ")

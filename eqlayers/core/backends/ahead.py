@@ -1,4 +1,4 @@
-"""Compiles the kernels of a step before the step runs, on all processors at once.
+"""Replaces the kernel calls of a block, and so compiles the kernels of a step before the step runs, all at once.
 
 The step runs once with kernels that return ones, so it must change copies of tensors only, and store no results. C
 kernels are then compiled without a call; Triton kernels are called with the operands of the step.
@@ -7,20 +7,47 @@ kernels are then compiled without a call; Triton kernels are called with the ope
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 
 from torch import Tensor
 
 from ..errors import BackendError
 from ..forms.request import Request, Runner, Sizes
 from .operands import shape_of
-from .recording import instead
 
+#: The results of a form, in order.
+Results = Sequence[Tensor]
+#: Replaces kernels: called with the request, a function that returns its kernels, and the arguments of the kernels.
+Instead = Callable[..., Results]
+#: Active replacements, innermost last.
+WATCHERS: list[Instead] = []
 MOST_THREADS = 64  # that print kernels and wait for the compiler
 _log = logging.getLogger(__name__)
 _Calls = dict[Request, Callable[[], object]]
+
+
+@contextmanager
+def instead(of_kernels: Instead) -> Iterator[None]:
+    """A block in which every call of a form is ``of_kernels(request, find, operands, tables, sizes)``."""
+    WATCHERS.append(of_kernels)
+    try:
+        yield
+    finally:
+        WATCHERS.remove(of_kernels)
+
+
+def watched(request: Request, find: Callable[[], Runner]) -> Runner:
+    """The runner of a request, wrapped by all active watchers."""
+    for watcher in WATCHERS:
+        find = partial(_same, partial(watcher, request, find))
+    return find()
+
+
+def _same(runner: Runner) -> Runner:
+    return runner
 
 
 def compile_ahead(step: Callable[[], object]) -> int:

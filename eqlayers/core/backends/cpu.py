@@ -14,12 +14,13 @@ from eqlayers_kernels.arithmetic.writer import RESULTS
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.print.printer import Kernel
-from eqlayers_kernels.c.run import launch, memory
+from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.c.run.edges import interval_offsets
 from eqlayers_kernels.c.run.launch import Compiled
 from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import ProductForm
 
+from .. import memory
 from ..dtypes import ACCUMULATE, DTYPES
 from ..errors import EqlayersWarning
 from ..forms.request import SIZE_INDEX, Request, Runner, Sizes

@@ -13,12 +13,11 @@ from eqlayers_kernels.forms.product import TABLED
 
 from ..dtypes import ACCUMULATE
 from ..errors import BackendError
-from ..forms.description import Description
-from ..forms.keys import describe, short
+from ..forms.description import Description, describe, short
 from ..forms.request import Request, Runner, Sizes
 from . import cpu
+from .ahead import WATCHERS, watched
 from .operands import check_operands, shape_of, with_table
-from .recording import WATCHERS, watched
 from .registry import find, select
 from .rows import gathered, summed
 from .tables import endpoints_of
@@ -41,8 +40,9 @@ def run_form(
 ) -> list[Tensor]:
     """Check the operands of a form, and run it: the implementation of the torch operator ``eqlayers::form``.
 
-    ``graph`` are the tables of :func:`.tables.edge_tables`, or None; for keys see :mod:`eqlayers.core.forms.keys`.
-    Errors are as of `check_operands`; BackendError if the compiler failed; ConfigError for an unknown key.
+    ``graph`` are the tables of :func:`.tables.edge_tables`, or None; for keys see
+    :mod:`eqlayers.core.forms.description`. Errors are as of `check_operands`; BackendError if the compiler failed;
+    ConfigError for an unknown key.
     """
     description = describe(key)
     sizes = with_table(description.form, operands, Sizes(rows, num_src, num_dst))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eqlayers_kernels.c.build.errors import CompilerError
+from eqlayers_kernels.c.build.compiler import CompilerError
 
 from ..checks import got
 from ..errors import BackendError, ConfigError

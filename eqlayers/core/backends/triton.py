@@ -12,8 +12,8 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.triton import availability
-from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import groups
+from eqlayers_kernels.triton.run.compiling import KernelError
 from eqlayers_kernels.triton.run.edges import TraversalTables
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner

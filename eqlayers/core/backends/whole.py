@@ -18,7 +18,7 @@ from eqlayers_kernels.forms.program import Path, Program, Slot
 from ...sparse.program import cuts_of, infos_of, joined, lettered
 from ..contraction import Contraction
 from ..dtypes import ACCUMULATE
-from ..forms.keys import describe
+from ..forms.description import describe
 from ..torch_internals import outside_of_autocast, traced_by_running
 from .constants import Constants
 from .registry import Backend

@@ -1,5 +1,5 @@
 """Forms, their keys, and their texts."""
 
-from .program import Form
+from .description import Form
 
 __all__ = ["Form"]

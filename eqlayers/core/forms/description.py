@@ -1,4 +1,10 @@
-"""Descriptions: forms with their keys, and the descriptions of their derivatives."""
+"""Descriptions: forms with their keys, and the descriptions of their derivatives.
+
+Operators take a key, a string, so that compilers see a constant. A key names a program or a formula, by hash or as
+text, and the steps that derive another form from it: ``/m`` sets the rows of the operands, ``/t`` interpolates the
+weights of a program in a table (rows per interval, rows from interval to interval), ``/g`` takes gradients, ``/a``
+derivatives along tangents.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +14,30 @@ from typing import Any
 
 import torch
 
-from eqlayers_kernels.forms.formula import ROWS
-from eqlayers_kernels.forms.product import AnyForm
+from eqlayers_kernels.forms.formula import ROWS, Formula
+from eqlayers_kernels.forms.product import AnyForm, ProductForm
+from eqlayers_kernels.forms.program import Program
 
+from ..errors import ConfigError
 from .request import SIZE_INDEX, Request
-from .text import write_formula, write_program
+from .text import FORMULA, PROGRAM, read_formula, read_program, write_formula, write_program
 
 MOST_READS = 16  # rows of a table
 #: Descriptions of this process, by key.
 KNOWN: dict[str, Description] = {}
 _LETTERS = {rows[0]: rows for rows in ROWS}
 Flags = tuple[bool, ...]
+Rows = tuple[str, str, str, str]
+#: Rows of x, y, w and z by (along a graph, shared weights); and for results of every edge with its own weights, by the
+#: rows of x and y.
+ROW_MAPS: dict[tuple[object, object], Rows] = {
+    (False, False): ("each", "each", "each", "each"),
+    (False, True): ("each", "each", "one", "each"),
+    (True, False): ("src", "each", "each", "dst"),
+    (True, True): ("src", "each", "one", "dst"),
+    ("src", "each"): ("src", "each", "each", "each"),
+    ("src", "dst"): ("src", "dst", "each", "each"),
+}
 
 
 def with_rows(key: str, *rows: str) -> str:
@@ -135,3 +154,87 @@ def _jvp(form: Any, text: str) -> Any:
 
 
 _STEPS: dict[str, Callable[[Any, str], Any]] = {"m": _other_rows, "t": _from_table, "g": _vjp, "a": _jvp}
+
+
+class Form(Description):
+    """A program with its key, row by row.
+
+    The key is a content hash, known to processes that have built the form, or the text of the program. ``calls`` has
+    the form with each of the rows in `ROW_MAPS`.
+    """
+
+    def __init__(self, program: Program, key: str | None = None) -> None:
+        super().__init__(ProductForm(program), key or program.key)
+        self.program = program
+        self.calls = {how: self.with_rows(*rows) for how, rows in ROW_MAPS.items()}
+        KNOWN.setdefault(self.key, self)
+
+    def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
+        return Form, (self.program,)  # loading it registers its key in the process
+
+    def __repr__(self) -> str:
+        return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"
+
+
+def register_formula(base: Formula) -> Formula:
+    """Register the formula, so operators find it by key. Call at construction: torch.compile cannot trace this."""
+    if base.key not in KNOWN:
+        KNOWN[base.key] = Description(base, base.key)
+    return base
+
+
+def split_key(key: str) -> tuple[str, str, str]:
+    """The key of a program or formula, the step that sets rows or '', and all other steps.
+
+    Example:
+        >>> split_key("0123456789abcdef/mseod/g1:110")
+        ('0123456789abcdef', '/mseod', '/g1:110')
+    """
+    root, slash, steps = key.partition("/")
+    if steps.startswith("m"):
+        rows, more, steps = steps.partition("/")
+        return root, slash + rows, more + steps
+    return root, "", slash + steps
+
+
+def describe(key: str) -> Description:
+    """The description of the form with this key; a text is parsed at the first call.
+
+    ConfigError if no layer of this process has the short key, the text is damaged or of another version, or the form
+    has no such derivative.
+    """
+    known = KNOWN.get(key)
+    if known is not None:
+        return known
+    start, slash, step = key.rpartition("/")
+    if slash:
+        base = describe(start)
+        try:
+            return base.step(slash + step)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"a form must have the derivative that its key names, got {step!r}, which this one has not. Call "
+                f"the operator through a layer."
+            ) from error
+    if key.startswith(FORMULA):
+        return KNOWN.setdefault(key, Description(read_formula(key), key))
+    if key.startswith(PROGRAM):
+        return KNOWN.setdefault(key, Form(read_program(key), key))
+    raise ConfigError(
+        f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. "
+        f"Build the layer first, or trace it with torch.export: then the graph holds the program itself."
+    )
+
+
+@torch.compiler.assume_constant_result
+def text_of(key: str) -> str:
+    """The key with the text of its program or formula instead of the hash; a constant for compilers."""
+    root, rows, steps = split_key(key)
+    return describe(root).text + rows + steps
+
+
+def short(key: str) -> str:
+    """The key with the hash of its formula instead of the text."""
+    root, rows, steps = split_key(key)
+    base: Any = describe(root).form
+    return (root if base.program else base.key) + rows + steps

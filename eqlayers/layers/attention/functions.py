@@ -22,7 +22,7 @@ from ...core.backends.rows import Endpoints, gathered, summed
 from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
 from ...core.dtypes import ACCUMULATE, device_error, of_one_dtype
 from ...core.errors import IndexRangeError, IrrepsError, ShapeError
-from ...core.forms.program import Form
+from ...core.forms.description import Form
 from ...core.graph import Graph, as_graph
 from ...core.torch_internals import is_plain, under_autocast
 from ...irreps.algebra import as_irreps

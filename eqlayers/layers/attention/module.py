@@ -14,7 +14,7 @@ from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, check_integer
 from ...core.dtypes import of_one_dtype, widest_under_autocast
 from ...core.errors import IrrepsError
-from ...core.forms.program import Form
+from ...core.forms.description import Form
 from ...core.graph import Graph, as_graph
 from ...irreps.algebra import as_irreps
 from ...irreps.instructions import paths

@@ -18,9 +18,7 @@ from ...core.backends.rows import Endpoints
 from ...core.backends.torch_formulas import run_in_torch
 from ...core.checks import check_device, check_dtype
 from ...core.dtypes import ACCUMULATE
-from ...core.forms.description import KNOWN
-from ...core.forms.keys import describe, register_formula
-from ...core.forms.program import Form
+from ...core.forms.description import KNOWN, Form, describe, register_formula
 from ...core.forms.request import Request, Sizes
 from ...core.graph import Graph
 from ...core.operator import at_once, call_form, sorted_edges

@@ -24,7 +24,7 @@ from ...core.apply import run_by_row
 from ...core.checks import check_choice, check_flag, check_floating, got
 from ...core.dtypes import check_same_dtype, widest_under_autocast
 from ...core.errors import ConfigError, IrrepsError, ShapeError
-from ...core.forms.program import Form
+from ...core.forms.description import Form
 from ...core.torch_internals import outside_of_autocast, under_autocast
 from ...irreps.algebra import as_irrep, as_irreps, representation_matrix, wigner_3j
 from ...irreps.layout import LAYOUTS, FlatLayout

@@ -20,7 +20,7 @@ from e3nn import o3
 
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 
-from ...core.forms.keys import register_formula
+from ...core.forms.description import register_formula
 from ...irreps.layout import slots_of
 from ..base.columns import block_of
 from .basis import Irrep, cleaned, from_dense, independent, monomials, paths

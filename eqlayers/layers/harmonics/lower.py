@@ -24,7 +24,7 @@ from eqlayers_kernels.forms.formula import Expression, Formula, formula
 
 from ...core.checks import check_choice, check_integer, check_items, is_integer
 from ...core.errors import ConfigError, IrrepsError
-from ...core.forms.keys import register_formula
+from ...core.forms.description import register_formula
 from ...irreps.algebra import as_irreps
 from ..base.columns import row_of
 

@@ -14,7 +14,7 @@ from ...core.apply import run_by_row
 from ...core.checks import check_choice, check_items, check_number, check_tensor, got
 from ...core.dtypes import ACCUMULATE, broadcast_lead, of_one_dtype
 from ...core.errors import ConfigError, ShapeError
-from ...core.forms.program import Form
+from ...core.forms.description import Form
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.module import FormModule, KeepsFloat64

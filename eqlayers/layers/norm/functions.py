@@ -23,7 +23,7 @@ from ...core.backends import check_backend
 from ...core.checks import check_choice, check_flag, check_floating, check_number
 from ...core.dtypes import ACCUMULATE, of_one_dtype
 from ...core.errors import ShapeError
-from ...core.forms.keys import register_formula
+from ...core.forms.description import register_formula
 from ...core.torch_internals import is_plain, under_autocast
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout

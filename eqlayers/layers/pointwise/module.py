@@ -24,7 +24,7 @@ from ...core.checks import (
 )
 from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ConfigError, IndexRangeError, IrrepsError, ShapeError, UnknownNameError
-from ...core.forms.keys import register_formula
+from ...core.forms.description import register_formula
 from ...core.graph import Graph, as_graph
 from ...irreps.algebra import as_irreps, representation_matrix
 from ...irreps.layout import LAYOUTS, FlatLayout, slots_of

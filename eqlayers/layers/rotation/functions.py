@@ -17,7 +17,7 @@ from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, fixed
 from ...core.dtypes import broadcast_lead, check_same_dtype, of_one_dtype
 from ...core.errors import ShapeError
-from ...core.forms.program import Form
+from ...core.forms.description import Form
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
 from ..base.module import run_formula

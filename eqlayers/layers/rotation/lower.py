@@ -29,7 +29,7 @@ from eqlayers_kernels.forms.formula import Expression, Formula, formula
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 from ...core.checks import check_integer
-from ...core.forms.keys import register_formula
+from ...core.forms.description import register_formula
 from ...irreps.layout import slots_of
 from ..base.columns import row_of
 

@@ -12,7 +12,7 @@ from eqlayers_kernels.forms.formula import Formula
 
 from ...core.checks import check_choice, check_flag, check_tensor, got
 from ...core.errors import ConfigError, DTypeError
-from ...core.forms.program import Form
+from ...core.forms.description import Form
 from ...core.forms.request import Request
 from ...core.torch_internals import is_plain
 from ...irreps.algebra import as_irreps, representation_matrix

@@ -16,7 +16,7 @@ from ...core.backends import check_backend
 from ...core.checks import check_choice, check_integer, check_tensor, fixed
 from ...core.dtypes import broadcast_lead, of_one_dtype, widest_under_autocast
 from ...core.errors import ShapeError
-from ...core.forms.program import Form
+from ...core.forms.description import Form
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout

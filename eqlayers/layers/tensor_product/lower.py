@@ -12,7 +12,7 @@ from e3nn import o3
 
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
-from ...core.forms.program import Form
+from ...core.forms.description import Form
 from ...irreps.algebra import read_all_irreps, wigner_3j
 from ...irreps.instructions import MODES, Instruction, Mode, read_final
 from ...irreps.layout import FlatLayout, slots_of

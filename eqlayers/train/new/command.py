@@ -14,8 +14,7 @@ from ...atoms.structure_files import files_of
 from ...atoms.units import read_units
 from ...cli.arguments import ArgumentParser
 from ...core.errors import ConfigError
-from ...core.files.read_write import atomic_write, check_output, plain_name
-from ...core.files.yaml_files import parse_yaml
+from ...core.files.read_write import atomic_write, check_output, parse_yaml, plain_name
 from ...data.embedded import TRAJECTORIES
 from ...data.qm9 import NO_UNIT
 from ...data.readers import read_keys

@@ -11,8 +11,7 @@ Second derivatives are the same lines on dual numbers.
 from __future__ import annotations
 
 from ..forms.program import Path
-from .dual import Dual, plus, times
-from .writer import Task, Writer
+from .writer import Dual, Task, Writer, plus, times
 
 
 def steps_of(path: Path) -> dict[str, int]:

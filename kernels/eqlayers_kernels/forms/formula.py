@@ -17,10 +17,30 @@ from .content import key_of
 from .expression import Expression as Expression
 from .expression import Node as Node
 from .expression import is_number, nested, partials
-from .traversal import traversal_of
 
 #: Rows of an operand: one for each row of the batch; one for all; the row of the sender; the row of the receiver.
 ROWS = ("each", "one", "src", "dst")
+
+
+class Traversal(NamedTuple):
+    """One order of rows, and the operands and results whose rows belong to its nodes."""
+
+    rows: str  # which operands and results have a row for each node, see `Operand.rows`; empty without nodes
+    operand: str  # the operand of a product that has these rows
+    results: str  # the operands of a product whose gradients are computed in this order along a graph; z is the product
+
+
+TRAVERSALS = {
+    "rows": Traversal("", "", ""),
+    "by_dst": Traversal("dst", "z", "z"),
+    "by_src": Traversal("src", "x", "xywc"),
+    "by_place": Traversal("table", "t", "t"),  # by knot interval; this key is part of names in printed kernels
+}
+
+
+def traversal_of(rows: str) -> str:
+    """The key in `TRAVERSALS` by which a result with rows ``rows`` is summed."""
+    return next((name for name, traversal in TRAVERSALS.items() if traversal.rows == rows), "rows")
 
 
 class Block(NamedTuple):

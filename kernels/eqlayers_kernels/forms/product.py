@@ -16,9 +16,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ..arithmetic.writer import Task
 from .content import key_of
-from .formula import Block, Operand
+from .formula import TRAVERSALS, Block, Operand
 from .program import OPERANDS, Program
-from .traversal import TRAVERSALS
 
 Rows = tuple[str, ...]
 Flags = Sequence[bool]

@@ -35,7 +35,7 @@ def interpreted() -> bool:
     try:
         from triton.runtime.interpreter import InterpretedFunction
 
-        from .segment.kernels import segment_kernel
+        from .kernels import segment_kernel
     except Exception:  # a Triton that cannot be imported; `why_not` reports the error
         return False
     return isinstance(segment_kernel, InterpretedFunction)
@@ -75,7 +75,7 @@ def _why_not() -> str | None:
 
 def _smallest() -> Any:
     """The smallest kernel, compiled: if it fails, every kernel would."""
-    from .segment.kernels import smallest_kernel
+    from .kernels import smallest_kernel
 
     return smallest_kernel.warmup(torch.float32, grid=(1,))
 

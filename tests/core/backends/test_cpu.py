@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import eqlayers as eq
 from eqlayers.core.backends import cpu, verdicts
 from eqlayers.core.backends.tables import edge_tables
-from eqlayers.core.forms.keys import describe
-from eqlayers.core.forms.program import Form
+from eqlayers.core.forms.description import Form, describe
 from eqlayers.core.forms.request import Request
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError
 from eqlayers_kernels.arithmetic.writer import Task

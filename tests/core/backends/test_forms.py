@@ -14,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import eqlayers as eq
 from eqlayers.core.backends.forms import fits
 from eqlayers.core.backends.operands import check_operands
-from eqlayers.core.forms.keys import describe
+from eqlayers.core.forms.description import describe
 from eqlayers.core.forms.request import Sizes
 from eqlayers.errors import EqlayersError
 from eqlayers.testing import check_derivatives

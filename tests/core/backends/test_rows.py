@@ -9,8 +9,7 @@ from torch import Tensor
 import eqlayers as eq
 from eqlayers import Graph
 from eqlayers.core.backends.whole import define
-from eqlayers.core.forms.description import with_rows
-from eqlayers.core.forms.keys import describe, register_formula
+from eqlayers.core.forms.description import describe, register_formula, with_rows
 from eqlayers.core.operator import form_operator, sorted_edges
 from eqlayers.errors import IndexRangeError
 from eqlayers.layers.base.module import run_formula

@@ -8,9 +8,7 @@ import torch
 
 import eqlayers as eq
 from eqlayers.core.backends.operands import shape_of
-from eqlayers.core.forms.description import KNOWN, Description
-from eqlayers.core.forms.keys import describe, text_of
-from eqlayers.core.forms.program import ROW_MAPS, Form
+from eqlayers.core.forms.description import KNOWN, ROW_MAPS, Description, Form, describe, text_of
 from eqlayers.core.forms.request import Sizes
 from eqlayers.errors import ConfigError
 

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.arithmetic.dual import Dual
 from eqlayers_kernels.arithmetic.product import PathLines, steps_of
-from eqlayers_kernels.arithmetic.writer import Task, Writer
+from eqlayers_kernels.arithmetic.writer import Dual, Task, Writer
 from eqlayers_kernels.forms.program import Path, Program
 from tests.each import each
 

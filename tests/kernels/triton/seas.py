@@ -7,7 +7,7 @@ from unittest import mock
 
 import torch
 
-from eqlayers_kernels.triton.segment import launch
+from eqlayers_kernels.triton.run import segment
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 SENTINEL = 1234.0
@@ -29,7 +29,7 @@ def results_in_seas() -> Iterator[None]:
         buffers.append(sea(torch.full(shape, 0.0 if fill else torch.nan, dtype=dtype, device=DEVICE), SENTINEL))
         return buffers[-1]
 
-    with mock.patch.object(launch, "allocate", allocate):
+    with mock.patch.object(segment, "allocate", allocate):
         yield
     for flat in (buffer._base for buffer in buffers):
         assert (flat[:64] == SENTINEL).all(), "written before a result"

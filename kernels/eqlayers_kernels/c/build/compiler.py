@@ -23,7 +23,6 @@ from pathlib import Path
 from ... import waiting
 from ..run.threads import PerProcess
 from . import cache as disk
-from .errors import CompilerError
 
 #: Put before a function that Python calls; all others stay inside the shared object.
 EXPORT = '__attribute__((visibility("default")))'
@@ -59,6 +58,10 @@ _TRIAL = f"""{EXPORT} double eqlayers_trial(const double *x, const double *y, in
 _locks: PerProcess[dict[str, threading.Lock]] = PerProcess(dict)
 _loaded: dict[str, ctypes.CDLL] = {}  # survives a fork: a child has its parent's libraries
 _tried: dict[str, Toolchain | str] = {}  # by the value of CC
+
+
+class CompilerError(RuntimeError):
+    """No shared object could be made or loaded: the compiler is missing, failed, was killed, or wrote nonsense."""
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,133 @@
-"""Prints the calls that run one path on one row: its function inside loops over its outer axes, or its two stages."""
+"""Prints the calls that run one path on one row: its function inside loops over its outer axes, or its two stages.
+
+A path whose weights mix channels runs in two stages. The first is a channelwise path without weights that writes its
+result t to scratch memory, ``t[k, u] = sum s x[i, u] y[j]``; the second is a small matrix product per row,
+``z[k, c] += sum_u t[k, u] w[u, c]``. Backward, the second gives the gradient of the weights and
+``h[k, u] = sum_c g[k, c] w[u, c]``, the cotangent of the first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from ...arithmetic.writer import RESULTS, Task
-from ...forms.program import OPERANDS, Axis, Path
-from .mix import TwoStagePath, mix_body, mix_parameters, mixing
+from ...forms.program import OPERANDS, Axis, Path, Slot
 from .path import path_body
 
+BLOCK_BYTES = (64, 32, 16, 8, 4)  # widths of vectors; compilers split what the processor does not have
+ACCUMULATORS = 12  # registers for sums: enough to hide the latency of a multiply-add
+_SMALLEST = 4  # channels summed over: below, the path's own loop does as well
 #: Returns the name of a C function, from its body and its parameters (pointer, whether it is written).
 Define = Callable[[str, Sequence[tuple[str, bool]]], str]
 #: Reserves a number of elements of scratch memory under a name.
 Reserve = Callable[[str, int], None]
+
+
+class TwoStagePath(NamedTuple):
+    """A path as a channelwise stage and a matrix product over channels u to channels c."""
+
+    first: Path  # channelwise, into the scratch
+    summed: Axis  # u
+    out_axis: Axis  # c
+    outer: tuple[Axis, ...]  # around both stages
+
+    @property
+    def size(self) -> int:
+        """Number of elements of t, the result of the first stage."""
+        return self.first.z.mul * self.first.z.dim
+
+
+def mixing(path: Path) -> TwoStagePath | None:
+    """The two stages of a path, or None if its weights mix no channels or too few."""
+    if path.weight is None or any(axis.pairs for axis in path.axes):
+        return None
+    outputs = [axis for axis in path.axes if axis.steps == (0, 0, 1, 1) and axis.extent > 1]
+    summed = [axis for axis in path.axes if axis.z == 0 and axis.extent >= _SMALLEST and max(axis.x, axis.y) == 1]
+    if len(outputs) != 1 or not summed:
+        return None
+    axis = max(summed, key=lambda a: a.extent)
+    slot = Slot(0, axis.extent, path.z.dim)
+    first = Path(path.x, path.y, slot, None, (Axis(axis.extent, axis.x, axis.y, 0, 1),), path.terms)
+    return TwoStagePath(first, axis, outputs[0], tuple(a for a in path.axes if a is not axis and a is not outputs[0]))
+
+
+def mix_parameters(task: Task) -> list[tuple[str, bool]]:
+    """Pointers of the C function of the second stage: (name, whether it is written)."""
+    tangent = task.order == 2
+    needs_h = bool({"x", "y"} & set(task.results))
+    pointers = [
+        ("t", True, False),
+        ("dt", tangent and bool({"x", "y"} & set(task.tangents)), False),
+        ("w", True, False),
+        ("dw", tangent and "w" in task.tangents, False),
+        ("g", task.gradients, False),
+        ("z", "z" in task.results, True),
+        ("gw", "w" in task.results, True),
+        ("h", needs_h, True),
+        ("dh", needs_h and tangent and "w" in task.tangents, True),
+    ]
+    return [(name, written) for name, used, written in pointers if used]
+
+
+def mix_body(mixed: TwoStagePath, task: Task, z_stride: int, overwrite: bool, item: int) -> str:
+    """The body of the C function of the second stage; gw is overwritten or added to."""
+    present = {name for name, _ in mix_parameters(task)}
+    lines: list[str] = []
+    if "z" in present:
+        pairs = [("dt", "w"), ("t", "dw")] if task.order == 2 else [("t", "w")]
+        pairs = [pair for pair in pairs if present.issuperset(pair)]
+        lines += _product(mixed, pairs, z_stride, item) if pairs else []
+    if {"gw", "h"} & present:
+        lines += _backward(mixed, task, present, z_stride, overwrite)
+    return "\n  ".join(lines)
+
+
+def _product(mixed: TwoStagePath, pairs: list[tuple[str, str]], z_stride: int, item: int) -> list[str]:
+    """C lines of ``z[k, c] += sum_u t[k, u] w[u, c]`` with sums in registers, a few vectors of c at a time."""
+    dim, count, step = mixed.first.z.dim, mixed.summed.extent, mixed.summed.w
+    blocks, position = [], 0
+    while position < mixed.out_axis.extent:
+        remaining = (mixed.out_axis.extent - position) * item
+        size = next(b for b in BLOCK_BYTES if b <= remaining and b >= item)
+        blocks.append((position, size))
+        position += size // item
+    together = max(1, ACCUMULATORS // dim)
+    lines = []
+    for start in range(0, len(blocks), together):
+        group = blocks[start : start + together]
+        lines.append("{")
+        for number, (column, size) in enumerate(group):
+            for k in range(dim):
+                lines.append(f"V{size} a{number}_{k} = *(const V{size} *)(z + {k * z_stride + column});")
+        lines.append(f"for (int u = 0; u < {count}; u++) {{")
+        for t, w in pairs:
+            for number, (column, size) in enumerate(group):
+                lines.append(f"  const V{size} {w}{number} = *(const V{size} *)({w} + u * {step} + {column});")
+                lines += [f"  a{number}_{k} += {t}[u + {k * count}] * {w}{number};" for k in range(dim)]
+        lines.append("}")
+        for number, (column, size) in enumerate(group):
+            lines += [f"*(V{size} *)(z + {k * z_stride + column}) = a{number}_{k};" for k in range(dim)]
+        lines.append("}")
+    return lines
+
+
+def _backward(mixed: TwoStagePath, task: Task, present: set[str], z_stride: int, overwrite: bool) -> list[str]:
+    dim, count, step = mixed.first.z.dim, mixed.summed.extent, mixed.summed.w
+    head, inside, tail = [], [], []
+    for name, w in (("h", "w"), ("dh", "dw")):
+        if name in present:
+            head.append("T " + ", ".join(f"{name}{k} = 0" for k in range(dim)) + ";")
+            inside.append(f"const T {w}c = {w}[u * {step} + c];")
+            inside += [f"{name}{k} += g[c + {k * z_stride}] * {w}c;" for k in range(dim)]
+            tail += [f"{name}[u + {k * count}] = {name}{k};" for k in range(dim)]
+    if "gw" in present:
+        t = "dt" if task.order == 2 else "t"
+        terms = [f"{t}[u + {k * count}] * g[c + {k * z_stride}]" for k in range(dim)] if t in present else []
+        if terms or overwrite:
+            inside.append(f"gw[u * {step} + c] {'=' if overwrite else '+='} {' + '.join(terms) or 0};")
+    loop = [f"for (int c = 0; c < {mixed.out_axis.extent}; c++) {{", *(f"  {line}" for line in inside), "}"]
+    return [f"for (int u = 0; u < {count}; u++) {{", *(f"  {line}" for line in [*head, *loop, *tail]), "}"]
 
 
 def path_calls(

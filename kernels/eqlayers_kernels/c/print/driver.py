@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...arithmetic.writer import RESULTS, Task
+from ...forms.formula import TRAVERSALS
 from ...forms.program import OPERANDS, Path, Program, Slot
-from ...forms.traversal import TRAVERSALS
 from .calls import Define, path_calls
 from .layout import wide
 from .loops import DONE, NO_MEMORY, OUTSIDE, SEGMENT, WRONG_TABLES, gaps, run_function

@@ -6,8 +6,7 @@ many components use caches badly. Operands of a node are copied once for all row
 
 from __future__ import annotations
 
-from ...forms.formula import Block, Formula, Operand
-from ...forms.traversal import TRAVERSALS
+from ...forms.formula import TRAVERSALS, Block, Formula, Operand
 from .loops import DONE, NO_MEMORY, SEGMENT, WRONG_TABLES, run_function
 
 #: Blocks of at least so many components (there are no more lanes) are transposed in squares; smaller ones by a function

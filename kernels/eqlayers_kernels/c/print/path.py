@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ...arithmetic.dual import Dual
 from ...arithmetic.product import PathLines, steps_of
-from ...arithmetic.writer import RESULTS, Task, Writer, pointer_of
+from ...arithmetic.writer import RESULTS, Dual, Task, Writer, pointer_of
 from ...forms.program import Path
 
 

@@ -11,7 +11,7 @@ from ..build import compiler
 from ..print.formula import FormulaKernel
 from ..print.loops import NO_MEMORY
 from ..print.printer import Kernel, print_import
-from . import openmp, threads
+from . import threads
 
 #: Chunks for the gradient of shared weights, which is summed over them: fixed, so that threads do not change results.
 SHARED_CHUNKS = 16
@@ -52,10 +52,10 @@ class Compiled:
                 raise _error(status)
             return
         # see Job in print/loops.py: arguments, chunks, next, status, begun, busy, lost
-        job = (ctypes.c_int64 * 7)(address, chunks, 0, 0, openmp.clock(), 0, 0)
-        if (parallel := openmp.parallel()) is not None:
+        job = (ctypes.c_int64 * 7)(address, chunks, 0, 0, threads.clock(), 0, 0)
+        if (parallel := threads.parallel()) is not None:
             parallel(self._work, ctypes.addressof(job), workers, 0)
-            openmp.note(job[5], job[6], workers)
+            threads.note(job[5], job[6], workers)
         else:
             threads.run(self._take, ctypes.addressof(job), workers)
         if job[3]:

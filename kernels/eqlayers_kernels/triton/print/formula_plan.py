@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...forms.formula import Formula
-from ...forms.traversal import traversal_of
+from ...forms.formula import Formula, traversal_of
 from . import tuning
 from .formula import FormulaText, preloaded
 from .schedule import Order, Slot, Term, popularity, schedule, terms_of

@@ -8,9 +8,9 @@ from itertools import groupby
 
 from ...arithmetic.product import steps_of
 from ...arithmetic.writer import Task
+from ...forms.formula import TRAVERSALS
 from ...forms.product import Reading
 from ...forms.program import OPERANDS, Path, Program
-from ...forms.traversal import TRAVERSALS
 from . import tuning
 from .printer import KernelText
 from .tuning import Cost, Processor

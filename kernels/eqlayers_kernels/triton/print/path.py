@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ...arithmetic.dual import Dual
 from ...arithmetic.product import steps_of
-from ...arithmetic.writer import RESULTS, Task, Writer, pointer_of
+from ...arithmetic.writer import RESULTS, Dual, Task, Writer, pointer_of
 from ...forms.program import Path, Program
 
 #: Where the row of an operand is fixed: for the whole program, per segment, or per step of the loop.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...forms.program import Program
 from ...host import HostTensors
-from ..segment import launch
+from . import segment
 
 #: Most columns that one program permutes.
 MOST_COLUMNS = 4096
@@ -45,9 +45,9 @@ class ColumnOrder:
             return rows
         count, width = rows.shape
         columns = self._columns.on_device((operand, back), rows.device)
-        from .gather import permute_columns
+        from ..kernels import permute_columns
 
-        out = launch.allocate(rows, (count, width), rows.dtype, False)
+        out = segment.allocate(rows, (count, width), rows.dtype, False)
         block = min(MOST_COLUMNS, 1 << max(5, (width - 1).bit_length()))
         permute_columns[(count * -(-width // block),)](rows, out, columns, count, width, BLOCK=block)
         return out

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ... import waiting
-from ..errors import KernelError
 from ..print import tuning
-from .passes import without_slow_pass
 
 #: Characters of a compiler's error that our error repeats, from its end.
 MOST_WORDS = 300
+_NAME = "add_coalesce_async_copy"
+_here = threading.local()
+_lock = threading.Lock()
+
+
+class KernelError(RuntimeError):
+    """A kernel does not compile or cannot be loaded, also when planned for fewer registers."""
 
 
 class KernelCall(NamedTuple):
@@ -104,3 +110,33 @@ def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[KernelCa
             first = first or error
     words = " ".join(str(first).split())
     raise KernelError(f"{type(first).__name__}: {words[-MOST_WORDS:]}") from first
+
+
+@contextmanager
+def without_slow_pass() -> Iterator[None]:
+    """A block in which this thread compiles without the slow pass; other threads are not affected."""
+    _install()
+    before = getattr(_here, "out", False)
+    _here.out = True
+    try:
+        yield
+    finally:
+        _here.out = before
+
+
+def _install() -> None:
+    """Wrap the pass, once in a process, to skip it in threads inside the block; does nothing without such a pass."""
+    from triton._C import libtriton
+
+    ttgpuir = getattr(getattr(libtriton, "passes", None), "ttgpuir", None)
+    with _lock:
+        original = getattr(ttgpuir, _NAME, None)
+        if original is None or getattr(original, "checks_threads", False):
+            return
+
+        def add(*args: Any, **options: Any) -> None:
+            if not getattr(_here, "out", False):
+                original(*args, **options)
+
+        add.checks_threads = True  # type: ignore[attr-defined]
+        setattr(ttgpuir, _NAME, add)

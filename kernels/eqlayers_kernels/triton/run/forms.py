@@ -18,7 +18,7 @@ from ...forms.product import Reading
 from ...forms.program import OPERANDS, Program
 from ..print import tuning
 from ..print.groups import plan
-from ..segment import launch
+from . import segment
 from .column_order import column_order_of
 from .compiling import KernelCall, launched
 from .edges import TraversalTables
@@ -56,7 +56,7 @@ class FormRunner:
         self.task, self.dtype, self.shared = task, dtype, shared
         self.column_order = column_order_of(program, graph)
         program = program if self.column_order is None else self.column_order.program
-        self.acc = launch.accumulator(dtype)
+        self.acc = segment.accumulator(dtype)
         self._request = (program, task, graph, shared, self.acc == torch.float64), (atomic, reading, stored)
         self.plan_for(on)
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
@@ -136,7 +136,7 @@ class FormRunner:
         summed = parts > 1 or node or added or (operand == "w" and self.shared) or self._is_stored(operand)
         written = self.plan.covered[operand] and not added
         dtype = self.acc if summed else self.dtype
-        return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
+        return segment.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
 
     def _result(
         self, operand: str, buffer: Tensor, workspace: Tensor | None, tables: Mapping[str, TraversalTables] | None
@@ -165,7 +165,7 @@ class FormRunner:
         for planned in self.plan.kernels:
             text = planned.text
             sums = self.shared and "w" in text.task.results
-            most = tuning.SUMMED_SEGMENTS if sums else launch.MAX_GRID // planned.blocks
+            most = tuning.SUMMED_SEGMENTS if sums else segment.MAX_GRID // planned.blocks
             table = tables.get(text.traversal)
             pointers = [*(name for name, _ in text.task.pointers), *(f"{name}_room" for name in text.workspaces)]
             tensors = tuple(buffers_of[name] for name in pointers)
@@ -193,10 +193,10 @@ def _summed_parts(parts: Tensor) -> Tensor:
 
 def summed_rows(rows: Tensor, table: TraversalTables) -> Tensor:
     """Sums of the rows (edges) of every node, in the order of the table, ``[nodes, width]``."""
-    from .gather import sum_rows
+    from ..kernels import sum_rows
 
     width, counts = rows.shape[1], (table.num_nodes, table.workspace_rows)
-    out, workspace = (launch.allocate(rows, (count, width), rows.dtype, False) for count in counts)
+    out, workspace = (segment.allocate(rows, (count, width), rows.dtype, False) for count in counts)
     block = min(tuning.SUMMED_COLUMNS, 1 << max(0, width - 1).bit_length())
     at_once = max(tuning.SUMMED_AT_ONCE, tuning.SUMMED_ELEMENTS // block)
     parts = table.nodes.shape[0]
@@ -212,7 +212,7 @@ def add_split_nodes(rows: Tensor, workspace: Tensor, table: TraversalTables) -> 
     """Write the rows of split nodes: the sums of their partial sums in the workspace."""
     nodes, width = rows.shape
     if workspace.shape[0] > 1 and nodes and width:  # the edges of some node may be split
-        from .gather import add_parts
+        from ..kernels import add_parts
 
         grid = (nodes * -(-width // GATHERED["BLOCK"]),)
         add_parts[grid](rows, workspace, table.workspace_ptr, nodes, width, **GATHERED)

@@ -8,12 +8,11 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from ...forms.formula import Formula
-from ...forms.traversal import traversal_of
+from ...forms.formula import Formula, traversal_of
 from ..print import tuning
 from ..print.formula import TABLES
 from ..print.formula_plan import PlannedFormula, plan
-from ..segment import launch
+from . import segment
 from .compiling import KernelCall, launched
 from .edges import TraversalTables
 from .forms import add_split_nodes, function, summed_rows
@@ -24,7 +23,7 @@ class FormulaRunner:
 
     def __init__(self, base: Formula, dtype: torch.dtype, on: tuning.Processor) -> None:
         self.base, self.dtype = base, dtype
-        self.acc = launch.accumulator(dtype)
+        self.acc = segment.accumulator(dtype)
         self._covered = [base.covers(number) for number in range(len(base.results))]
         self.plan_for(on)
 
@@ -82,7 +81,7 @@ class FormulaRunner:
         result, fill = self.base.results[number], not self._covered[number]
 
         def buffer(count: int, dtype: torch.dtype) -> Tensor:
-            return launch.allocate(like, (count, result.width), dtype, fill)
+            return segment.allocate(like, (count, result.width), dtype, fill)
 
         if result.rows == "each":
             return {f"out{number}": buffer(rows, self.acc if number in self._continued else self.dtype)}

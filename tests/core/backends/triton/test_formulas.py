@@ -6,7 +6,7 @@ from torch import Tensor
 
 import eqlayers as eq
 from eqlayers import Graph
-from eqlayers.core.forms.keys import register_formula
+from eqlayers.core.forms.description import register_formula
 from eqlayers.errors import IndexRangeError
 from eqlayers.layers.base.module import run_formula
 from eqlayers_kernels.forms.formula import Formula

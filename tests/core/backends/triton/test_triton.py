@@ -15,7 +15,7 @@ from eqlayers.errors import BackendError
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 from eqlayers_kernels.triton import availability
-from eqlayers_kernels.triton.errors import KernelError
+from eqlayers_kernels.triton.run.compiling import KernelError
 from tests.each import each
 
 CALL = Request(None, "", torch.float32, torch.device("cpu"))

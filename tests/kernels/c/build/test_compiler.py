@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from eqlayers.core.backends.registry import as_backend_error
+from eqlayers.errors import BackendError
 from eqlayers_kernels.c.build import cache, compiler
-from eqlayers_kernels.c.build.compiler import EXPORT, load, load_many
-from eqlayers_kernels.c.build.errors import CompilerError
+from eqlayers_kernels.c.build.compiler import EXPORT, CompilerError, load, load_many
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler named cc")
 ANSWER = EXPORT + " int answer(void) { return %d; }"
@@ -346,3 +347,22 @@ def test_a_fork_while_another_thread_compiles(fake_cc, tmp_path):
     other.join(60)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert load(ANSWER % 13, "answer").answer() == 13
+
+
+def test_a_missing_compiler_is_an_error_that_no_handler_of_files_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that cannot be written is left out, which hides an OSError; a missing compiler must not be hidden."""
+    monkeypatch.setenv("CC", "nonexistent-compiler")
+    monkeypatch.setattr(compiler, "_loaded", {})
+    compiler._tried.clear()
+    try:
+        message = r"there is no such program; .*\. Or pass backend='torch'\."
+        with pytest.raises(BackendError, match=message) as caught, as_backend_error():
+            compiler.load("", "kernel")
+    finally:
+        compiler._tried.clear()
+    cause = caught.value.__cause__
+    assert type(cause) is CompilerError
+    assert isinstance(cause, RuntimeError)
+    assert not isinstance(cause, (OSError, ValueError))
+    with pytest.raises(ValueError, match="expected an identifier"), as_backend_error():
+        compiler.load("", "not a name")

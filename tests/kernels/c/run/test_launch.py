@@ -13,7 +13,7 @@ import torch
 from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.print.loops import run_function
 from eqlayers_kernels.c.print.printer import Kernel, _head
-from eqlayers_kernels.c.run import launch, openmp, threads
+from eqlayers_kernels.c.run import launch, threads
 from eqlayers_kernels.forms.program import LAYOUTS
 from tests.cases import reserved
 from tests.kernels.forking import in_child
@@ -35,10 +35,10 @@ def case(kernels: Any) -> tuple[Kernel, dict[str, np.ndarray], dict[str, np.ndar
 def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Both ways to run on several threads; holds which were used."""
     used: list[str] = []
-    monkeypatch.setattr(openmp, "_pause", {})  # a busy machine may have called for one
-    real = openmp.parallel()
+    monkeypatch.setattr(threads, "_pause", {})  # a busy machine may have called for one
+    real = threads.parallel()
     if request.param == "the pool":
-        monkeypatch.setattr(openmp, "parallel", lambda: None)
+        monkeypatch.setattr(threads, "parallel", lambda: None)
         real_run = threads.run
 
         def counted_run(*args: Any, **kwargs: Any) -> None:
@@ -54,7 +54,7 @@ def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
             used.append("torch's team")
             real(*args)
 
-        monkeypatch.setattr(openmp, "parallel", lambda: counted)
+        monkeypatch.setattr(threads, "parallel", lambda: counted)
     yield used
     assert set(used) <= {request.param}
 
@@ -147,7 +147,7 @@ def test_a_forked_child_works_whatever_threads_the_parent_used(kernels: Any, cas
         assert_same(kernels.run(kernel, arrays, chunks=16, workers=2), want)
 
     def check() -> None:
-        assert openmp.parallel() is None
+        assert threads.parallel() is None
         assert_same(kernels.run(kernel, arrays, chunks=16, workers=2), want)
 
     assert in_child(check) == 0
@@ -169,18 +169,18 @@ def test_the_team_is_left_alone_after_it_waited_for_a_thread_without_a_processor
 ) -> None:
     """Chunks that sleep are as those of a thread that another program keeps from its processor."""
     now = [100.0]
-    monkeypatch.setattr(openmp, "_pause", {})
-    monkeypatch.setattr(openmp.time, "monotonic", lambda: now[0])
-    if openmp.parallel() is None:
+    monkeypatch.setattr(threads, "_pause", {})
+    monkeypatch.setattr(threads.time, "monotonic", lambda: now[0])
+    if threads.parallel() is None:
         pytest.skip("torch is not linked to an OpenMP runtime with GNU's entry point")
     nap = "const struct timespec nap = {0, 20000000}; nanosleep(&nap, 0);"
     sleeping = hand_written("sleeping", nap, "return 0;")
     sleeping(2, [], chunks=2, workers=2)
-    assert openmp.parallel() is None
+    assert threads.parallel() is None
     kernel, arrays, want = case
     assert_same(kernels.run(kernel, arrays, chunks=16, workers=2), want)
-    now[0] += openmp.PAUSE
-    assert openmp.parallel() is not None
+    now[0] += threads.PAUSE
+    assert threads.parallel() is not None
 
 
 def test_what_a_thread_does_with_its_processor_is_not_waiting() -> None:
@@ -193,11 +193,11 @@ def test_what_a_thread_does_with_its_processor_is_not_waiting() -> None:
         "  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);",
         "return 0;",
     )
-    begun = openmp.clock()
+    begun = threads.clock()
     packed = (ctypes.c_int64 * 3)(2, 2, 0)
     job = (ctypes.c_int64 * 7)(ctypes.addressof(packed), 2, 0, 0, begun, 0, 0)
     busy._take(ctypes.addressof(job))  # what every thread does
-    took = openmp.clock() - begun
+    took = threads.clock() - begun
     assert 60_000_000 <= job[5] <= took
     assert 0 <= job[6] <= took - job[5]
 

@@ -168,3 +168,47 @@ def test_an_interrupt_waits_for_running_chunks(later):
     with pytest.raises(KeyboardInterrupt):
         run(work, 0, 2)
     assert len(done) == 1
+
+
+@pytest.mark.parametrize(
+    ("busy", "lost", "pauses"),
+    [(10**6, 2 * 10**6, True), (10**7, 2 * 10**6, False), (10**4, 10**5, False), (0, 0, False)],
+)
+def test_a_short_wait_beside_the_work_is_none(
+    monkeypatch: pytest.MonkeyPatch, busy: int, lost: int, pauses: bool
+) -> None:
+    """The pool is for calls that a thread without a processor makes longer than its absence would."""
+    pause: dict[str, float] = {}
+    monkeypatch.setattr(threads, "_pause", pause)
+    threads.note(busy, lost, 2)
+    assert bool(pause) == pauses
+
+
+def test_the_team_is_tried_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that was forked has no team: its threads are in the parent alone."""
+    now = [100.0]
+    monkeypatch.setattr(threads, "_pause", {})
+    monkeypatch.setattr(threads.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(threads, "_entry", lambda: print)
+    assert threads.parallel() is print
+    threads.note(busy=0, lost=threads.PATIENCE + 1, workers=2)
+    assert threads.parallel() is None
+    now[0] += 0.9 * threads.PAUSE
+    assert threads.parallel() is None
+    now[0] += 0.1 * threads.PAUSE
+    assert threads.parallel() is print
+    monkeypatch.setattr(threads, "_imported_in", threads._imported_in + 1)
+    assert threads.parallel() is None
+
+
+def test_every_thread_of_the_team_calls_the_function_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_pause", {})
+    team = threads.parallel()
+    if team is None:
+        pytest.skip("torch is not linked to an OpenMP runtime with GNU's entry point")
+    calls: list[tuple[int, int]] = []
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: calls.append((data, threading.get_native_id())))
+    team(ctypes.cast(function, ctypes.c_void_p).value, 77, 3, 0)
+    assert [data for data, _ in calls] == [77] * 3
+    assert len({thread for _, thread in calls}) == 3
+    assert 0 < threads.clock() <= threads.clock()

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from eqlayers_kernels.arithmetic.dual import Dual
-from eqlayers_kernels.arithmetic.writer import Task
+from eqlayers_kernels.arithmetic.writer import Dual, Task
 from eqlayers_kernels.forms.program import LAYOUTS, Axis, Path, Program, Slot
 from eqlayers_kernels.triton.print.path import Body, TritonWriter
 from tests.each import each

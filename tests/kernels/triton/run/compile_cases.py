@@ -17,12 +17,12 @@ from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton import kernels as by_hand
+from eqlayers_kernels.triton.kernels import segment_kernel
 from eqlayers_kernels.triton.print.tuning import processor
-from eqlayers_kernels.triton.run import aot, sorting
+from eqlayers_kernels.triton.run import aot, segment
 from eqlayers_kernels.triton.run.edges import _by_kernels, pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
-from eqlayers_kernels.triton.segment import launch
-from eqlayers_kernels.triton.segment.kernels import segment_kernel
 from ptx_emulator.compiled import compile_form, compile_product
 from ptx_emulator.emulator import Emulator, emulated
 from tests.kernels.layer_kinds import KINDS, OPERATIONS, orders
@@ -39,14 +39,14 @@ def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, 
         return buffer if channels_last else buffer.mT.contiguous().mT
 
     index, segments = torch.zeros(20, dtype=torch.int64), torch.zeros(rows + 1, dtype=torch.int64)
-    scale = torch.zeros(20, dtype=launch.accumulator(dtype))
+    scale = torch.zeros(20, dtype=segment.accumulator(dtype))
     fields = {
-        "all": launch.Terms(scale, index, index, segments, index, segments[:-1]),
-        "forward": launch.Terms(scale, index, index, segments),
-        "nothing": launch.Terms(),
+        "all": segment.Terms(scale, index, index, segments, index, segments[:-1]),
+        "forward": segment.Terms(scale, index, index, segments),
+        "nothing": segment.Terms(),
     }[terms]
-    problem = launch.Problem(op, rows, rows + (terms == "all"), batch, tuple(batched))
-    y = None if op == "scale" else operand(batched[1], launch.LETTERS[op][0])
+    problem = segment.Problem(op, rows, rows + (terms == "all"), batch, tuple(batched))
+    y = None if op == "scale" else operand(batched[1], segment.LETTERS[op][0])
     return problem, operand(batched[0], "u"), y, fields
 
 
@@ -136,23 +136,23 @@ def of_layer(target, name, dtype):
 
 def of_sorting(target, sizes):
     """Rows of the kernels that sort graphs of several sizes, (edges, senders, receivers), in their order."""
-    kernels = {}
+    compiled = {}
 
     def compiling(name):
-        kernel = getattr(sorting, name)
+        kernel = getattr(by_hand, name)
 
         def compile_(*args, grid, **meta):
             made = kernel.warmup(*args, grid=grid, **meta)
-            kernels[name, id(made)] = made
+            compiled[name, id(made)] = made
 
         return mock.MagicMock(__getitem__=lambda _, grid: partial(compile_, grid=grid))
 
     names = ("write_keys", "count_parts", "write_tables")
-    with aot.target(target), mock.patch.multiple(sorting, **{name: compiling(name) for name in names}):
+    with aot.target(target), mock.patch.multiple(by_hand, **{name: compiling(name) for name in names}):
         for edges, senders, receivers in sizes:
             ends = torch.zeros(2, edges, dtype=torch.int64)
             _by_kernels([ends[1], ends[0]], ends, [receivers, senders])
-        return [(name, vars(aot.resources(made))) for (name, _), made in kernels.items()]
+        return [(name, vars(aot.resources(made))) for (name, _), made in compiled.items()]
 
 
 if __name__ == "__main__":

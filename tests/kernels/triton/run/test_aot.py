@@ -19,8 +19,7 @@ pytest.importorskip("triton")
 from eqlayers_kernels.forms.program import LAYOUTS
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
-from eqlayers_kernels.triton.run import aot
-from eqlayers_kernels.triton.segment import launch
+from eqlayers_kernels.triton.run import aot, segment
 from tests.covering import covering
 from tests.kernels.layer_kinds import KINDS, OPERATIONS, QUICK
 
@@ -76,7 +75,7 @@ def over(case: dict, used: dict) -> list:
 #: Each two of these, among them every op on every target; scales have one pattern of batch axes.
 CASES = covering(
     {
-        "op": list(launch.LETTERS), "target": list(aot.TARGETS), "dtype": list(DTYPES), "batched": list(BATCHED),
+        "op": list(segment.LETTERS), "target": list(aot.TARGETS), "dtype": list(DTYPES), "batched": list(BATCHED),
         "terms": list(TERMS), "width": list(WIDTHS),
     },
     lambda case: case.get("op") != "scale" or case.get("batched", BATCHED[0]) == BATCHED[0],
@@ -86,7 +85,7 @@ CASES = covering(
 def full() -> list[dict]:
     """Every combination but float16 and the widths, which take turns: 700 kernels, some minutes."""
     names = ("target", "op", "dtype", "batched", "terms")
-    everything = itertools.product(aot.TARGETS, launch.LETTERS, DTYPES[:3], BATCHED, TERMS)
+    everything = itertools.product(aot.TARGETS, segment.LETTERS, DTYPES[:3], BATCHED, TERMS)
     cases = [dict(zip(names, case, strict=True)) for case in everything]
     cases = [case for case in cases if case["op"] != "scale" or case["batched"] == (True, True, True)]
     return [{**case, "width": WIDTHS[number % 3]} for number, case in enumerate(cases)]

@@ -3,20 +3,30 @@
 import subprocess
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
+from triton._C import libtriton
+
 from eqlayers.layers.tensor_product.module import TensorProduct
 from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.triton import availability
-from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import compiling, edges
-from eqlayers_kernels.triton.run.compiling import KernelCall, compile_calls, compile_or_plan_again, threads
+from eqlayers_kernels.triton.run.compiling import (
+    KernelCall,
+    KernelError,
+    compile_calls,
+    compile_or_plan_again,
+    threads,
+    without_slow_pass,
+)
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
@@ -195,3 +205,53 @@ def test_runners_compile_before_they_launch(monkeypatch, anywhere):
     for _ in range(2):
         runner(tensors, None)
     assert asked == [runner]
+
+
+def test_the_error_of_a_kernel_has_the_last_words_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = RuntimeError("begin " + 500 * "x" + "\n  ptxas   fatal")
+
+    def warmup(*args: Any, **options: Any) -> None:
+        raise reason
+
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(compiling, "threads", lambda jobs: 1)
+    call = compiling.KernelCall(SimpleNamespace(warmup=warmup), (1,), (), {})
+    runner = SimpleNamespace(on=tuning.PROCESSORS["cuda"], plan_for=lambda on: None)
+    with pytest.raises(KernelError, match=r"^RuntimeError: x+ ptxas fatal$") as caught:
+        compiling.compile_or_plan_again(runner, lambda: [call], torch.device("cuda"))
+    assert caught.value.__cause__ is reason
+    assert isinstance(caught.value, RuntimeError)
+    assert len(str(caught.value)) == len("RuntimeError: ") + compiling.MOST_WORDS
+    # an error that names another backend is of kernels that do not compile; without memory it would have none either
+    assert not isinstance(torch.OutOfMemoryError(), KernelError)
+
+
+def test_the_pass_is_left_out_within_the_block_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    passes = SimpleNamespace(add_coalesce_async_copy=lambda name, *, stages=0: ran.append(f"{name} {stages}"))
+    monkeypatch.setattr(libtriton, "passes", SimpleNamespace(ttgpuir=passes))
+
+    def compile_here(name: str) -> None:
+        passes.add_coalesce_async_copy(name, stages=3)  # as Triton looks it up
+
+    def fail_inside() -> None:
+        with without_slow_pass():
+            compile_here("inside")
+            with without_slow_pass():
+                compile_here("further inside")
+            compile_here("inside again")
+            other = threading.Thread(target=compile_here, args=("another thread",))
+            other.start()
+            other.join()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_inside()
+    compile_here("outside")
+    assert ran == ["another thread 3", "outside 3"]
+    installed = passes.add_coalesce_async_copy
+    with without_slow_pass():
+        assert passes.add_coalesce_async_copy is installed, "each call would wrap it once more"
+    monkeypatch.setattr(libtriton, "passes", SimpleNamespace(ttgpuir=SimpleNamespace()))
+    with without_slow_pass():
+        assert vars(libtriton.passes.ttgpuir) == {}, "a Triton without the pass"

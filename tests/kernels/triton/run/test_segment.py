@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
-from eqlayers_kernels.triton.segment import launch
+from eqlayers_kernels.triton.run import segment
 from tests.cases import reserved
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -22,29 +22,29 @@ def ints(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64, device=DEVICE)
 
 
-TERMS = launch.Terms(
+TERMS = segment.Terms(
     torch.tensor([1.5, -2.0, 0.5, 3.0], dtype=torch.float64, device=DEVICE),
     ints(0, 2, 1, 2), ints(2, 0, 1, 1), ints(0, 1, 1, 4), ints(3, 0, 2, 1), ints(4, 1, 0),
 )  # fmt: skip
 
 
 def operands(op: str, batch: int = 3, rows: int = 3, dtype: torch.dtype = torch.float64):
-    second = launch.LETTERS[op][0]
+    second = segment.LETTERS[op][0]
     x = torch.randn(batch, rows, WIDTHS["u"], dtype=torch.float64).to(DEVICE, dtype)
     y = torch.randn(batch, rows, *(WIDTHS[c] for c in second), dtype=torch.float64).to(DEVICE, dtype)
     return x, None if op == "scale" else y
 
 
-def expected(op: str, x, y, terms: launch.Terms, rows: int) -> torch.Tensor:
+def expected(op: str, x, y, terms: segment.Terms, rows: int) -> torch.Tensor:
     """The definition, written once more: term by term."""
-    second, out = launch.LETTERS[op]
+    second, out = segment.LETTERS[op]
     z = x.new_zeros(x.shape[0], rows, *(WIDTHS[c] for c in out))
     bounds = terms.seg_out.tolist()
-    for segment, (start, stop) in enumerate(itertools.pairwise(bounds)):
+    for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
         for t in terms.gather_index[start:stop].tolist():
             b = x.new_ones(x.shape[0]) if y is None else y[:, terms.index2[t]]
             kernel = torch.einsum(f"nu,n{second}->n{out}", x[:, terms.index1[t]], b)
-            z[:, terms.index_out[segment]] += terms.scale[t] * kernel
+            z[:, terms.index_out[number]] += terms.scale[t] * kernel
     return z
 
 
@@ -57,7 +57,7 @@ def fenced(tensor: torch.Tensor, value: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("summed", [False, True], ids=["batched", "summed"])
-@pytest.mark.parametrize("op", launch.LETTERS)
+@pytest.mark.parametrize("op", segment.LETTERS)
 def test_nothing_is_touched_outside_the_tensors(op, summed, monkeypatch):
     """Operands lie in seas of NaN, results in a sea of sentinels, their own elements NaN until written."""
     x, y = operands(op)
@@ -68,10 +68,10 @@ def test_nothing_is_touched_outside_the_tensors(op, summed, monkeypatch):
         buffers.append(inside)
         return inside
 
-    monkeypatch.setattr(launch, "allocate", allocate)
+    monkeypatch.setattr(segment, "allocate", allocate)
     inputs = fenced(x, torch.nan), None if y is None else fenced(y, torch.nan)
     for terms, rows in ((TERMS, 6), (TERMS._replace(index_out=None), 3)):  # the second fills no zeros
-        got = launch.product(launch.Problem(op, 3, rows, 3, (True, True, not summed)), *inputs, terms)
+        got = segment.product(segment.Problem(op, 3, rows, 3, (True, True, not summed)), *inputs, terms)
         want = expected(op, x, y, terms if rows == 6 else terms._replace(index_out=ints(0, 1, 2)), rows)
         torch.testing.assert_close(got, want.sum(0) if summed else want, rtol=1e-13, atol=1e-13)
         buffer = buffers.pop()._base
@@ -104,29 +104,29 @@ def far(tensor: torch.Tensor, axis: int) -> torch.Tensor:
 def test_offsets_pass_the_range_of_int32(op, which, axis, monkeypatch):
     x, y = operands(op, dtype=torch.float16)
     terms = TERMS._replace(scale=TERMS.scale.float())
-    problem = launch.Problem(op, 3, 5, 3, (True, True, True))
-    want = launch.product(problem, x, y, terms)
+    problem = segment.Problem(op, 3, 5, 3, (True, True, True))
+    want = segment.product(problem, x, y, terms)
     assert want.abs().max() > 0.1
     if which == "z":
         monkeypatch.setattr(
-            launch, "allocate", lambda like, shape, dtype, fill: far(torch.zeros(shape, dtype=dtype), axis)
+            segment, "allocate", lambda like, shape, dtype, fill: far(torch.zeros(shape, dtype=dtype), axis)
         )
-    got = launch.product(problem, far(x, axis) if which == "x" else x, far(y, axis) if which == "y" else y, terms)
+    got = segment.product(problem, far(x, axis) if which == "x" else x, far(y, axis) if which == "y" else y, terms)
     assert torch.equal(got, want)
 
 
 def test_a_long_grid_lies_along_axis_0():
     segments = 70_000
     x = torch.zeros(1, segments, 1, device=DEVICE)
-    problem = launch.Problem("mul", segments, segments, 1, (True, True, True))
-    _, (one,) = launch.prepare(problem, x, x, launch.Terms(), "cuda")
+    problem = segment.Problem("mul", segments, segments, 1, (True, True, True))
+    _, (one,) = segment.prepare(problem, x, x, segment.Terms(), "cuda")
     assert one.grid == (segments, 1, 1)
 
 
 @pytest.mark.gpu
 def test_more_segments_than_a_short_axis_of_the_grid_holds():
     x = torch.randn(2, 70_000, 3, device=DEVICE)
-    got = launch.product(launch.Problem("mul", 70_000, 70_000, 2, (True, True, True)), x, x, launch.Terms())
+    got = segment.product(segment.Problem("mul", 70_000, 70_000, 2, (True, True, True)), x, x, segment.Terms())
     assert torch.equal(got, x * x)
 
 
@@ -134,14 +134,14 @@ def test_more_segments_than_a_short_axis_of_the_grid_holds():
 def test_a_grid_that_is_too_long_is_cut(summed, monkeypatch):
     monkeypatch.setattr(tuning, "TABLE", {"mul": tuning.Tuning(block_u=8, block_v=1, elements=16, num_warps=1)})
     monkeypatch.setattr(tuning, "TILES_PER_CHUNK", 1)
-    monkeypatch.setattr(launch, "MAX_GRID", 7)  # 3 segments: 2 of the 5 tiles of the batch fit
+    monkeypatch.setattr(segment, "MAX_GRID", 7)  # 3 segments: 2 of the 5 tiles of the batch fit
     x, y = operands("mul", batch=5)
-    problem = launch.Problem("mul", 3, 5, 5, (True, True, not summed))
-    assert [one.grid[0] for one in launch.prepare(problem, x, y, TERMS, "cuda")[1]] == [6, 6, 3]
+    problem = segment.Problem("mul", 3, 5, 5, (True, True, not summed))
+    assert [one.grid[0] for one in segment.prepare(problem, x, y, TERMS, "cuda")[1]] == [6, 6, 3]
     want = expected("mul", x, y, TERMS, 5)
-    torch.testing.assert_close(launch.product(problem, x, y, TERMS), want.sum(0) if summed else want)
+    torch.testing.assert_close(segment.product(problem, x, y, TERMS), want.sum(0) if summed else want)
     with pytest.raises(ValueError, match=r"must be at most 7, the length of a grid, got 8\. Split"):
-        launch.prepare(problem._replace(segments=8), x, y, TERMS, "cuda")
+        segment.prepare(problem._replace(segments=8), x, y, TERMS, "cuda")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
@@ -149,18 +149,18 @@ def test_pieces_of_a_sum_over_the_batch_are_not_rounded(dtype, monkeypatch):
     monkeypatch.setattr(tuning, "TABLE", {"mul": tuning.Tuning(block_u=8, block_v=1, elements=16, num_warps=1)})
     monkeypatch.setattr(tuning, "TILES_PER_CHUNK", 1)
     x, y = operands("mul", batch=5, dtype=dtype)
-    kernels, _ = launch.prepare(launch.Problem("mul", 3, 5, 5, (True, True, False)), x, y, TERMS, "cuda")
+    kernels, _ = segment.prepare(segment.Problem("mul", 3, 5, 5, (True, True, False)), x, y, TERMS, "cuda")
     assert kernels.shape == ((3 if dtype != torch.float64 else 5), 5, 5)
-    assert kernels.dtype == launch.accumulator(dtype)
+    assert kernels.dtype == segment.accumulator(dtype)
 
 
 def test_rows_that_no_segment_names_are_zero_and_only_they_are_filled(monkeypatch):
     filled = []
-    original = launch.allocate
-    monkeypatch.setattr(launch, "allocate", lambda *args: filled.append(args[-1]) or original(*args))
+    original = segment.allocate
+    monkeypatch.setattr(segment, "allocate", lambda *args: filled.append(args[-1]) or original(*args))
     x, y = operands("mul")
     for terms, rows in ((TERMS, 5), (TERMS._replace(index_out=None), 5), (TERMS._replace(index_out=None), 3)):
-        got = launch.product(launch.Problem("mul", 3, rows, 3, (True, True, True)), x, y, terms)
+        got = segment.product(segment.Problem("mul", 3, rows, 3, (True, True, True)), x, y, terms)
         named = ints(4, 1, 0) if terms.index_out is not None else ints(0, 1, 2)
         others = torch.ones(rows, dtype=torch.bool, device=DEVICE).index_fill(0, named, False)
         assert (got[:, others] == 0).all()

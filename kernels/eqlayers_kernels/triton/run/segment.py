@@ -81,7 +81,7 @@ def product(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> Tens
     """
     z, launches = prepare(problem, x, y, terms, "cuda" if torch.version.hip is None else "hip")
     if launches:
-        from .kernels import segment_kernel
+        from ..kernels import segment_kernel
 
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
             for launch in launches:

@@ -1,4 +1,4 @@
-"""The kernels that sort the edges of a graph, in Triton's interpreter or on a GPU, against torch's operators."""
+"""Kernels that are written by hand: sums of edges at nodes and tables of sorted edges, against torch's operators."""
 
 from functools import partial
 from typing import Any
@@ -10,11 +10,41 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
 
-from eqlayers_kernels.triton import availability
-from eqlayers_kernels.triton.run import edges, sorting
-from tests.core.backends.triton.test_forms import DEVICE
+from eqlayers_kernels.triton import availability, kernels
+from eqlayers_kernels.triton.kernels import add_parts, permute_columns, sum_rows
+from eqlayers_kernels.triton.run import edges
+from tests.each import each
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BLOCK, AT_ONCE = 32, 4
+
+
+@each("width", [1, 33])
+def test_rows_of_edges_are_summed_at_their_nodes(width: int) -> None:
+    """A node has most edges, so that they are cut; one has none. Then columns are put into another order."""
+    index = torch.tensor([[0] * 60, [2] * 50 + [0] * 9 + [4]], device=DEVICE)
+    rows = torch.randn(60, width, device=DEVICE, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edges, "_launches", lambda index: False)
+        table = edges.unpack(edges.pack(index, 1, 5), 60, 1, 5)["by_dst"]
+    assert int(table.workspace_ptr[3] - table.workspace_ptr[2]) > 3, "several pieces of one node"
+    result = torch.full((5, width), torch.nan, device=DEVICE, dtype=torch.float64)
+    workspace_ptr = torch.full((table.workspace_rows, width), torch.nan, device=DEVICE, dtype=torch.float64)
+    blocks, parts = -(-width // BLOCK), table.nodes.shape[0]
+    sum_rows[(parts * blocks,)](
+        rows, result, workspace_ptr, *table[1:5], parts, 5, width, BLOCK=BLOCK, AT_ONCE=AT_ONCE, num_warps=1
+    )
+    assert bool(result[2].isnan().all()), "pieces are in the room"
+    assert result[1].tolist() == [0.0] * width
+    add_parts[(5 * blocks,)](result, workspace_ptr, table.workspace_ptr, 5, width, BLOCK=BLOCK, AT_ONCE=AT_ONCE)
+    wanted = torch.zeros_like(result).index_add(0, index[1], rows)
+    torch.testing.assert_close(result, wanted, rtol=0, atol=60 * 2.3e-16 * float(rows.abs().max()) * 60)
+    columns = torch.randperm(width).to(DEVICE, torch.int16)
+    turned = torch.full_like(result, torch.nan)
+    permute_columns[(5 * blocks,)](result, turned, columns, 5, width, BLOCK=BLOCK)
+    assert torch.equal(turned, result[:, columns.long()])
+
 
 #: Launches that a graph may take at most; torch's operators take a hundred.
 MOST = 15
@@ -36,7 +66,7 @@ class Launches(TorchDispatchMode):
         super().__init__()
         self.seen: list[str] = []
         for name in ("write_keys", "count_parts", "write_tables"):
-            monkeypatch.setattr(sorting, name, {grid: partial(self._note, name) for grid in GRIDS})
+            monkeypatch.setattr(kernels, name, {grid: partial(self._note, name) for grid in GRIDS})
 
     def _note(self, name: str, *args: Any, **meta: Any) -> None:
         self.seen.append(name)

@@ -1,1 +1,0 @@
-"""The segment kernel, which runs sparse products, and its launcher."""
