@@ -13,7 +13,6 @@ from .checks import check_tensor
 from .errors import DeviceError, DTypeError, ShapeError
 from .torch_internals import under_autocast
 
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 #: Dtype in which sums are formed: never below float32.
 ACCUMULATE = {
     torch.float64: torch.float64,
@@ -21,6 +20,7 @@ ACCUMULATE = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
 }
+DTYPES = tuple(ACCUMULATE)
 
 
 def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

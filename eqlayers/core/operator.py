@@ -41,7 +41,7 @@ from .torch_internals import (
     traced_for_others,
     used_gradients,
 )
-from .vmap import form_rule, intervals_rule, tables_rule
+from .vmap import form_rule, rule_by_sample
 
 _library = torch.library.Library("eqlayers", "DEF")
 _library.define(
@@ -227,8 +227,8 @@ for _device in ("CPU", "CUDA"):
 _library.impl("form", _follow, "Autograd")
 _RULES: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
     ("form", _fake_form, form_rule),
-    ("edge_tables", _fake_tables, tables_rule),
-    ("place_tables", _fake_intervals, intervals_rule),
+    ("edge_tables", _fake_tables, rule_by_sample("edge_tables")),
+    ("place_tables", _fake_intervals, rule_by_sample("place_tables")),
 ]
 for _name, _fake, _rule in _RULES:
     torch.library.register_fake(f"eqlayers::{_name}", _fake, lib=_library)

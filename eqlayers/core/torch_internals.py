@@ -142,7 +142,7 @@ def unwrapped(t: Tensor) -> Tensor:
 
 
 class _Primal:
-    """The context of a jvp, whose saved tensors have no tangents of the innermost level."""
+    """The ``ctx`` of a Function's jvp, with saved tensors stripped of tangents of the innermost forward-mode level."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx

@@ -7,7 +7,7 @@ sample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -82,11 +82,7 @@ def _sample(t: Tensor, dim: int, number: int) -> Tensor:
     return t.new_zeros([n for axis, n in enumerate(t.shape) if axis != dim])  # none at all: its shape is wanted
 
 
-def intervals_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-    """Rule for ``torch.library.register_vmap``."""
-    return one_by_one(torch.ops.eqlayers.place_tables.default, info.batch_size, in_dims, args)
-
-
-def tables_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-    """Rule for ``torch.library.register_vmap``."""
-    return one_by_one(torch.ops.eqlayers.edge_tables.default, info.batch_size, in_dims, args)
+def rule_by_sample(name: str) -> Callable[..., tuple[Any, Any]]:
+    """The rule for ``torch.library.register_vmap`` of the operator ``eqlayers::name``: one call per sample."""
+    op = getattr(torch.ops.eqlayers, name).default
+    return lambda info, in_dims, *args: one_by_one(op, info.batch_size, in_dims, args)

@@ -94,7 +94,7 @@ class _Pointer(NamedTuple):
 
 
 class _Printed(NamedTuple):
-    """A kernel to compile, with its operands and properties of its results."""
+    """The C kernel of a form and a traversal, the pointers that it reads, and how it writes its results."""
 
     kernel: Kernel | FormulaKernel
     operands: list[_Pointer]  # in the order of its pointers; results follow

@@ -143,6 +143,8 @@ def _from_table(form: Any, text: str) -> Any:
 
 def _vjp(form: Any, text: str) -> Any:
     has, requested = map(_flags, text.split(":"))
+    if (len(has), len(requested)) != (len(form.results), len(form.operands)):
+        raise ValueError
     return form.vjp(has, requested)
 
 

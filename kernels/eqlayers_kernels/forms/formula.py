@@ -8,9 +8,10 @@ with rows 'one', 'src' or 'dst' are sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress, count
 from typing import Any, NamedTuple
 
 from .content import key_of
@@ -77,6 +78,11 @@ class Operand(NamedTuple):
         """Column of every component and channel."""
         starts = (self.column(i) for i in range(self.components))
         return [[start + c * step for c in range(channels)] for start, step in starts]
+
+
+def renamed(what: str, operands: Iterable[Operand]) -> tuple[Operand, ...]:
+    """The shapes of operands for their tangents, cotangents or gradients, with names such as 'gradient of x'."""
+    return tuple(operand._replace(name=f"{what} of {operand.name}") for operand in operands)
 
 
 @dataclass(unsafe_hash=True)  # not frozen: torch.compile would trace thousands of nodes as constants
@@ -172,7 +178,6 @@ class Formula:
     def vjp(self, has_cotangent: Sequence[bool], requested: Sequence[bool]) -> Formula:
         """The gradients of ``sum(result * cotangent)`` by the requested operands; cotangents are appended operands."""
         expr = Expression(self.nodes)
-        cotangents = [result for result, has in zip(self.results, has_cotangent, strict=True) if has]
         back: dict[int, int] = {}
         number = len(self.operands)
         for outputs, has in zip(self.outputs, has_cotangent, strict=True):
@@ -189,28 +194,19 @@ class Formula:
                     part = nested(expr, back[index], factor)
                     back[arg] = expr.add(back.get(arg, expr.zero), part)
         loads = {node.args: back[index] for index, node in enumerate(self.nodes) if node.op == "load" and index in back}
-        nodes_of = tuple(
-            tuple(loads.get((number, component)) for component in range(operand.components))
-            for number, (operand, is_requested) in enumerate(zip(self.operands, requested, strict=True))
-            if is_requested
-        )
-        results = tuple(
-            operand._replace(name=f"gradient of {operand.name}")
-            for operand, is_requested in zip(self.operands, requested, strict=True)
-            if is_requested
-        )
-        new = tuple(operand._replace(name=f"cotangent of {operand.name}") for operand in cotangents)
+        nodes_of = [
+            [loads.get((number, component)) for component in range(operand.components)]
+            for number, operand in compress(enumerate(self.operands), requested)
+        ]
+        new = renamed("cotangent", compress(self.results, has_cotangent))
+        results = renamed("gradient", compress(self.operands, requested))
         return _pruned(expr, (*self.operands, *new), results, nodes_of, self.channels)
 
     def jvp(self, has_tangent: Sequence[bool]) -> Formula:
         """The derivative of the results along tangents of operands; tangents are appended operands."""
         expr = Expression(self.nodes)
-        numbers: dict[int, int] = {}
-        extra: list[Operand] = []
-        for number, (operand, has) in enumerate(zip(self.operands, has_tangent, strict=True)):
-            if has:
-                numbers[number] = len(self.operands) + len(extra)
-                extra.append(operand._replace(name=f"tangent of {operand.name}"))
+        extra = renamed("tangent", compress(self.operands, has_tangent))
+        numbers = dict(zip(compress(count(), has_tangent), count(len(self.operands)), strict=False))
         tangent: dict[int, int] = {}
         for index, node in enumerate(self.nodes):
             if node.op == "load" and node.args[0] in numbers:
@@ -222,18 +218,14 @@ class Formula:
                 if parts:
                     tangent[index] = expr.add(*parts)
         outputs = tuple(tuple(None if n is None else tangent.get(n) for n in part) for part in self.outputs)
-        results = tuple(operand._replace(name=f"tangent of {operand.name}") for operand in self.results)
-        return _pruned(expr, (*self.operands, *extra), results, outputs, self.channels)
+        return _pruned(expr, (*self.operands, *extra), renamed("tangent", self.results), outputs, self.channels)
 
     def _dependent_nodes(self, requested: Sequence[bool]) -> set[int]:
         """Numbers of the nodes that depend on one of the requested operands."""
         out: set[int] = set()
         for index, node in enumerate(self.nodes):
-            if (
-                requested[node.args[0]]
-                if node.op == "load"
-                else node.op != "constant" and any(a in out for a in node.args)
-            ):
+            depends = any(arg in out for arg in node.args) if not is_number(node) else False
+            if depends or (node.op == "load" and requested[node.args[0]]):
                 out.add(index)
         return out
 

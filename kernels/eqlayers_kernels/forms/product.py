@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from itertools import compress
+from typing import Any, NamedTuple
 
 from ..arithmetic.writer import Task
 from .content import key_of
-from .formula import TRAVERSALS, Block, Operand
+from .formula import TRAVERSALS, Block, Formula, Operand, renamed
 from .program import OPERANDS, Program
 
 Rows = tuple[str, ...]
@@ -108,7 +109,7 @@ class ProductForm:
     @cached_property
     def results(self) -> tuple[Operand, ...]:
         """The results, in the order of ``task.results``."""
-        return tuple(self._operand(name)._replace(name=f"gradient of {name}") for name in self.task.results)
+        return renamed("gradient", map(self._operand, self.task.results))
 
     @property
     def of_nodes(self) -> bool:
@@ -260,28 +261,14 @@ class SumForm:
         cls, base: ProductForm | SumForm, has_cotangent: Flags, requested: Flags, parts: Iterator[Part]
     ) -> SumForm:
         """The sum of ``parts`` with the operands and results of a gradient of ``base``."""
-        extra = [
-            operand._replace(name=f"cotangent of {operand.name}")
-            for operand, has in zip(base.results, has_cotangent, strict=True)
-            if has
-        ]
-        results = [
-            operand._replace(name=f"gradient of {operand.name}")
-            for operand, is_requested in zip(base.operands, requested, strict=True)
-            if is_requested
-        ]
-        return cls((*base.operands, *extra), tuple(results), tuple(parts))
+        extra = renamed("cotangent", compress(base.results, has_cotangent))
+        return cls((*base.operands, *extra), renamed("gradient", compress(base.operands, requested)), tuple(parts))
 
     @classmethod
     def jvp_of(cls, base: ProductForm | SumForm, has_tangent: Flags, parts: Sequence[Part]) -> SumForm:
         """The sum of ``parts`` with the operands and results of a derivative of ``base`` along tangents."""
-        extra = [
-            operand._replace(name=f"tangent of {operand.name}")
-            for operand, moves in zip(base.operands, has_tangent, strict=True)
-            if moves
-        ]
-        results = tuple(operand._replace(name=f"tangent of {operand.name}") for operand in base.results)
-        return cls((*base.operands, *extra), results, tuple(parts))
+        extra = renamed("tangent", compress(base.operands, has_tangent))
+        return cls((*base.operands, *extra), renamed("tangent", base.results), tuple(parts))
 
     def vjp(self, has_cotangent: Flags, requested: Flags) -> SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.vjp`."""
@@ -309,36 +296,8 @@ class SumForm:
         return SumForm.jvp_of(self, has_tangent, parts)
 
 
-class AnyForm(Protocol):
-    """Interface of forms: products, sums of products, and formulas."""
-
-    family: str  # the key of its printers and runners
-
-    @property
-    def operands(self) -> tuple[Operand, ...]:
-        """The operands."""
-
-    @property
-    def results(self) -> tuple[Operand, ...]:
-        """The results."""
-
-    @property
-    def of_nodes(self) -> bool:
-        """Whether any operand or result has rows of senders or receivers."""
-
-    @property
-    def program(self) -> Program | None:
-        """The program of a product; None for a formula."""
-
-    @property
-    def reading(self) -> Reading | None:
-        """How weights are interpolated in a table; None if weights are an operand."""
-
-    def vjp(self, has_cotangent: Flags, requested: Flags) -> AnyForm:
-        """The gradients of ``sum(result * cotangent)`` by the requested operands."""
-
-    def jvp(self, has_tangent: Flags) -> AnyForm:
-        """The derivative of the results along tangents of operands."""
+#: A form: its ``family`` is the key of its printers and runners; `Formula` says what the other members are.
+AnyForm = ProductForm | SumForm | Formula
 
 
 def _positions(count: int, flags: Flags) -> dict[int, int]:

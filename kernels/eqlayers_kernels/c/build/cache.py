@@ -59,7 +59,10 @@ def directory() -> Path:
 
 
 def _refusal(status: os.stat_result, is_expected: bool, expected: str) -> str | None:
-    """Why a file or folder with this ``status`` cannot be trusted, or None."""
+    """Why a file or folder with this ``status`` cannot be trusted, or None.
+
+    ``expected`` is 'a file' or 'a folder', for the message; ``is_expected`` whether it is one.
+    """
     if not is_expected:
         return f"expected {expected}, found something else"
     if status.st_uid != os.geteuid():

@@ -122,7 +122,7 @@ def _load(sources: tuple[str, ...], name: str, tools: Toolchain) -> ctypes.CDLL:
 
 
 def _key(sources: tuple[str, ...], name: str, tools: Toolchain) -> str:
-    """Name and hash of everything that decides the shared object's bytes, or whether they run here."""
+    """The name of a shared object in the cache: a hash of all that decides its bytes and whether they run here."""
     content = [FORMAT, sources, name, tools.command, tools.version, tools.flags, _machine()]
     return f"{name}-{hashlib.sha256(json.dumps(content).encode()).hexdigest()}"
 

@@ -54,9 +54,10 @@ class ProductDriver:
     # -- which pointers go through the scratch ------------------------------------------------------------------------
 
     def _converted(self, pointer: str) -> list[Slot]:
-        """Blocks of an operand or result that the printed C transposes itself between layouts mul_ir and ir_mul.
+        """The blocks of columns that the printed C transposes between memory layouts mul_ir and ir_mul.
 
-        None in layout ir_mul, of weights, and of operands of nodes, which callers pass in ir_mul.
+        ``pointer`` names an operand or a result of the kernel. The list is empty if the program's layout is ir_mul, for
+        weights, and for operands with a row for each node: the caller passes those in ir_mul.
         """
         operand = self.pointers[pointer]
         by_node = not self.by_rows and operand in "xz" and pointer not in RESULTS.values()
@@ -65,7 +66,10 @@ class ProductDriver:
         return [slot for slot in self.slots[operand] if wide(slot)]
 
     def _by_region(self, pointer: str) -> bool:
-        """Whether a pointer shaped as z is processed one region at a time: g and z by rows, z by receivers."""
+        """Whether the kernel reads or writes the pointer's columns one `Region` after the other.
+
+        True for z and its cotangent g row by row, and for z along the edges of receivers.
+        """
         return self.pointers[pointer] == "z" and (self.by_rows or (self.traversal == "by_dst" and pointer == "z"))
 
     def _address(self, pointer: str, path: Path, region: Region) -> str:
@@ -149,7 +153,7 @@ class ProductDriver:
         return [path for path in self.program.paths if path.z in region.slots]
 
     def _fetch(self, region: Region) -> list[str]:
-        """C lines that prefetch the same region of the next row, and with the first region the next row of x."""
+        """C lines that prefetch the columns of a region in the next row; with the first region also the next x."""
         lines = []
         for pointer in self._ahead():
             if self.pointers[pointer] == "z":
@@ -211,7 +215,7 @@ class ProductDriver:
         return out
 
     def _call(self, path: Path, region: Region, first: bool) -> list[str]:
-        """C lines of one path on one row; ``first`` if it is the first path that writes its block of z."""
+        """C lines that compute one path for one row; ``first``: no path before it writes the same block of z."""
         every = all(axis.z or axis.length == 1 for axis in path.axes)  # no channel of z is visited twice
         overwritten = set() if self.shared else {"w"}
         before, after = [], []
@@ -241,7 +245,10 @@ class ProductDriver:
         self.scratch[name] = max(self.scratch.get(name, 0), -(-elements // 16) * 16)
 
     def _rows_of(self, scope: str) -> tuple[list[str], list[str]]:
-        """C lines at the begin and the end of a scope ('segment' or 'edge') for operands with one row in the scope."""
+        """C lines at the begin and the end of a loop body for the operands and results with one row in each pass.
+
+        ``scope`` is 'segment' for the loop over nodes, 'edge' for the loop over edges (or rows).
+        """
         begin: list[str] = []
         end: list[str] = []
         for pointer, operand in self.task.pointers:

@@ -15,8 +15,8 @@ from functools import cached_property
 from ...forms.expression import FUNCTIONS, SMALLEST_SQUARE, Node, is_number
 from ...forms.formula import Formula
 from .lanes import ByChannel, ByRow
-from .layout import HEAD, print_squares, print_transposes
-from .loops import INCLUDES, indent
+from .layout import TYPES, head, print_squares, print_transposes
+from .loops import indent
 
 #: Keeps the order of sums, which other kernels leave to the compiler. It holds for the rest of the file, because
 #: compilers do not inline functions with other options.
@@ -67,8 +67,6 @@ static inline V hyperbolic_tangent(V x) {{
 }}
 """
 
-
-TYPES = {"float32": ("float", 4, "__builtin_sqrtf"), "float64": ("double", 8, "__builtin_sqrt")}
 
 #: C has names of its own for functions of one number.
 NAMES = {"sigmoid": "sigmoid", "tanh": "hyperbolic_tangent"}
@@ -161,16 +159,14 @@ class FormulaKernel:
         number of rows, and of nodes at the other endpoint. It returns one of the status numbers in ``loops``.
         """
         base = self.formula
-        ctype, item, sqrt = TYPES[self.dtype]
+        ctype, item = TYPES[self.dtype]
+        sqrt = "__builtin_sqrtf" if item == 4 else "__builtin_sqrt"
         driver = (ByChannel if base.channels else ByRow)(base, self.traversal)
         run = driver.text()
         parameters = [f"const T *restrict p{n}, const int64_t s{n}" for n in range(len(base.operands))]
         parameters += [f"T *restrict r{n}, const int64_t t{n}" for n in range(len(base.results))]
         body = tile_body(base, [driver.adds(result) for result in base.results])
-        head = f"""{INCLUDES}
-typedef {ctype} T;
-#define EXPORT __attribute__((visibility("default")))
-{HEAD}
+        start = f"""{head(ctype)}
 #define AT(p, place) (*(V *)((T *)(p) + (place)))
 #define ALL(value) ((V){{0}} + (value))
 {_PRIMITIVES.format(sqrt=sqrt, tiny=f"(T){SMALLEST_SQUARE[self.dtype]!r}")}
@@ -181,4 +177,4 @@ static __attribute__((noinline)) void tile({", ".join(parameters)}) {{
   {indent(body, 2)}
 }}
 """
-        return (f"{head}{run}",)
+        return (f"{start}{run}",)

@@ -173,7 +173,10 @@ class ByChannel(FormulaDriver):
         ]
 
     def _guarded(self, operand: Operand, lines: list[str]) -> list[str]:
-        """The lines, run for the last, incomplete block of channels only if the operand's lanes are contiguous."""
+        """C lines that copy an operand to or from scratch memory, under a condition if its lanes are contiguous.
+
+        Contiguous lanes are read in place, but for the last, incomplete block of channels.
+        """
         if not self._direct(operand):
             return lines
         return ["if (lanes < LANES) {", *lines, "}"] if lines else []

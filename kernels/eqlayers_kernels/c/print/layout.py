@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...forms.program import Slot
+from .loops import INCLUDES
 
 VECTOR_BYTES = (64, 32, 16)  # AVX-512, AVX, SSE and NEON
 
@@ -63,6 +64,17 @@ static inline void finish_stores(void) {
 #endif
 }
 """
+
+#: Name and bytes of the C type of each dtype.
+TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
+
+
+def head(ctype: str) -> str:
+    """The beginning of every C source: includes, the type T of the numbers, and functions that move rows."""
+    return f"""{INCLUDES}
+typedef {ctype} T;
+#define EXPORT __attribute__((visibility("default")))
+{HEAD}"""
 
 
 def wide(slot: Slot) -> bool:

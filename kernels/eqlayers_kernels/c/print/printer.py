@@ -9,19 +9,11 @@ from functools import cached_property
 from ...arithmetic.writer import Task
 from ...forms.program import Program, Slot
 from .driver import ProductDriver
-from .layout import HEAD, print_transposes, wide
-from .loops import INCLUDES, run_function
+from .layout import TYPES, head, print_transposes, wide
+from .loops import run_function
 from .table import print_tables
 
-TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
 UNIT_STATEMENTS = 1500  # per translation unit: large programs are compiled side by side
-
-
-def _head(ctype: str) -> str:
-    return f"""{INCLUDES}
-typedef {ctype} T;
-#define EXPORT __attribute__((visibility("default")))
-{HEAD}"""
 
 
 @dataclass(frozen=True)
@@ -71,11 +63,11 @@ class Kernel:
                 size = body.count(";")
             units[-1].append(f"void __attribute__((noinline)) {name}({parameters}) {{\n  {body}\n}}\n")
             declarations.append(f"void {name}({parameters});")
-        head = _head(ctype)
+        start = head(ctype)
         transposes = print_transposes(driver.inward, driver.outward, item)
         tables = print_tables(self.reads, self.program.widths[2]) if self.reads else ""
-        first = [head, transposes, tables, *declarations, *units[0], run]
-        return tuple("\n".join(unit) for unit in [first, *([head, *unit] for unit in units[1:])])
+        first = [start, transposes, tables, *declarations, *units[0], run]
+        return tuple("\n".join(unit) for unit in [first, *([start, *unit] for unit in units[1:])])
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -107,4 +99,4 @@ def print_import(slots: Iterable[Slot], width: int, dtype: str) -> str:
         "return 0;",
     ]
     ctype, item = TYPES[dtype]
-    return "\n".join([_head(ctype), print_transposes([slot.dim for slot in changed], [], item), run_function(loop)])
+    return "\n".join([head(ctype), print_transposes([slot.dim for slot in changed], [], item), run_function(loop)])

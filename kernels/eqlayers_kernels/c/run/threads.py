@@ -53,7 +53,7 @@ class PerProcess(Generic[T]):
 
 
 class _Call:
-    """One call of `run`, which the caller and helpers from the pool work on."""
+    """One call of `run`: the C function, its job, and the number of the pool's threads that are inside of it."""
 
     def __init__(self, work: Callable[[int], object], job: int) -> None:
         self.work, self.job = work, job
@@ -63,7 +63,7 @@ class _Call:
         self.idle = threading.Semaphore(0)
 
     def help(self) -> None:
-        """The share of a thread of the pool; nothing if the caller has left."""
+        """Call the C function on a thread of the pool; do nothing if the caller has returned from it."""
         with self.lock:
             if self.closed:
                 return
@@ -77,7 +77,10 @@ class _Call:
                     self.idle.release()
 
     def lead(self, helpers: int) -> None:
-        """The share of the caller, who then waits for helpers that have begun: they still write to the buffers."""
+        """Call the C function on the caller's thread, then wait for threads of the pool that are inside of it.
+
+        These still write to the buffers. At most ``helpers`` threads of the pool take part.
+        """
         interrupt: KeyboardInterrupt | None = None
         try:
             _pool.get().submit(self, helpers)

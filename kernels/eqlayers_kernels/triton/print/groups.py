@@ -57,7 +57,10 @@ def stores(program: Program, task: Task, shared: bool) -> bool:
 
 
 def _again(program: Program, task: Task, double: bool, on: Processor, reads: int) -> bool:
-    """Whether adding to stored gradients of x in several kernels cancels the gain of `stores`."""
+    """Whether storing gradients of x for each edge moves no less memory, because several kernels add to them.
+
+    `stores` decides for one kernel; each further kernel reads and writes the stored gradients again.
+    """
     begun: set[int] = set()
     count = 0
     for group in _cut(program.paths, task, "by_dst", double, on, reads, True):
@@ -187,7 +190,11 @@ def _cut(
 def _groups(
     paths: Sequence[Path], task: Task, traversal: str, double: bool, on: Processor, reads: int, most: int
 ) -> Iterator[tuple[Path, ...]]:
-    """Groups of paths that share a kernel: equal channels, values that fit, and equal results if possible."""
+    """The paths of each kernel: paths of one number of channels, whose values fit the registers together.
+
+    Paths with the same block of x (of z, for a kernel of z alone) are in one kernel if they fit. ``most`` is the
+    largest number of channels per thread.
+    """
     owner = "z" if task.results == ("z",) else "x"
 
     def key(path: Path) -> tuple[int, int]:

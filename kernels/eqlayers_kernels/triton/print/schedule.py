@@ -120,7 +120,7 @@ def _sums(base: Formula, uses: Mapping[int, int]) -> dict[int, list[Term]]:
 
 
 def _actions(base: Formula, terms: Mapping[Slot, Sequence[Term]]) -> list[Step]:
-    """All statements but loads and stores, unordered."""
+    """The statements that compute the terms, but for loads and stores, in no particular order."""
     uses = _uses(base, (node for parts in terms.values() for node, _ in parts))
     spent: set[int] = set()  # products that are part of the statement that adds them
     out: list[Step] = []
@@ -170,7 +170,10 @@ def _sorted(base: Formula, actions: list[Step], popular: Sequence[int]) -> Itera
 def _ranks_of_loads(
     base: Formula, consumers: Mapping[int, list[Step]], popular: Sequence[int], few: int
 ) -> dict[tuple[Operand, int], int]:
-    """Ranks of loads of few uses; equal components of a value, its tangent and its cotangent share a rank."""
+    """The rank of each loaded component that at most ``few`` nodes use: the least rank of the statements that read it.
+
+    The key is (operand without name, component), so a value, its tangent and its cotangent share a rank.
+    """
     ranks: dict[tuple[Operand, int], int] = {}
     for number, actions in consumers.items():
         if base.nodes[number].op == "load" and popular[number] <= few:
@@ -193,7 +196,11 @@ def _keys(
     makers: dict[int, list[Step]],
     ranks: dict[tuple[Operand, int], int],
 ) -> dict[int, int]:
-    """The sort key of each statement, by id: after its loads of few uses; without such loads, as late as possible."""
+    """The sort key of each statement, by ``id(statement)``.
+
+    A statement comes directly after the loads in ``ranks`` on which it depends. A statement that depends on no such
+    load comes as late as possible.
+    """
     early: dict[int, int] = {}
     for number in values:
         if base.nodes[number].op == "load":

@@ -114,7 +114,13 @@ def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[KernelCa
 
 @contextmanager
 def without_slow_pass() -> Iterator[None]:
-    """A block in which this thread compiles without the slow pass; other threads are not affected."""
+    """A block in which this thread compiles without one slow pass, which does not change printed kernels.
+
+    ``TritonGPUCoalesceAsyncCopy`` looks at every copy into shared memory; its time grows faster than their number (97 %
+    of mace-first's gradients). Every copy of a printed kernel is of consecutive elements of one row already, and the
+    PTX is the same without it (tests/kernels/test_ptx.py). Triton has no option for it, and its hook for stages is
+    global.
+    """
     _install()
     before = getattr(_here, "out", False)
     _here.out = True
@@ -125,7 +131,10 @@ def without_slow_pass() -> Iterator[None]:
 
 
 def _install() -> None:
-    """Wrap the pass, once in a process, to skip it in threads inside the block; does nothing without such a pass."""
+    """Replace the slow pass of Triton's compiler, once in a process, by a function that runs it outside the block.
+
+    Threads inside `without_slow_pass` skip it. Nothing happens in a Triton without the pass.
+    """
     from triton._C import libtriton
 
     ttgpuir = getattr(getattr(libtriton, "passes", None), "ttgpuir", None)

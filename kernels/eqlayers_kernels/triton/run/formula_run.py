@@ -77,7 +77,10 @@ class FormulaRunner:
         tables: Mapping[str, TraversalTables] | None,
         rows: int,
     ) -> dict[str, Tensor]:
-        """Allocate a result; in the dtype of the sums if it is added to afterwards."""
+        """Buffers for a result, by name: the result, and a workspace if a kernel splits nodes.
+
+        Buffers have the dtype of the sums if something is added to them afterwards.
+        """
         result, fill = self.base.results[number], not self._covered[number]
 
         def buffer(count: int, dtype: torch.dtype) -> Tensor:
@@ -95,16 +98,16 @@ class FormulaRunner:
         return {f"out{number}": buffer(self._programs(planned, rows) if result.rows == "one" else rows, self.acc)}
 
     def _programs(self, planned: PlannedFormula, rows: int) -> int:
-        """Number of programs for one block of channels."""
+        """The number of programs of a kernel that process ``rows`` rows of the batch, for one block of channels."""
         return -(-rows // (planned.block if planned.text.traversal == "lanes" else self._chunk(planned, rows)))
 
     @staticmethod
     def _chunk(planned: PlannedFormula, rows: int) -> int:
-        """Rows of one program."""
+        """The number of rows of the batch that one program of a kernel processes."""
         return tuning.row_chunk(rows, True) if planned.text.stay else 1
 
     def _held(self, planned: PlannedFormula) -> int:
-        """Registers of a thread for values."""
+        """The number of registers in which a thread of a kernel holds values."""
         per_thread = 1 if planned.text.traversal == "lanes" else max(1, planned.block // self.on.lanes)
         return tuning.Cost(planned.text.order.alive, 0, 0).registers(per_thread, self.acc == torch.float64)
 

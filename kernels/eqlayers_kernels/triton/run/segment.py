@@ -87,7 +87,8 @@ def product(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> Tens
             for launch in launches:
                 segment_kernel[launch.grid](*launch.args, **launch.meta)
     if not any(problem.batched[:2]):  # computed once: every row of the batch is the same
-        return z.expand(problem.batch, *z.shape[1:]) if problem.batched[2] else z[0] * problem.batch
+        rows = z.expand(problem.batch, *z.shape[1:])
+        return rows if problem.batched[2] else rows[0] * problem.batch if problem.batch else rows.sum(0)
     if problem.batched[2]:
         return z
     return z[0] if z.shape[0] == 1 else z.sum(0).to(x.dtype)

@@ -9,7 +9,8 @@ import pytest
 
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print import layout
-from eqlayers_kernels.c.print.printer import TYPES, _head, print_import
+from eqlayers_kernels.c.print.layout import TYPES, head
+from eqlayers_kernels.c.print.printer import print_import
 from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.forms.program import Slot
 from tests.each import each
@@ -32,7 +33,7 @@ def moves(request: pytest.FixtureRequest) -> tuple[str, ctypes.CDLL]:
     exports.append("EXPORT void past(const T *from, T *to, int64_t n) { store_past_caches(from, to, n); }")
     exports.append("EXPORT void done(void) { finish_stores(); fetch(0, 100); }")
     ctype, item = TYPES[dtype]
-    parts = [_head(ctype), layout.print_transposes(DIMS, DIMS, item), *exports]
+    parts = [head(ctype), layout.print_transposes(DIMS, DIMS, item), *exports]
     return dtype, compiler.load("\n".join(parts), f"moves_{dtype}")
 
 
@@ -120,5 +121,5 @@ def test_import_turns_wide_blocks_and_copies_the_rest(kernels: Any) -> None:
 
 def test_small_headers_only() -> None:
     """<immintrin.h>, for two instructions, took longer to parse than all else in a small kernel."""
-    text = _head("float") + layout.print_transposes(DIMS, DIMS, 4)
+    text = head("float") + layout.print_transposes(DIMS, DIMS, 4)
     assert sorted(re.findall(r"#include <(.+)>", text)) == ["stdint.h", "stdlib.h", "string.h", "time.h"]

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from eqlayers_kernels.arithmetic.writer import Task
+from eqlayers_kernels.c.print.layout import head
 from eqlayers_kernels.c.print.loops import run_function
-from eqlayers_kernels.c.print.printer import Kernel, _head
+from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch, threads
 from eqlayers_kernels.forms.program import LAYOUTS
 from tests.cases import reserved
@@ -74,7 +75,7 @@ def test_the_threads_do_not_change_a_bit(kernels: Any, case: Any, team: list[str
 def hand_written(name: str, *lines: str) -> launch.Compiled:
     """A kernel whose chunks run these lines."""
     return launch.Compiled(
-        name, ("\n".join(["#define _POSIX_C_SOURCE 199309L\n#include <time.h>", _head("float"), run_function(lines)]),)
+        name, ("\n".join(["#define _POSIX_C_SOURCE 199309L\n#include <time.h>", head("float"), run_function(lines)]),)
     )
 
 

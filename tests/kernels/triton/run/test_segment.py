@@ -115,6 +115,17 @@ def test_offsets_pass_the_range_of_int32(op, which, axis, monkeypatch):
     assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_operands_without_batch_axes_are_multiplied_once(batch):
+    x = torch.randn(3, 4, device=DEVICE)
+    each, summed = (
+        segment.product(segment.Problem("mul", 3, 3, batch, (False, False, kept)), x, x, segment.Terms())
+        for kept in (True, False)
+    )
+    assert torch.equal(each, (x * x).expand(batch, 3, 4))
+    assert torch.equal(summed, x * x * batch)
+
+
 def test_a_long_grid_lies_along_axis_0():
     segments = 70_000
     x = torch.zeros(1, segments, 1, device=DEVICE)
