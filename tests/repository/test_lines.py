@@ -13,17 +13,17 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "kernels/eqlayers_kernels"
 #: What is counted -> its folders, folders in these that are left out, and the most lines.
 LIMITS = {
-    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 52_466),
+    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 52_317),
     "the layers and what they run on": (
         (*(f"eqlayers/{name}" for name in ("core", "irreps", "layers", "sparse", "e3nn_compat")), KERNELS),
         ("eqlayers/core/files",),
-        26_959,
+        26_822,
     ),
-    "the benchmark": (("eqlayers/bench",), (), 7_244),
-    "the tests": (("tests",), (), 62_031),
+    "the benchmark": (("eqlayers/bench",), (), 7_243),
+    "the tests": (("tests",), (), 61_976),
 }
 #: The most Python files of the package without the benchmark.
-FILES = 317
+FILES = 301
 
 
 @cache

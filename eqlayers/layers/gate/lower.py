@@ -14,7 +14,7 @@ from typing import NamedTuple
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 from eqlayers_kernels.forms.program import Slot
 
-from ...core.forms.keys import register_formula
+from ...core.forms.description import register_formula
 from ..base.columns import block_of
 from ..pointwise.module import FEWEST
 

@@ -13,7 +13,7 @@ from eqlayers_kernels.forms.formula import Expression, Formula, formula
 
 from ...core.checks import check_floating, check_integer, check_number
 from ...core.errors import ConfigError, ShapeError
-from ...core.forms.keys import register_formula
+from ...core.forms.description import register_formula
 from ..base.columns import row_of
 from ..base.module import KeepsFloat64, run_formula
 
