@@ -1,4 +1,4 @@
-"""Tensor products where the C compiler is missing or breaks: what is said, what is kept, and what runs instead."""
+"""Tensor products where the C compiler is missing or breaks: what is reported, what is kept, and what runs instead."""
 
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The C compiler: what it makes, what is kept, and what is said when it is missing, fails, or dies."""
+"""The C compiler: what it makes, what is kept, and what is reported when it is missing, fails, or dies."""
 
 import ctypes
 import math
