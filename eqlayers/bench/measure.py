@@ -19,8 +19,8 @@ import torch
 
 from ..cli.arguments import check_threads
 from ..core.errors import ConfigError
-from ..core.forms.keys import describe as describe_form
-from ..core.forms.keys import split_key
+from ..core.forms.description import describe as describe_form
+from ..core.forms.description import split_key
 from ..core.machine import cpu_model, source_commit
 from ..core.memory import release_memory
 from ..core.torch_internals import TorchDispatchMode
