@@ -1,4 +1,4 @@
-"""Rows of operands as data: whatever they are, a form and its derivatives are the results of rows gathered and summed."""
+"""Rows of operands as data: whatever they are, a form and its derivatives equal rows gathered and summed."""
 
 from itertools import product
 
