@@ -122,7 +122,7 @@ class MoleculeNetwork(KeepsFloat64):
             )
             current = after
         self.basis = tabled(bessel := BesselBasis(num_basis, cutoff), knots)
-        counts = {"lmax": lmax, "layers": layers, "num_basis": bessel.num_basis}
+        counts: dict[str, object] = {"lmax": lmax, "layers": layers, "num_basis": bessel.num_basis}
         counts |= {
             "mean_neighbors": float(mean_neighbors),
             "radial_hidden": hidden_widths("radial_hidden", radial_hidden),
