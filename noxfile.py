@@ -112,7 +112,7 @@ def e3nn_suite(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def mutations(session: nox.Session) -> None:
-    """Deliberate faults of the source, each of which the tests beside it must find: an hour or more."""
+    """Deliberate faults of the source, each of which the tests beside it must find: half an hour or more."""
     run_in_venv(session, "tests/mutations/run.py", program=(".venv/bin/python",))
 
 

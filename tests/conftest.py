@@ -14,12 +14,14 @@ from zlib import crc32
 import torch
 
 HAS_GPU = torch.cuda.is_available()  # CUDA and HIP builds alike
-if not HAS_GPU and os.environ.setdefault("TRITON_INTERPRET", "1") == "1" and "triton" in sys.modules:
+if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
     # Triton reads the variable while its own library of device functions is imported.
-    raise RuntimeError(
-        "TRITON_INTERPRET must be set before triton is imported; a pytest plugin imported it first. "
-        "Run TRITON_INTERPRET=1 pytest."
-    )
+    if "triton" in sys.modules:
+        raise RuntimeError(
+            "TRITON_INTERPRET must be set before triton is imported; a pytest plugin imported it first. "
+            "Run TRITON_INTERPRET=1 pytest."
+        )
+    os.environ["TRITON_INTERPRET"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # lets cuBLAS run in torch's deterministic mode
 
 import pytest  # noqa: E402

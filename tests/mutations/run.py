@@ -8,6 +8,7 @@ only the kernels that it changes.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -19,12 +20,26 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
+import pytest
+import torch
 import yaml
 from rich.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
 KERNELS = ROOT / ".pytest_cache" / "eqlayers"
+#: Packages that most tests import, none of them this one: imported once, they need not be for each fault.
+IMPORTED = [
+    "pytest",
+    "e3nn.o3",
+    "lightning",
+    "torch_geometric.data",
+    "ase",
+    "pandas",
+    "matplotlib.pyplot",
+    "hypothesis",
+]
+FORKS = multiprocessing.get_context("forkserver")
 PASSED, FAILED = 0, 1  # of pytest; more than these is a mistake in the fault, such as a syntax error
 
 
@@ -38,25 +53,43 @@ def copied(to: Path) -> Path:
     return to
 
 
-def run_tests(tree: Path, tests: str) -> subprocess.CompletedProcess[str]:
-    """Pytest in the copy, up to the first failure."""
-    paths = os.pathsep.join([str(tree), str(tree / "kernels")])
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", tests]
-    environment = {"OMP_NUM_THREADS": "1", "EQLAYERS_TEST_CACHE": str(KERNELS), **os.environ, "PYTHONPATH": paths}
-    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+def run_pytest(tree: Path, tests: str, output: Path) -> None:
+    """Run pytest in a copy, up to the first failure, and exit with its code; a file takes what is printed."""
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(tree)
+    sys.path[:0] = paths = [str(tree), str(tree / "kernels")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    sys.dont_write_bytecode = True
+    # a plugin that was imported before pytest began keeps its plain assertions, which is right here
+    quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", *quiet, "-m", "not slow", tests])
+    sys.exit(int(code))
+
+
+def run_tests(tree: Path, tests: str) -> tuple[int, str]:
+    """Code and output of pytest in the copy. Its process is forked from one that has imported torch and others."""
+    output = tree / "output.txt"
+    process = FORKS.Process(target=run_pytest, args=(tree, tests, output))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode, output.read_text()
 
 
 def try_faults(row: dict[str, Any], tree: Path, say: Callable[[str], None]) -> tuple[int, int]:
     """Numbers of faults of a row that are caught, and that live or cannot be used; one for tests that fail anyway."""
     path, tests = tree / row["file"], row["tests"]
     source = path.read_text()
-    if (plain := run_tests(tree, tests)).returncode != PASSED:
-        say(f"NOT USABLE  {tests} must pass without a fault, got\n{plain.stdout[-2000:]}")
+    code, output = run_tests(tree, tests)
+    if code != PASSED:
+        say(f"NOT USABLE  {tests} must pass without a fault, got\n{output[-2000:]}")
         return 0, 1
     wrong = caught = 0
     for fault in row["faults"]:
         path.write_text(source.replace(fault["old"], fault["new"]))
-        code = run_tests(tree, tests).returncode
+        code, _ = run_tests(tree, tests)
         word = {PASSED: "LIVES", FAILED: "caught"}.get(code, f"NOT USABLE (pytest: {code})")
         wrong, caught = wrong + (code != FAILED), caught + (code == FAILED)
         say(f"{word:7} {row['file']}: {fault['is']}")
@@ -68,6 +101,11 @@ def main(words: list[str]) -> int:
     """Number of faults that live, and of files whose tests cannot be used."""
     rows = yaml.safe_load((ROOT / "tests/mutations/mutations.yaml").read_text())
     rows = [row for row in rows if not words or any(word in row["file"] for word in words)]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("EQLAYERS_TEST_CACHE", str(KERNELS))
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # as the tests do, which set it before triton is imported
+    FORKS.set_forkserver_preload(IMPORTED)
     free: Queue[Path] = Queue()  # copies in which no fault is
     with tempfile.TemporaryDirectory() as folder, Progress() as progress, ThreadPoolExecutor(PROCESSES) as pool:
         for number in range(PROCESSES):
