@@ -20,7 +20,7 @@ LIMITS = {
         26_822,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_243),
-    "the tests": (("tests",), (), 61_976),
+    "the tests": (("tests",), (), 62_016),
 }
 #: The most Python files of the package without the benchmark.
 FILES = 301
