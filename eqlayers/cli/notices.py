@@ -1,4 +1,4 @@
-"""What commands show: warnings as lines, tables, progress bars of runs and of compilation, and Ctrl-C as a request."""
+"""Output of commands: warnings as lines, tables, progress bars of runs and of compilation, and Ctrl-C as a request."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def run_predict(options: argparse.Namespace) -> int:
             write(atoms)
             say(count, f"{count} structures")
     labels, further = compared.rows()
-    found = [("structures", f"{count} of {options.structures}"), ("labels", labels), ("output", str(output))]
-    print(lines(found + further))
+    heads = [("structures", f"{count} of {options.structures}"), ("labels", labels), ("output", str(output))]
+    print(lines(heads + further))
     return 0
 
 
@@ -123,7 +123,7 @@ class _Energies:
                 total.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1)
 
     def rows(self) -> tuple[str, Rows]:
-        """Which labels were compared, and printed rows of errors and deviations."""
+        """A line that names the compared labels, and the printed rows of errors and deviations."""
         rows = [row for quantity in self.quantities.values() for row in quantity.error_rows()]
         rows += [row for quantity in self.quantities.values() for row in quantity.deviation_rows()]
         for name, group in sorted(self.groups.items()) if len(self.groups) > 1 else ():

@@ -380,7 +380,7 @@ def check_unseen(saved: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -
     Raises:
         ConfigError: A part that is drawn from the data set has structures of the checkpoint's training part.
     """
-    found = {}
+    repeated = {}
     for name, now in identities(data).items():
         ours, again, old = (torch.isin(now, saved.get(key, now[:0])) for key in (name, "train", "start"))
         number, seen = (int(which.sum()) if name in parts else 0 for which in (again & ~ours, again & ~ours | old))
@@ -392,8 +392,8 @@ def check_unseen(saved: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -
             )
         if seen:
             about = f"{seen} of {len(now)} {name} structures, {seen / len(now):.0%}, were trained on"
-            found[name] = seen / len(now), f"{about}: errors on them say nothing of new structures"
-    return found
+            repeated[name] = seen / len(now), f"{about}: errors on them say nothing of new structures"
+    return repeated
 
 
 def differences(path: str, saved: Any, mine: Any) -> list[str]:

@@ -203,7 +203,7 @@ class Command:
                 )
 
     def origin(self, key: str) -> tuple[str, bool]:
-        """Where a key, or else a section around it, gets its value: file and line, or option; whether an option."""
+        """The file and line, or the option, that sets a key or else a section around it; whether it is an option."""
         while key:
             for source in reversed(self.sources):
                 if source.get(key) and source.lines is None:

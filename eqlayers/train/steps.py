@@ -57,7 +57,8 @@ class LabelledModule(LightningModule):
     in the loss: `errors_of`, `main_quantity`, `outputs` and `rows`.
     """
 
-    #: Labels that are learned; those of new structures, without replayed ones; those of the validation part as well.
+    #: Labels that are learned; learned labels that new structures have, not replayed ones alone; learned labels that
+    #: new structures and the validation part have.
     labels: tuple[str, ...] = ()
     judged: tuple[str, ...] = ()
     watched: tuple[str, ...] = ()

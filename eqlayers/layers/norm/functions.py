@@ -213,7 +213,15 @@ def squares_of(plan: CopyPlan, x: Tensor, backend: str | None) -> tuple[Tensor, 
 
 
 def scaled_by(plan: CopyPlan, x: Tensor, numbers: Tensor, scalars: Tensor, backend: str | None) -> Tensor:
-    """Copies of x ``[..., dim]`` times ``numbers [..., copies]`` or ``[copies]``; ``scalars`` are copied."""
+    """Features ``[..., dim]``: copies of x times ``numbers [..., copies]`` or ``[copies]``, and even scalars as given.
+
+    Args:
+        plan: Which copies are scaled, and which are even scalars.
+        x: Features ``[..., dim]``, whose even scalars are not read.
+        numbers: Factors of the scaled copies, for each row or one for all rows.
+        scalars: Even scalars of the result ``[..., scalars]``.
+        backend: As of a layer.
+    """
     if not plan.counts[False]:
         return scalars
     lead = x.shape[:-1]

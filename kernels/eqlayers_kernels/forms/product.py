@@ -79,7 +79,11 @@ class ProductForm:
         return replace(self, rows=(x, y, w, z))
 
     def tabled(self, reads: int, orders: int) -> ProductForm:
-        """The form of a product along edges whose weights are interpolated in a table of splines."""
+        """The form of a product along edges whose weights are interpolated in a table of splines.
+
+        A row of weights is a sum over ``reads`` successive rows of the table, and the table has ``orders`` rows for
+        each interval: 4 and 1 of a B-spline, for example.
+        """
         task = self.task._replace(factors=("x", "y", "t", "c"))
         return replace(self, rows=TABLED, task=task, reading=Reading(reads, orders))
 

@@ -338,7 +338,11 @@ def write_tables(
     behind,  # elements of the first traversal's tables
     BLOCK: tl.constexpr,
 ):
-    """Write every element of the tables of `TraversalTables`."""
+    """Write the tensors of `TraversalTables` one behind the other, of one or two traversals of E edges.
+
+    The edges sorted by their key are in ``order``, the first edge of each node in ``begins``. ``most`` parts may come
+    on top of one for each node, and a search in ``sums`` takes ``steps`` steps.
+    """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     second = tl.program_id(1).to(tl.int64)
     nodes = tl.where(second == 0, nodes0, nodes1).to(tl.int64)
