@@ -1,5 +1,7 @@
 """Errors for unknown names and arguments, with a suggestion: words of other packages, similar spelling, an example.
 
+Functions import torch, and not this module: `eqlayers --help` needs it, and shall not wait for torch.
+
 ``answer_names(__name__)`` installs the errors of names in a module. The exported names of a part are read from its
 source, so that a suggestion imports nothing but ``e3nn.o3``. ``named_arguments`` replaces Python's TypeError about
 arguments; calls that are right cost nothing more.
@@ -21,9 +23,6 @@ from importlib.util import find_spec
 from types import FrameType
 from typing import Any, TypeVar
 
-import torch
-
-from ..core.checks import got
 from ..core.errors import ArgumentError, UnknownImportError, UnknownNameError
 
 #: Modules whose exported names are searched, in this order.
@@ -271,7 +270,9 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     chain: Iterable[Any] = [function]
     if isinstance(function, type):
-        stop = torch.nn.Module.__mro__
+        from torch.nn import Module
+
+        stop = Module.__mro__
         chain = [c.__dict__["__init__"] for c in function.__mro__ if c not in stop and "__init__" in c.__dict__]
     by_name: dict[str, inspect.Parameter] = {}
     for init in chain:
@@ -296,6 +297,8 @@ def right_name(wrong: str, names: Iterable[str]) -> str | None:
 
 def _unknown_argument(function: Callable[..., Any], wrong: str, value: Any) -> ArgumentError:
     """The error for an unknown argument, with a suggestion."""
+    from ..core.checks import got
+
     known = parameters(function)
     names = [p.name for p in known if not p.name.startswith("_")]
     start = f"arguments of {function.__name__} must be among those that it has, got {wrong}={got(value)}."
@@ -352,6 +355,8 @@ def _raise_missing(
     owners = [f"{c.__qualname__}.__init__" for c in function.__mro__] if isinstance(function, type) else []
     if match is None or match[1] not in [*owners, function.__qualname__]:
         return
+    from ..core.checks import got
+
     call, missing = example(function), match[2].replace("'", "")
     written = ", ".join([*map(got, args), *(f"{name}={got(value)}" for name, value in keywords.items())])
     names = ", ".join(p.name for p in parameters(function) if not p.name.startswith("_"))
@@ -420,9 +425,11 @@ def refuse_others(owner: type, options: Mapping[str, Any], names: Iterable[str])
 
 def name_arguments(part: Mapping[str, Any], names: Iterable[str]) -> None:
     """Wrap constructors of the modules exported by a package part, as :func:`named_arguments` does."""
+    from torch.nn import Module
+
     for name in names:
         value = part[name]
-        if isinstance(value, type) and issubclass(value, torch.nn.Module):
+        if isinstance(value, type) and issubclass(value, Module):
             owner = next(c for c in value.__mro__ if "__init__" in c.__dict__)
             ours = owner.__module__.startswith("eqlayers.")
             if ours and not hasattr(owner.__dict__["__init__"], "names_arguments"):
