@@ -116,7 +116,7 @@ def as_constant(t: Tensor) -> Tensor:
 
     Without the number of modes: lift always, which costs every call an operation.
     """
-    return torch.ops.aten.lift_fresh.default(t) if _len_torch_dispatch_stack() or being_traced() else t
+    return torch.ops.aten.lift_fresh.default(t) if being_traced() or _len_torch_dispatch_stack() else t
 
 
 def wrapped_by_func(t: Tensor) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from eqlayers_kernels.arithmetic.writer import Task
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print import driver, layout
-from eqlayers_kernels.c.print.printer import TYPES, Kernel, _head
+from eqlayers_kernels.c.print.printer import TYPES, Kernel
 from eqlayers_kernels.c.run import edges, launch, threads
 from eqlayers_kernels.forms.program import LAYOUTS, Program
 
@@ -186,7 +186,7 @@ def moves() -> int:
             for dim in dims
         ]
         exports.append("EXPORT void past(const T *from, T *to, int64_t n) { store_past_caches(from, to, n); }")
-        parts = [_head(ctype), layout.print_transposes(dims, dims, item), *exports]
+        parts = [layout.head(ctype), layout.print_transposes(dims, dims, item), *exports]
         library = compiler.load("\n".join(parts), f"moves_{dtype}")
         library.past.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
         for dim, mul in product(dims, muls):
@@ -225,7 +225,7 @@ def fault(name: str) -> int:
     """Do what a sanitizer must see."""
     from eqlayers_kernels.c.print.loops import run_function
 
-    faulty = launch.Compiled("faulty", (_head("float") + run_function([FAULTS[name]]),))
+    faulty = launch.Compiled("faulty", (layout.head("float") + run_function([FAULTS[name]]),))
     faulty._run.errcheck = lambda *_: 0
     data = np.zeros(1 if name == "race" else 4, np.int64)
     for _ in range(10):

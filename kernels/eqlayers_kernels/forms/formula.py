@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import compress, count
 from typing import Any, NamedTuple
 
@@ -137,17 +136,14 @@ class Formula:
                     f"{result.name} must have {result.components} outputs, got {len(outputs)}. Name a node, or None."
                 )
         self.key = key_of(self.content)
+        #: Whether any operand or result has rows of senders or receivers.
+        self.of_nodes = any(operand.rows in ("src", "dst") for operand in (*self.operands, *self.results))
         self.batch = next((number for number, operand in enumerate(self.operands) if operand.rows == "each"), None)
 
     @property
     def content(self) -> tuple[Any, ...]:
         """The formula as plain data."""
         return self.operands, self.results, self.nodes, self.outputs, self.channels
-
-    @cached_property
-    def of_nodes(self) -> bool:
-        """Whether any operand or result has rows of senders or receivers."""
-        return any(operand.rows in ("src", "dst") for operand in (*self.operands, *self.results))
 
     @property
     def operations(self) -> int:
