@@ -164,7 +164,7 @@ class Registration:
     path: str
 
     def set(self, module: nn.Module) -> None:
-        """Register ``module`` in the parent under this name, in place of the module there."""
+        """Register ``module`` in the parent under this name; the module that had the name is registered no more."""
         assert self.parent is not None
         self.parent._modules[self.name] = module
 

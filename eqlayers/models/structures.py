@@ -152,7 +152,7 @@ def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atom
 
 
 def periodic_cell(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Lattice vectors ``[3, 3]`` in Angstrom, with unit vectors orthogonal to the periodic axes in place of open ones.
+    """Lattice vectors ``[3, 3]`` in Angstrom; vectors of open axes are unit vectors orthogonal to the periodic axes.
 
     Example:
         >>> from ase import Atoms

@@ -100,7 +100,7 @@ class SaveConfig(SaveConfigCallback):
         self.folder = folder
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write nothing yet: a checkpoint that does not fit must leave the configuration of its run in place."""
+        """Write nothing: the checkpoint is restored later, and one that does not fit must change no configuration."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save `config.yaml`, with every default spelled out."""

@@ -1,4 +1,4 @@
-"""What suites of products and of layers share: names of cases, reasons of refusals, rows that are timed."""
+"""Names of cases, reasons of refusals and timed rows, which suites of products and suites of layers share."""
 
 import pytest
 

@@ -73,7 +73,7 @@ def of_models(
 
 
 def copied(network: torch.nn.Module) -> Potential:
-    """A copy of a potential of this package, in place of the conversion that networks of other packages need."""
+    """A copy of a potential of this package, which needs no conversion."""
     potential = copy.deepcopy(network)
     assert isinstance(potential, Potential)
     return potential

@@ -1,4 +1,4 @@
-"""Radial functions at a few knots in place of many edges, and spline tables, recomputed when weights have changed."""
+"""Spline tables: radial networks are evaluated at knots, whose number does not depend on the number of edges."""
 
 from __future__ import annotations
 
