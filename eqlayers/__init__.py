@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Pyth
     from e3nn.o3 import Irrep, Irreps
 
     from . import data as data
-    from . import errors, functional, integrations, models, nn, o3, sparse, testing
+    from . import errors, functional, integrations, models, nn, o3, optim, sparse, testing
     from . import simulate as simulate
     from . import train as train
     from .core.graph import Graph
@@ -63,6 +63,7 @@ __all__ = [
     "models",
     "nn",
     "o3",
+    "optim",
     "paths",
     "release_memory",
     "save_potential",

@@ -20,15 +20,14 @@ from ..core.checks import (
     check_choice,
     check_flag,
     check_integer,
-    check_items,
     check_module,
     check_number,
     check_type,
-    got,
 )
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
 from ..models.saving import build_part
+from ..optim import parameter_groups
 from .checkpoints import (
     FIX,
     Stopping,
@@ -42,6 +41,7 @@ from .checkpoints import (
     identities,
     read_checkpoint,
 )
+from .optimizers import build_optimizer, check_optimizer
 from .steps import LOSSES, LabelledModule
 
 PRECISIONS = ("32-true", "64-true")
@@ -69,35 +69,13 @@ def to_precision(trainer: Trainer, module: LightningModule) -> None:
     trainer.precision_plugin.convert_module(module)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Split parameters into those with and without weight decay.
-
-    Biases, and parameters with fewer than two axes (norms, scales), are not decayed. The flat weights of e3nn's and of
-    eqlayers' layers are matrices written as one axis and are decayed.
-
-    Example:
-        >>> groups = parameter_groups(nn.Linear(3, 2), 0.1)
-        >>> [(group["weight_decay"], [tuple(p.shape) for p in group["params"]]) for group in groups]
-        [(0.1, [(2, 3)]), (0.0, [(2,)])]
-    """
-    decayed: list[nn.Parameter] = []
-    exempt: list[nn.Parameter] = []
-    for module in model.modules():
-        flat = hasattr(module, "irreps_out")
-        for name, parameter in module.named_parameters(recurse=False):
-            matrix = parameter.ndim >= 2 or (flat and name.startswith("weight"))
-            (decayed if matrix and "bias" not in name else exempt).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
-
-
 def is_dry_run(trainer: Trainer) -> bool:
     """Whether this is `trainer.fast_dev_run`: a few batches to see that everything works, and no file written."""
     return bool(getattr(trainer, "fast_dev_run", False))
 
 
 class TrainedModule(LabelledModule):
-    """Base of trained modules: a network in ``model``, AdamW, and a schedule that rises and falls."""
+    """Base of trained modules: a network in ``model``, an optimizer, and a schedule that rises and falls."""
 
     #: The logged value whose lowest is in `best.ckpt`, unless ``checkpoint.monitor`` names another.
     best_by = "val/mae"
@@ -105,11 +83,8 @@ class TrainedModule(LabelledModule):
     def __init__(
         self,
         model: nn.Module,
-        learning_rate: float,
-        weight_decay: float,
-        betas: tuple[float, float],
-        warmup_steps: int,
-        final_factor: float,
+        optimizer: tuple[Any, float, float, Sequence[float] | None],
+        schedule: tuple[int, float],
         loss: str,
         checkpointing: bool,
     ) -> None:
@@ -119,15 +94,14 @@ class TrainedModule(LabelledModule):
         self._trained = self.of_start = torch.empty(0, dtype=torch.int64)  # hashes: before this start, of start_from
         self.trained_share: dict[str, float] = {}  # by part: the fraction of its structures that were trained on
         self._done = (0, 0)  # steps in whole epochs, and these epochs, before this start
+        choice, learning_rate, weight_decay, betas = optimizer
         check_module("model", model)
         check_choice("model.loss", loss, LOSSES)
         check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
         check_flag("model.checkpointing", checkpointing)
         check_number("model.weight_decay", weight_decay, at_least=0, fix="Use a value such as 0.")
-        warmup_cosine(warmup_steps, 1, final_factor)  # refuses what cannot be before the data are loaded
-        rates = check_items("model.betas", betas, "two numbers", "(0.9, 0.999) is usual.")
-        if len(rates) != 2 or not all(0 <= check_number("model.betas", rate, at_least=0) < 1 for rate in rates):
-            raise ConfigError(f"model.betas must be two numbers from 0 to 1, got {got(betas)}. (0.9, 0.999) is usual.")
+        warmup_cosine(schedule[0], 1, schedule[1])  # refuses what cannot be before the data are loaded
+        check_optimizer(choice, betas)
 
     def setup(self, stage: str) -> None:
         """Take the precision before a checkpoint is restored, whose numbers would be rounded otherwise."""
@@ -148,13 +122,12 @@ class TrainedModule(LabelledModule):
         return data
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """AdamW, and a schedule that moves at every step."""
+        """The optimizer, and a schedule that moves at every step."""
         hparams = self.hparams
-        optimizer = torch.optim.AdamW(
-            parameter_groups(self.model, hparams["weight_decay"]),  # type: ignore[arg-type]
-            lr=hparams["learning_rate"],
-            betas=tuple(hparams["betas"]),
-            fused=True,  # one call for all parameters: small networks have many
+        optimizer = build_optimizer(
+            hparams["optimizer"],
+            check_module("model", self.model),
+            *(hparams[name] for name in ("learning_rate", "betas", "weight_decay")),
         )
         steps = self._planned_steps()
         schedule = warmup_cosine(hparams["warmup_steps"], steps, hparams["final_factor"])
@@ -187,8 +160,13 @@ class TrainedModule(LabelledModule):
         if not self.trainer.is_global_zero:
             return
         groups, step = scheduler.optimizer.param_groups, self.trainer.global_step
-        restored = {"learning_rate": base, "weight_decay": max(group["weight_decay"] for group in groups)}
-        for name, value in {**restored, "betas": tuple(groups[0]["betas"])}.items():
+        restored: dict[str, Any] = {
+            "learning_rate": base,
+            "weight_decay": max(group["weight_decay"] for group in groups),
+        }
+        if self.hparams["betas"] is not None and "betas" in groups[0]:
+            restored["betas"] = tuple(groups[0]["betas"])
+        for name, value in restored.items():
             now = type(value)(self.hparams[name])
             if value != now:
                 print(f"{name.replace('_', ' ')}: model.{name} stays {value}, with which the run was begun, not {now}")
@@ -225,7 +203,7 @@ class TrainedModule(LabelledModule):
         if self._trainer is not None and self.trainer.training:
             check_weights(self, checkpoint["state_dict"], self.strict_loading)  # another module's have no state either
             groups = parameter_groups(self.model, self.hparams["weight_decay"])  # type: ignore[arg-type]
-            check_training(checkpoint, [p for group in groups for p in group["params"]])
+            check_training(checkpoint, self.hparams["optimizer"], [p for group in groups for p in group["params"]])
             batches = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
             ended = bool(batches["is_last_batch"])
             within = 0 if ended else batches["current"]["ready"] // self.trainer.accumulate_grad_batches

@@ -23,6 +23,7 @@ from ..core.files.read_write import atomic_write, few
 from ..data.datamodule import PARTS, SplitDataModule
 from ..data.qm9 import Target
 from ..models.saving import misfit
+from .optimizers import OPTIMIZERS
 
 #: Key of a checkpoint -> type of its value, and whether it is required.
 CONTENT: dict[str, tuple[type, bool]] = {
@@ -252,27 +253,35 @@ def _name(module: nn.Module) -> str:
     return type(module).__name__ + (f" around {type(inner).__name__}" if isinstance(inner, nn.Module) else "")
 
 
-def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
-    """Raise unless a checkpoint can resume a training: counters, and AdamW moments of the parameters' shapes."""
+def check_training(checkpoint: Mapping[str, Any], optimizer: Any, parameters: Sequence[Tensor]) -> None:
+    """Raise unless a checkpoint can resume a training: counters, and moments of the parameters' shapes."""
     missing = [key for key in ("loops", "callbacks", "optimizer_states", "lr_schedulers") if key not in checkpoint]
     if missing:
         raise DataError(f"the checkpoint must hold the state of a training, got one without {missing[0]!r}. {FIX}")
+    saved = checkpoint.get("hyper_parameters", {}).get("optimizer", "adamw")
+    name, before = (one["class_path"] if isinstance(one, Mapping) else one for one in (optimizer, saved))
+    if name != before:
+        raise ConfigError(
+            f"model.optimizer must be {before!r}, with which the run was begun, got {name!r}. Leave it out, or begin a "
+            "new run from the weights: --start_from FILE."
+        )
     try:
         (only,) = checkpoint["optimizer_states"]
         indices = [index for group in only["param_groups"] for index in group["params"]]
-        moments = {index: values["exp_avg"].shape for index, values in only["state"].items()}
-        second = {index: values["exp_avg_sq"].shape for index, values in only["state"].items()}
+        states = only["state"] if name in OPTIMIZERS else {}
+        moments = {index: values["exp_avg"].shape for index, values in states.items()}
+        second = {index: values["exp_avg_sq"].shape for index, values in states.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
-            f"the checkpoint must hold the state of one AdamW optimizer, got another content ({type(error).__name__}). "
-            f"{FIX}"
+            f"the checkpoint must hold the state of one {name} optimizer, got another content "
+            f"({type(error).__name__}). {FIX}"
         ) from error
     expected = {index: parameter.shape for index, parameter in zip(indices, parameters, strict=False)}
     fits = len(indices) == len(parameters) and moments == second and moments.items() <= expected.items()
     if not fits:
         raise DataError(
-            f"the checkpoint must hold AdamW's state of {len(parameters)} parameters, got one of {len(indices)}, or of "
-            f"other shapes. {FIX}"
+            f"the checkpoint must hold the state of {name} of {len(parameters)} parameters, got one of {len(indices)}, "
+            f"or of other shapes. {FIX}"
         )
 
 

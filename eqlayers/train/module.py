@@ -55,14 +55,15 @@ class PropertyModule(TrainedModule):
     Args:
         model: Network with ``forward(z, pos, edge_index, batch, num_graphs) -> [G]`` and
             ``set_statistics(shifts, scale, mean_neighbors)``, e.g. ``eqlayers.models.MoleculeNetwork``.
-        learning_rate: Highest learning rate of AdamW.
-        weight_decay: Decoupled weight decay, of matrices only (see :func:`parameter_groups`).
-        betas: Decay rates of AdamW's two moments.
+        learning_rate: Highest learning rate.
+        weight_decay: Decoupled weight decay, of matrices only (see :func:`eqlayers.optim.parameter_groups`).
+        betas: Decay rates of the two moments; by default (0.9, 0.999) of AdamW, (0.95, 0.98) of SOAP.
         warmup_steps: Optimizer steps of the linear rise of the learning rate.
         final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
         loss: ``"l1"``, ``"huber"`` (quadratic within one ``scale``) or ``"mse"``.
         checkpointing: Whether training computes parts of the network twice, for less memory; see
             :func:`eqlayers.models.recomputed`.
+        optimizer: 'adamw', 'soap' (:class:`eqlayers.optim.SOAP`), or ``class_path`` and ``init_args`` of another.
 
     Raises:
         ConfigError: An option is out of range.
@@ -82,13 +83,15 @@ class PropertyModule(TrainedModule):
         model: nn.Module,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, float] | None = None,
         warmup_steps: int = 100,
         final_factor: float = 0.0,
         loss: Literal["l1", "huber", "mse"] = "l1",
         checkpointing: bool = False,
+        optimizer: str | dict[str, Any] = "adamw",
     ) -> None:
-        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, loss, checkpointing)
+        chosen = (optimizer, learning_rate, weight_decay, betas)
+        super().__init__(model, chosen, (warmup_steps, final_factor), loss, checkpointing)
         self.save_hyperparameters(ignore=["model"])
         self.model = model
         self.target: Target | None = None

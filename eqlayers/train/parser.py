@@ -46,7 +46,8 @@ SHOWN = {
 SHOWN_FOR_FIT = {
     "": ("test_after_fit", "start_from", "committee", "checkpoint.monitor"),
     "model": (
-        *("learning_rate", "warmup_steps", "loss", "energy_weight", "forces_weight", "stress_weight", "second_stage"),
+        *("optimizer", "learning_rate", "warmup_steps", "loss"),
+        *("energy_weight", "forces_weight", "stress_weight", "second_stage"),
     ),
     "trainer": ("max_epochs", "max_time", "gradient_clip_val", "check_val_every_n_epoch"),
     "ema": ("decay",),

@@ -39,9 +39,9 @@ class PotentialModule(FineTuned):
     Args:
         model: Network as :class:`eqlayers.models.Potential` takes it, e.g. ``eqlayers.models.NequIP``, with an
             attribute ``species``.
-        learning_rate: Highest learning rate of AdamW.
+        learning_rate: Highest learning rate.
         weight_decay: Decoupled weight decay, of matrices only.
-        betas: Decay rates of AdamW's two moments.
+        betas: Decay rates of the two moments; by default (0.9, 0.999) of AdamW, (0.95, 0.98) of SOAP.
         warmup_steps: Optimizer steps of the linear rise of the learning rate.
         final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
         checkpointing: Whether training computes parts of the network twice, for less memory.
@@ -57,6 +57,7 @@ class PotentialModule(FineTuned):
             count; None for one stage.
         second_energy_weight, second_forces_weight: Weights of the second stage; None for the weight of the first.
         repulsion: A short-range energy, e.g. ``eqlayers.nn.ZBL``; None for none.
+        optimizer: 'adamw', 'soap' (:class:`eqlayers.optim.SOAP`), or ``class_path`` and ``init_args`` of another.
 
     Raises:
         ConfigError: An option is out of range, or the network lacks its species.
@@ -75,7 +76,7 @@ class PotentialModule(FineTuned):
         model: nn.Module,
         learning_rate: float = 5e-3,
         weight_decay: float = 0.0,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, float] | None = None,
         warmup_steps: int = 100,
         final_factor: float = 0.0,
         loss: Literal["l1", "huber", "mse"] = "l1",
@@ -91,8 +92,10 @@ class PotentialModule(FineTuned):
         second_forces_weight: float | None = None,
         repulsion: nn.Module | None = None,
         checkpointing: bool = False,
+        optimizer: str | dict[str, Any] = "adamw",
     ) -> None:
-        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, loss, checkpointing)
+        chosen = (optimizer, learning_rate, weight_decay, betas)
+        super().__init__(model, chosen, (warmup_steps, final_factor), loss, checkpointing)
         if second_stage is not None:
             check_number("model.second_stage", second_stage, at_least=0, at_most=1, fix="0.75 is usual.")
             if second_energy_weight is None and second_forces_weight is None:

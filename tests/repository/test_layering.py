@@ -56,10 +56,11 @@ BELOW = {
     "o3": ("nn",),
     "models": ("nn", "atoms", "__version__"),  # files of potentials name their version
     "testing": ("models",),
+    "optim": ("layers.base",),  # layers tell their matrices
     "data": ("atoms", "hints", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "pages": ("core",),  # HTML files about results
-    "train": ("testing", "data", "pages", "__version__", "cli.arguments"),
+    "train": ("testing", "data", "optim", "pages", "__version__", "cli.arguments"),
     "integrations": ("models", "testing", "cli.arguments"),
     "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
     "bench": ("models", "testing", "integrations", "cli.arguments", "cli.notices"),
@@ -68,7 +69,7 @@ BELOW = {
     "__main__": ("cli.main",),
     "": (
         "sparse", "train", "simulate", "testing", "integrations", "o3", "hints", "errors", "functional", "models",
-        "nn",
+        "nn", "optim",
     ),  # eqlayers/__init__.py itself
 }  # fmt: skip
 # one line each, with its reason

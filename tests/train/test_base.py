@@ -1,29 +1,25 @@
-"""Shared code of every training: groups of parameters."""
+"""Shared code of every training: the parameters that are optimised."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
-from e3nn import o3
 
 from eqlayers.models import MoleculeNetwork
-from eqlayers.train.base import parameter_groups
+from eqlayers.optim import SOAP
+from eqlayers.train import PropertyModule
 
 
-def test_weight_decay_spares_biases_and_vectors_but_not_flat_matrices() -> None:
-    model = torch.nn.ModuleDict(
-        {
-            "linear": torch.nn.Linear(3, 3),
-            "norm": torch.nn.LayerNorm(3),
-            "equivariant": o3.Linear("2x0e+1o", "2x0e+1o", biases=True),
-        }
-    )
-    groups = {group["weight_decay"]: {id(p) for p in group["params"]} for group in parameter_groups(model, 0.1)}
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    assert {names[i] for i in groups[0.1]} == {"linear.weight", "equivariant.weight"}
-    assert {names[i] for i in groups[0.0]} == {"linear.bias", "norm.weight", "norm.bias", "equivariant.bias"}
-
-
-def test_every_parameter_of_the_network_is_optimised_once() -> None:
-    model = MoleculeNetwork(hidden="4x0e+4x1o", layers=2)
-    grouped = [id(parameter) for group in parameter_groups(model, 0.1) for parameter in group["params"]]
-    assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
+@pytest.mark.parametrize(("name", "cls"), [("adamw", torch.optim.AdamW), ("soap", SOAP)])
+def test_every_parameter_of_the_network_is_optimised_once(name: str, cls: type) -> None:
+    module = PropertyModule(MoleculeNetwork(hidden="4x0e+4x1o", layers=2), weight_decay=0.1, optimizer=name)
+    trainer: Any = SimpleNamespace(max_epochs=3, estimated_stepping_batches=30, max_steps=-1)
+    module._trainer = trainer
+    optimizer: Any = module.configure_optimizers()["optimizer"]  # type: ignore[index, call-overload]
+    assert type(optimizer) is cls
+    listed = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    assert sorted(listed) == sorted(id(parameter) for parameter in module.model.parameters())
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.1}  # all parameters are matrices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -105,6 +105,13 @@ class Weights:
             )
         start, shape = self.offsets[instruction], self.shapes[instruction]
         return weight.narrow(-1, start, math.prod(shape)).unflatten(-1, shape)
+
+
+def product_shapes(instructions: Iterable[Any]) -> list[tuple[int, ...]]:
+    """Shapes of the weights of a tensor product's paths: of 'uvw' a matrix ``(u v, w)``, of other modes a vector."""
+    weighted = [ins for ins in instructions if getattr(ins, "has_weight", True) and 0 not in ins.path_shape]
+    shapes = [(tuple(ins.path_shape), getattr(ins, "connection_mode", "uvw")) for ins in weighted]
+    return [(math.prod(s[:-1]), s[-1]) if mode == "uvw" else (math.prod(s),) for s, mode in shapes]
 
 
 def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> tuple[bool, bool]:

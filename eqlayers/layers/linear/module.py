@@ -309,6 +309,10 @@ class Linear(E3nnFlags, EquivariantModule):
         paths = [(path.i_in, path.i_out, path.path_weight) for path in self._paths]
         return infos_of(linear_program((self.irreps_in, self.irreps_out), paths, self.layout))
 
+    def weight_matrices(self) -> dict[str, list[tuple[int, ...]]]:
+        """Shapes of the matrices that the weights are, one per path; see :func:`eqlayers.optim.matrices_of`."""
+        return {"weight": [path.path_shape for path in self._paths] * math.prod(self._lead_w)}
+
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
         """View ``[..., mul_in, mul_out]`` of the weights of one instruction."""
         weights = self._checked("weight", weight, self.weight, (*self._lead_w, self.weight_numel))

@@ -260,6 +260,10 @@ class SpeciesLinear(EquivariantModule):
         back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
         return torch.cat(mapped).index_select(0, back)
 
+    def weight_matrices(self) -> dict[str, list[tuple[int, ...]]]:
+        """Shapes of the matrices that the weights are, by species and path."""
+        return {"weight": self.linear.weight_matrices()["weight"] * self.num_species}
+
     @property
     def infos(self) -> ProgramInfos:
         """The map as infos of sparse products; see :attr:`Linear.infos`. The weights of a row are ``weight[kind]``."""

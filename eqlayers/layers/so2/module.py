@@ -79,6 +79,10 @@ class SO2Layer(EquivariantModule):
         for m, part, shape in zip(self._plan.orders, parts, self._plan.shapes, strict=True):
             yield m, part.view(shape)
 
+    def weight_matrices(self) -> dict[str, list[tuple[int, ...]]]:
+        """Shapes of the matrices of all orders; see :func:`eqlayers.optim.matrices_of`."""
+        return {"weight": [shape[1:] for shape in self._plan.shapes for _ in range(shape[0])]}
+
     def scale_slices(self) -> list[tuple[int, int, slice]]:
         """Triples: order m, index of the group in irreps_in, and its columns of the scales for this order."""
         slices, start = [], 0

@@ -21,7 +21,7 @@ from ...irreps.algebra import as_irreps
 from ...irreps.instructions import Instruction, normalise, read_instructions, variances
 from ...sparse import ProgramInfos, infos_of
 from ..base.module import EquivariantModule
-from ..base.weights import Weights, output_mask, ownership
+from ..base.weights import Weights, output_mask, ownership, product_shapes
 from ..reshape.module import Sort
 from .lower import ProductPlan
 from .picture import draw_paths
@@ -149,6 +149,10 @@ class ProductLayer(E3nnState, EquivariantModule):
         self._keep_generated(theirs)
         share_tensors(self, theirs, "weight", "output_mask")
         return self.train(module.training)
+
+    def weight_matrices(self) -> dict[str, list[tuple[int, ...]]]:
+        """Shapes of the weights of paths: of 'uvw' a matrix (u v, w); see :func:`eqlayers.optim.matrices_of`."""
+        return {"weight": product_shapes(self.instructions)}
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
         """View ``[..., *path_shape]`` of the weights of one instruction."""

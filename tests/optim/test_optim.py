@@ -1,0 +1,282 @@
+"""SOAP: its definition, another package's, and what users do with an optimizer."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from e3nn import o3
+from pytorch_optimizer import SOAP as OTHER
+from torch import Tensor, nn
+
+from eqlayers import FullyConnectedTensorProduct, Linear
+from eqlayers.errors import ConfigError, DataError
+from eqlayers.nn import Gate, SpeciesLinear
+from eqlayers.optim import SOAP
+from eqlayers.optim.matrices import shapes_of
+from eqlayers.optim.stack import blocks_of
+from tests.soap_by_loops import soap_of_matrix
+
+
+def network(dtype: torch.dtype = torch.float64) -> nn.Module:
+    """Matrices of several sizes, some larger than a block, among them single rows, and vectors."""
+    torch.manual_seed(3)
+    layers = [
+        Linear("6x0e + 4x1o + 1x2e", "9x0e + 4x1o + 1x2e", biases=True),
+        SpeciesLinear("9x0e + 4x1o", "3x0e + 2x1o", 2),
+        FullyConnectedTensorProduct("3x0e + 2x1o", "2x0e", "4x0e + 2x1o"),
+        nn.Linear(4, 10),
+        nn.LayerNorm(10),
+    ]
+    return nn.ModuleList(layers).to(dtype)
+
+
+def draw(model: nn.Module, seed: int, but: Callable[[str], bool] = lambda name: False) -> None:
+    """Random gradients for a step, None for the parameters of some names."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        gradient = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
+        parameter.grad = None if but(name) else gradient.to(parameter.dtype)
+
+
+def run(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[Tensor]:
+    """Steps with gradients that depend on their numbers alone; copies of the weights after them."""
+    for step in steps:
+        draw(model, step)
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def far(first: list[Tensor], second: list[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(first, second, strict=True))
+
+
+def test_every_block_follows_the_definition_and_the_rest_adamw() -> None:
+    model, steps = network(), 25
+    expected = [parameter.detach().clone() for parameter in model.parameters()]
+    gradients = []
+    for step in range(steps):
+        draw(model, step)
+        gradients.append([p.grad.clone() for p in model.parameters()])  # type: ignore[union-attr]
+    shapes = [those for layer in model.modules() for those in shapes_of(layer).values()]
+    inside = 0
+    for number, those in enumerate(shapes):
+        flat, rest = expected[number].view(-1), torch.ones(expected[number].numel(), dtype=torch.bool)
+        for block in blocks_of(those, 8):
+            index, rest[block.indices()] = block.indices(), False
+            parts = [one[number].reshape(-1)[index].view(block.size) for one in gradients]
+            flat[index] -= 0.1 * sum(soap_of_matrix(parts)).flatten()  # type: ignore[union-attr]
+            inside += len(index)
+        vector = nn.Parameter(flat[rest].clone())
+        adam = torch.optim.AdamW([vector], lr=0.1, betas=(0.95, 0.98), weight_decay=0)
+        for one in gradients:
+            vector.grad = one[number].reshape(-1)[rest]
+            adam.step()
+        flat[rest] = vector.detach()
+    optimizer = SOAP(model, lr=0.1, block=8)
+    assert far(run(model, optimizer, range(steps)), expected) < 1e-12
+    assert repr(optimizer).startswith(f"SOAP({inside} numbers of ")
+
+
+def test_a_plain_matrix_is_updated_as_by_another_package() -> None:
+    ours, theirs = nn.Linear(7, 7, bias=False).double(), nn.Linear(7, 7, bias=False).double()
+    theirs.load_state_dict(ours.state_dict())
+    first = SOAP(ours, lr=0.1, eps=1e-30)
+    options = {"betas": (0.95, 0.98), "shampoo_beta": 0.95, "weight_decay": 0, "eps": 1e-30}
+    second = OTHER(theirs.parameters(), lr=0.1, **options)
+    # theirs renews eigenvectors in float32, and ours shifts eigenvalues by 1e-6
+    assert far(run(ours, first, range(100)), run(theirs, second, range(100))) < 1e-4
+
+
+def test_e3nns_layers_are_updated_as_ours() -> None:
+    theirs = o3.Linear("6x0e + 4x1o", "5x0e + 3x1o", biases=True).double()
+    ours = Linear("6x0e + 4x1o", "5x0e + 3x1o", biases=True).double()
+    ours.load_state_dict(theirs.state_dict())
+    assert same(run(ours, SOAP(ours), range(15)), run(theirs, SOAP(theirs), range(15)))
+
+
+def test_rotated_and_inverted_inputs_do_not_change_a_training() -> None:
+    ends = []
+    x, y = torch.randn(20, 6 + 12, dtype=torch.float64), torch.randn(20, 3, dtype=torch.float64)
+    for matrix in (torch.eye(3, dtype=torch.float64), -o3.rand_matrix().double()):
+        torch.manual_seed(0)
+        gate = Gate("8x0e", [torch.tanh], "4x0e", [torch.sigmoid], "4x1o")
+        model = nn.Sequential(Linear("6x0e + 4x1o", gate.irreps_in), gate, Linear(gate.irreps_out, "1x1o")).double()
+        optimizer = SOAP(model, lr=0.03)
+        rotations = [o3.Irreps(irreps).D_from_matrix(matrix) for irreps in ("6x0e + 4x1o", "1x1o")]
+        inputs, labels = (one @ rotation.T for one, rotation in zip((x, y), rotations, strict=True))
+        for _ in range(15):
+            optimizer.zero_grad()
+            (model(inputs) - labels).square().mean().backward()
+            optimizer.step()
+        ends.append([parameter.detach() for parameter in model.parameters()])
+    assert far(*ends) < 1e-7
+
+
+@pytest.mark.parametrize("way", ["state_dict", "deepcopy", "pickle"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_resumed_training_is_the_unbroken_one_bit_for_bit(way: str, dtype: torch.dtype) -> None:
+    model = network(dtype)
+    unbroken = run(model, SOAP(model, block=8, precondition_every=3), range(20))
+    model = network(dtype)
+    optimizer = SOAP(model, block=8, precondition_every=3)
+    run(model, optimizer, range(8))
+    if way == "state_dict":
+        torch.save(optimizer.state_dict(), file := io.BytesIO())
+        optimizer = SOAP(model, block=8, precondition_every=3)
+        optimizer.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    else:
+        both = (model, optimizer)
+        model, optimizer = copy.deepcopy(both) if way == "deepcopy" else pickle.loads(pickle.dumps(both))
+    assert same(run(model, optimizer, range(8, 20)), unbroken)
+    state = optimizer.state_dict()["state"]
+    of_state = torch.float64 if dtype == torch.float64 else torch.float32
+    assert {value.dtype for one in state.values() for name, value in one.items() if name != "step"} == {of_state}
+    assert [one["exp_avg"].shape for one in state.values()] == [parameter.shape for parameter in state_order(optimizer)]
+
+
+def state_order(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def test_reading_the_state_changes_nothing() -> None:
+    model, twin = network(), network()
+    optimizer, other = SOAP(model), SOAP(twin)
+    for step in range(13):
+        assert same(run(model, optimizer, range(step, step + 1)), run(twin, other, range(step, step + 1)))
+        optimizer.state_dict()
+
+
+def test_frozen_weights_stay_and_thawed_ones_begin_where_they_were() -> None:
+    def frozen(name: str) -> bool:
+        return name.startswith("0.")
+
+    model, alone = network(), network()
+    optimizer, other = SOAP(model, lr=0.1), SOAP(alone, lr=0.1)
+    run(model, optimizer, range(5))
+    before = [parameter.detach().clone() for parameter in model[0].parameters()]  # type: ignore[index]
+    for step in range(5, 12):
+        draw(model, step, frozen)
+        optimizer.step()
+    assert same(before, list(model[0].parameters()))  # type: ignore[index]
+    run(model, optimizer, range(12, 18))
+    run(alone, other, range(5))  # the frozen steps never were, for these parameters
+    run(alone, other, range(12, 18))
+    assert far(run(model, optimizer, range(0))[:2], run(alone, other, range(0))[:2]) < 1e-12
+    assert {int(state["step"]) for state in optimizer.state_dict()["state"].values()} == {11, 18}
+
+
+def test_groups_have_rates_and_decay_of_their_own() -> None:
+    model, twin = network(), network()
+    slow, fast = list(model[0].parameters()), list(model[1:].parameters())  # type: ignore[index]
+    groups = [{"params": slow, "lr": 0.01, "weight_decay": 0.5}, {"params": fast}]
+    optimizer = SOAP(model, groups, lr=0.1)
+    start = run(model, optimizer, range(0))
+    # all parts of the update are as with one rate, and are scaled
+    end, plain = run(model, optimizer, range(1)), run(twin, SOAP(twin, lr=0.1), range(1))
+    for number, (before, after, other) in enumerate(zip(start, end, plain, strict=True)):
+        decayed, scale = (before * (1 - 0.01 * 0.5), 0.1) if number < len(slow) else (before, 1.0)
+        torch.testing.assert_close(after, decayed + scale * (other - before), rtol=0, atol=1e-15)
+
+
+def test_matrices_alone_are_decayed_by_default() -> None:
+    model = network()
+    groups = SOAP(model, weight_decay=0.1).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert {p.ndim for p in groups[1]["params"]} == {1}
+    assert len(state_order(SOAP(model))) == len([*model.parameters()])
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_gradient_that_is_not_finite_changes_nothing(capturable: bool) -> None:
+    model, twin = network(), network()
+    options: dict[str, Any] = {"precondition_every": 4, "weight_decay": 0.1, "capturable": capturable}
+    optimizer, other = SOAP(model, **options), SOAP(twin, **options)
+    run(model, optimizer, range(6))
+    before, state = run(model, optimizer, range(0)), copy.deepcopy(optimizer.state_dict()["state"])
+    draw(model, 6)
+    model[3].weight.grad[1, 2] = torch.nan  # type: ignore[index, union-attr]
+    if capturable:
+        optimizer.step()
+    else:
+        with pytest.raises(DataError, match=r"1 of 8 parameters, of shapes .10, 4."):
+            optimizer.step()
+    assert same(before, run(model, optimizer, range(0)))
+    after = optimizer.state_dict()["state"]
+    assert all(torch.equal(state[i][name], after[i][name]) for i in state for name in state[i])
+    if not capturable:
+        assert same(run(model, optimizer, range(6, 9)), run(twin, other, range(9)))
+
+
+def test_a_rate_in_a_tensor_and_a_closure() -> None:
+    model, twin = network(), network()
+    optimizer = SOAP(model, lr=torch.tensor(0.1, dtype=torch.float64), capturable=True)
+    assert far(run(model, optimizer, range(12)), run(twin, SOAP(twin, lr=0.1), range(12))) < 1e-13
+    assert optimizer.step(lambda: 5.0) == 5.0
+
+
+def test_a_step_without_any_gradient_does_nothing() -> None:
+    model = network()
+    optimizer = SOAP(model)
+    before = run(model, optimizer, range(0))
+    optimizer.step()
+    assert same(before, run(model, optimizer, range(0)))
+    assert not optimizer.state_dict()["state"]
+
+
+def test_groups_are_of_the_module_and_share_options() -> None:
+    model = network()
+    for params in ([{"params": nn.Linear(2, 2).parameters()}], [{"params": model.parameters(), "block": 4}]):
+        with pytest.raises(ConfigError, match="a group of SOAP must have parameters of its module"):
+            SOAP(model, params)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"precondition_every": 0}, "precondition_every"),
+        ({"block": 1}, "block"),
+        ({"lr": -1.0}, "lr"),
+        ({"betas": (0.9,)}, "betas"),
+        ({"betas": (0.9, 1.0)}, "betas"),
+        ({"gram_beta": 1.0}, "gram_beta"),
+        ({"eps": 0.0}, "eps"),
+        ({"weight_decay": -0.1}, "weight_decay"),
+        ({"capturable": 2}, "capturable"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must"):
+        SOAP(network(), **options)
+
+
+def test_a_module_must_have_parameters() -> None:
+    with pytest.raises(ConfigError, match="a module must have parameters to be optimized, got ReLU"):
+        SOAP(nn.ReLU())
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    model = network()
+    adam = torch.optim.AdamW(model.parameters())
+    run(model, adam, range(1))
+    run(model, other := SOAP(model, block=8), range(1))
+    smaller = nn.Linear(4, 10)
+    run(smaller, small := SOAP(smaller), range(1))
+    damaged = SOAP(model)
+    run(model, damaged, range(1))
+    cut = damaged.state_dict()
+    cut["state"][0] = cut["state"][0] | {"gram": torch.zeros(3)}
+    for state in (adam.state_dict(), other.state_dict(), small.state_dict(), cut):
+        optimizer = SOAP(model)
+        with pytest.raises(DataError, match="the state of SOAP must be of the same 8 parameters and blocks"):
+            optimizer.load_state_dict(state)
+        assert not optimizer.state
