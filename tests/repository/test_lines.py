@@ -20,7 +20,7 @@ LIMITS = {
         26_857,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_243),
-    "the tests": (("tests",), (), 62_565),
+    "the tests": (("tests",), (), 62_582),
 }
 #: The most Python files of the package without the benchmark.
 FILES = 306

@@ -14,9 +14,9 @@ def test_neighbours_of_a_crystal_are_counted() -> None:
     r, functions = radial_distribution([atoms, atoms])
     assert list(functions) == ["all"]
     shell = 4 * np.pi * r**2 * (r[1] - r[0]) * len(atoms) / atoms.get_volume() * functions["all"]
-    width = 8 * (r[1] - r[0]) / 2 / 2.5  # a shell is a bin wide, whose middle stands for its distance
-    assert shell[(r > 2.3) & (r < 3.0)].sum() == pytest.approx(12, rel=width)
-    assert shell[(r > 3.3) & (r < 4.0)].sum() == pytest.approx(6, rel=width)
+    width = r[1] - r[0]  # the middle of a bin stands for the distance of a shell: half a bin off, in the square of r
+    assert shell[(r > 2.3) & (r < 3.0)].sum() == pytest.approx(12, rel=width / 2.55)
+    assert shell[(r > 3.3) & (r < 4.0)].sum() == pytest.approx(6, rel=width / 3.61)
 
 
 def test_pairs_of_species() -> None:

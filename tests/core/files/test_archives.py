@@ -201,3 +201,11 @@ def test_lists_that_are_endless_are_refused(kind: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "file")
     with pytest.raises(DataError, match=r"^it has more than 1,000,000 values"):
         read_tensors(tmp_path / "file")
+
+
+def test_a_file_has_at_most_a_million_values(tmp_path: Path) -> None:
+    torch.save([0] * 999_000, tmp_path / "file")
+    assert len(read_tensors(tmp_path / "file")) == 999_000
+    torch.save([0] * 1_000_000, tmp_path / "file")  # and the list itself
+    with pytest.raises(DataError, match=r"^it has more than 1,000,000 values"):
+        read_tensors(tmp_path / "file")

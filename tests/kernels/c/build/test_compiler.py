@@ -1,6 +1,7 @@
 """The C compiler: what it makes, what is kept, and what is reported when it is missing, fails, or dies."""
 
 import ctypes
+import itertools
 import math
 import os
 import shutil
@@ -20,17 +21,23 @@ from eqlayers_kernels.c.build.compiler import EXPORT, CompilerError, load, load_
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler named cc")
 ANSWER = EXPORT + " int answer(void) { return %d; }"
+COUNT = itertools.count()
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty cache, and a process that has compiled nothing yet."""
-    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "cache"))
+    """An empty cache, and a process that has compiled nothing yet.
+
+    Its name was in no earlier test: the loader gives a library that is open under the same path, and pytest uses paths
+    of removed folders again.
+    """
+    cache_dir = tmp_path / f"cache-{next(COUNT)}"
+    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(cache_dir))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(cache, "_warned", set())
     monkeypatch.setattr(compiler, "_loaded", {})
     compiler._tried.clear()
-    yield tmp_path / "cache" / "kernels"
+    yield cache_dir / "kernels"
     compiler._tried.clear()
 
 
@@ -257,21 +264,23 @@ def test_what_cannot_be_trusted_is_rebuilt_not_loaded(folder, fake_cc, tmp_path,
     load(ANSWER % 9, "answer")
     (path,) = folder.glob("answer-*")
     genuine = path.read_bytes()
-    opens = f'void *fopen(); __attribute__((constructor)) void go(void) {{ fopen("{tmp_path}/loaded", "w"); }}'
+    opens = f'void *fopen(); __attribute__((constructor)) void go(void) {{ fopen("{folder.parent}/loaded", "w"); }}'
     (tmp_path / "foreign.c").write_text(opens)
-    subprocess.run(["cc", "-w", "-shared", "-fPIC", "-o", tmp_path / "foreign.so", tmp_path / "foreign.c"], check=True)
-    foreign = (tmp_path / "foreign.so").read_bytes()
+    subprocess.run(
+        ["cc", "-w", "-shared", "-fPIC", "-o", folder.parent / "foreign.so", tmp_path / "foreign.c"], check=True
+    )
+    foreign = (folder.parent / "foreign.so").read_bytes()
     path.unlink()  # what is loaded stays mapped
     damaged = genuine[:1000] + bytes([genuine[1000] ^ 255]) + genuine[1001:]
     path.write_bytes({"half": genuine[:7000], "damaged": damaged, "foreign": foreign}.get(planted, genuine))
     path.chmod(0o622 if planted == "writable" else 0o600)
     forget()
     assert load(ANSWER % 9, "answer").answer() == 9
-    assert not (tmp_path / "loaded").exists()
+    assert not (folder.parent / "loaded").exists()
     assert sum("answer" in call for call in calls(log)) == 2
     assert path.stat().st_mode & 0o777 == 0o600
-    ctypes.CDLL(str(tmp_path / "foreign.so"))
-    assert (tmp_path / "loaded").exists()  # the trap works
+    ctypes.CDLL(str(folder.parent / "foreign.so"))
+    assert (folder.parent / "loaded").exists()  # the trap works
 
 
 @needs_cc
