@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Block(NamedTuple):
-    """A part of a matrix among the numbers of a parameter: rows of numbers that lie ``stride`` apart."""
+    """A block of a matrix in a flat parameter; ``stride`` is the number of columns of the whole matrix."""
 
     start: int
     rows: int

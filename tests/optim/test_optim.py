@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from eqlayers import FullyConnectedTensorProduct, Linear
 from eqlayers.errors import ConfigError, DataError
+from eqlayers.models import MACE, MoleculeNetwork, NequIP
 from eqlayers.nn import Gate, SpeciesLinear
 from eqlayers.optim import SOAP
 from eqlayers.optim.matrices import shapes_of
@@ -222,6 +223,21 @@ def test_a_rate_in_a_tensor_and_a_closure() -> None:
     optimizer = SOAP(model, lr=torch.tensor(0.1, dtype=torch.float64), capturable=True)
     assert far(run(model, optimizer, range(12)), run(twin, SOAP(twin, lr=0.1), range(12))) < 1e-13
     assert optimizer.step(lambda: 5.0) == 5.0
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MACE(["H", "C", "O"], hidden="64x0e+64x1o", correlation=3, lmax=3, layers=2, radial_hidden=[32]),
+        NequIP(["H", "C", "O"], hidden="32x0e+32x1o+32x2e"),
+        MoleculeNetwork(hidden="16x0e+16x1o+16x2e", lmax=2, layers=4, radial_hidden=[32]),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_the_state_is_a_few_times_as_large_as_that_of_adamw(model: nn.Module) -> None:
+    run(model, optimizer := SOAP(model), range(1))
+    numbers = sum(value.numel() for state in optimizer.state_dict()["state"].values() for value in state.values())
+    assert 3.2 < numbers / (2 * sum(parameter.numel() for parameter in model.parameters())) < 3.4
 
 
 def test_a_step_without_any_gradient_does_nothing() -> None:

@@ -109,8 +109,7 @@ class Weights:
 
 def product_shapes(instructions: Iterable[Any]) -> list[tuple[int, ...]]:
     """Shapes of the weights of a tensor product's paths: of 'uvw' a matrix ``(u v, w)``, of other modes a vector."""
-    weighted = [ins for ins in instructions if getattr(ins, "has_weight", True) and 0 not in ins.path_shape]
-    shapes = [(tuple(ins.path_shape), getattr(ins, "connection_mode", "uvw")) for ins in weighted]
+    shapes = [(tuple(ins.path_shape), ins.connection_mode) for ins in instructions if ins.has_weight]
     return [(math.prod(s[:-1]), s[-1]) if mode == "uvw" else (math.prod(s),) for s, mode in shapes]
 
 
