@@ -53,13 +53,13 @@ except ImportError as error:
 _NOTHING = nullcontext()
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # make_fx(pre_dispatch=True)
 SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leaves out
+foreach_add_, foreach_mul_ = torch._foreach_add_, torch._foreach_mul_  # Without them: a loop over the tensors.
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 #: Torch 2.7 added a mark for functions that are traced by running them, in which is_compiling() is true.
 _IS_2_6 = not hasattr(torch._dynamo, "nonstrict_trace")
-# torch 2.6 cannot tell export from compile: there every traced graph counts as saved
-_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch 2.6 has one word for both
 
 
 def traced_for_others() -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..core.checks import check_flag, check_integer, check_items, check_number, got
 from ..core.errors import ConfigError, DataError
 from ..core.files.read_write import few
+from ..core.torch_internals import foreach_add_, foreach_mul_
 from .matrices import matrices_of, parameter_groups
 from .stack import Block, Stack, blocks_of, state_dtype
 
@@ -94,11 +95,10 @@ class SOAP(torch.optim.Optimizer):
             "capturable": check_flag("capturable", capturable),
         }
         lr = lr if isinstance(lr, Tensor) else check_number("lr", lr, at_least=0)
-        decay = check_number("weight_decay", weight_decay, at_least=0)
         self._blocks: dict[Tensor, list[Block]] = {p: blocks_of(those, block) for p, those in shapes.items()}
         self._stacks: list[Stack] | None = None
         self._served: list[int] = []
-        options = shared | {"lr": lr, "weight_decay": decay}
+        options = shared | {"lr": lr, "weight_decay": check_number("weight_decay", weight_decay, at_least=0)}
         super().__init__(parameter_groups(module, weight_decay) if params is None else params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -145,10 +145,10 @@ class SOAP(torch.optim.Optimizer):
             if not mine:
                 continue
             if group["weight_decay"]:
-                torch._foreach_mul_(mine, 1 - group["lr"] * group["weight_decay"] * passes)
+                foreach_mul_(mine, 1 - group["lr"] * group["weight_decay"] * passes)
             steps = [moves[parameter] for parameter in mine]
-            torch._foreach_mul_(steps, -group["lr"])
-            torch._foreach_add_(mine, steps)
+            foreach_mul_(steps, -group["lr"])
+            foreach_add_(mine, steps)
         return loss
 
     def _arrange(self, parameters: Sequence[Tensor]) -> None:
