@@ -254,7 +254,7 @@ def test_independent_products_of_another_basis(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"edge_irreps": o3.Irreps("2x0e + 2x1o")}, r"model.edge_irreps must be None, got .*features of edges"),
+        ({"edge_irreps": o3.Irreps("2x0e + 2x1o")}, r"model.edge_irreps must be None, got .*edge features"),
         ({"apply_cutoff": False}, "model.apply_cutoff must be True, got False: radial functions"),
         ({"use_so3": True, "hidden": "4x0e + 4x1e"}, "model.use_so3 must be False, got True"),
         ({"use_agnostic_product": True}, "model.use_agnostic_product must be False"),
