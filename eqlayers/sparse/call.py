@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..core.dtypes import ACCUMULATE, broadcast_shapes
+from ..core.dtypes import broadcast_shapes
 from ..core.errors import DeviceError, DTypeError, GradientError, ShapeError
 from .info import SparseProductInfo, SparseScaleInfo
 from .table import Channels
@@ -56,11 +55,6 @@ class ProductCall:
         channels = tuple(extents[c] for c in self.channels.out)
         return (*((self.batch,) if self.batched[2] else ()), self.out_rows, *channels)
 
-    @property
-    def accumulate(self) -> torch.dtype:
-        """Dtype of the sums."""
-        return ACCUMULATE[self.x.dtype]
-
 
 @dataclass(frozen=True)
 class ScaleCall:
@@ -73,11 +67,6 @@ class ScaleCall:
     def out_rows(self) -> int:
         """Sparse rows of the result."""
         return self.info.as_product().rows(self.x.shape[1], self.x.shape[1])[2]
-
-    @property
-    def accumulate(self) -> torch.dtype:
-        """Dtype of the sums."""
-        return ACCUMULATE[self.x.dtype]
 
 
 Call = ProductCall | ScaleCall

@@ -24,10 +24,6 @@ class Words(NamedTuple):
     inputs: tuple[str, ...]
 
 
-PRODUCT = Words("SparseProductInfo", ("index1", "index2"), ("input1", "input2"))
-SCALE = Words("SparseScaleInfo", ("index",), ("input",))
-
-
 def check_one_dimensional(name: str, value: Any, integer: bool) -> None:
     """Raise unless ``value`` is a 1-D tensor, int64 or floating-point."""
     dtype = "int64" if integer else "floating-point"
@@ -101,8 +97,6 @@ class TermList(NamedTuple):
 
 class _Movable:
     """Base class of both infos: moves between devices, and a cache of derived tables that copies do not share."""
-
-    _cache: dict[Any, Any]
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Move the tensors, as :meth:`torch.Tensor.to`; a dtype changes the scale only."""
@@ -183,7 +177,7 @@ class SparseProductInfo(_Movable, _ProductFields):
         (2, True)
     """
 
-    _words: ClassVar[Words] = PRODUCT
+    _words: ClassVar[Words] = Words("SparseProductInfo", ("index1", "index2"), ("input1", "input2"))
 
     def __new__(
         cls,
@@ -346,7 +340,7 @@ def _highest_row(index: Tensor | None) -> int:
 class _OneOperand(SparseProductInfo):
     """A sparse scale as the info of a product; error messages name the fields of the scale."""
 
-    _words = SCALE
+    _words = Words("SparseScaleInfo", ("index",), ("input",))
 
 
 class _ScaleFields(NamedTuple):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.contraction import ROWS, Contraction
+from ..core.dtypes import ACCUMULATE
 from ..core.torch_internals import as_constant, outside_of_autocast
 from .call import ProductCall, ScaleCall
 from .info import SparseProductInfo, TermList
@@ -24,7 +25,7 @@ _BLOCK = 1 << 20  # elements of the largest temporary of a product term by term
 
 def product(call: ProductCall) -> Tensor:
     """Run one product; half precision is summed in float32."""
-    dtype, letters = call.accumulate, call.channels.canonical()
+    dtype, letters = ACCUMULATE[call.x.dtype], call.channels.canonical()
     rows, extents = (*call.sparse_rows, call.out_rows), {k: int(n) for k, n in call.extents.items()}
     names = dict(zip("".join(call.channels), "".join(letters), strict=True))
     sizes = dict(zip("IJK", rows, strict=True)) | {names[letter]: extent for letter, extent in extents.items()}
@@ -139,7 +140,7 @@ def scale_of(info: SparseProductInfo, terms: TermList, like: Tensor) -> Tensor:
 
 def scale(call: ScaleCall) -> Tensor:
     """``y = S x``: gather input rows term by term, multiply by coefficients, add by output row."""
-    x = call.x.to(call.accumulate)
+    x = call.x.to(ACCUMULATE[call.x.dtype])
     info = call.info.as_product()
     terms = info.terms(x.shape[1], x.shape[1], x.device)
     taken = x.index_select(1, as_constant(terms.index1))

@@ -101,17 +101,15 @@ class ProgramInfos:
         Each group runs one or two products. Sums are formed in float32 or better, and in float64 by 'reference'; for
         other backends see :func:`eqlayers.functional.sparse_product`.
         """
-        with outside_of_autocast(x.device.type):
-            return self._result(x, y, x.new_empty(0) if w is None else w, backend)
-
-    def _result(self, x: Tensor, y: Tensor, w: Tensor, backend: str | None) -> Tensor:
         dtype = torch.float64 if backend == "reference" else ACCUMULATE[x.dtype]
-        rows = [cut(t.to(dtype)) for cut, t in zip(self._cuts, (x, y, w), strict=True)]
+        operands = x, y, x.new_empty(0) if w is None else w
         blocks: dict[Slot, Tensor] = {}
-        for group in self.groups:
-            for slot, block in zip(group.z, self._run(group, rows, backend), strict=True):
-                blocks[slot] = blocks[slot] + block if slot in blocks else block
-        return joined(self.program, blocks, [row.whole for row in rows]).to(x.dtype)
+        with outside_of_autocast(x.device.type):
+            rows = [cut(t.to(dtype)) for cut, t in zip(self._cuts, operands, strict=True)]
+            for group in self.groups:
+                for slot, block in zip(group.z, self._run(group, rows, backend), strict=True):
+                    blocks[slot] = blocks[slot] + block if slot in blocks else block
+            return joined(self.program, blocks, [row.whole for row in rows]).to(x.dtype)
 
     @cached_property
     def _cuts(self) -> list[Cut]:

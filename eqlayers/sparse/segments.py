@@ -6,8 +6,6 @@ backend: the interpreter is for tests, and far too slow to be the default.
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
@@ -18,15 +16,10 @@ from ..core.dtypes import DTYPES
 from ..core.torch_internals import being_traced
 from .call import Call, ProductCall, ScaleCall
 from .info import SparseProductInfo
-from .table import NAMED, Channels, Sides, lookup
+from .table import NAMED, lookup
 
 #: Products without a kernel, and the product that equals each after swapping its operands.
 SWAPPED = {"scavec": "vecsca", "mat_t_vec": "vecmat"}
-
-
-@cache
-def _sides(channels: Channels) -> Sides | None:
-    return lookup(channels, NAMED)
 
 
 def refuse(call: Call) -> str | None:
@@ -40,7 +33,7 @@ def refuse(call: Call) -> str | None:
         return "launches its kernels by itself, which torch.compile, torch.export and make_fx cannot put into a graph"
     if call.x.dtype not in DTYPES:
         return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.x.dtype}"
-    if isinstance(call, ProductCall) and _sides(call.channels) is None:
+    if isinstance(call, ProductCall) and lookup(call.channels) is None:
         return f"has kernels for the seven named products ({', '.join(NAMED)}), got channels '{call.channels}'"
     return None
 
@@ -52,17 +45,15 @@ def only_named(call: Call) -> bool:
     rows, and the gradients of such a matrix, are matrix products: torch's are faster than a loop over segments, which
     reads the matrix anew for every few rows.
     """
-    by_interpreter = call.x.device.type == "cpu" or availability.interpreted()
-    return by_interpreter or (isinstance(call, ProductCall) and _is_gemm(call))
-
-
-def _is_gemm(call: ProductCall) -> bool:
-    return any(len(letters) == 2 and not batched for letters, batched in zip(call.channels, call.batched, strict=True))
+    if call.x.device.type == "cpu" or availability.interpreted():
+        return True
+    operands = zip(call.channels, call.batched, strict=True) if isinstance(call, ProductCall) else ()
+    return any(len(letters) == 2 and not batched for letters, batched in operands)
 
 
 def product(call: ProductCall) -> Tensor:
     """Run a product; five kernels serve seven products, and a transposed matrix exchanges two strides."""
-    sides = _sides(call.channels)
+    sides = lookup(call.channels)
     assert sides is not None  # refuse() says so first
     info, dtype = call.info, call.x.dtype
     segments, rows = info.rows(*call.sparse_rows)[1:]

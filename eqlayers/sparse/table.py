@@ -86,10 +86,11 @@ class Sides(NamedTuple):
     transposed: tuple[bool, bool, bool]
 
 
-def lookup(channels: Channels, names: dict[str, str]) -> Sides | None:
-    """The product among ``names`` (name -> spec) that equals ``channels`` up to transposed matrices, or None."""
+@cache
+def lookup(channels: Channels) -> Sides | None:
+    """The named product (:data:`NAMED`) that equals ``channels`` up to transposed matrices, or None."""
     canonical = channels.canonical()
-    for op, spec in names.items():
+    for op, spec in NAMED.items():
         for flips in _FLIPS:
             flipped = Channels(*(p[::-1] if f and len(p) == 2 else p for p, f in zip(parse(spec), flips, strict=True)))
             real = tuple(f and len(p) == 2 for p, f in zip(canonical, flips, strict=True))

@@ -45,7 +45,7 @@ def test_gradient_columns_follow_from_the_einsum(name):
         (PRODUCTS[name].grad1, channels.rotate_to_first(), ("y", "gz")),
         (PRODUCTS[name].grad2, channels.rotate_to_second(), ("gz", "x")),
     ):
-        op, transposed = lookup(rotated, NAMED)
+        op, transposed = lookup(rotated)
         first, second = (o + "^T" * t for o, t in zip(operands, transposed, strict=False))
         assert written == f"{op}({first}, {second})" + "^T" * transposed[2]
 
@@ -160,12 +160,12 @@ def test_canonical_letters():
     ],
 )
 def test_lookup(spec, op, transposed):
-    assert lookup(parse(spec), NAMED) == (op, transposed)
+    assert lookup(parse(spec)) == (op, transposed)
 
 
 @each("spec", ["uv,uv->u", "uv,uv->uv", "u,uvw->vw", "uv,vw->uw", "uv,u->uv", ",->"])
 def test_lookup_finds_nothing_beyond_the_table(spec):
-    assert lookup(parse(spec), NAMED) is None
+    assert lookup(parse(spec)) is None
 
 
 @each("letters", [("u", "u", "u"), ("u", "v", "uv"), ("u", "u", ""), ("u", "", "u")])
@@ -175,7 +175,7 @@ def test_lookup_is_right_whatever_it_finds(letters):
     for places in itertools.permutations(letters):
         for flip in (1, -1):
             spec = "{},{}->{}".format(*(p[::flip] for p in places))
-            sides = lookup(parse(spec), NAMED)
+            sides = lookup(parse(spec))
             assert sides is not None, spec
             x, y = (torch.randn([sizes[c] for c in p[::flip]]) for p in places[:2])
             t1, t2, t3 = sides.transposed
