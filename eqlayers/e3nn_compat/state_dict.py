@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from e3nn import get_optimization_defaults, o3
-from e3nn.o3 import TensorProduct as TheirProduct
 
 from ..core.checks import check_flag, got
 from ..core.errors import ConfigError
@@ -63,9 +62,17 @@ def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
 
 
 class E3nnFlags:
-    """Mixin of layers with the private options of the equal e3nn layers, which change no result."""
+    """Mixin of layers with e3nn's views of weights, and with its private options, which change no result."""
 
     _optimize_einsums = True
+
+    def weight_views(self: Any, weight: torch.Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
+        """Views of the weights of all instructions that have some; with numbers and instructions on request."""
+        yield_instruction = check_flag("yield_instruction", yield_instruction)
+        for number, has_weight in enumerate(self._weights.has):
+            if has_weight:
+                view = self.weight_view_for_instruction(number, weight)
+                yield (number, self.instructions[number], view) if yield_instruction else view
 
     def _take_flags(self, **flags: bool | None) -> None:
         """Store flags of a constructor as attributes; None is e3nn's global default."""
@@ -197,14 +204,12 @@ def _generated_by_e3nn(
     """The generated buffers of an e3nn product with the same paths, in float64 on the CPU."""
     with torch.device("cpu"):
         try:
-            e3nn_layer = TheirProduct(
+            e3nn_layer = o3.TensorProduct(
                 *irreps, list(paths), internal_weights=False, shared_weights=shared_weights, **dict(options)
             )
         except (NotImplementedError, IndexError):  # compile_right of modes that e3nn lacks: no layer, no keys
             return {}
-        state = {k: v for k, v in e3nn_layer.state_dict().items() if k.startswith(_GENERATED)}
-        for key in state:
-            degrees = _degrees(key)
-            if degrees is not None:  # e3nn rounded it to the default dtype
-                state[key] = o3.wigner_3j(*degrees, dtype=torch.float64)
+        state = generated_buffers(e3nn_layer)
+        for key, _, degrees in _symbols(state):  # e3nn rounded them to the default dtype
+            state[key] = o3.wigner_3j(*degrees, dtype=torch.float64)
     return state

@@ -82,8 +82,7 @@ def _checked_width(x: Tensor, width: int) -> Tensor:
 def checked(flat: FlatLayout, name: str, x: Tensor) -> Tensor:
     """The features, after a check of their width; a traced graph repeats it at every call."""
     if is_tracing():
-        traced: Tensor = torch.ops.eqlayers.checked_width(x, flat.dim)
-        return traced
+        return torch.ops.eqlayers.checked_width(x, flat.dim)
     flat.check(name, x)
     return x
 
@@ -100,14 +99,12 @@ def _narrowed(result: Tensor, argument: Tensor) -> Tensor:
 
 def widened(x: Tensor) -> Tensor:
     """Cast to the dtype of sums, by the dtype of each call: a traced `Tensor.to` keeps the example's dtype."""
-    wide: Tensor = torch.ops.eqlayers.widened(x)
-    return wide
+    return torch.ops.eqlayers.widened(x)
 
 
 def narrowed(result: Tensor, argument: Tensor) -> Tensor:
     """Cast a result back to the dtype of the argument."""
-    narrow: Tensor = torch.ops.eqlayers.narrowed(result, argument)
-    return narrow
+    return torch.ops.eqlayers.narrowed(result, argument)
 
 
 def refuse_torchscript(module: torch.nn.Module) -> NoReturn:
@@ -141,8 +138,7 @@ class Scriptable(torch.nn.Module):
                 f"a layer must have the forward of {base.__name__} to be scripted, got {type(self).__name__} with "
                 f"another. Use torch.compile or torch.export, or trace it with torch.jit.trace."
             )
-        wrapper: torch.nn.Module = _wrapper_of(base)(self)
-        return wrapper
+        return _wrapper_of(base)(self)
 
 
 class _Graph(torch.nn.Module):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...core.errors import ConfigError
 from ...layers.base.module import EquivariantModule
 from ...layers.contraction.basis import dense, from_dense
-from ...layers.contraction.lower import MOST, Mixing, polynomials_of, read_polynomials
+from ...layers.contraction.lower import MOST, Mixing, mixing, polynomials_of, read_tensor
 from ...nn import SymmetricContraction
 from ..replacement import FusedReplacement, Operands, Probe, Rule, call_with, draw, part_if
 from ..structure import base_of, child_of, hooks_inside, is_theirs, refuse_changed
@@ -82,16 +82,15 @@ class AcceleratedContraction(nn.Module):
 
     weights_max: nn.Parameter
 
-    def __init__(self, original: nn.Module, text: str, ir: tuple[int, int]) -> None:
+    def __init__(self, original: Any, text: str, ir: tuple[int, int]) -> None:
         super().__init__()
-        theirs: Any = original
-        self.num_features, self.coupling_irreps = theirs.num_features, theirs.coupling_irreps
-        self.correlation = theirs.correlation
+        self.num_features, self.coupling_irreps = original.num_features, original.coupling_irreps
+        self.correlation = original.correlation
         self.text, self._ir = text, ir
-        self._parameters.update(theirs._parameters)
-        self._buffers.update(theirs._buffers)
-        self.weights = theirs.weights
-        self.train(theirs.training)
+        self._parameters.update(original._parameters)
+        self._buffers.update(original._buffers)
+        self.weights = original.weights
+        self.train(original.training)
         mixings = [self.read(degree, self.U_tensors(degree)) for degree in range(1, self.correlation + 1)]
         if None in mixings:
             degree = mixings.index(None) + 1
@@ -111,7 +110,8 @@ class AcceleratedContraction(nn.Module):
         value = tensor.detach().to("cpu", torch.float64).numpy()
         if self._ir[0] == 0 and value.ndim == degree + 1:  # MACE leaves out the axis of a scalar
             value = value[None]
-        return read_polynomials(self.text, self._ir, degree, value, torch.finfo(tensor.dtype).eps)
+        known = (mixing(self.text, self._ir, degree, reduced) for reduced in (False, True))
+        return read_tensor(self.text, self._ir, degree, known, value, torch.finfo(tensor.dtype).eps)
 
 
 class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
@@ -123,18 +123,17 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
 
     contractions: nn.ModuleList
 
-    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+    def __init__(self, original: Any, backend: str | None = None) -> None:
         EquivariantModule.__init__(self, "mul_ir", backend)
-        theirs: Any = original
-        text = self._set_irreps(theirs.irreps_in, theirs.irreps_out)
-        self.correlation, self.one_hot = theirs.contractions[0].correlation, None
+        text = self._set_irreps(original.irreps_in, original.irreps_out)
+        self.correlation, self.one_hot = original.contractions[0].correlation, None
         copies = {mul for mul, _ in (*self.irreps_in, *self.irreps_out)}
-        if copies != {theirs.contractions[0].num_features} or self.correlation > MOST:
+        if copies != {original.contractions[0].num_features} or self.correlation > MOST:
             raise ConfigError(
                 f"a symmetric contraction must have one number of channels and at most correlation {MOST}, got "
                 f"{self.irreps_in} to {self.irreps_out}, correlation {self.correlation}. Leave it to MACE."
             )
-        pairs = zip(theirs.contractions, self.irreps_out, strict=True)
+        pairs = zip(original.contractions, self.irreps_out, strict=True)
         self.contractions = nn.ModuleList(AcceleratedContraction(one, text, (ir.l, ir.p)) for one, (_, ir) in pairs)
         self._lower()
 
@@ -173,13 +172,12 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
 
     def restore(self) -> nn.Module:
         """The original; its submodules have the Parameters and buffers of this module's submodules."""
-        original: Any = self._give_back()
-        for mine, theirs in zip(self.contractions, original.contractions, strict=True):
+        original = self._give_back()
+        for mine, theirs in zip(self.contractions, original.get_submodule("contractions").children(), strict=True):
             for kind in ("_parameters", "_buffers"):
                 vars(theirs)[kind].update(vars(mine)[kind])
             theirs._modules["weights"] = mine._modules["weights"]
-        whole: nn.Module = original
-        return whole
+        return original
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Inputs for the comparison with the original."""

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from e3nn import o3
 from e3nn.o3 import Irreps
 from torch import Tensor
 
@@ -29,11 +28,11 @@ from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, slots_of
 
 
-def check_heads(name: str, irreps: o3.Irreps, heads: int) -> o3.Irreps:
+def check_heads(name: str, irreps: Irreps, heads: int) -> Irreps:
     """The irreps, if every multiplicity is divisible by the number of heads; else IrrepsError.
 
     Example:
-        >>> check_heads("irreps", o3.Irreps("8x0e + 4x1o"), 4)
+        >>> check_heads("irreps", Irreps("8x0e + 4x1o"), 4)
         8x0e+4x1o
     """
     if any(mul % heads for mul, _ in irreps):
@@ -44,7 +43,7 @@ def check_heads(name: str, irreps: o3.Irreps, heads: int) -> o3.Irreps:
     return irreps
 
 
-def heads_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
+def heads_program(irreps: Irreps, heads: int, layout: str) -> Program:
     """The program of features x times a number y ``[heads]`` for each head, without weights."""
     paths = []
     for slot in slots_of(irreps):
@@ -56,7 +55,7 @@ def heads_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
     return Program(tuple(paths), (irreps.dim, heads, 0, irreps.dim), layout)
 
 
-def dots_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
+def dots_program(irreps: Irreps, heads: int, layout: str) -> Program:
     """The program of weighted scalar products of the copies of two features, summed over each head: z ``[heads]``.
 
     The factor is :math:`d^{-1/2}` for d components of a head, without a further :math:`(2l + 1)^{-1/2}`: products of

@@ -250,8 +250,7 @@ class EquivariantAttention(EquivariantModule):
         weights, shares = widest_under_autocast(self.radial(edge_scalars), shares)
         operands = weights, shares, weights.new_empty(0)
         weights = run_program(self._per_head.calls[False, True], operands, None, self.backend)
-        features: Tensor = self.down(self.product(self.up(x), edge_attr, weights, graph))
-        return features
+        return self.down(self.product(self.up(x), edge_attr, weights, graph))
 
     def _logits(self, x: Tensor, edge_attr: Tensor, edge_scalars: Tensor, graph: Graph) -> Tensor:
         """The attention logits of the edges, ``[E, heads]``."""

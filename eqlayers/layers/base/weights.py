@@ -117,8 +117,6 @@ def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> 
     """e3nn's defaults for internal and shared weights; ConfigError for internal weights that are not shared."""
     internal = check_optional(check_flag, "internal_weights", internal)
     shared = check_optional(check_flag, "shared_weights", shared)
-    if shared is False and internal is None:
-        internal = False
     if shared is None:
         shared = True
     if internal is None:

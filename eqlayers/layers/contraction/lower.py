@@ -10,7 +10,7 @@ monomial: :math:`\sum_i x_i (b_i + \sum_{j \ge i} x_j (c_{ij} + \dots))`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -75,30 +75,19 @@ def polynomials_of(text: str, ir_out: Irrep, degree: int, mixed: Mixing) -> np.n
 
 
 def read_tensor(
-    text: str, ir_out: Irrep, degree: int, mixed: Mixing, tensor: np.ndarray, eps: float = 0.0
+    text: str, ir_out: Irrep, degree: int, known: Iterable[Mixing], tensor: np.ndarray, eps: float = 0.0
 ) -> Mixing | None:
-    """The mixing of a loaded tensor ``[2 l + 1, D, ..., D, P]``, or None if it is not equivariant.
+    """The mixing of a coupling tensor ``[2 l + 1, D, ..., D, P]``; None for another shape, or if it is not equivariant.
 
-    It is ``mixed`` if both are equal to rounding, of float32 or of a dtype with a larger ``eps``.
+    It is one of the ``known`` ones of P paths if both are equal to rounding, of float32 or of a dtype with a larger
+    ``eps``.
     """
-    return _read(text, ir_out, degree, (mixed,), from_dense(tensor, o3.Irreps(text).dim, degree), eps)
-
-
-def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray, eps: float = 0.0) -> Mixing | None:
-    """The mixing of a coupling tensor, as `read_tensor`, for any number of paths; None also for other shapes."""
     dim = o3.Irreps(text).dim
     if tensor.shape[:-1] != (2 * ir_out[0] + 1, *[dim] * degree):
         return None
-    known = (mixing(text, ir_out, degree, reduced) for reduced in (False, True))
-    same = tuple(mixed for mixed in known if mixed.shape[1] == tensor.shape[-1])
-    return _read(text, ir_out, degree, same, from_dense(tensor, dim, degree), eps)
-
-
-def _read(
-    text: str, ir_out: Irrep, degree: int, known: Sequence[Mixing], polynomials: np.ndarray, eps: float
-) -> Mixing | None:
+    polynomials = from_dense(tensor, dim, degree)
     scale = float(np.abs(polynomials).max(initial=0.0))
-    for candidate in known:
+    for candidate in (mixed for mixed in known if mixed.shape[1] == tensor.shape[-1]):
         rest = np.abs(polynomials - polynomials_of(text, ir_out, degree, candidate))
         if float(rest.max(initial=0.0)) <= max(1e-6, eps) * max(scale, 1.0):
             return candidate

@@ -212,8 +212,7 @@ class SymmetricContraction(FormulaModule):
     def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor, known: KnownSpecies | None) -> Tensor:
         """The result with all channels, without the fast path."""
         named = {f"weights {number} of SymmetricContraction": w for number, w in enumerate(self._weights())}
-        named = {"x": flat, **named}
-        flat, *weights = of_one_dtype(**named)
+        flat, *weights = of_one_dtype(x=flat, **named)
         if not self._formulas.terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
         if flat.shape[0] == 0:  # in torch 2.6 `not` would put a guard on the size
@@ -370,18 +369,12 @@ class ContractionWeights(torch.nn.Module):
         self.mixings = self._own
         # MACE's flag i belongs to degree i + 1, but freezes weights.i, which belong to degree correlation - 1 - i
         empty = [not has_paths(text, self._ir, degree, reduced) for degree in range(1, correlation + 1)]
-        self.weights = torch.nn.ParameterList([])
-        for index in range(correlation):
-            degree = correlation - index
-            paths = self._own[degree - 1].shape[1]
-            frozen = empty[-1] if index == 0 else empty[index - 1]
-            shape = (num_elements, paths, channels)
-            value = torch.zeros(shape) if frozen else torch.randn(shape) / paths
-            parameter = torch.nn.Parameter(value, requires_grad=not frozen)
-            if index == 0:
-                self.weights_max = parameter
-            else:
-                self.weights.append(parameter)
+        parameters = []  # the highest degree first
+        for mixed, frozen in zip(reversed(self._own), [empty[-1], *empty], strict=False):
+            shape = (num_elements, mixed.shape[1], channels)
+            value = torch.zeros(shape) if frozen else torch.randn(shape) / mixed.shape[1]
+            parameters.append(torch.nn.Parameter(value, requires_grad=not frozen))
+        self.weights_max, self.weights = parameters[0], torch.nn.ParameterList(parameters[1:])
         for number, flag in enumerate(empty):
             name = f"weights_{number if number < correlation - 1 else 'max'}_zeroed"
             self.register_buffer(name, torch.tensor(flag))
@@ -399,19 +392,9 @@ class ContractionWeights(torch.nn.Module):
             value = torch.from_numpy(self.tensor(degree)).to(like.device, dtype)
             destination[f"{prefix}U_matrix_{degree}"] = value
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        _, strict, missing_keys, unexpected_keys, error_msgs = args
         mixings = list(self._own)
         for degree in range(1, self._correlation + 1):
             key = f"{prefix}U_matrix_{degree}"
@@ -438,7 +421,7 @@ class ContractionWeights(torch.nn.Module):
             return None
         value = tensor.detach().to("cpu", torch.float64).numpy()
         value = value.reshape(2 * self._ir[0] + 1, *shape[len(size) :])
-        read = read_tensor(self._text, self._ir, degree, mixed, value, torch.finfo(tensor.dtype).eps)
+        read = read_tensor(self._text, self._ir, degree, [mixed], value, torch.finfo(tensor.dtype).eps)
         if read is None:
             error_msgs.append(
                 f"{key} must hold equivariant tensors of {self._text}, got others. Check the order of the irreps."

@@ -225,8 +225,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         if self.self_connection is not None:
             by_species = isinstance(self.self_connection, SpeciesLinear)
             past = self.self_connection(x, species) if by_species else self.self_connection(x)
-        gated: Tensor = self.gate(h, past, x if self._residual else None)
-        return gated
+        return self.gate(h, past, x if self._residual else None)
 
     def extra_repr(self) -> str:
         """Irreps and neighbour normalisation."""

@@ -180,8 +180,7 @@ class Dropout(EquivariantModule):
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, ..., irreps.dim]`` or one row to the same; ShapeError or DTypeError for other features."""
         if is_tracing():
-            drawn: Tensor = torch.ops.eqlayers.layer_dropout(x, self._muls, self._copies, self.p, self.training)
-            return drawn
+            return torch.ops.eqlayers.layer_dropout(x, self._muls, self._copies, self.p, self.training)
         self._flat.check("x", x)
         check_same_dtype(x=x)
         if not self.training or not x.numel():

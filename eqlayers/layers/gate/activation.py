@@ -227,17 +227,15 @@ class GatedNonlinearity(FormulaModule):
             ShapeError, DTypeError, DeviceError: The features do not fit the layer, or each other.
         """
         base = self._formulas[2 * (added is not None) + (residual is not None)]
-        present = [x]
-        present += [] if added is None else [added]
-        present += [] if residual is None else [residual]
-        if self._out.dim and (results := formula_at_once(base, present, None, self.backend)):
-            return results[0]
-        self._flat.check("x", x)
         operands: dict[str, Tensor] = {"x": x}
-        for name, value, layout in (("added", added, self._flat), ("residual", residual, self._out)):
-            if value is not None:
-                layout.check(name, value)
-                operands[name] = value
+        if added is not None:
+            operands["added"] = added
+        if residual is not None:
+            operands["residual"] = residual
+        if self._out.dim and (results := formula_at_once(base, [*operands.values()], None, self.backend)):
+            return results[0]
+        for name, value in operands.items():
+            (self._out if name == "residual" else self._flat).check(name, value)
         operands = dict(zip(operands, of_one_dtype(**operands), strict=True))
         lead = broadcast_lead(**{name: value.shape[:-1] for name, value in operands.items()})
         if not self._out.dim:

@@ -76,8 +76,7 @@ def _quadrature(points: int) -> np.ndarray:
     """
     odd = 2 * np.arange(points // 2) + 1
     betas = np.pi * (np.arange(points) + 0.5) / points
-    weights: np.ndarray = np.sin(betas) * (np.sin(np.outer(betas, odd)) / odd).sum(1) * 2 / points
-    return weights
+    return np.sin(betas) * (np.sin(np.outer(betas, odd)) / odd).sum(1) * 2 / points
 
 
 def _legendre(lmax: int, betas: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
@@ -107,11 +106,8 @@ def sphere_constants(lmax: int, nb: int, na: int, normalization: str, lmax_in: i
     shb = np.zeros((2 * lmax + 1, nb, (lmax + 1) ** 2))
     functions = _legendre(lmax, betas)
     for l in range(lmax + 1):
-        size = {"component": (4 * np.pi / (2 * l + 1)) ** 0.5, "norm": (4 * np.pi) ** 0.5, "integral": 1.0}[
-            normalization
-        ]
-        size *= ((lmax if lmax_in is None else lmax_in) + 1) ** -0.5
-        size = 1.0 if normalization == "integral" else size
+        size = {"component": (4 * np.pi / (2 * l + 1)) ** 0.5, "norm": (4 * np.pi) ** 0.5}.get(normalization)
+        size = 1.0 if size is None else size * ((lmax if lmax_in is None else lmax_in) + 1) ** -0.5
         weights = size if lmax_in is None else _quadrature(nb) * 4 * np.pi / na / size
         for m in range(-l, l + 1):
             shb[lmax + m, :, l * l + l + m] = functions[l, abs(m)] * weights

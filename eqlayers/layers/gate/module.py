@@ -230,11 +230,11 @@ class Gate(FormulaModule):
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError for other features."""
         features = checked(self._flat, "features", features)
         check_same_dtype(features=features)
-        if is_tracing():
-            return self._composed(features)
+        if is_tracing():  # the submodules have operators that a TorchScript graph can hold
+            scalars, gates, gated = (take(features, columns) for columns in (*self._columns, self._gated))
+            return torch.cat([self.act_scalars(scalars), self.mul(gated, self.act_gates(gates))], -1)
         if not self._formulas:
-            activated: Tensor = self.act_scalars(take(features, self._columns[0]))
-            return activated
+            return self.act_scalars(take(features, self._columns[0]))
         lead = features.shape[:-1]
         operands = [as_rows(features, lead)]
         if self._in_torch:
@@ -244,11 +244,6 @@ class Gate(FormulaModule):
             operands.append(activated.to(features.dtype))  # some functions compute in float32 under autocast
         (z,) = run_formula(self._formulas[0], operands, None, self.backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
-
-    def _composed(self, features: Tensor) -> Tensor:
-        """The result of the gate by its submodules, whose operators a TorchScript graph can hold."""
-        scalars, gates, gated = (take(features, columns) for columns in (*self._columns, self._gated))
-        return torch.cat([self.act_scalars(scalars), self.mul(gated, self.act_gates(gates))], -1)
 
 
 def _cut(*lists: Sequence[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:

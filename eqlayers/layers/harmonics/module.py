@@ -38,19 +38,10 @@ def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
     return y.reshape(*shape[:-1], y.shape[-1])
 
 
-class Shift(NamedTuple):
-    """How receivers of edges are shifted to other cells: a name of `SHIFTS`, and the tensors that it needs.
+def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -> tuple[str, tuple[Tensor, ...]]:
+    """Check how receivers of edges are shifted to other cells: a name of `SHIFTS`, and the tensors that it needs.
 
     The tensors are operands of `edge_formula` after both positions: shifts ``[E, 3]``, and cells ``[9]`` or ``[N, 9]``.
-    """
-
-    form: str
-    operands: tuple[Tensor, ...]
-
-
-def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -> Shift:
-    """Check the shifts of edges: none, vectors, or numbers of lattice vectors of one cell or of a cell of each node.
-
     See ``nn.EdgeGeometry.forward`` for the arguments, and for the errors if they do not fit each other.
     """
     if shifts is None:
@@ -59,7 +50,7 @@ def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -
                 "shifts must be [E, 3], how many lattice vectors an edge crosses, where there is a cell, got None. "
                 "Pass zeros for none, or no cell."
             )
-        return Shift("none", ())
+        return "none", ()
     check_tensor("shifts", shifts, "[E, 3]")
     if shifts.shape != (graph.num_edges, 3):
         raise ShapeError(
@@ -71,7 +62,7 @@ def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -
                 f"shifts must be vectors of {pos.dtype} without a cell, got {shifts.dtype}. Pass the cell as well."
             )
         check_same_dtype(pos=pos, shifts=shifts)
-        return Shift("vector", (shifts,))
+        return "vector", (shifts,)
     check_same_dtype(pos=pos, cell=check_floating("cell", cell, "[3, 3] or [B, 3, 3]"))
     if cell.ndim not in (2, 3) or cell.shape[-2:] != (3, 3):
         raise ShapeError(
@@ -82,8 +73,8 @@ def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -
         shifts = shifts.to(pos.dtype)
     check_same_dtype(pos=pos, shifts=shifts)
     if cell.ndim == 2 or (batch is None and cell.shape[0] == 1):
-        return Shift("cell", (shifts, cell.reshape(9)))
-    return Shift("cells", (shifts, _of_nodes(cell, batch, pos.shape[0])))
+        return "cell", (shifts, cell.reshape(9))
+    return "cells", (shifts, _of_nodes(cell, batch, pos.shape[0]))
 
 
 def _check_size(shifts: Tensor, dtype: torch.dtype) -> None:
@@ -112,22 +103,6 @@ def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
         raise device_error("batch", batch, "cell", cell)
     check_range("batch", batch, cell.shape[0], "cells")
     return taken(cell.reshape(-1, 9), batch)
-
-
-def check_positions(pos: Any) -> Tensor:
-    """Return positions ``[N, 3]`` of a supported dtype; raise ShapeError or DTypeError for others."""
-    check_same_dtype(pos=check_floating("pos", pos, "[N, 3]"))
-    if pos.ndim != 2 or pos.shape[1] != 3:
-        raise ShapeError(f"pos must be [N, 3], a row for each node, got {list(pos.shape)}. Flatten batch axes into N.")
-    return pos
-
-
-def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: str | None) -> tuple[Tensor, ...]:
-    """Evaluate an `edge_formula`: vectors and directions ``[E, 3]``, lengths ``[E]``, harmonics ``[E, dim]``."""
-    if graph.edge_index.device != pos.device:
-        raise device_error("edge_index", graph.edge_index, "pos", pos)
-    vectors, lengths, directions, harmonics = run_formula(base, [pos, pos, *shift.operands], graph, backend)
-    return vectors, lengths.squeeze(1), directions, harmonics
 
 
 def spherical_harmonics(
@@ -344,10 +319,18 @@ class EdgeGeometry(FormulaModule):
         if is_tracing():
             edges = edge_index.edge_index if isinstance(edge_index, Graph) else edge_index
             return EdgeVectors(*_layer_edges(self._spec(), pos, edges, shifts, cell, batch))
-        pos = check_positions(pos)
+        check_same_dtype(pos=check_floating("pos", pos, "[N, 3]"))
+        if pos.ndim != 2 or pos.shape[1] != 3:
+            raise ShapeError(
+                f"pos must be [N, 3], a row for each node, got {list(pos.shape)}. Flatten batch axes into N."
+            )
         graph = as_graph(edge_index, pos.shape[0], pos.shape[0])
-        shift = read_shifts(pos, graph, shifts, cell, batch)
-        return EdgeVectors(*run_edges(self._formulas[shift.form], pos, graph, shift, self.backend))
+        shift, moved = read_shifts(pos, graph, shifts, cell, batch)
+        if graph.edge_index.device != pos.device:
+            raise device_error("edge_index", graph.edge_index, "pos", pos)
+        results = run_formula(self._formulas[shift], [pos, pos, *moved], graph, self.backend)
+        vectors, lengths, directions, harmonics = results
+        return EdgeVectors(vectors, lengths.squeeze(1), directions, harmonics)
 
     def formulas(self) -> tuple[Formula, ...]:
         """The formulas for each of `SHIFTS`."""

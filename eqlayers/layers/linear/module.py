@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +12,7 @@ from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ...core.checks import check_choice, check_flag, check_tensor
+from ...core.checks import check_choice, check_tensor
 from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ShapeError
 from ...e3nn_compat.state_dict import E3nnFlags, check_e3nn_layer, e3nn_channels, share_tensors
@@ -317,13 +317,6 @@ class Linear(E3nnFlags, EquivariantModule):
         """View ``[..., mul_in, mul_out]`` of the weights of one instruction."""
         weights = self._checked("weight", weight, self.weight, (*self._lead_w, self.weight_numel))
         return self._weights.view(weights, instruction)
-
-    def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
-        """Views of the weights of all instructions; with numbers and instructions on request."""
-        yield_instruction = check_flag("yield_instruction", yield_instruction)
-        for number, path in enumerate(self._paths):
-            view = self.weight_view_for_instruction(number, weight)
-            yield (number, path, view) if yield_instruction else view
 
     def _spec(self) -> str:
         return json.dumps(

@@ -78,13 +78,12 @@ class SO3Scale(KeepsFloat64, FormModule):
                 f"values {expected} be given with scale={scale!r}, got {got(values)}. "
                 f"Use scale='fixed' with values, or 'learned' and 'external' without."
             )
+        norms = self._norms()
         if scale == "fixed":
-            constants = self._constants(values)
+            constants, norms = self._constants(values), [1.0] * self.num_paths
             self.register_buffer("constants", torch.from_numpy(constants), persistent=False)
             self.kept_in_float64 = ("constants",)
-            self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, [1.0] * self.num_paths, layout))
-            return
-        self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, self._norms(), layout))
+        self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, norms, layout))
         if scale == "learned":
             self.weight = torch.nn.Parameter(torch.ones(self.num_scales))
 
@@ -133,8 +132,7 @@ class SO3Scale(KeepsFloat64, FormModule):
         if s.shape[-1:] != (self.num_scales,):
             raise ShapeError(
                 f"scales must be [..., {self.num_scales}], one per {self.per} of {self.irreps_in}, got "
-                f"{list(s.shape)}. "
-                f"Check per= and the order of the axes."
+                f"{list(s.shape)}. Check per= and the order of the axes."
             )
         x, s = of_one_dtype(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])

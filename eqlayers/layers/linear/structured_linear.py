@@ -153,8 +153,7 @@ class LowRankLinear(EquivariantModule):
 
     def forward(self, features: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; errors as of :class:`Linear`."""
-        mapped: Tensor = self.up(self.down(features))
-        return mapped
+        return self.up(self.down(features))
 
     def extra_repr(self) -> str:
         """Irreps, rank, weights and layout."""

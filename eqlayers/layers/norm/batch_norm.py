@@ -151,7 +151,7 @@ class BatchNorm(_BatchNormalization):
     def _joined(self, has_mean: Tensor, others: Tensor) -> Tensor:
         """Numbers of all copies ``[..., num_irreps]`` from numbers of scalars with a mean and of other copies."""
         parts = {flag: iter(t.split(self._counts[flag], -1)) for flag, t in ((True, has_mean), (False, others))}
-        return torch.cat([next(parts[group.has_mean]) for group in self._plan.groups if group.mul], -1)
+        return torch.cat([next(parts[group.has_mean]) for group in self._plan.groups], -1)
 
     def _by_running(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Normalise by the running statistics, in one formula."""

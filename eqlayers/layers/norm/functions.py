@@ -65,7 +65,6 @@ class _Row:
 @lru_cache(maxsize=256)
 def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
     """The formula from features to even scalars with a mean, and to squared norms of other copies, if there are any."""
-    groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)
     expr, x, direct, squares = Expression(), _Row(), _Row(), _Row()
     values: tuple[list[int | None], list[int | None]] = ([], [])
@@ -88,7 +87,6 @@ def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> For
 
     ``rows``: whether factors are of 'each' row, or of 'one' row for all. Operands without columns are left out.
     """
-    groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)
     expr, x, numbers, scalars = Expression(), _Row(), _Row(), _Row()
     outputs: list[int | None] = []
@@ -111,7 +109,6 @@ def centred_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
 
     All operands but the features are shared by all rows. Operands without columns are left out.
     """
-    groups = tuple(group for group in groups if group.mul)
     channels = common_channels(group.mul for group in groups)
     expr, x, numbers, means = Expression(), _Row(), _Row(), _Row()
     outputs: list[int | None] = []
@@ -147,11 +144,12 @@ class CopyPlan:
         self.groups = tuple(
             CopyGroup(mul, ir.dim, has_mean and ir.is_scalar(), 1 / ir.dim if by_component else 1.0)
             for mul, ir in irreps
+            if mul
         )
-        self.counts = {flag: [g.mul for g in self.groups if g.has_mean == flag and g.mul] for flag in (True, False)}
+        self.counts = {flag: [g.mul for g in self.groups if g.has_mean == flag] for flag in (True, False)}
         self.ranges: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
         first = 0
-        for flag, group in groupby((g for g in self.groups if g.mul), lambda g: g.has_mean):
+        for flag, group in groupby(self.groups, lambda g: g.has_mean):
             count = sum(g.mul for g in group)
             self.ranges[flag].append((first, count))
             first += count
@@ -213,14 +211,9 @@ def squares_of(plan: CopyPlan, x: Tensor, backend: str | None) -> tuple[Tensor, 
 
 
 def scaled_by(plan: CopyPlan, x: Tensor, numbers: Tensor, scalars: Tensor, backend: str | None) -> Tensor:
-    """Features ``[..., dim]``: copies of x times ``numbers [..., copies]`` or ``[copies]``, and even scalars as given.
+    """Features ``[..., dim]``: copies of x times ``numbers [..., copies]``, or ``[copies]`` for all rows.
 
-    Args:
-        plan: Which copies are scaled, and which are even scalars.
-        x: Features ``[..., dim]``, whose even scalars are not read.
-        numbers: Factors of the scaled copies, for each row or one for all rows.
-        scalars: Even scalars of the result ``[..., scalars]``.
-        backend: As of a layer.
+    Even scalars with a mean are ``scalars [..., scalars]``; even scalars of x are not read.
     """
     if not plan.counts[False]:
         return scalars

@@ -16,7 +16,7 @@ from ..tensor_product.sub_products import ElementwiseTensorProduct
 from .functions import in_float32, scaled_by, squares_of
 from .module import CopyModule, Norm
 
-#: Norms up to which a copy counts as zero without ``normalize``.
+#: The usual ``epsilon``, and norms up to which a copy counts as zero without ``normalize``.
 SMALLEST = 1e-8
 
 
@@ -71,8 +71,7 @@ class NormActivation(CopyModule):
         self.normalize, self.bias = check_flag("normalize", normalize), check_flag("bias", bias)
         if epsilon is not None and not self.normalize:
             raise ConfigError(f"epsilon must be None with normalize=False, got {got(epsilon)}. Leave one of them out.")
-        if epsilon is None and self.normalize:
-            epsilon = 1e-8
+        epsilon = SMALLEST if epsilon is None and self.normalize else epsilon
         self.epsilon = None if epsilon is None else check_number("epsilon", epsilon, above=0, fix="Use 1e-8.")
         self.norm = Norm(self.irreps_in, squared=self.normalize, layout=layout, backend=backend)
         self.scalar_nonlinearity = check_function("scalar_nonlinearity", scalar_nonlinearity)

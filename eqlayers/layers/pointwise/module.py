@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from ...core.checks import (
     check_function,
     check_integer,
     check_items,
-    check_optional,
     check_type,
     got,
 )
@@ -221,20 +221,12 @@ def _nodes(expr: Expression, spec: Rows, part: Any) -> list[int]:
     return [(Value(expr, expr.zero) + value).node for value in part]
 
 
-class _Numbers:
-    """The functions of formulas for numpy arrays, to evaluate a formula without kernels."""
-
-    @staticmethod
-    def inverse_length(*vector: Any) -> Any:
-        return 1.0 / np.sqrt(sum(v * v for v in vector))
-
-    @staticmethod
-    def sigmoid(value: Any) -> Any:
-        return 1.0 / (1.0 + np.exp(-value))
-
-    @staticmethod
-    def tanh(value: Any) -> Any:
-        return np.tanh(value)
+#: The functions of formulas for numpy arrays, to evaluate a formula without kernels.
+_OF_ARRAYS = SimpleNamespace(
+    inverse_length=lambda *vector: 1.0 / np.sqrt(sum(v * v for v in vector)),
+    sigmoid=lambda value: 1.0 / (1.0 + np.exp(-value)),
+    tanh=np.tanh,
+)
 
 
 def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequence[Rows]) -> None:
@@ -249,7 +241,7 @@ def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequenc
         def load(operand: int, component: int) -> np.ndarray:
             return values[operand][component % len(values[operand])]  # the same for all channels
 
-        results_of_all = evaluate(base, load, _Numbers)
+        results_of_all = evaluate(base, load, _OF_ARRAYS)
         parts = [part[: irreps.dim] for part, irreps in zip(results_of_all, single[len(operands) :], strict=True)]
         return [np.stack([np.zeros(5) if v is None else np.broadcast_to(v, (5,)) for v in part]) for part in parts]
 
@@ -324,7 +316,8 @@ class FormulaLayer(FormulaModule):
         check_function("function", function)
         fix = "Write {'x': '8x1o', 'y': '8x1o'}."
         check_type("operands", operands, Mapping, "a mapping from names to irreps", fix)
-        check_optional(_check_mapping, "rows", rows)
+        if rows is not None:
+            check_type("rows", rows, Mapping, "a mapping from operands to rows, or None", "Write {'x': 'src'}.")
         self._operands = [Rows(name, as_irreps(irreps, name), "each") for name, irreps in operands.items()]
         self._operands = [op._replace(rows=self._rows(op.name, rows)) for op in self._operands]
         unknown = [name for name in rows or {} if name not in operands]
@@ -430,10 +423,6 @@ class FormulaLayer(FormulaModule):
 
 def _text(op: Rows) -> str:
     return str(op.irreps) if op.rows == "each" else f"{op.irreps} ({op.rows})"
-
-
-def _check_mapping(name: str, value: Any) -> Any:
-    return check_type(name, value, Mapping, "a mapping from operands to rows, or None", "Write {'x': 'src'}.")
 
 
 def _are_several(irreps: Any) -> bool:

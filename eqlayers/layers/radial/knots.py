@@ -17,6 +17,7 @@ from ...core.forms.description import register_formula
 from ..base.columns import row_of
 from ..base.module import KeepsFloat64, run_formula
 
+MOST_KNOTS = 1 << 14
 #: Rows of a table for each knot: the slope, times the distance of knots, the value,
 #: and the difference to the next value. A length reads these and the next slope. Slopes of weights are combinations of
 #: differences and slopes alone, so they keep the digits of the dtype however near the knots are.
@@ -42,9 +43,6 @@ def coefficients_formula() -> Formula:
         outputs.append(expr.multiply(value, factor))
     operands = [row_of(name, 1) for name in ("place", "factor")]  # names are part of the key
     return register_formula(formula(expr, operands, [row_of("coefficients", len(outputs))], [outputs]))
-
-
-MOST_KNOTS = 1 << 14
 
 
 class Knots(KeepsFloat64):

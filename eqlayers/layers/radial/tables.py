@@ -261,10 +261,7 @@ class SplineTable:
         graph = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         return _Connected.apply(last[1], make, *tensors) if graph else last[1]
 
-    def __deepcopy__(self, memo: Any) -> SplineTable:
-        return SplineTable(self.precise, self.on_gpus)
-
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> Any:  # of copies and pickles, which have no table
         return SplineTable, (self.precise, self.on_gpus)
 
 

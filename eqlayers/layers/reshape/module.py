@@ -22,8 +22,18 @@ from ..base.module import EquivariantModule
 from ..base.weights import output_mask
 
 
+class _Rearrangement(EquivariantModule):
+    """Base of the layers that give one result, of ``irreps_out``, or several, of ``irreps_outs``."""
+
+    def extra_repr(self) -> str:
+        """Irreps and layout."""
+        outs = getattr(self, "irreps_outs", None)
+        result = self.irreps_out if outs is None else " | ".join(map(str, outs))
+        return f"{self.irreps_in} -> {result} | {self.layout}"
+
+
 @compile_mode("script")  # for e3nn.util.jit
-class Extract(EquivariantModule):
+class Extract(_Rearrangement):
     """Parts of the irreps groups of a feature, each as a tensor; a drop-in for ``e3nn.nn.Extract``.
 
     A part whose groups stand side by side is a view of the feature, without a copy.
@@ -87,10 +97,6 @@ class Extract(EquivariantModule):
         parts = tuple(take(x, part) for part in self._parts)
         return parts[0] if self._squeeze else parts
 
-    def extra_repr(self) -> str:
-        """Irreps and layout."""
-        return f"{self.irreps_in} -> {' | '.join(map(str, self.irreps_outs))} | {self.layout}"
-
 
 class ExtractIr(Extract):
     """All groups of one irrep; a drop-in for ``e3nn.nn.ExtractIr``.
@@ -121,7 +127,7 @@ class ExtractIr(Extract):
         self.irreps_out = out
 
 
-class Split(EquivariantModule):
+class Split(_Rearrangement):
     """Splits a feature into adjacent parts, by numbers of irrep copies or by irreps.
 
     In 'mul_ir' all parts are views; in 'ir_mul' only parts that do not cut a group above degree 0.
@@ -191,10 +197,6 @@ class Split(EquivariantModule):
         """Each part by a slice of its own, so it may be changed in place; its gradient is as wide as x."""
         return tuple(take(x, part) for part in self._parts)
 
-    def extra_repr(self) -> str:
-        """Irreps and layout."""
-        return f"{self.irreps_in} -> {' | '.join(map(str, self.irreps_outs))} | {self.layout}"
-
 
 class Merge(EquivariantModule):
     """Joins features and their irreps: the inverse of :class:`Split`.
@@ -246,7 +248,7 @@ class Merge(EquivariantModule):
         return f"{' | '.join(map(str, self.irreps_ins))} -> {self.irreps_out} | {self.layout}"
 
 
-class Sort(EquivariantModule):
+class Sort(_Rearrangement):
     """Sorts groups in e3nn's order and joins equal irreps to one group; ``back`` undoes it.
 
     Args:
@@ -310,13 +312,9 @@ class Sort(EquivariantModule):
         self._out.check("x", x)
         return reordered(x, self._back, self._wholes[1])
 
-    def extra_repr(self) -> str:
-        """Irreps and layout."""
-        return f"{self.irreps_in} -> {self.irreps_out} | {self.layout}"
-
 
 @compile_mode("trace")  # for e3nn.util.jit
-class Identity(EquivariantModule):
+class Identity(_Rearrangement):
     """The feature itself; a drop-in for ``e3nn.nn.Identity``.
 
     Args:
@@ -353,12 +351,8 @@ class Identity(EquivariantModule):
         """``[..., irreps_in.dim]``, as it is; ShapeError or DTypeError if the feature does not fit."""
         return checked(self._flat, "features", features)
 
-    def extra_repr(self) -> str:
-        """Irreps and layout."""
-        return f"{self.irreps_in} -> {self.irreps_out} | {self.layout}"
 
-
-class Separable(EquivariantModule):
+class Separable(_Rearrangement):
     """Applies a module to each part of a feature, and joins the results.
 
     Args:
@@ -411,9 +405,4 @@ class Separable(EquivariantModule):
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``; ShapeError or DTypeError where they do not fit."""
         self.split._flat.check("x", x)
         parts = self.split._views(x)  # modules may change them in place
-        merged: Tensor = self.merge(*(module(part) for module, part in zip(self.parts, parts, strict=True)))
-        return merged
-
-    def extra_repr(self) -> str:
-        """Irreps and layout."""
-        return f"{self.irreps_in} -> {self.irreps_out} | {self.layout}"
+        return self.merge(*(module(part) for module, part in zip(self.parts, parts, strict=True)))

@@ -187,11 +187,9 @@ class RotateFeatures(FormulaModule):
         exchange = [representation_matrix([(1, (ir.l, 1))], to_x).numpy().copy() for _, ir in self.irreps_in]
         for matrix in exchange:
             matrix[np.abs(matrix) < 1e-14] = 0.0  # rounding; true entries are far larger
-        to_x_program, from_x_program = (
-            Form(basis_program(self.irreps_in, matrices, layout, layout))
-            for matrices in (exchange, [matrix.T for matrix in exchange])
-        )
-        self._forms = (Form(polar_rotation_program(self.irreps_in, self._lmax, layout)), to_x_program, from_x_program)
+        exchanges = (exchange, [matrix.T for matrix in exchange])  # to the axis x, and back
+        forms = [Form(basis_program(self.irreps_in, matrices, layout, layout)) for matrices in exchanges]
+        self._forms = (Form(polar_rotation_program(self.irreps_in, self._lmax, layout)), *forms)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         """Rotate the features.

@@ -179,17 +179,16 @@ class ProductPlan:
     def __init__(self, irreps: Sequence[Any], instructions: Sequence[Instruction], layout: str) -> None:
         in1, in2, out = read_all_irreps(irreps, ("in1", "in2", "out"))
         self.irreps = in1, in2, out
-        self.instructions = read_final(instructions)
+        self.instructions = instructions = read_final(instructions)
         self.layout = layout
-        irreps, instructions = self.irreps, self.instructions
         self.layouts = FlatLayout(in1, layout), FlatLayout(in2, layout), FlatLayout(out, layout)
-        self.form = Form(tensor_product_program(irreps, instructions, layout))
+        self.form = Form(tensor_product_program(self.irreps, instructions, layout))
         self.paths = len(self.form.program.paths)
         self.reads = any(0 not in ins.path_shape for ins in instructions)
         self.weight_numel = self.form.program.widths[2]
-        scalars, others = split_scalars(irreps, instructions)
-        self.dense: Form | None = Form(tensor_product_program(irreps, scalars, layout)) if scalars else None
-        self.rest: ProductPlan | None = ProductPlan(irreps, others, layout) if scalars else None
+        scalars, others = split_scalars(self.irreps, instructions)
+        self.dense: Form | None = Form(tensor_product_program(self.irreps, scalars, layout)) if scalars else None
+        self.rest: ProductPlan | None = ProductPlan(self.irreps, others, layout) if scalars else None
 
     def __reduce__(self) -> tuple[type[ProductPlan], tuple[object, ...]]:
         return ProductPlan, (self.irreps, self.instructions, self.layout)  # built again when it is loaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -159,14 +159,6 @@ class ProductLayer(E3nnState, EquivariantModule):
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
         return self._weights.view(w, instruction)
 
-    def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
-        """Views of the weights of all weighted instructions; with numbers and instructions on request."""
-        yield_instruction = check_flag("yield_instruction", yield_instruction)
-        for number, ins in enumerate(self.instructions):
-            if ins.has_weight:
-                view = self.weight_view_for_instruction(number, weight)
-                yield (number, ins, view) if yield_instruction else view
-
     def visualize(
         self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
     ) -> tuple[Any, Any]:
@@ -188,10 +180,6 @@ class ProductLayer(E3nnState, EquivariantModule):
     def _profiling_str(self) -> str:
         return str(self)
 
-    def _sparse_plan(self) -> ProductPlan:
-        """The plan of the paths that are no matrix products: the plan itself if there are none of these."""
-        return self.plan.rest if self.dense_paths() and self.plan.rest is not None else self.plan
-
     @property
     def infos(self) -> ProgramInfos:
         """All paths as infos of sparse products: called with flat x, y and weights, they give the result of the layer.
@@ -212,7 +200,8 @@ class ProductLayer(E3nnState, EquivariantModule):
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """All paths except matrix products as one call; None without any."""
-        plan, dense = self._sparse_plan(), self.dense_paths()
+        dense = self.dense_paths()
+        plan = self.plan.rest if dense and self.plan.rest is not None else self.plan
         if not plan.paths:
             return None
         count = f"{self.num_paths - dense} paths" if dense else f"all {self.num_paths} paths"

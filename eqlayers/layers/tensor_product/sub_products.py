@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from e3nn import o3
-from e3nn.o3 import Irreps
+from e3nn.o3 import Irrep, Irreps
 from torch import Tensor
 from torch.nn import Module
 
@@ -90,17 +89,16 @@ class ElementwiseTensorProduct(TensorProduct):
         for name, irreps, cut in zip(("irreps_in1", "irreps_in2"), both, (first, second), strict=True):
             check_groups(name, irreps, cut, layout)
         keep = read_filter(filter_ir_out)
-        out: list[tuple[int, o3.Irrep]] = []
+        out: list[tuple[int, Irrep]] = []
         instructions: list[tuple[int, int, int, str, bool]] = []
         for i, (mul, ir1) in enumerate(first):
             for _, _, ir in tensor_product_paths([(1, ir1)], [(1, second[i].ir)], keep):
                 instructions.append((i, i, len(out), "uuu", False))
                 out.append((mul, ir))
-        kwargs.update(irrep_normalization=irrep_normalization)
-        super().__init__(first, second, o3.Irreps(out), instructions, **kwargs)
+        super().__init__(first, second, Irreps(out), instructions, irrep_normalization=irrep_normalization, **kwargs)
 
 
-def paired(first: o3.Irreps, second: o3.Irreps) -> tuple[o3.Irreps, o3.Irreps]:
+def paired(first: Irreps, second: Irreps) -> tuple[Irreps, Irreps]:
     """Both irreps, split wherever either has a boundary; IrrepsError for unequal numbers of copies."""
     if first.num_irreps != second.num_irreps:
         raise IrrepsError(
@@ -141,14 +139,13 @@ class FullTensorProduct(TensorProduct):
         out = [(first[i].mul * second[j].mul, ir) for i, j, ir in paths]
         rows = [(i, j, k, "uvuv", False) for k, (i, j, _) in enumerate(paths)]
         sorted_out, instructions = _sorted(out, rows)
-        kwargs.update(irrep_normalization=irrep_normalization)
-        super().__init__(first, second, sorted_out, instructions, **kwargs)
+        super().__init__(first, second, sorted_out, instructions, irrep_normalization=irrep_normalization, **kwargs)
 
 
-def _simplified(name: str, irreps: Any, layout: str) -> o3.Irreps:
+def _simplified(name: str, irreps: Any, layout: str) -> Irreps:
     """Irreps with neighbouring groups joined; IrrepsError if that changes the order of a row."""
     irreps = as_irreps(irreps, name)
-    simple: o3.Irreps = irreps.simplify()
+    simple: Irreps = irreps.simplify()
     check_groups(name, irreps, simple, layout)
     return simple
 
@@ -192,8 +189,7 @@ class TensorSquare(TensorProduct):
         else:
             out = _simplified("irreps_out", irreps_out, layout)
             instructions = _square_connected(irreps, out, norm)
-        kwargs.update(irrep_normalization="none")
-        super().__init__(irreps, irreps, out, instructions, **kwargs)
+        super().__init__(irreps, irreps, out, instructions, irrep_normalization="none", **kwargs)
 
     _torchscript = (("forward", "layer_product(self.spec, x, x, weight, self.weight)"),)
 
@@ -203,7 +199,7 @@ class TensorSquare(TensorProduct):
         return super().from_e3nn(check_e3nn_layer(module, "TensorSquare", "irreps_in", "irreps_in1"), backend=backend)
 
     @property
-    def irreps_in(self) -> o3.Irreps:
+    def irreps_in(self) -> Irreps:
         """Irreps of the input."""
         return self.irreps_in1
 
@@ -216,7 +212,7 @@ class TensorSquare(TensorProduct):
         return f"{self.irreps_in1} -> {super().extra_repr().partition(' -> ')[2]}"
 
 
-def _square_alpha(norm: str, ir: o3.Irrep, out: o3.Irrep, diagonal: bool) -> float:
+def _square_alpha(norm: str, ir: Irrep, out: Irrep, diagonal: bool) -> float:
     """Variance factor of one path; the square of one copy is not a product of independent numbers."""
     if norm == "none" or not diagonal:
         return float(IRREP_NORMALIZATION[norm](ir.dim, ir.dim, out.dim))
@@ -225,7 +221,7 @@ def _square_alpha(norm: str, ir: o3.Irrep, out: o3.Irrep, diagonal: bool) -> flo
     return float(out.dim * ir.dim) if out.l == 0 else ir.dim * (ir.dim + 2) / 2
 
 
-def _square_pairs(irreps: o3.Irreps, norm: str, keep: Any) -> list[tuple[int, int, str, o3.Irrep, float]]:
+def _square_pairs(irreps: Irreps, norm: str, keep: Any) -> list[tuple[int, int, str, Irrep, float]]:
     """(i, j, copies, ir_out, alpha) with i <= j; copies: 'pair' (two groups), 'above' (u < v) or 'same' (u = v)."""
     out = []
     for i, j, ir in tensor_product_paths(irreps, irreps, keep):
@@ -242,7 +238,7 @@ def _square_pairs(irreps: o3.Irreps, norm: str, keep: Any) -> list[tuple[int, in
     return out
 
 
-def _square_full(irreps: o3.Irreps, keep: Any, norm: str) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
+def _square_full(irreps: Irreps, keep: Any, norm: str) -> tuple[Irreps, list[tuple[Any, ...]]]:
     modes = {"pair": "uvuv", "above": "uvu<v", "same": "uuu"}
     out, rows = [], []
     for k, (i, j, copies, ir, alpha) in enumerate(_square_pairs(irreps, norm, keep)):
@@ -252,7 +248,7 @@ def _square_full(irreps: o3.Irreps, keep: Any, norm: str) -> tuple[o3.Irreps, li
     return _sorted(out, rows)
 
 
-def _square_connected(irreps: o3.Irreps, out: o3.Irreps, norm: str) -> list[tuple[Any, ...]]:
+def _square_connected(irreps: Irreps, out: Irreps, norm: str) -> list[tuple[Any, ...]]:
     modes = {"pair": "uvw", "above": "u<vw", "same": "uuw"}
     rows = [
         (i, j, k, modes[copies], True, alpha)
@@ -262,9 +258,9 @@ def _square_connected(irreps: o3.Irreps, out: o3.Irreps, norm: str) -> list[tupl
     return sorted(rows, key=lambda row: row[:3])  # e3nn's order of weights: in1, in2, out; stable
 
 
-def _sorted(out: list[Any], rows: list[tuple[Any, ...]]) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
+def _sorted(out: list[Any], rows: list[tuple[Any, ...]]) -> tuple[Irreps, list[tuple[Any, ...]]]:
     """Sort the output irreps as e3nn does, and renumber the instructions."""
-    irreps, position, _ = o3.Irreps(out).sort()
+    irreps, position, _ = Irreps(out).sort()
     return irreps, [(i, j, position[k], *rest) for i, j, k, *rest in rows]
 
 

@@ -119,16 +119,16 @@ def test_dense_tensors_are_symmetric_and_read_back() -> None:
 def test_other_bases_are_read() -> None:
     own = mixing(THREE, (1, -1), 3, False)
     tensor = dense(polynomials_of(THREE, (1, -1), 3, own), 9, 3)
-    assert read_tensor(THREE, (1, -1), 3, own, tensor.astype(np.float32)) is own
+    assert read_tensor(THREE, (1, -1), 3, [own], tensor.astype(np.float32)) is own
     half = tensor.astype(np.float16)
-    assert read_tensor(THREE, (1, -1), 3, own, half.astype(np.float64)) is None, "roundings must show"
-    assert read_tensor(THREE, (1, -1), 3, own, half.astype(np.float64), 2**-10) is own
+    assert read_tensor(THREE, (1, -1), 3, [own], half.astype(np.float64)) is None, "roundings must show"
+    assert read_tensor(THREE, (1, -1), 3, [own], half.astype(np.float64), 2**-10) is own
     flipped = tensor * np.where(np.arange(tensor.shape[-1]) % 2, 1.0, -1.0)
-    found = read_tensor(THREE, (1, -1), 3, own, flipped)
+    found = read_tensor(THREE, (1, -1), 3, [own], flipped)
     assert found is not None
     np.testing.assert_allclose(found.matrix[:, 1::2], own.matrix[:, 1::2], atol=1e-12)
     np.testing.assert_allclose(found.matrix[:, ::2], -own.matrix[:, ::2], atol=1e-12)
-    assert read_tensor(THREE, (1, -1), 3, own, np.random.default_rng(0).standard_normal(tensor.shape)) is None
+    assert read_tensor(THREE, (1, -1), 3, [own], np.random.default_rng(0).standard_normal(tensor.shape)) is None
 
 
 @pytest.mark.parametrize("reduced", [False, True])
