@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from ..core.dtypes import default_dtype
 from ..core.errors import BackendError, EqlayersError, MismatchError
-from .replacement import Operands, Probe, Replacement, dtype_and_device, in_float64
+from ..testing.derivatives import gradients
+from .replacement import Operands, Probe, Replacement, draw, dtype_and_device, in_float64
 
 #: Rows of the operands: few, but more than one, and not as many as anything else.
 ROWS = 5
@@ -39,7 +40,6 @@ class Comparison:
     """How far a replacement is from its original; see :class:`.report.Row`."""
 
     error: float  # relative to its tolerance; infinite where a result is not finite
-    where: str  # the result with that error
     saved_bytes: float = 0.0
     note: str = ""
     failure: str = ""  # what the original itself raised, so that nothing was compared
@@ -78,7 +78,7 @@ def compare(
         try:
             theirs, mine = in_float64((original, replacement), constants)
         except Exception as error:
-            each.append(Comparison(0.0, "", failure=_in_words(error)))
+            each.append(Comparison(0.0, failure=_in_words(error)))
         else:
             call = partial(_compare, theirs, mine, name=name, dtype=torch.float64, device=torch.device("cpu"))
             tolerance = tolerance_of(torch.float32) if others else EXACT
@@ -105,7 +105,7 @@ def _compare(
     try:
         theirs = results(partial(probe.run, original), probe, dtype, device)
     except Exception as error:  # whatever the original raises is its answer
-        return Comparison(float("inf"), "", failure=_in_words(error))
+        return Comparison(float("inf"), failure=_in_words(error))
     try:
         mine = results(partial(probe.run, replacement), probe, dtype, device)
     except BackendError:
@@ -131,7 +131,7 @@ def _compare(
         )
     if not any(result.startswith("second") for result in theirs):
         notes.append("the original has no second derivatives, so none were compared")
-    return Comparison(worst / tolerance, f"{probe.prefix}{where}", note="; ".join(notes))
+    return Comparison(worst / tolerance, note="; ".join(notes))
 
 
 def _rounded(original: nn.Module, replacement: Replacement) -> tuple[Operands, bool]:
@@ -183,13 +183,13 @@ def results(
     with default_dtype(dtype) if dtype == torch.float64 else nullcontext():  # e3nn rounds random rotations to it
         value = fn(live)
     derivatives = {"the value": value}
-    cotangent = leaf(probe.draw("z", value.shape))
-    first = _gradients((value * cotangent).sum(), [live[name] for name in names], again=True)
+    cotangent = leaf(draw("z", *value.shape))
+    first = gradients((value * cotangent).sum(), [live[name] for name in names])
     derivatives.update({f"first derivative, {name}": g for name, g in zip(names, first, strict=True)})
-    drawn = [leaf(probe.draw(f"g{name}", g.shape)).detach() for name, g in zip(names, first, strict=True)]
+    drawn = [leaf(draw(f"g{name}", *g.shape)).detach() for name, g in zip(names, first, strict=True)]
     total = torch.stack([(g * c).sum() for g, c in zip(first, drawn, strict=True)]).sum()
     try:
-        second = _gradients(total, [*(live[name] for name in names), cotangent], again=False)
+        second = gradients(total, [*(live[name] for name in names), cotangent], create_graph=False)
     except RuntimeError:  # torch.compile's code cannot be differentiated twice
         second = []
     if second:
@@ -214,13 +214,6 @@ def _other_width(theirs: Callable[[Operands], Tensor], mine: Callable[[Operands]
         return f"another answer to features [..., {width}], which the original takes: {error}"
     same = result.shape == expected.shape and result.dtype == expected.dtype and torch.equal(result, expected)
     return "" if same else f"another result for features [..., {width}]"
-
-
-def _gradients(total: Tensor, inputs: list[Tensor], again: bool) -> list[Tensor]:
-    """Gradients of ``total`` by ``inputs``; with ``again`` they can be differentiated again."""
-    if not total.requires_grad:
-        return [torch.zeros_like(t) for t in inputs]
-    return list(torch.autograd.grad(total, inputs, create_graph=again, materialize_grads=True))
 
 
 def _saved_bytes(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.checks import check_floating, check_function
 from ..core.errors import ShapeError
+from ..testing.derivatives import gradients
 
 #: Largest relative error of numerical differences of forces, above their error in float32.
 MISSED = 0.01
@@ -61,7 +62,7 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
     with torch.inference_mode(False), torch.enable_grad():
         u, v = (torch.randn(positions.shape, generator=generator, dtype=torch.float64).to(positions) for _ in range(2))
         pos = positions.detach().clone().requires_grad_()
-        slope = _gradient(energy, pos)
+        slope = gradients(energy(pos).sum(), [pos])[0]
         along = [torch.zeros_like(pos)] * 2
         if slope.requires_grad:  # false for a linear energy
             along = [
@@ -69,7 +70,8 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
                 for direction in (u, v)
             ]
         step = torch.finfo(positions.dtype).eps ** (1 / 3)  # optimal step of central differences
-        far, near = (_gradient(energy, (pos + shift * v).detach().requires_grad_()).detach() for shift in (step, -step))
+        ends = [(pos + shift * v).detach().requires_grad_() for shift in (step, -step)]
+        far, near = (gradients(energy(end).sum(), [end])[0].detach() for end in ends)
     forces, fixed = -slope.detach().double(), positions.detach().double()
     first, second = ((direction * column).double() for direction, column in ((v, along[0]), (u, along[1])))
     differences = (u * (far - near)).double() / (2 * step)
@@ -80,14 +82,6 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
         _share(forces.sum(0), forces),
         _share(torques.sum(0), torques),
     )
-
-
-def _gradient(energy: Callable[[Tensor], Tensor], pos: Tensor) -> Tensor:
-    """Gradient of the summed energy by positions; zero without dependence on positions."""
-    total = energy(pos).sum()
-    if not total.requires_grad:
-        return torch.zeros_like(pos)
-    return torch.autograd.grad(total, pos, create_graph=True, materialize_grads=True)[0]
 
 
 def _share(rest: Tensor, terms: Tensor) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..atoms.elements import symbols_of
-from ..core.checks import check_device, check_dtype, check_flag, check_items, check_path, check_type
+from ..core.checks import check_device, check_dtype, check_flag, check_items, check_optional, check_path, check_type
 from ..core.errors import ConfigError
 from ..core.files.read_write import few, read_json
 from ..core.graph import Graph
@@ -73,10 +73,10 @@ class Committee(nn.Module):
 
     def __init__(self, members: Sequence[Potential]) -> None:
         super().__init__()
-        listed = check_items("members", members, "a list of potentials", "Load files with load_committee(paths).")
+        fix = "Load files with load_committee(paths)."
+        listed = check_items("members", members, "a list of potentials", fix)
         _check_number(len(listed))
         for number, member in enumerate(listed):
-            fix = "Load files with load_committee(paths)."
             check_type(f"members[{number}]", member, Potential, "a Potential", fix)
         if len({id(member) for member in listed}) < len(listed):
             raise ConfigError("members must be different potentials, got one of them twice. Pass each one once.")
@@ -358,8 +358,7 @@ def load_committee(
         >>> load_committee(f"{folder}/*.pt").extra_repr()
         '2 members; species Cu, cutoff 4 A'
     """
-    if dtype is not None:
-        check_dtype("dtype", dtype)
+    check_optional(check_dtype, "dtype", dtype)
     device = check_device("device", device)
     files = committee_files(source)
     _check_number(len(files))

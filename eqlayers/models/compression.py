@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -109,12 +109,12 @@ def compress(
         )
     with gradients():
         frozen = [_freeze(name, owner, tolerance, count, species) for name, owner in owners]
-    for owner, basis, tables, rows in frozen:  # all of them, or none
+    for (_, owner), (basis, tables, rows) in zip(owners, frozen, strict=True):  # all of them, or none
         owner.basis = basis
         _note(owner, rows[0].knots)
         for network, table in tables:
             network.table = table
-    return CompressionReport(tuple(row for parts in frozen for row in parts.rows))
+    return CompressionReport(tuple(row for *_, rows in frozen for row in rows))
 
 
 def decompress(model: torch.nn.Module) -> None:
@@ -188,19 +188,13 @@ def _is_frozen(owner: torch.nn.Module) -> bool:
     return any(network.table is not None for _, network in _networks(owner))
 
 
-class _Frozen(NamedTuple):
-    """New parts of one owner: its basis, the table of each network, and their rows of the report."""
-
-    owner: Any
-    basis: TabledBasis
-    tables: list[tuple[ScalarNetwork, Tensor]]
-    rows: list[CompressionRow]
-
-
 def _freeze(
     prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int | str] | None
-) -> _Frozen:
-    """Compute tables of the radial networks of one owner, see :func:`_owners`, without a change of the owner."""
+) -> tuple[TabledBasis, list[tuple[ScalarNetwork, Tensor]], list[CompressionRow]]:
+    """New parts of one owner, see :func:`_owners`: its basis, the table of each network, and their rows of the report.
+
+    The owner is not changed.
+    """
     basis, transform = in_float64(_basis(owner)), in_float64(getattr(owner, "transform", None))
     networks, device = dict(_networks(owner)), next(owner.parameters()).device
     dtype = next(iter(networks.values())).weights[-1].dtype
@@ -217,21 +211,21 @@ def _freeze(
         knots, errors = fewest_knots(knots, exact, dtype, tolerance)
     else:
         errors = [table_error(knots, function, dtype, SAMPLES).error for function in exact]
-    frozen = _Frozen(owner, TabledBasis(_basis(owner), knots.count).to(device), [], [])
-    at = frozen.basis(knots.at[:0])._replace(kink=knots.kink)
+    frozen, tables, rows = TabledBasis(_basis(owner), knots.count).to(device), [], []
+    at = frozen(knots.at[:0])._replace(kink=knots.kink)
     if transform is not None:
-        frozen.basis.pairs, at = codes, at._replace(functions=frozen.basis.at_pairs(transform, codes))
+        frozen.pairs, at = codes, at._replace(functions=frozen.at_pairs(transform, codes))
     if isinstance(owner.basis, TabledBasis):
         live = torch.tensor(owner.basis.knots.count, device=device)
-        frozen.basis.live = owner.basis.live if _is_frozen(owner) else live
+        frozen.live = owner.basis.live if _is_frozen(owner) else live
     for n, (name, network) in enumerate(networks.items()):
         with torch.no_grad():
             table = tabulate(at, network.rows, list(network.weights), dtype)
         path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
-        frozen.tables.append((network, table))
+        tables.append((network, table))
         error = largest(errors[n * len(pairs) : (n + 1) * len(pairs)])
-        frozen.rows.append(CompressionRow(path, knots.count, table.shape[1], error, size))
-    return frozen
+        rows.append(CompressionRow(path, knots.count, table.shape[1], error, size))
+    return frozen, tables, rows
 
 
 def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, ...]) -> Callable[[Tensor], Tensor]:

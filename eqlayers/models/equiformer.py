@@ -141,8 +141,7 @@ class Equiformer(torch.nn.Module):
         frames, basis, envelope = self.frame(edges.vectors), self.basis(edges.lengths), self.envelope(edges.lengths)
         for step in self.steps:
             x = step(x, frames, basis, envelope, graph)
-        columns: Tensor = self.read(x)
-        return columns
+        return self.read(x)
 
 
 class EquiformerStep(torch.nn.Module):
@@ -210,8 +209,7 @@ class EquiformerStep(torch.nn.Module):
         scales = run_program(self._per_head.calls[False, True], operands, None, self.backend)
         received = self.mix(self.gate(self.conv(y, frames, graph, scales)))
         x = received + (x if self.keep is None else self.keep(x))
-        result: Tensor = x + self.narrow(self.gate_alone(self.widen(self.norm_alone(x))))
-        return result
+        return x + self.narrow(self.gate_alone(self.widen(self.norm_alone(x))))
 
 
 def reachable_in_frames(irreps_in: o3.Irreps, irreps_out: o3.Irreps, mmax: int | None = None) -> o3.Irreps:

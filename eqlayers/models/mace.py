@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..atoms.elements import read_species, symbols_of
 from ..core.backends.rows import summed_rows
-from ..core.checks import check_choice, check_flag, check_integer, check_items, check_number, check_optional
+from ..core.checks import check_choice, check_flag, check_integer, check_items, check_number
 from ..core.errors import ConfigError, IrrepsError
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
@@ -29,8 +29,6 @@ from ..layers.radial.module import BesselBasis, ScalarNetwork, hidden_widths
 from ..layers.radial.tables import KnotBasis, TabledBasis, tabled
 from ..layers.tensor_product.tabled_weights import TabledWeights
 from .properties import LARGEST_DEGREE, plain_options, property_irreps, read_properties, readout_irreps
-
-_TRANSFORMS = ("agnesi",)
 
 
 class Style(NamedTuple):
@@ -148,9 +146,8 @@ class MACE(EquivariantModule):
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
         bessel = BesselBasis(num_basis, cutoff, cutoff_p)
         self.basis, self.cutoff = tabled(bessel, knots), bessel.envelope.cutoff
-        check_optional(
-            lambda name, value: check_choice(name, value, _TRANSFORMS), "distance_transform", distance_transform
-        )
+        if distance_transform is not None:
+            check_choice("distance_transform", distance_transform, ("agnesi",))
         self.transform = None if distance_transform is None else AgnesiTransform(self.species)
         self.use_reduced_cg = check_flag("use_reduced_cg", use_reduced_cg)
         self.channels, number = self.hidden[0].mul, len(self.species)

@@ -120,8 +120,7 @@ class NequIP(torch.nn.Module):
         basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.steps:
             x = step(x, edges.harmonics, edges.lengths, graph, atom_types, basis)
-        columns: Tensor = self.read(x)
-        return columns
+        return self.read(x)
 
 
 def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps) -> o3.Irreps:

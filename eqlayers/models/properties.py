@@ -144,9 +144,8 @@ class AtomicProperties(KeepsFloat64):
             isotropic = pooled(single["polarizability"].double(), batch, num_graphs)[:, None, None]
             anisotropic = pooled(parts["2e"].double(), batch, num_graphs) @ self.get_buffer("cartesian").flatten(1)
             eye = torch.eye(3, dtype=torch.float64, device=values.device)
-            tensors["polarizability"] = (isotropic * eye + anisotropic.view(-1, 3, 3)) * self.get_buffer(
-                "polarizability_scale"
-            )
+            scale = self.get_buffer("polarizability_scale")
+            tensors["polarizability"] = (isotropic * eye + anisotropic.view(-1, 3, 3)) * scale
         return energies, tensors
 
     def extra_repr(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..core.checks import check_device, check_dtype, check_items, check_path, check_type, got
+from ..core.checks import check_device, check_dtype, check_items, check_optional, check_path, check_type, got
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..core.files.archives import read_tensors
 from ..core.files.read_write import atomic_write
@@ -214,8 +214,7 @@ def load_potential(
         ...
         eqlayers.errors.ConfigError: a potential must be a file, got nothing at no/such.pt. ...
     """
-    if dtype is not None:
-        check_dtype("dtype", dtype)
+    check_optional(check_dtype, "dtype", dtype)
     return restored(path, read_potential(path), dtype, check_device("device", device), classes)
 
 

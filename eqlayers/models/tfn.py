@@ -108,8 +108,7 @@ class TFN(torch.nn.Module):
         radial = self.basis(edges.lengths)
         for step in self.steps:
             x = step(x, edges.harmonics, radial, graph, self.mean_neighbors)
-        columns: Tensor = self.read(x)
-        return columns
+        return self.read(x)
 
 
 class TFNStep(torch.nn.Module):
@@ -139,5 +138,4 @@ class TFNStep(torch.nn.Module):
     def forward(self, x: Tensor, harmonics: Tensor, radial: Tensor, graph: Graph, mean_neighbors: Tensor) -> Tensor:
         """Features ``[A, irreps_in.dim]`` to features ``[A, irreps_out.dim]``."""
         received = self.product(self.mix_in(x), harmonics, self.radial(radial), graph)
-        features: Tensor = self.gate(self.mix_out(received * mean_neighbors.rsqrt()), self.self_connection(x))
-        return features
+        return self.gate(self.mix_out(received * mean_neighbors.rsqrt()), self.self_connection(x))

@@ -129,10 +129,7 @@ def check_derivatives(
             return [out] if isinstance(out, Tensor) else list(out)
         names = _names(checked_inputs, levels[: depth - 1])
         total = _contract(outputs(values, depth - 1, True), [values[c] for c in levels[depth - 1]])
-        if not total.requires_grad:
-            return [torch.zeros_like(values[n]) for n in names]
-        grads = torch.autograd.grad(total, [values[n] for n in names], create_graph=graph, materialize_grads=True)
-        return list(grads)
+        return gradients(total, [values[n] for n in names], graph)
 
     for k in range(1, order + 1):
         live = {n: v.detach().requires_grad_(n in _names(checked_inputs, levels)) for n, v in operands.items()}
@@ -165,6 +162,13 @@ def check_derivatives(
             f"Look at the backward of the first operand that fails."
         )
     return report
+
+
+def gradients(total: Tensor, inputs: Sequence[Tensor], create_graph: bool = True) -> list[Tensor]:
+    """Gradients of a number by ``inputs``, 0 without dependence; with ``create_graph`` they can be differentiated."""
+    if not total.requires_grad:
+        return [torch.zeros_like(t) for t in inputs]
+    return list(torch.autograd.grad(total, inputs, create_graph=create_graph, materialize_grads=True))
 
 
 def _names(inputs: list[str], levels: list[list[str]]) -> list[str]:

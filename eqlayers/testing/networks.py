@@ -69,11 +69,9 @@ class ToyNetwork(torch.nn.Module):
         radial = torch.einsum("eb,ebc->ec", self.basis(edges.lengths), self.radial[atom_types[src]])
         messages = radial[:, :, None] * edges.harmonics[:, None]
         density = messages.new_zeros(atom_types.shape[0], *messages.shape[1:]).index_add(0, dst, messages)
-        energies = (self.linear[atom_types] * density[:, :, 0] + self.square[atom_types] * density.square().sum(2)).sum(
-            1
-        )
+        terms = self.linear[atom_types] * density[:, :, 0] + self.square[atom_types] * density.square().sum(2)
         morse = torch.exp(-3.5 * (edges.lengths - 1.2))
-        return energies.index_add(0, dst, (0.5 * morse * morse - morse) * self.envelope(edges.lengths))
+        return terms.sum(1).index_add(0, dst, (0.5 * morse * morse - morse) * self.envelope(edges.lengths))
 
     def extra_repr(self) -> str:
         """Arguments of the constructor."""

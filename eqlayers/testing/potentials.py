@@ -14,6 +14,7 @@ from ..core.checks import check_items, check_number, check_seed, check_type
 from ..core.errors import ConfigError
 from ..models import Potential, Structures
 from ..models.structures import NeighborLists, check_atoms, collate, has_volume
+from .derivatives import gradients
 from .equivariance import random_orthogonal
 from .networks import example_structures
 from .potential_case import EPS, EYE, MARGIN, ROUNDINGS, STEPS, Case, Deviations, slope_of, worst_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _MOST = 16  # most pairs of species
+_DIRECTIONS = 3
 # weights of values at 1, 2, 3 and 4 steps: cubic extrapolation to 0, and second and third differences
 _EXTRAPOLATED = torch.tensor([4.0, -6.0, 4.0, -1.0], dtype=torch.float64, device="cpu")
 _SECOND = torch.tensor([1.0, -2.0, 1.0, 0.0], dtype=torch.float64, device="cpu")
@@ -41,9 +43,7 @@ _PARTS = {
 _ALONG = {"dipole": [0.5, -0.3, 0.8], "polarizability": [[0.7, -0.2, 0.3], [-0.2, -0.4, 0.5], [0.3, 0.5, 0.9]]}
 
 
-def cutoff_rows(
-    potential: Potential, generator: torch.Generator, rounding: float
-) -> list[tuple[str, tuple[float, float], str]]:
+def cutoff_rows(potential: Potential, generator: torch.Generator, rounding: float) -> Deviations:
     """Measure jumps at the cutoff when one atom leaves another, in pairs and with a third atom.
 
     Each property and its two derivatives are computed at four distances just within the cutoff and extrapolated to it,
@@ -109,21 +109,11 @@ def _near_cutoff(potential: Potential, species: Tensor, others: int) -> dict[str
             if name != "energy":  # projection on a direction
                 value = value.flatten(1) @ value.new_tensor(_ALONG[name]).flatten()
             # structures do not interact, so the gradient of the sum has the gradients of all
-            slope = -values["forces"] if name == "energy" else _gradient(value, flat)
+            slope = -values["forces"] if name == "energy" else gradients(value.sum(), [flat])[0]
             slope = slope.view(-1, size, 3)[:, 0, 2]
-            curvature = _gradient(slope, flat).view(-1, size, 3)[:, 0, 2]
+            curvature = gradients(slope.sum(), [flat])[0].view(-1, size, 3)[:, 0, 2]
             by_property[name] = torch.stack([value, slope, curvature]).detach().view(3, count, 5).cpu()
     return by_property
-
-
-def _gradient(values: Tensor, pos: Tensor) -> Tensor:
-    """Gradient of the sum of values by positions; 0 without dependence on positions."""
-    if not values.requires_grad:
-        return torch.zeros_like(pos)
-    return torch.autograd.grad(values.sum(), pos, create_graph=True, materialize_grads=True, allow_unused=True)[0]
-
-
-_DIRECTIONS = 3
 
 
 @dataclass(frozen=True)
