@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from e3nn import o3
@@ -231,7 +231,7 @@ def _nequip(name: str) -> Iterator[Any]:
         yield loaded
 
 
-def _refuse(what: str, received: str) -> None:
+def _refuse(what: str, received: str) -> NoReturn:
     """Raise the error of an unsupported model of nequip."""
     raise ConfigError(f"the model must have {what}, got {received}. {_FIX}")
 
@@ -243,7 +243,7 @@ def _core(model: nn.Module) -> dict[str, Any]:
     core = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in required)), None)
     if core is None:
         _refuse("the parts of a NequIPGNNModel", type(model).__name__)
-    children = dict(core.named_children()) if core is not None else {}
+    children = dict(core.named_children())
     known = {*required, "total_energy_sum", *(name for name in children if name.startswith("layer"))}
     if set(children) - known:
         _refuse("no further parts", ", ".join(sorted(set(children) - known)))
@@ -292,7 +292,7 @@ def _copy_step(
     up, down = _blocks(conv.linear_1), _blocks(conv.linear_2)
     inputs = [step.irreps_in[path.i_in].ir for path in step.up.instructions]
     pairs: list[tuple[Any, Any, Any]]
-    pairs = [(view, up[ir], factor[ir]) for ir, view in zip(inputs, _views(step.up, step.up.weight), strict=True)]
+    pairs = [(view, up[ir], factor[ir]) for ir, view in zip(inputs, step.up.weight_views(), strict=True)]
     radial = zip(step.radial.weights, _radial(step, conv, cutoff), strict=True)
     pairs += [(mine, theirs.weight, larger.to(types.dtype)) for mine, (theirs, larger) in radial]
     pairs += [(mine, theirs, 1.0) for mine, theirs in _before_gate(step.down, step.down.weight, columns, down)]
@@ -358,19 +358,12 @@ def _columns(mine: Any, theirs: Any) -> list[tuple[Any, slice]]:
     return [(ir, slice(start, start + mul)) for (mul, ir), start in zip(mine.irreps_in, starts, strict=True)]
 
 
-def _views(linear: Any, weight: Tensor) -> list[Tensor]:
-    """Views of a flat weight as the matrix of each path of a linear map."""
-    shapes = [path.path_shape for path in linear.instructions]
-    parts = weight.flatten().split([math.prod(shape) for shape in shapes])
-    return [part.view(*shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
 def _before_gate(
     linear: Any, weight: Tensor, columns: list[tuple[Any, slice]], blocks: dict[Any, Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each path's matrix and its part of nequip's block; paths of an irrep take consecutive rows."""
     used: dict[int, int] = {}
-    for path, view in zip(linear.instructions, _views(linear, weight), strict=True):
+    for path, view in zip(linear.instructions, linear.weight_views(weight), strict=True):
         ir, selected = columns[path.i_out]
         start = used.get(path.i_out, 0)
         used[path.i_out] = start + len(view)

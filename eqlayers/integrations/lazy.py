@@ -13,7 +13,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, MutableMapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +24,10 @@ from ..core.torch_internals import as_base_tensors, being_traced, tensor_without
 from ..functional import TabledWeights
 from .structure import adds_up
 
+if TYPE_CHECKING:
+    from .kinds.convolution import AcceleratedMessages
+
 CURE = "Accelerate the model with targets that leave out 'convolution'."
-
-
-class Fused(Protocol):
-    """A product that can also be computed as a convolution."""
-
-    irreps_out: Any
-
-    def rows(self, x: Tensor, y: Tensor, weight: Any) -> Tensor:
-        """Product: ``[E, in1.dim]``, ``[E, in2.dim]`` and weights to ``[E, out.dim]``."""
-        ...
-
-    def sums(self, x: Tensor, y: Tensor, weight: Any, src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
-        """Convolution: ``[N, in1.dim]``, ``[E, in2.dim]``, weights, senders, receivers to ``[num_nodes, out.dim]``."""
-        ...
 
 
 class LazyRows(Tensor):
@@ -94,8 +83,7 @@ class LazyRows(Tensor):
 
     def _compute(self) -> Tensor:
         """Gather the rows."""
-        rows: Tensor = torch.ops.aten.index.Tensor(self.x, [self.taken])  # x[index] would be lazy again
-        return rows
+        return torch.ops.aten.index.Tensor(self.x, [self.taken])  # x[index] would be lazy again
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -109,7 +97,7 @@ class LazyRows(Tensor):
             return function(like, *all_computed(args[1:]), **all_computed(kwargs))
         if name == "expand_as" and not isinstance(args[0], LazyRows):
             return args[0].expand(args[1].shape)
-        if name in SUMS and (total := SUMS[name](name, *args, **kwargs)) is not None:
+        if name in SUMS and (total := _torch_sum(name, *args, **kwargs)) is not None:
             return total
         return function(*all_computed(args), **all_computed(kwargs))
 
@@ -149,11 +137,11 @@ class LazyMessages(LazyRows):
     """The result of a product of lazy rows, not computed yet."""
 
     @staticmethod
-    def __new__(cls, product: Fused, rows: LazyRows, y: Tensor, weight: Any) -> LazyMessages:
+    def __new__(cls, product: AcceleratedMessages, rows: LazyRows, y: Tensor, weight: Any) -> LazyMessages:
         """Create a tensor without storage, as :class:`LazyRows`."""
         return tensor_without_numbers(cls, (len(rows.taken), product.irreps_out.dim), rows.x)
 
-    def __init__(self, product: Fused, rows: LazyRows, y: Tensor, weight: Any) -> None:
+    def __init__(self, product: AcceleratedMessages, rows: LazyRows, y: Tensor, weight: Any) -> None:
         parts = weight[:3] if isinstance(weight, TabledWeights) else (weight,)
         tensors = [tensor for tensor in (y, *parts) if isinstance(tensor, Tensor)]
         super().__init__(rows.x, rows.taken, product.irreps_out.dim, *tensors)
@@ -225,11 +213,8 @@ def _torch_sum(
     return out.add_(sums) if name.endswith("_") else out + sums
 
 
-#: Name of a function of torch or another package that sums rows by receivers -> its convolution.
-SUMS: dict[str, Callable[..., Tensor | None]] = {
-    **dict.fromkeys(("scatter_add", "scatter_add_", "index_add", "index_add_"), _torch_sum),
-    **dict.fromkeys(("scatter_reduce", "scatter_reduce_"), _torch_sum),
-}
+#: Names of functions of torch, or of another package, that sum rows by receivers.
+SUMS = {"scatter_add", "scatter_add_", "index_add", "index_add_", "scatter_reduce", "scatter_reduce_"}
 
 
 def all_computed(value: Any) -> Any:

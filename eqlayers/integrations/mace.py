@@ -50,19 +50,16 @@ def run(args: Sequence[str]) -> int:
     Raises:
         EqlayersError: An option or file is invalid, or mace-torch is not installed.
     """
-    commands = {"train": train, "lammps": _lammps}
-    about = {
-        "train": "mace_run_train with these layers: all its options, and --eqlayers_radial, _tolerance, _backend",
-        "lammps": "write the file that pair_style mliap of LAMMPS reads",
-    }
+    about = "mace_run_train with these layers: all its options, and --eqlayers_radial, _tolerance, _backend"
+    commands = {"train": (train, about), "lammps": (_lammps, "write the file that pair_style mliap of LAMMPS reads")}
     top = ArgumentParser(prog="eqlayers mace", description="MACE's programs with these layers inside.")
     listed = top.add_subparsers(dest="command", metavar="command", required=True)
-    for name, line in about.items():
+    for name, (_, line) in commands.items():
         listed.add_parser(name, help=line, add_help=False)
     command = top.parse_known_args(list(args[:1]))[0].command
     if find_spec("mace") is None:
         raise ConfigError("`eqlayers mace` must run beside mace-torch, got no module mace. pip install mace-torch")
-    commands[command](list(args[1:]))
+    commands[command][0](list(args[1:]))
     return 0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,8 +70,7 @@ class _Composite(nn.Module):
             functions = self.functions(self.embedding, lengths, species)
             maps = [module(species.one_hot(like))[index] for module, index in zip(self.joined, species, strict=False)]
             functions = torch.cat([functions.to(like.dtype), *maps], 1)
-        weights: Tensor = self.network(self.factor * functions.to(like.dtype))
-        return weights
+        return self.network(self.factor * functions.to(like.dtype))
 
 
 def of_pairs(network: _Composite, pairs: Sequence[int] | None) -> list[Callable[[Tensor], Tensor]]:
@@ -101,9 +100,7 @@ class _Shared:
     def of(self, knots: Knots, columns: Tensor) -> KnotBasis:
         """Knot intervals and interpolation coefficients of edges, in tables for all pairs of species that occurred.
 
-        Args:
-            knots: The knots of the tables, the same for all networks.
-            columns: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
+        All networks have the same knots; columns are ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
         """
         *references, pairs = self.last
         known, interval, coefficients = (None if one is None else one() for one in references)
@@ -121,20 +118,12 @@ class _Shared:
             functions = torch.stack([functions.repeat(count), pairs.double().repeat_interleave(knots.count)], 1)
         return KnotBasis(interval, coefficients, functions, knots.count, knots.end, count, knots.kink)
 
-    def __deepcopy__(self, memo: Any) -> _Shared:
-        return memo.setdefault(id(self), _Shared())
-
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> Any:  # of copies and pickles
         return _Shared, ()
 
 
 def _among(pairs: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """The index of each edge's pair of species in the sorted list of known pairs, and this list with new pairs added.
-
-    Args:
-        pairs: ``[P]``, known pairs as numbers.
-        codes: ``[E]``, the pair of each edge.
-    """
+    """The index of each edge's ``codes [E]`` in the sorted numbers of known ``pairs [P]``, and these with new ones."""
     index = torch.searchsorted(pairs, codes)
     if pairs.numel() == 0 or bool((pairs[index.clamp(max=len(pairs) - 1)] != codes).any()):
         pairs = torch.unique(torch.cat([pairs, codes]))
@@ -190,8 +179,7 @@ class TabledRadial(Replacement):
         columns = lengths[:, :2] if lengths.shape[1] > 2 else lengths
         by_pairs = columns.shape[1] > 1
         if by_pairs and not (may_be_kept(tensors, self.training) and is_plain([columns], observed=True)):
-            weights: Tensor = table.network(columns)
-            return weights
+            return table.network(columns)
         at = vars(self)["_shared"].of(table.knots, columns)
         if by_pairs and rows_of(at.pairs * at.knots) * table.width * table.dtype.itemsize > MOST_BYTES:
             return table.network(columns)
@@ -222,24 +210,8 @@ def mirror(new: nn.Module, original: nn.Module) -> None:
         vars(new)[kind] = vars(original)[kind]
 
 
-class Tabled(NamedTuple):
-    """The replacement of one module by tables of radial functions, or the reason why the module stays.
-
-    Attributes:
-        original: The radial network, or the embedding before it.
-        registrations: Of the module in the model.
-        new: Its replacement; None if it stays.
-        error: Error of the table; None if there is no table.
-        knots: Number of knots of the table.
-        reason: Why it stays.
-    """
-
-    original: nn.Module
-    registrations: list[Registration]
-    new: Replacement | None = None
-    error: TableError | None = None
-    knots: int = 0
-    reason: str = ""
+#: The row of a radial network, or of the embedding before it, and its replacement at each place; none if it stays.
+Tabled = tuple[Row, list[tuple[Registration, Replacement]]]
 
 
 def tables(registered: Registered, done: dict[nn.Module, Replacement], tolerance: float) -> Iterator[Tabled]:
@@ -257,7 +229,7 @@ def _of_embedding(
     tolerance: float,
 ) -> Iterator[Tabled]:
     """Make tables for all networks that read the radial functions of one embedding, or for none of them."""
-    radial, convolution = family.block
+    (radial, convolution), path = family.block, registered[embedding][0].path
     blocks = [module for module in registered if radial in module._modules and convolution in module._modules]
     reason, factor = family.refuse(embedding, list(registered)), 1.0
     for registration in registered[embedding]:
@@ -288,18 +260,25 @@ def _of_embedding(
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"gives no table: {type(error).__name__}: {error}"
         if isinstance(error, (TypeError, AttributeError)):  # no refusal of this package
-            path = registered[embedding][0].path
             warn_fault(Row(path, type(embedding).__name__, "radial", reason=reason))
     if reason:
-        yield Tabled(embedding, registered[embedding], reason=reason)
+        yield Row(path, type(embedding).__name__, "radial", reason=reason, places=(path,)), []
         return
     for (network, table, stored), off in zip(made, errors, strict=True):
+        note = f"{table.knots.count} knots keep weights within about {off.values:.1e}, slopes {off.slopes:.1e}"
+        note += f" of the largest ({registered[network][0].path})"
         new = TabledRadial(network, table, shared, stored, tolerance < _FINE)
-        yield Tabled(network, registered[network], new, off, table.knots.count)
+        yield _replaced(network, registered[network], new, error=max(off) / tolerance, note=note)
     pairs = None
     if species is not None:
         pairs = "ordered" if any(hasattr(block, name) for block in blocks for name in family.joined) else "either order"
-    yield Tabled(embedding, registered[embedding], TabledEmbedding(family, embedding, factor, pairs))
+    yield _replaced(embedding, registered[embedding], TabledEmbedding(family, embedding, factor, pairs))
+
+
+def _replaced(original: nn.Module, registrations: list[Registration], new: Replacement, **fields: Any) -> Tabled:
+    places = tuple(at.path for at in registrations)
+    row = Row(places[0], type(original).__name__, "radial", type(new).__name__, places=places, **fields)
+    return row, [(at, new) for at in registrations]
 
 
 def _set_knots(tables: Sequence[RadialTable], tolerance: float) -> list[TableError]:

@@ -69,8 +69,7 @@ def _mace_functions(embedding: Any, lengths: Tensor, pairs: PairSpecies | None =
     others: Any = (None, None, None)
     if pairs is not None:  # as of a graph whose nodes are one of each species
         others = (pairs.one_hot(lengths), torch.stack(pairs[:2]), pairs.species)
-    functions: Tensor = embedding(lengths.unsqueeze(1), *others)[0]
-    return functions
+    return embedding(lengths.unsqueeze(1), *others)[0]
 
 
 def _mace_lengths(
@@ -112,8 +111,7 @@ def _refuse_mace(embedding: Any, modules: list[nn.Module]) -> str | None:
 
 
 def _nequip_functions(embedding: Any, lengths: Tensor) -> Tensor:
-    functions: Tensor = embedding({embedding.norm_length_field: lengths.unsqueeze(1)})[embedding.edge_invariant_field]
-    return functions
+    return embedding({embedding.norm_length_field: lengths.unsqueeze(1)})[embedding.edge_invariant_field]
 
 
 def _nequip_lengths(embedding: Any, factor: float, data: Any) -> Any:
@@ -144,8 +142,7 @@ def _nequip_factor(embedding: Any, modules: list[nn.Module]) -> float:
 
 
 def _sevennet_functions(embedding: Any, lengths: Tensor) -> Tensor:
-    functions: Tensor = embedding.basis_function(lengths) * embedding.cutoff_function(lengths).unsqueeze(-1)
-    return functions
+    return embedding.basis_function(lengths) * embedding.cutoff_function(lengths).unsqueeze(-1)
 
 
 def _sevennet_lengths(embedding: Any, factor: float, data: Any) -> Any:

@@ -18,10 +18,11 @@ from ..hints.names import HINTS, named_arguments
 from ..layers.tensor_product.module import ProductLayer
 from ..nn import Linear
 from .check import compare
-from .kinds import KEPT, RULES, TARGETS, AcceleratedMessages, is_layer, is_scripted_layer, is_whole, kept_kind
+from .kinds import KEPT, RULES, TARGETS, is_layer, is_scripted_layer, is_whole, kept_kind
+from .kinds.convolution import AcceleratedMessages
 from .kinds.harmonics import is_harmonics
 from .lazy import make_eager
-from .radial import Tabled, TabledEmbedding, tables
+from .radial import TabledEmbedding, tables
 from .replacement import Replacement, Rule, dtype_and_device
 from .report import Report, Row, cover, warn_fault
 from .structure import OURS, Registered, Registration, find_aliases, find_modules, is_compiled
@@ -35,7 +36,6 @@ class _Job:
     original: nn.Module
     registrations: list[Registration]
     row: Row
-    replacement: Replacement | None = None
 
 
 @named_arguments
@@ -110,29 +110,24 @@ def accelerate(
             f"accelerate(model, inplace=False).model, or eqlayers.TensorProduct.from_e3nn(model)."
         )
     like = dtype_and_device(model)
-    for job in jobs:
-        _build(job, backend, check, like)
-    done = [job for job in jobs if job.replacement is not None]
-    for job in done if model is not original else ():
-        _keep_keys(job, original)
-    known = {job.original: job.replacement for job in done if job.replacement is not None}
+    done = [(job, new) for job in jobs if (new := _build(job, backend, check, like)) is not None]
+    for job, new in done if model is not original else ():
+        _keep_keys(job, new, original)
+    known = {job.original: new for job, new in done}
     tabled = [] if radial is None else list(tables(registered, known, tolerance))
     if radial is not None and not tabled and not any(isinstance(module, TabledEmbedding) for module in registered):
         reason = "has no radial networks that this package knows"
         reason += "; eqlayers.compress(model) makes tables of its own" if ours else ""
         rows.append(Row("", type(model).__name__, "radial", reason=reason))
-    for job in done:  # nothing below can fail: all are put in, or none
-        assert job.replacement is not None
+    for job, new in done:  # nothing below can fail: all are put in, or none
         if job.original is model:
-            model = job.replacement
+            model = new
         for registration in job.registrations:
-            if registration.parent is not None:
-                _put(registration, job.replacement)
-    for one in tabled:
-        rows.append(_row_of(one, tolerance))
-        if one.new is not None:
-            for registration in one.registrations:
-                _put(registration, one.new)
+            _put(registration, new)
+    for row, replacements in tabled:
+        rows.append(row)
+        for registration, new in replacements:
+            _put(registration, new)
     order = {at.path: number for number, at in enumerate(at for known in registered.values() for at in known)}
     rows += [job.row for job in jobs]
     return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model, coverage, ours=ours)
@@ -215,10 +210,7 @@ def _is_known(module: nn.Module) -> bool:
 def _plan(registered: Registered, requested: set[str], parts: set[nn.Module]) -> tuple[list[_Job], list[Row]]:
     """The modules to replace, and rows of the report for the modules that stay.
 
-    Args:
-        registered: All modules.
-        requested: Targets of the call.
-        parts: Modules inside of e3nn layers that are replaced as a whole.
+    ``parts`` are inside of e3nn layers that are replaced as a whole.
     """
     jobs: dict[nn.Module, _Job] = {}
     taken: set[nn.Module] = set()  # products that a convolution replaces with itself
@@ -246,12 +238,7 @@ def _plan(registered: Registered, requested: set[str], parts: set[nn.Module]) ->
 
 
 def _known(module: nn.Module, kept: bool) -> str:
-    """Why a module without a rule stays, as text of its row; empty if it has no row.
-
-    Args:
-        module: Any module of the model.
-        kept: Whether e3nn layers that always stay have rows.
-    """
+    """Why a module without a rule stays; empty if it has no row. ``kept``: whether layers that always stay have one."""
     if isinstance(module, Replacement):
         return "is accelerated already"
     if is_scripted_layer(module):
@@ -270,13 +257,7 @@ def _refuse_registered(
 ) -> str | None:
     """Why a module cannot be replaced because of the modules or attributes that hold it or its product; None if it can.
 
-    Args:
-        rule: The rule of the replacement.
-        original: The module.
-        product: The tensor product inside of the module, or the module itself.
-        part: Name of the module in the module that the rule recognises.
-        registered: All modules.
-        aliases: Results of :func:`find_aliases`.
+    The product is inside of the module, or is the module; ``part`` is the module's name where the rule recognises it.
     """
     if any(map(is_compiled, registered[original])):
         return "is inside torch.compile(module), which would go on to call it: call torch.compile after accelerate"
@@ -300,7 +281,7 @@ def _left(module: nn.Module, registration: Registration, reason: str, target: st
     return Row(path, type(module).__name__, target, reason=reason, places=(path,))
 
 
-def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype, torch.device]) -> None:
+def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype, torch.device]) -> Replacement | None:
     """Make the replacement of a job and compare it with the original, or write the reason against it into the row."""
     original, path = job.original, job.row.path
     try:
@@ -314,15 +295,14 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
         job.row = replace(job.row, reason=f"cannot be built anew: {type(error).__name__}: {error}")
         if not isinstance(error, EqlayersError):
             warn_fault(job.row)
-        return
+        return None
     reason = _other_state(original, new)
     comparison = compare(original, new, path, like) if check and not reason else None
     if comparison is not None and comparison.failure:
         reason = f"could not be compared, it raises itself: {comparison.failure}"
     if reason:
         job.row = replace(job.row, reason=reason)
-        return
-    job.replacement = new
+        return None
     paths = len(layer.instructions) if isinstance(layer, (ProductLayer, Linear)) else layer.num_paths
     job.row = replace(job.row, replacement=type(new).__name__, backend=runs_on, paths=paths)
     if isinstance(new, AcceleratedMessages):
@@ -331,6 +311,7 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
     if comparison is not None:
         note = "; ".join(filter(None, (job.row.note, comparison.note)))
         job.row = replace(job.row, error=comparison.error, saved_bytes=comparison.saved_bytes, note=note)
+    return new
 
 
 def _other_state(original: nn.Module, new: nn.Module) -> str:
@@ -347,29 +328,16 @@ def _other_state(original: nn.Module, new: nn.Module) -> str:
     return ""
 
 
-def _keep_keys(job: _Job, original: nn.Module) -> None:
+def _keep_keys(job: _Job, new: Replacement, original: nn.Module) -> None:
     """Give the replacement in a copied model the state-dict keys of the given model: e3nn's copies have more keys."""
-    assert job.replacement is not None
-    layer = job.replacement.get_submodule(job.rule.inner)
+    layer = new.get_submodule(job.rule.inner)
     if isinstance(layer, E3nnState):
         path = ".".join(filter(None, (job.row.path, job.rule.inner)))
         layer._keep_generated(original.get_submodule(path))
 
 
-def _row_of(one: Tabled, tolerance: float) -> Row:
-    """The row of a radial network; the errors of its table are relative to the requested tolerance."""
-    row = _left(one.original, one.registrations[0], one.reason, "radial")
-    if one.new is None:
-        return row
-    row = replace(row, replacement=type(one.new).__name__, places=tuple(at.path for at in one.registrations))
-    if one.error is None:
-        return row
-    note = f"{one.knots} knots keep weights within about {one.error.values:.1e}, slopes {one.error.slopes:.1e}"
-    return replace(row, error=max(one.error) / tolerance, note=f"{note} of the largest ({row.path})")
-
-
 def _put(registration: Registration, replacement: Replacement) -> None:
-    """Register a replacement, and tell its parent."""
-    assert registration.parent is not None
-    registration.set(replacement)
-    replacement.mark(registration.parent)
+    """Register a replacement in its parent, and tell the parent; the model itself has none."""
+    if registration.parent is not None:
+        registration.set(replacement)
+        replacement.mark(registration.parent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,10 +46,6 @@ class Probe:
     prefix: str = ""
     misfit: Operands | None = None
 
-    def draw(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Normal random numbers of a shape, float64 on the CPU, seeded by the name."""
-        return draw(name, *shape)
-
 
 def draw(name: str, *shape: int) -> Tensor:
     """Normal random numbers, float64 on the CPU, that depend on name and shape alone."""
@@ -62,21 +58,20 @@ def dtype_and_device(
     module: nn.Module, default: tuple[torch.dtype, torch.device] | None = None
 ) -> tuple[torch.dtype, torch.device]:
     """Dtype and device of the module's floating-point tensors; torch's default on the CPU if it has no numbers."""
-    tensors = [
-        t
-        for t in [*module.parameters(), *module.buffers()]
-        if not is_lazy(t) and not t.is_meta and t.is_floating_point()
-    ]
-    like = max(tensors, key=lambda t: t.numel(), default=None)
+    like = _largest(t for t in [*module.parameters(), *module.buffers()] if not is_lazy(t) and not t.is_meta)
     if like is None:
         return default or (torch.get_default_dtype(), torch.device("cpu"))
     return like.dtype, like.device
 
 
+def _largest(tensors: Iterable[Tensor]) -> Tensor | None:
+    """The largest floating-point tensor, for its device and dtype; None if there is none."""
+    return max((t for t in tensors if t.is_floating_point()), key=lambda t: t.numel(), default=None)
+
+
 def call(module: nn.Module, *args: Any) -> Tensor:
     """Call the forward of a module without its hooks."""
-    result: Tensor = type(module).forward(module, *args)
-    return result
+    return type(module).forward(module, *args)
 
 
 class _PastHooks(nn.Module):
@@ -93,8 +88,7 @@ class _PastHooks(nn.Module):
 def call_with(module: nn.Module, state: Operands, *args: Any, function: Callable[..., Tensor] = call) -> Tensor:
     """:func:`call`, or another function of the module, with other parameters and buffers."""
     named = {f"module.{name}": value for name, value in state.items()}
-    result: Tensor = torch.func.functional_call(_PastHooks(module, function), named, args)
-    return result
+    return torch.func.functional_call(_PastHooks(module, function), named, args)
 
 
 # ---- copies in float64 -----------------------------------------------------------------------------------------------
@@ -103,9 +97,7 @@ def call_with(module: nn.Module, state: Operands, *args: Any, function: Callable
 def in_float64(modules: Sequence[nn.Module], constants: Operands) -> list[nn.Module]:
     """Copies of modules in float64 on the CPU, without hooks; layers of this package run in torch.
 
-    Args:
-        modules: Modules; submodules that they share are shared by the copies.
-        constants: Values of buffers of the first module, by name.
+    Copies share the submodules that the modules share. ``constants`` are values of buffers of the first module.
     """
     known: dict[nn.Module, nn.Module] = {}
     with torch.no_grad():
@@ -189,8 +181,7 @@ class Replacement(nn.Module):
     @property
     def original(self) -> nn.Module:
         """The replaced module; only :meth:`restore` gives it the state of the replacement."""
-        module: nn.Module = vars(self)["_original"]
-        return module
+        return vars(self)["_original"]
 
     def stand_in_for(self, original: nn.Module) -> None:
         """Take over mode, hooks (the same dictionaries) and missing attributes of the original, but no tensors."""
@@ -215,7 +206,7 @@ class Replacement(nn.Module):
             for name in theirs:
                 if name in mine:
                     theirs[name] = mine[name]
-        like = _like(self)
+        like = _largest([*self.parameters(recurse=False), *self.buffers(recurse=False)])
         if like is not None:
             for child in original.children():  # e3nn's generated code, with its coefficients
                 child.to(like.device, like.dtype)
@@ -262,10 +253,3 @@ class Rule:
 def part_if(test: Callable[[nn.Module], bool], part: str = "") -> Callable[[nn.Module], Sequence[str]]:
     """A function for :attr:`Rule.parts`: ``part`` of modules that pass the test, none of others."""
     return lambda module: (part,) if test(module) else ()
-
-
-def _like(module: nn.Module) -> Tensor | None:
-    """The largest floating-point parameter or buffer of a module, for its device and dtype; None if there is none."""
-    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    floating = [t for t in tensors if t.is_floating_point()]
-    return max(floating, key=lambda t: t.numel(), default=None)

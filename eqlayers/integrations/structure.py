@@ -42,13 +42,9 @@ _SUMS = re.compile("scatter|index_add|gather|segment|aggregate")
 
 
 def is_theirs(module: Any, name: str, attributes: Collection[str], uses: Collection[str] = ()) -> bool:
-    """Whether a module is of a class of this name, or of a class derived from it, in another package.
+    """Whether an object is a module of a class of this name, or of a class derived from it, in another package.
 
-    Args:
-        module: Any object.
-        name: Name of the class.
-        attributes: Attributes that the module must have.
-        uses: Names that the code of the class's ``forward`` must contain.
+    It must have the ``attributes``, and the code of the class's ``forward`` the names in ``uses``.
     """
     if not isinstance(module, nn.Module) or isinstance(module, (*OURS, torch.jit.ScriptModule)):
         return False
@@ -112,11 +108,8 @@ def refuse_changed(
 ) -> str | None:
     """Why a module may compute other things than the known class of this name, or None.
 
-    Args:
-        module: The module.
-        name: Name of the known class.
-        needed, optional: Names of parameters, buffers and submodules that the module must have, and may have.
-        whose, what: Words of the reason: the owner of the class, and what it is.
+    ``needed`` and ``optional`` are names of parameters, buffers and submodules that it must have, and may have;
+    ``whose`` and ``what`` are words of the reason: the owner of the class, and what it is.
     """
     base = base_of(module, name)
     assert base is not None
@@ -130,7 +123,7 @@ def refuse_changed(
 
 def hooks_inside(module: nn.Module) -> bool:
     """Whether submodules in Python have hooks on their inputs or results."""
-    inner = [m for m in module.modules() if m is not module and is_plain(m)]
+    inner = [m for m in module.modules() if m is not module and not isinstance(m, torch.jit.ScriptModule)]
     return any(vars(m).get("_forward_hooks") or vars(m).get("_forward_pre_hooks") for m in inner)
 
 
@@ -145,11 +138,6 @@ def adds_up(module: nn.Module) -> bool:
     code = code_of(type(module).forward)
     names = set() if code is None else set(code.co_names) - set(vars(module)["_modules"])
     return any(_SUMS.search(name) for name in names)
-
-
-def is_plain(module: nn.Module) -> bool:
-    """Whether a module is written in Python, not TorchScript."""
-    return not isinstance(module, torch.jit.ScriptModule)
 
 
 # ---- where modules are registered -----------------------------------------------------------------------------------

@@ -208,8 +208,7 @@ def _edges(geometry: EdgeGeometry, data: Any) -> Edges:
         raise ConfigError(f"data must have edges edge_index [2, E], got {got(data)}. Apply RadiusGraph before.")
     shifts, cell = getattr(data, "shifts", None), getattr(data, "cell", None)
     periodic = () if shifts is None or cell is None else (shifts, cell, getattr(data, "batch", None))
-    edges: Edges = geometry(data.pos, data.edge_index, *periodic)
-    return edges
+    return geometry(data.pos, data.edge_index, *periodic)
 
 
 def _single(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:

@@ -39,16 +39,15 @@ class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
 
     _settings = ("eps", "momentum")
 
-    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
-        theirs: Any = original
+    def __init__(self, original: Any, backend: str | None = None) -> None:
         super().__init__(
-            as_irreps(theirs.irreps),
-            **{name: getattr(theirs, name) for name in _OPTIONS},
-            include_bias=getattr(theirs, "include_bias", True),
+            as_irreps(original.irreps),
+            **{name: getattr(original, name) for name in _OPTIONS},
+            include_bias=getattr(original, "include_bias", True),
             backend=backend,
         )
-        self._parameters.update(theirs._parameters)
-        self._buffers.update(theirs._buffers)
+        self._parameters.update(original._parameters)
+        self._buffers.update(original._buffers)
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """Random operands in training and in evaluation mode, the current mode first."""

@@ -46,11 +46,8 @@ def _coefficients(
 ) -> tuple[list[float], Tensor]:
     """The factor of the Wigner 3j symbols of each path in Allegro's buffer, and the buffer without rounding.
 
-    Args:
-        w3j: Allegro's buffer ``[P, i, j, k]``; without P if there is one path, without j if all entries have i = j.
-        irreps: Of both inputs and the output.
-        paths: ``(i_in1, i_in2, i_out)`` of each path.
-        normalization: 'component' or 'norm'.
+    The buffer is ``[P, i, j, k]``; without P if there is one path, without j if all entries have i = j. The
+    normalization is 'component' or 'norm'.
     """
     dims = [part.dim for part in irreps]
     stored = w3j.detach().to("cpu", torch.float64)
@@ -95,21 +92,20 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
     weights: nn.Parameter
     w3j: Tensor
 
-    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+    def __init__(self, original: Any, backend: str | None = None) -> None:
         super().__init__("ir_mul", backend)
-        theirs: Any = original
-        self.mul, self.path_channel_coupling = theirs.mul, theirs.path_channel_coupling
+        self.mul, self.path_channel_coupling = original.mul, original.path_channel_coupling
         self.irreps_in1, self.irreps_in2, self.irreps_out = (
-            as_irreps(irreps) for irreps in (theirs.irreps_in1, theirs.irreps_in2, theirs.irreps_out)
+            as_irreps(irreps) for irreps in (original.irreps_in1, original.irreps_in2, original.irreps_out)
         )
-        self.irrep_normalization = theirs.irrep_normalization
+        self.irrep_normalization = original.irrep_normalization
         self._dims = tuple(part.dim for part in self._irreps)  # torch.compile looks at irreps with alarm
-        self._paths = _paths_of(self._irreps, theirs.instructions)
+        self._paths = _paths_of(self._irreps, original.instructions)
         self.num_paths = len(self._paths)
-        self._parameters.update(theirs._parameters)
-        self._buffers.update(theirs._buffers)
+        self._parameters.update(original._parameters)
+        self._buffers.update(original._buffers)
         self._read(self.w3j)
-        self.train(theirs.training)
+        self.train(original.training)
 
     @property
     def _irreps(self) -> tuple[Irreps, Irreps, Irreps]:

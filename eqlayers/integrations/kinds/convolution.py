@@ -35,7 +35,9 @@ def is_block(module: Any) -> bool:
     if not is_product(child_of(module, "conv_tp")):
         return False
     calls = [code for code in _forwards(type(module)) if "conv_tp" in code.co_names]
-    return bool(calls) and all(_has_branch(code) for code in calls)
+    return bool(calls) and all(  # each passes the edges to ``conv_tp`` if there is an attribute ``conv_fusion``
+        "conv_fusion" in code.co_consts + code.co_names and "edge_index" in code.co_varnames for code in calls
+    )
 
 
 def messages_in(module: nn.Module) -> Sequence[str]:
@@ -55,12 +57,6 @@ def _forwards(cls: type) -> Iterator[CodeType]:
         code = code_of(vars(ancestor).get("forward"))
         if code is not None and not ancestor.__module__.startswith("torch."):
             yield code
-
-
-def _has_branch(code: CodeType) -> bool:
-    """Whether code of MACE passes the edges to ``conv_tp`` if the block has an attribute ``conv_fusion``."""
-    asks = "conv_fusion" in code.co_consts or "conv_fusion" in code.co_names
-    return asks and "conv_tp" in code.co_names and "edge_index" in code.co_varnames
 
 
 def refuse_scatter(module: nn.Module) -> str | None:
@@ -111,10 +107,9 @@ class AcceleratedScatter(_Convolution):
 
     _product = "tp"
 
-    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+    def __init__(self, original: Any, backend: str | None = None) -> None:
         super().__init__()
-        theirs: Any = original
-        self.tp = AcceleratedTensorProduct.of(theirs.tp, backend)
+        self.tp = AcceleratedTensorProduct.of(original.tp, backend)
 
     def forward(
         self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor | TabledWeights, edge_dst: Tensor, edge_src: Tensor
@@ -164,13 +159,12 @@ class AcceleratedMessages(_Convolution, TensorProduct):
         return LazyMessages(self, x, y, weight) if fits else self.rows(x.computed(), y, weight)
 
     def rows(self, x: Tensor, y: Tensor, weight: Any) -> Tensor:
-        """See :class:`.lazy.Fused`."""
+        """Product: ``[E, in1.dim]``, ``[E, in2.dim]`` and weights to ``[E, out.dim]``."""
         weight = weight.weights() if isinstance(weight, TabledWeights) else weight
-        messages: Tensor = super().forward(x, y, weight)
-        return messages
+        return super().forward(x, y, weight)
 
     def sums(self, x: Tensor, y: Tensor, weight: Any, src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
-        """See :class:`.lazy.Fused`."""
+        """Convolution: ``[N, in1.dim]``, ``[E, in2.dim]``, weights, senders, receivers to ``[num_nodes, out.dim]``."""
         w, shared = weight, False
         if not isinstance(weight, TabledWeights):
             w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)

@@ -18,7 +18,7 @@ from ...layers.gate.activation import NormalizedFunction, known
 from ...layers.gate.grid_activation import sphere_constants
 from ...nn import Gate, S2Activation, SO3Activation
 from ..replacement import FusedReplacement, Operands, Probe, Rule, call, part_if
-from ..structure import base_of, child_of, has_hooks, is_plain, is_theirs, refuse_changed
+from ..structure import base_of, child_of, has_hooks, is_theirs, refuse_changed
 from .product import AcceleratedTensorProduct, ProductReplacement, is_product, refuse_product
 
 _ACTIVATIONS = ("act_scalars", "act_gates")
@@ -81,13 +81,14 @@ def _refuse_parts(parts: Iterable[tuple[str, str, Any]]) -> str | None:
 
 def _refuse_part(part: Any, name: str) -> str | None:
     """Why a submodule may compute other things than e3nn's class of this name, or None."""
-    if not isinstance(part, nn.Module) or not is_plain(part):
+    if not isinstance(part, nn.Module) or isinstance(part, torch.jit.ScriptModule):
         return "is TorchScript or no module"
     if base_of(part, name) is None:
         return f"is a {type(part).__name__}, not e3nn's {name}"
     if (reason := refuse_changed(part, name, (), _HELD[name], what="")) is not None:
         return reason
-    return "has hooks" if any(has_hooks(m) for m in part.modules() if is_plain(m)) else None
+    inner = (m for m in part.modules() if not isinstance(m, torch.jit.ScriptModule))
+    return "has hooks" if any(map(has_hooks, inner)) else None
 
 
 def _factor_of(act: Any) -> float:
@@ -101,21 +102,20 @@ class AcceleratedGate(FusedReplacement, ProductReplacement, Gate):
 
     _product = "mul"
 
-    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
-        theirs: Any = original
-        layers = theirs.act_scalars, theirs.act_gates
+    def __init__(self, original: Any, backend: str | None = None) -> None:
+        layers = original.act_scalars, original.act_gates
         vars(self)["_theirs"] = [[None if act is None else _factor_of(act) for act in layer.acts] for layer in layers]
         functions = [[None if act is None else act.f for act in layer.acts] for layer in layers]
         irreps = [layer.irreps_in for layer in layers]
-        super().__init__(irreps[0], functions[0], irreps[1], functions[1], theirs.irreps_gated, backend=backend)
+        super().__init__(irreps[0], functions[0], irreps[1], functions[1], original.irreps_gated, backend=backend)
         for name in ("irreps_in", "irreps_out"):
-            mine, other = getattr(self, name), getattr(theirs, name)
+            mine, other = getattr(self, name), getattr(original, name)
             if str(mine) != str(other):
                 raise ConfigError(
                     f"{name} must be the irreps of the parts of the gate, {mine}, got {other}. Build the module anew."
                 )
         # which writes the keys of this very product
-        self._modules["mul"] = AcceleratedTensorProduct.of(theirs.mul, backend)
+        self._modules["mul"] = AcceleratedTensorProduct.of(original.mul, backend)
 
     def _make(self, scalars: Any, gates: Any, gated: Any) -> None:
         """Make the formula of the gate with the factors of e3nn's activations."""
@@ -162,12 +162,11 @@ class AcceleratedS2Activation(_GridReplacement, S2Activation):
 
     _settings = ("random_rot",)
 
-    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+    def __init__(self, original: Any, backend: str | None = None) -> None:
         EquivariantModule.__init__(self, backend=backend)
-        theirs: Any = original
-        self._take(theirs, ("to_s2", "from_s2"))
-        self.irreps_in, self.irreps_out = as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out)
-        self.random_rot = theirs.random_rot
+        self._take(original, ("to_s2", "from_s2"))
+        self.irreps_in, self.irreps_out = as_irreps(original.irreps_in), as_irreps(original.irreps_out)
+        self.random_rot = original.random_rot
         self._flat = FlatLayout(self.irreps_in, "mul_ir")
         self._set_rotations()
 
@@ -181,12 +180,11 @@ class AcceleratedS2Activation(_GridReplacement, S2Activation):
 class AcceleratedSO3Activation(_GridReplacement, SO3Activation):
     """Replacement of an ``e3nn.nn.SO3Activation``, with the same grid objects."""
 
-    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+    def __init__(self, original: Any, backend: str | None = None) -> None:
         EquivariantModule.__init__(self, backend=backend)
-        theirs: Any = original
-        self._take(theirs, ("grid_in", "grid_out"))
-        self._set_degrees(theirs.lmax_in, theirs.lmax_out)
-        self.resolution = theirs.grid_in.res_beta // 2
+        self._take(original, ("grid_in", "grid_out"))
+        self._set_degrees(original.lmax_in, original.lmax_out)
+        self.resolution = original.grid_in.res_beta // 2
 
 
 def _replayed(module: nn.Module, x: Tensor) -> Tensor:

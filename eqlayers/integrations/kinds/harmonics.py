@@ -9,8 +9,6 @@ from functools import partial
 from types import FunctionType
 from typing import Any, ClassVar
 
-from torch import nn
-
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
 from ...nn import SphericalHarmonics
@@ -32,10 +30,9 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
 
     __jit_unused_properties__: ClassVar[list[str]] = ["_lmax"]
 
-    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
-        theirs: Any = original
-        irreps_in, irreps_out = as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out)
-        super().__init__(theirs._ls_list, theirs.normalize, theirs.normalization, irreps_in, backend=backend)
+    def __init__(self, original: Any, backend: str | None = None) -> None:
+        irreps_in, irreps_out = as_irreps(original.irreps_in), as_irreps(original.irreps_out)
+        super().__init__(original._ls_list, original.normalize, original.normalization, irreps_in, backend=backend)
         if self.irreps_out != irreps_out:
             raise ConfigError(
                 f"irreps_out must be the irreps of the degrees {self._ls_list}, {self.irreps_out}, got {irreps_out}. "

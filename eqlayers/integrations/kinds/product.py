@@ -56,6 +56,24 @@ class ProductReplacement(Replacement):
     """Mixin of products, and of layers with a product as the submodule of name ``_product``."""
 
     _product: ClassVar[str] = ""
+    _inputs: ClassVar[tuple[str, ...]] = ("x", "y")  # of a product
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """Random operands of a product for ``forward`` and, if e3nn compiled it, for ``right``."""
+        if self._product:
+            return super().probes(original, rows)
+        operands = draw_operands(original, rows, rows, self._inputs)
+
+        def run(module: nn.Module, o: Operands) -> Tensor:
+            return call(module, *(o[name] for name in self._inputs), o.get("weight"))
+
+        def right(module: Any, o: Operands) -> Tensor:
+            return type(module).right(module, o["y"], o.get("weight"))
+
+        probes = [Probe(operands, run)]
+        if getattr(original, "_did_compile_right", False):
+            probes.append(Probe({name: value for name, value in operands.items() if name != "x"}, right, "right(), "))
+        return probes
 
     def exact_constants(self, original: Any) -> Operands:
         """Wigner 3j symbols of the product in float64."""
@@ -74,17 +92,11 @@ class ProductReplacement(Replacement):
 class AcceleratedTensorProduct(ProductReplacement, TensorProduct):
     """Replacement of an ``e3nn.o3.TensorProduct`` or of a subclass with the same ``forward(x, y, weight)``."""
 
-    def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs for the comparison with the original."""
-        return _probes(original, rows, ("x", "y"))
-
 
 class AcceleratedTensorSquare(ProductReplacement, TensorSquare):
     """Replacement of an ``e3nn.o3.TensorSquare``."""
 
-    def probes(self, original: Any, rows: int) -> list[Probe]:
-        """Inputs for the comparison with the original."""
-        return _probes(original, rows, ("x",))
+    _inputs = ("x",)
 
 
 class AcceleratedLinear(Replacement, Linear):
@@ -129,20 +141,3 @@ def draw_operands(product: Any, rows: int, nodes: int, names: tuple[str, ...] = 
     lead = () if product.shared_weights else (rows,)
     weighted = product.weight_numel or nodes != rows  # a convolution takes weights, be they none
     return operands | ({"weight": draw("weight", *lead, product.weight_numel)} if weighted else {})
-
-
-def _probes(original: Any, rows: int, names: tuple[str, ...]) -> list[Probe]:
-    """Random operands of these names for ``forward`` and, if e3nn compiled it, for ``right``."""
-    operands = draw_operands(original, rows, rows, names)
-
-    def run(module: nn.Module, o: Operands) -> Tensor:
-        return call(module, *(o[name] for name in names), o.get("weight"))
-
-    def right(module: Any, o: Operands) -> Tensor:
-        result: Tensor = type(module).right(module, o["y"], o.get("weight"))
-        return result
-
-    probes = [Probe(operands, run)]
-    if getattr(original, "_did_compile_right", False):
-        probes.append(Probe({name: value for name, value in operands.items() if name != "x"}, right, "right(), "))
-    return probes
