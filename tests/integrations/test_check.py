@@ -15,12 +15,8 @@ import eqlayers.layers.gate.activation
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, kinds
 from eqlayers.integrations.check import _distance, compare
-from eqlayers.integrations.kinds import (
-    AcceleratedConvolution,
-    AcceleratedLinear,
-    AcceleratedScatter,
-    AcceleratedTensorProduct,
-)
+from eqlayers.integrations.kinds.convolution import AcceleratedConvolution, AcceleratedScatter
+from eqlayers.integrations.kinds.product import AcceleratedLinear, AcceleratedTensorProduct
 from eqlayers.integrations.replacement import Replacement
 from eqlayers.layers.tensor_product.lower import ProductPlan
 from tests.integrations.test_batch_norm_rules import IRREPS, trained
@@ -178,23 +174,23 @@ silu, tanh = torch.nn.functional.silu, torch.tanh
 KINDS: dict[str, tuple[Callable[[], nn.Module], Any, float]] = {
     "harmonics": (
         lambda: o3.SphericalHarmonics([0, 1, 2], True, "component"),
-        kinds.AcceleratedSphericalHarmonics,
+        kinds.harmonics.AcceleratedSphericalHarmonics,
         1e-4,
     ),
     "harmonics of lengths": (
         lambda: o3.SphericalHarmonics([0, 1, 2], False),
-        kinds.AcceleratedSphericalHarmonics,
+        kinds.harmonics.AcceleratedSphericalHarmonics,
         1e-4,
     ),
-    "gate": (lambda: e3nn_nn.Gate("8x0e", [silu], "4x0e", [tanh], "4x1o"), kinds.AcceleratedGate, 1e-4),
-    "norm": (lambda: trained(e3nn_nn.BatchNorm(IRREPS)), kinds.AcceleratedBatchNorm, 1e-3),
-    "sphere": (lambda: e3nn_nn.S2Activation("0e + 1o + 2e", tanh, 10), kinds.AcceleratedS2Activation, 1e-3),
+    "gate": (lambda: e3nn_nn.Gate("8x0e", [silu], "4x0e", [tanh], "4x1o"), kinds.gate.AcceleratedGate, 1e-4),
+    "norm": (lambda: trained(e3nn_nn.BatchNorm(IRREPS)), kinds.batch_norm.AcceleratedBatchNorm, 1e-3),
+    "sphere": (lambda: e3nn_nn.S2Activation("0e + 1o + 2e", tanh, 10), kinds.gate.AcceleratedS2Activation, 1e-3),
     "turned sphere": (
         lambda: e3nn_nn.S2Activation("0e + 1o + 2e", silu, 8, "norm", 1, random_rot=True),
-        kinds.AcceleratedS2Activation,
+        kinds.gate.AcceleratedS2Activation,
         1e-3,
     ),
-    "rotations": (lambda: e3nn_nn.SO3Activation(1, 2, silu, 2), kinds.AcceleratedSO3Activation, 1e-3),
+    "rotations": (lambda: e3nn_nn.SO3Activation(1, 2, silu, 2), kinds.gate.AcceleratedSO3Activation, 1e-3),
 }
 CHANGES: dict[str, Callable[[Any, torch.Tensor, float], torch.Tensor]] = {
     "a value": lambda layer, y, size: y * (1 + size),

@@ -12,12 +12,8 @@ from torch import nn
 
 from eqlayers.errors import ConfigError, IndexRangeError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import (
-    AcceleratedConvolution,
-    AcceleratedLinear,
-    AcceleratedMessages,
-    AcceleratedTensorProduct,
-)
+from eqlayers.integrations.kinds.convolution import AcceleratedConvolution, AcceleratedMessages
+from eqlayers.integrations.kinds.product import AcceleratedLinear, AcceleratedTensorProduct
 
 CONVOLUTIONS = ["scatter", "blocks.0.conv_tp", "blocks.1.conv_tp"]
 

@@ -13,7 +13,7 @@ from e3nn import o3
 from torch import Tensor, nn
 
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedSphericalHarmonics
+from eqlayers.integrations.kinds.harmonics import AcceleratedSphericalHarmonics
 from tests.integrations.conftest import copies
 
 KINDS = ("integral", "component", "norm")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedTensorProduct
+from eqlayers.integrations.kinds.product import AcceleratedTensorProduct
 from tests.integrations.conftest import copies
 from tests.integrations.forms import Bent
 

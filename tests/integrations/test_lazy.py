@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedMessages, convolution
+from eqlayers.integrations.kinds import convolution
+from eqlayers.integrations.kinds.convolution import AcceleratedMessages
 from eqlayers.integrations.lazy import is_lazy
 from tests.integrations.conftest import Network, copies
 from tests.integrations.forms import EDGES, FUSED, USES, DiffDockForm, E3nnForm, EquiformerForm, Layer, RowsAside, Used

@@ -16,7 +16,7 @@ from eqlayers.errors import ConfigError, DataError
 from eqlayers.integrations import accelerate
 from eqlayers.integrations import mace as programs
 from eqlayers.integrations.from_mace import from_mace, load_model
-from eqlayers.integrations.kinds import AcceleratedLinear
+from eqlayers.integrations.kinds.product import AcceleratedLinear
 
 
 class Network(nn.Module):

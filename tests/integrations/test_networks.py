@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedContracter, AcceleratedGate, AcceleratedTensorProduct
+from eqlayers.integrations.kinds.contracter import AcceleratedContracter
+from eqlayers.integrations.kinds.gate import AcceleratedGate
+from eqlayers.integrations.kinds.product import AcceleratedTensorProduct
 from eqlayers.integrations.replacement import Replacement
 from tests.cases import default_dtype
 from tests.integrations import guests

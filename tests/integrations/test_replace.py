@@ -15,7 +15,7 @@ from torch import nn
 import eqlayers
 from eqlayers.errors import BackendError, ConfigError, EqlayersWarning
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedLinear
+from eqlayers.integrations.kinds.product import AcceleratedLinear
 from tests.cases import e3nn_defaults, quiet_warnings
 from tests.each import each
 

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import eqlayers
 from eqlayers.integrations import accelerate
-from eqlayers.integrations.kinds import AcceleratedLinear
+from eqlayers.integrations.kinds.product import AcceleratedLinear
 from tests.each import each
 
 silu, tanh = torch.nn.functional.silu, torch.tanh

@@ -12,31 +12,6 @@ from torch import nn
 
 from ..structure import PRODUCT_NAMES, is_theirs
 from . import batch_norm, contracter, contraction, convolution, gate, harmonics, product
-from .batch_norm import AcceleratedBatchNorm
-from .contracter import AcceleratedContracter
-from .contraction import AcceleratedContraction, AcceleratedSymmetricContraction
-from .convolution import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter
-from .gate import AcceleratedGate, AcceleratedS2Activation, AcceleratedSO3Activation
-from .harmonics import AcceleratedSphericalHarmonics, RebuiltWarning
-from .product import AcceleratedLinear, AcceleratedTensorProduct, AcceleratedTensorSquare
-
-__all__ = [
-    "AcceleratedBatchNorm",
-    "AcceleratedContracter",
-    "AcceleratedContraction",
-    "AcceleratedConvolution",
-    "AcceleratedGate",
-    "AcceleratedLinear",
-    "AcceleratedMessages",
-    "AcceleratedS2Activation",
-    "AcceleratedSO3Activation",
-    "AcceleratedScatter",
-    "AcceleratedSphericalHarmonics",
-    "AcceleratedSymmetricContraction",
-    "AcceleratedTensorProduct",
-    "AcceleratedTensorSquare",
-    "RebuiltWarning",
-]
 
 #: Rules that replace a product with what is around it come first.
 RULES = (

@@ -15,7 +15,7 @@ from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report
-from eqlayers.integrations.kinds import AcceleratedGate
+from eqlayers.integrations.kinds.gate import AcceleratedGate
 
 SMALL = clusters((4, 1))
 

@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 
 from eqlayers.errors import ConfigError, MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedSymmetricContraction
+from eqlayers.integrations.kinds.contraction import AcceleratedSymmetricContraction
 
 SPECIES = torch.tensor([1, 0, 2, 1, 1])
 CASES = [

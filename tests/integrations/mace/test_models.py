@@ -15,7 +15,7 @@ from mace.calculators import MACECalculator
 from mace.tools.scripts_utils import extract_config_mace_model
 
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedConvolution
+from eqlayers.integrations.kinds.convolution import AcceleratedConvolution
 from tests.cases import default_dtype, quiet_warnings
 from tests.integrations import guests
 from tests.integrations.guests import SPECIES, mace

@@ -22,7 +22,7 @@ from eqlayers.cli.main import main
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report, accelerate
 from eqlayers.integrations import mace as programs
-from eqlayers.integrations.kinds import RebuiltWarning
+from eqlayers.integrations.kinds.harmonics import RebuiltWarning
 from eqlayers.integrations.replacement import Replacement
 from tests.integrations import guests
 

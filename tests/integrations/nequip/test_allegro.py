@@ -16,7 +16,7 @@ from nequip.utils.dtype import torch_default_dtype
 from torch import Tensor
 
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedContracter
+from eqlayers.integrations.kinds.contracter import AcceleratedContracter
 from tests.integrations import guests
 
 ALL = "1x0e + 1x1o + 1x2e"

@@ -9,7 +9,7 @@ from nequip.nn.embedding import SphericalHarmonicEdgeAttrs
 from torch import nn
 
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedSphericalHarmonics
+from eqlayers.integrations.kinds.harmonics import AcceleratedSphericalHarmonics
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

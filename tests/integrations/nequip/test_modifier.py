@@ -18,7 +18,8 @@ from nequip.nn.model_modifier_utils import (
 
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import deaccelerate
-from eqlayers.integrations.kinds import AcceleratedLinear, AcceleratedSphericalHarmonics
+from eqlayers.integrations.kinds.harmonics import AcceleratedSphericalHarmonics
+from eqlayers.integrations.kinds.product import AcceleratedLinear
 from eqlayers.integrations.nequip import EqlayersTensorProductScatter
 from eqlayers.integrations.radial import TabledRadial
 from tests.integrations import guests

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.kinds import AcceleratedMessages, convolution
+from eqlayers.integrations.kinds import convolution
+from eqlayers.integrations.kinds.convolution import AcceleratedMessages
 from tests.integrations.guests import sevennet
 
 LAYERS = 3
