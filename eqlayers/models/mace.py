@@ -276,9 +276,6 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
     return values
 
 
-# ---- blocks --------------------------------------------------------------------------------------------------------
-
-
 class MACEInteraction(KeepsFloat64, EquivariantModule):
     r"""Messages to each atom from its neighbours, and the self-connection if the style is residual.
 

@@ -72,9 +72,6 @@ def _table(info: SparseProductInfo, terms: TermList, rows: tuple[int, int, int],
     return as_constant(info.cached(("table", like.dtype, like.device, *rows), make))
 
 
-# --- term by term -------------------------------------------------------------------------------------------------
-
-
 def _by_terms(
     x: Tensor, y: Tensor, info: SparseProductInfo, terms: TermList, specs: list[str], out_rows: int
 ) -> Tensor:
@@ -133,9 +130,6 @@ def scale_of(info: SparseProductInfo, terms: TermList, like: Tensor) -> Tensor:
     scale = terms.scale
     key = ("scale", like.dtype, like.device, scale.shape[0])
     return as_constant(info.cached(key, lambda: scale.to(like.device, like.dtype)))
-
-
-# --- scale --------------------------------------------------------------------------------------------------------
 
 
 def scale(call: ScaleCall) -> Tensor:

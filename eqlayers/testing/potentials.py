@@ -223,9 +223,6 @@ def check_potential(
     return PotentialReport((*worst.values(), *(PotentialRow(name, *pair, unit) for name, pair, unit in lone + fading)))
 
 
-# ---- checks of each structure --------------------------------------------------------------------------------------
-
-
 def _derivatives(case: Case, step: float) -> Deviations:
     """Compare forces, virials and Hessian with differences along random directions."""
     pos, cell = case.batch.pos, case.batch.cell

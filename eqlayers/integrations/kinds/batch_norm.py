@@ -58,9 +58,6 @@ class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
 RULE = Rule("norm", part_if(is_batch_norm), _refuse, AcceleratedBatchNorm.of)
 
 
-# ---- inputs ---------------------------------------------------------------------------------------------------------
-
-
 def _in_mode(module: nn.Module, training: bool, x: Tensor) -> Tensor:
     """Call a module in training or evaluation mode; the result and, in training, the new running statistics, flat."""
     before, module.training = module.training, training

@@ -205,9 +205,6 @@ RULES = (
 )
 
 
-# ---- inputs ---------------------------------------------------------------------------------------------------------
-
-
 def _probe(original: Any, replacement: AcceleratedSymmetricContraction, rows: int, mixed: bool) -> Probe:
     """Random features and weights, with species as one-hot rows or, with ``mixed``, as random rows."""
     count = replacement.num_elements

@@ -188,9 +188,6 @@ RULES = (
 )
 
 
-# ---- inputs ---------------------------------------------------------------------------------------------------------
-
-
 def _run(module: Any, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
     """Sums over receivers ``[N, out.dim]``, by a convolution of any class, or by a product and ``index_add``."""
     if isinstance(module, AcceleratedMessages):

@@ -131,9 +131,6 @@ RULES = (
 )
 
 
-# ---- inputs ---------------------------------------------------------------------------------------------------------
-
-
 def draw_operands(product: Any, rows: int, nodes: int, names: tuple[str, ...] = ("x", "y")) -> Operands:
     """Random operands of a product or convolution: x of nodes, y of rows (edges), and weights, if it has any."""
     sizes = {"x": (nodes, as_irreps(product.irreps_in1).dim), "y": (rows, as_irreps(product.irreps_in2).dim)}

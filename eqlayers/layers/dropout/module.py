@@ -86,9 +86,6 @@ def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_gra
     return x * factors.reshape(-1, *[1] * (x.ndim - 1))
 
 
-# -- functions --------------------------------------------------------------------------------------------------------
-
-
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str) -> FlatLayout:
     """The cached layout of irreps; compilers do not trace this."""

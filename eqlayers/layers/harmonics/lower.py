@@ -128,9 +128,6 @@ def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign:
     return register_formula(formula(expr, operands, results, [vector, [length], unit, harmonics]))
 
 
-# -- polynomials ------------------------------------------------------------------------------------------------------
-
-
 def _harmonics(expr: Expression, vector: Sequence[int], degrees: Sequence[int], normalization: str) -> list[int]:
     """Nodes of the harmonics of a vector, in the order of the degrees.
 

@@ -365,9 +365,6 @@ def run_rms_norm(
     return scaled_by(plan, x, numbers, x.narrow(-1, 0, 0), backend).to(dtype)
 
 
-# -- functions --------------------------------------------------------------------------------------------------------
-
-
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str, has_mean: bool, normalization: str, simplified: bool = False) -> CopyPlan:
     """The cached plan of irreps; compilers do not trace this."""

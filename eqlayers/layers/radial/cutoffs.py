@@ -72,9 +72,6 @@ def smooth(lengths: Tensor, cutoff: float, start: float) -> Tensor:
     return (first + (1 - 2 * first) * smaller) * (v < 1 - least).to(v.dtype)
 
 
-# -- functions --------------------------------------------------------------------------------------------------------
-
-
 def polynomial_cutoff(lengths: Tensor, cutoff: float = 5.0, p: float = 6) -> Tensor:
     """:class:`eqlayers.nn.PolynomialCutoff` as a function, ``[...]`` Angstrom to ``[...]``; DTypeError for no lengths.
 

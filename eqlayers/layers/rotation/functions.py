@@ -270,9 +270,6 @@ def run_form(form: Form, x: Tensor, y: Tensor, backend: str | None) -> Tensor:
     return run_by_row(form, x, y, broadcast_lead(x=x.shape[:-1], rotation=y.shape[:-1]), backend)
 
 
-# -- functions --------------------------------------------------------------------------------------------------------
-
-
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str, kind: str, inverse: bool) -> RotationPlan:
     """The cached plan of irreps; compilers do not trace this."""

@@ -120,8 +120,6 @@ def quaternion_formula() -> Formula:
     return register_formula(formula(expr, operands, [row_of("quaternion", 4)], [outputs]))
 
 
-# -- polynomials ------------------------------------------------------------------------------------------------------
-
 Complex = tuple[int, int]
 
 

@@ -167,9 +167,6 @@ def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, 
     return torch.cat([*plus, *minus], -1)
 
 
-# -- functions --------------------------------------------------------------------------------------------------------
-
-
 @torch.compiler.assume_constant_result
 def _read(irreps_in: Any, irreps_out: Any, mmax: int | None, parity: str, layout: str) -> SO2Plan:
     """The cached plan of a map; compilers do not trace this."""
