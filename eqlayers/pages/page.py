@@ -15,13 +15,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import rich.table
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from ..core.errors import needs_packages
 from ..core.files.read_write import atomic_write
+
+with needs_packages("eqlayers.pages", "train"):
+    import matplotlib
+    import rich.table
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
 #: Okabe and Ito's colours, which people with any kind of colour vision tell apart, on white and on black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c6d1f", "#808080")

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ..cli.notices import progress
-from ..pages import COLOURS, GREY, Facts, Picture, Section, Text, new_figure, number, save_figure, write_page
+from ..pages.page import COLOURS, GREY, Facts, Picture, Section, Text, new_figure, number, save_figure, write_page
 from .dynamics import ENSEMBLES, DynamicsSettings
 from .frames import frames
 

@@ -25,7 +25,7 @@ from ..data import StructureDataModule
 from ..models import load_committee
 from ..models.committee import MARK, member_name, read_mark
 from ..models.saving import classes_of
-from ..pages import Table, number
+from ..pages.page import Table, number
 from . import cli
 from .base import is_dry_run
 from .configuration import Command

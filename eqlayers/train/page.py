@@ -20,7 +20,7 @@ from ..core.errors import EqlayersError
 from ..core.files.read_write import read_json
 from ..data.structures import Label
 from ..models import Potential
-from ..pages import Block, Code, Facts, Picture, Section, Table, Text, number
+from ..pages.page import Block, Code, Facts, Picture, Section, Table, Text, number
 from ..testing import check_potential
 from .plots import histogram, learning_curve, parity_plot
 from .predictions import Predictions, Row

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..core.checks import check_items, got
 from ..core.errors import ConfigError, ShapeError
-from ..pages import COLOURS, GREY, new_figure, number
+from ..pages.page import COLOURS, GREY, new_figure, number
 
 BLUE, ORANGE = COLOURS[0], COLOURS[3]
 MOST_GROUPS = 7  # with a colour of their own

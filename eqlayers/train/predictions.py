@@ -17,7 +17,7 @@ from ..data.statistics import regression
 from ..data.structures import Label
 from ..models import Committee, Potential, Structures
 from ..models.committee import calibration
-from ..pages import Table, number
+from ..pages.page import Table, number
 from .steps import LABELS, plain
 
 Array = NDArray[Any]

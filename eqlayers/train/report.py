@@ -23,7 +23,7 @@ from ..core.checks import check_flag, check_path, check_type
 from ..core.files.read_write import atomic_write
 from ..core.machine import cpu_model, source_commit
 from ..models import Committee, Potential, save_potential
-from ..pages import Picture, Section, Text, number, save_figure, write_page
+from ..pages.page import Picture, Section, Text, number, save_figure, write_page
 from . import page
 from .base import is_dry_run, trained_module
 from .history import read_history, write_json

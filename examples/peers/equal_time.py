@@ -33,7 +33,7 @@ from eqlayers import keep_memory
 from eqlayers.core.files.read_write import atomic_write, read_json
 from eqlayers.core.machine import source_commit
 from eqlayers.data import MoleculeDataModule, StructureDataModule
-from eqlayers.pages import new_figure, number, save_figure
+from eqlayers.pages.page import new_figure, number, save_figure
 from eqlayers.train.averaging import ema_decay
 from eqlayers.train.history import write_json
 from eqlayers.train.summary import count_parameters

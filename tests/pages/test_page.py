@@ -14,8 +14,21 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from eqlayers.pages import Block, Code, Facts, Picture, Section, Table, Text, new_figure, write_page
-from eqlayers.pages.page import COLOURS, as_svg, number, save_figure
+from eqlayers.pages.page import (
+    COLOURS,
+    Block,
+    Code,
+    Facts,
+    Picture,
+    Section,
+    Table,
+    Text,
+    as_svg,
+    new_figure,
+    number,
+    save_figure,
+    write_page,
+)
 from tests.each import each
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from eqlayers.models import MoleculeNetwork
-from eqlayers.pages import number
+from eqlayers.pages.page import number
 from eqlayers.train import checkpoint_path, read_checkpoint, read_history
 from eqlayers.train.run import CompileAhead, run_folder
 
