@@ -20,6 +20,7 @@ from ..core.errors import ConfigError, OutOfMemoryError, needs_packages
 from ..hints.names import named_arguments, parameters, refuse_others
 from ..models import Committee, Potential, Recorded, load_committee, load_potential
 from ..models.committee import DEVIATION, committee_files, together
+from ..models.molecule import MoleculeProperty
 from ..models.saving import Classes
 from ..models.structures import NeighborLists, check_atoms, collate, has_volume
 
@@ -204,11 +205,14 @@ class Calculator(AseCalculator):
         return np.asarray(hessian.cpu())
 
 
-def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32) -> Iterator[dict[str, Any]]:
-    """Predict energies, forces and stress of many structures in batches.
+def predict(
+    potential: Source | MoleculeProperty, structures: Iterable[Atoms], batch_size: int = 32
+) -> Iterator[dict[str, Any]]:
+    """Predict energies, forces and stress of many structures, or a property of molecules, in batches.
 
     Args:
-        potential: A potential or a committee; see :func:`as_potential` for files, other dtypes and devices.
+        potential: A potential or a committee; see :func:`as_potential` for files, other dtypes and devices. Or a
+            property of molecules.
         structures: Atoms, as a list or iterator.
         batch_size: Number of structures in a batch.
 
@@ -216,7 +220,7 @@ def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32
         For each structure in order the results of :class:`Calculator`: 'energy' and 'free_energy' (float),
         'energies' ``[A]``, 'forces' ``[A, 3]``, and 'stress' ``[6]`` if it has a volume, and 'dipole' and
         'polarizability' of networks with these properties, as arrays in float64; for a committee also the deviations
-        and the values of the members.
+        and the values of the members. Of a property its value (float), by its name.
 
     Raises:
         ConfigError, DataError, IndexRangeError: A structure is invalid; the message has its number.
@@ -228,7 +232,9 @@ def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32
         >>> [result["forces"].shape for result in predict(potential, [molecule("H2O"), molecule("H2")])]
         [(3, 3), (2, 3)]
     """
-    potential, size = as_potential(potential), check_integer("batch_size", batch_size, 1)
+    size = check_integer("batch_size", batch_size, 1)
+    if not isinstance(potential, MoleculeProperty):
+        potential = as_potential(potential)
     if not isinstance(structures, Iterator):
         structures = check_items("structures", structures, "a list of ase.Atoms", "Put a single one into a list.")
     numbered, start = iter(structures), 0
@@ -244,13 +250,17 @@ def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32
 
 
 def _evaluate(
-    potential: Potential | Committee,
+    potential: Potential | Committee | MoleculeProperty,
     structures: Sequence[Atoms],
     neighbors: Sequence[tuple[Tensor, Tensor]],
     derivatives: bool = True,
     recorded: Recorded | None = None,
 ) -> list[dict[str, Any]]:
     """Compute the results of :class:`Calculator` for each structure of a batch."""
+    if isinstance(potential, MoleculeProperty):
+        with torch.no_grad():
+            values = potential(collate(potential, structures, neighbors)).tolist()
+        return [{potential.name: value} for value in values]
     has_energy, tensors = "energy" in potential.properties, potential.split.tensors
     derivatives = derivatives and has_energy
     energies = ["energy", "energies", *(["forces", "virials"] if derivatives else [])] if has_energy else []

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice, tee
 from pathlib import Path
+from typing import Any
 
 import ase
 import torch
 
 from ..cli.arguments import add_classes
+from ..cli.notices import progress
 from ..core.backends.ahead import compile_ahead
 from ..integrations.ase import predict
 from ..models import Committee, Potential
 from ..models.committee import MARK
+from ..models.molecule import MoleculeProperty
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FEW = 32  # atoms of the structure that kernels are compiled with
@@ -76,6 +80,20 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add_classes(parser)
 
 
-def compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:
+def compile_for(potential: Potential | Committee | MoleculeProperty, atoms: ase.Atoms) -> None:
     """Compile kernels of energies, forces and stress in advance for a few atoms; errors are left to the real call."""
     compile_ahead(lambda: list(predict(copy.deepcopy(potential), [atoms[:_FEW]])))
+
+
+def predictions(
+    potential: Potential | Committee | MoleculeProperty, structures: Iterator[ase.Atoms], batch_size: int
+) -> Iterator[tuple[ase.Atoms, dict[str, Any]]]:
+    """Iterate over structures with their results, with a progress bar; kernels are compiled for the first structure."""
+    first, read, again = tee(structures, 3)
+    for atoms in islice(first, 1):
+        compile_for(potential, atoms)
+    del first  # which would keep all structures in memory
+    with progress("predict") as say:
+        for count, pair in enumerate(zip(read, predict(potential, again, batch_size), strict=True), 1):
+            yield pair
+            say(count, f"{count} structures")

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from itertools import islice, tee
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ase.io
 import numpy as np
-import torch
 from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 
@@ -21,17 +19,15 @@ from ..atoms.constraints import free_directions, held_atoms
 from ..atoms.database import database_units, size_of_unit
 from ..atoms.structure_files import is_asymmetric
 from ..atoms.units import FREE, KEYS, LABEL_NAMES, LABEL_UNITS, unit_of, unit_size
-from ..cli.notices import lines, progress
-from ..core.checks import check_integer
+from ..cli.notices import lines
 from ..core.errors import DataError
 from ..core.files.read_write import check_output
-from ..integrations.ase import as_potential, predict
+from ..integrations.ase import as_potential
 from ..models import read_potential
 from ..models.committee import DEVIATION, Array, calibration, committee_files
 from ..models.molecule import MoleculeProperty, load_property
-from ..models.structures import NeighborLists, check_atoms, collate
 from .frames import check_different, frames, new_file, set_aside, with_results
-from .options import DTYPES, add_common, chosen, compile_for
+from .options import DTYPES, add_common, chosen, predictions
 
 #: Quantity that is compared with labels -> printed unit (1000 times smaller than the unit of results).
 _UNITS = {"energy": "meV/atom", "forces": "meV/A", "stress": "meV/A^3", "dipole": "me A"}
@@ -53,21 +49,15 @@ def run_predict(options: argparse.Namespace) -> int:
     new = None if options.overwrite else "Name another, or pass --overwrite."
     check_different(("STRUCTURES", options.structures), ("--output", options.output))
     output = check_output(options.output, "--output", (".xyz", ".extxyz"), new=new)
-    files, dtype = committee_files(options.model), DTYPES.get(options.dtype)
-    learned = None if files[1:] else load_property(files[0], dtype, options.device, options.classes)
-    compared: _Energies | _Property
-    if learned is not None:
-        compared = _Property(learned, options)
-    else:
-        potential = as_potential(chosen(options.model), dtype, options.device, options.classes)
-        for atoms in islice(frames(options.structures), 1):
-            compile_for(potential, atoms)
-        compared = _Energies(potential, read_potential(files[0]).facts, options)
-    count = 0
-    with new_file(output) as write, progress("predict") as say:
-        for count, atoms in enumerate(compared.predicted(), 1):
-            write(atoms)
-            say(count, f"{count} structures")
+    files, kind = committee_files(options.model), (DTYPES.get(options.dtype), options.device, options.classes)
+    learned = None if files[1:] else load_property(files[0], *kind)
+    model = as_potential(chosen(options.model), *kind) if learned is None else learned
+    compared = _Energies(read_potential(files[0]).facts, options) if learned is None else _Property(learned, options)
+    structures, count = (frames if learned is None else _molecules)(options.structures), 0
+    with new_file(output) as write:
+        for atoms, result in predictions(model, structures, options.batch_size):
+            write(compared.compare(atoms, result))
+            count += 1
     labels, further = compared.rows()
     heads = [("structures", f"{count} of {options.structures}"), ("labels", labels), ("output", str(output))]
     print(lines(heads + further))
@@ -78,10 +68,10 @@ def run_predict(options: argparse.Namespace) -> int:
 
 
 class _Energies:
-    """Predictions of a potential or committee for a file of structures, and their errors by config_type."""
+    """Errors of a potential or committee on a file of structures, by config_type."""
 
-    def __init__(self, potential: Any, facts: Mapping[str, Any], options: argparse.Namespace) -> None:
-        self.potential, self.options = potential, options
+    def __init__(self, facts: Mapping[str, Any], options: argparse.Namespace) -> None:
+        self.options = options
         self.trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
         self.trained_units = facts.get(LABEL_UNITS, {})
         self.source = Path(options.structures)
@@ -92,17 +82,8 @@ class _Energies:
         self.differ: set[str] = set()
         self.left_out: set[str] = set()
 
-    def predicted(self) -> Iterator[ase.Atoms]:
-        """Yield each structure with its results."""
-        read, again = tee(frames(self.options.structures))
-        for atoms, result in zip(read, predict(self.potential, again, self.options.batch_size), strict=True):
-            self._compare(atoms, result)
-            predicted = with_results(atoms, result)
-            predicted.info[_PREDICTED] = " ".join(self.options.model)
-            yield predicted
-
-    def _compare(self, atoms: ase.Atoms, result: Mapping[str, Any]) -> None:
-        """Note errors with respect to the labels of a structure, and deviations of a committee."""
+    def compare(self, atoms: ase.Atoms, result: dict[str, Any]) -> ase.Atoms:
+        """Note errors with respect to the labels of a structure, and deviations of a committee; add the results."""
         known = _references(atoms, self.trained)
         self.left_out |= {label.name for name, label in known.items() if name not in result}
         config_type = str(atoms.info.get("config_type", ""))
@@ -121,6 +102,9 @@ class _Energies:
                     self.differ |= known[name].differ
             for total in (quantity, group[name]):
                 total.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1)
+        predicted = with_results(atoms, result)
+        predicted.info[_PREDICTED] = " ".join(self.options.model)
+        return predicted
 
     def rows(self) -> tuple[str, Rows]:
         """A line that names the compared labels, and the printed rows of errors and deviations."""
@@ -195,46 +179,41 @@ def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str
 # ---- a property of molecules --------------------------------------------------------------------------------------
 
 
+def _molecules(path: str) -> Iterator[ase.Atoms]:
+    """The molecules of a file; raise for a structure with a period."""
+    for number, atoms in enumerate(frames(path)):
+        if atoms.pbc.any():
+            raise DataError(
+                f"structures[{number}] must have no period for a property of molecules, got pbc "
+                f'{atoms.pbc.tolist()}. Set pbc="F F F" in the file where a molecule is in a box.'
+            )
+        yield atoms
+
+
 class _Property:
-    """Predictions of a learned property for a file of molecules, and their errors."""
+    """Errors of a learned property on a file of molecules."""
 
     def __init__(self, learned: MoleculeProperty, options: argparse.Namespace) -> None:
         self.learned, self.options = learned, options
-        self.size = check_integer("--batch-size", options.batch_size, 1)
         self.errors, self.labelled = Compared(learned.name, learned.unit, factor=1.0), 0
 
-    @torch.inference_mode()
-    def predicted(self) -> Iterator[ase.Atoms]:
-        """Yield each molecule with its value under the property's name, and a label of that name as REF_name."""
-        learned, name, count = self.learned, self.learned.name, 0
-        by = f"{name}_predicted_by"  # in files that this function wrote
-        read = frames(self.options.structures)
-        while molecules := list(islice(read, self.size)):
-            neighbors = []
-            for number, atoms in enumerate(molecules, count):
-                check_atoms(atoms, learned.species, f"structures[{number}]")
-                if atoms.pbc.any():
-                    raise DataError(
-                        f"structures[{number}] must have no period for a property of molecules, got pbc "
-                        f'{atoms.pbc.tolist()}. Set pbc="F F F" in the file where a molecule is in a box.'
-                    )
-                neighbors.append(NeighborLists(learned.cutoff)(atoms, f"structures[{number}]"))
-            values = learned(collate(learned, molecules, neighbors)).tolist()
-            for atoms, value in zip(molecules, values, strict=True):
-                results: dict[str, Any] = {} if atoms.calc is None else atoms.calc.results
-                if name in results:  # such as an energy
-                    atoms.info[name] = results.pop(name)
-                if atoms.info.pop(by, None) is not None:
-                    atoms.info.pop(name, None)
-                    label = atoms.info.get(f"REF_{name}")
-                elif (label := atoms.info.get(name)) is not None:
-                    set_aside(atoms.info, name)
-                if isinstance(label, (int, float, np.number)):
-                    self.errors.add(np.array([value - float(label)]), None)
-                    self.labelled += int(np.isfinite(label))
-                atoms.info |= {name: value, by: " ".join(self.options.model)}
-                yield atoms
-            count += len(molecules)
+    def compare(self, atoms: ase.Atoms, result: dict[str, Any]) -> ase.Atoms:
+        """Add the value under the property's name, a label of that name as REF_name, and note the error."""
+        name = self.learned.name
+        by = f"{name}_predicted_by"  # in files that this command wrote
+        results: dict[str, Any] = {} if atoms.calc is None else atoms.calc.results
+        if name in results:  # such as an energy
+            atoms.info[name] = results.pop(name)
+        if atoms.info.pop(by, None) is not None:
+            atoms.info.pop(name, None)
+            label = atoms.info.get(f"REF_{name}")
+        elif (label := atoms.info.get(name)) is not None:
+            set_aside(atoms.info, name)
+        if isinstance(label, (int, float, np.number)):
+            self.errors.add(np.array([result[name] - float(label)]), None)
+            self.labelled += int(np.isfinite(label))
+        atoms.info |= {**result, by: " ".join(self.options.model)}
+        return atoms
 
     def rows(self) -> tuple[str, Rows]:
         """How many labels were compared, and a printed row of their errors."""

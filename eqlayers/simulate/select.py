@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from itertools import islice, tee
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +10,15 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from ..atoms.periodic import neighbor_list
-from ..cli.notices import lines, progress
+from ..cli.notices import lines
 from ..core.checks import check_integer, check_number
 from ..core.errors import ConfigError
 from ..core.files.read_write import check_output
-from ..integrations.ase import as_potential, predict
+from ..integrations.ase import as_potential
 from ..models import Committee
 from ..models.committee import DEVIATION
 from .frames import check_different, frames, new_file, without_results
-from .options import DTYPES, add_common, chosen, compile_for
+from .options import DTYPES, add_common, chosen, predictions
 
 Lengths = dict[tuple[int, int], NDArray[np.float64]]
 
@@ -48,15 +47,10 @@ def run_select(options: argparse.Namespace) -> int:
     committee = as_potential(chosen(options.model), DTYPES.get(options.dtype), options.device, options.classes)
     if not isinstance(committee, Committee):
         raise ConfigError("-m must be a committee, whose members can disagree, got one potential. Name several.")
-    for atoms in islice(frames(source), 1):
-        compile_for(committee, atoms)
-    pool, pool_copy = tee(frames(source))
     structures, deviations = [], []
-    with progress("predict") as say:
-        for atoms, result in zip(pool, predict(committee, pool_copy, options.batch_size), strict=True):
-            structures.append(without_results(atoms))
-            deviations.append(float(result[DEVIATION.format("forces")].max(initial=0.0)))
-            say(len(structures), f"{len(structures)} structures")
+    for atoms, result in predictions(committee, frames(source), options.batch_size):
+        structures.append(without_results(atoms))
+        deviations.append(float(result[DEVIATION.format("forces")].max(initial=0.0)))
     order = np.argsort(-np.array(deviations), kind="stable")
     rows_taken, copies = _differing(structures, order, options.known, most, least, committee.cutoff)
     with new_file(output) as write:
