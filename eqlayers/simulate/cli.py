@@ -27,7 +27,7 @@ from ..models.saving import Classes, describe_part
 from ..nn import explain
 from ..testing import check_potential
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
-from .frames import check_different, check_trajectory, frames, last_frame, with_results, write_frame
+from .frames import check_different, check_trajectory, frames, last_frame, new_file, with_results
 from .options import DTYPES, add_common, add_members, chosen, compile_for, one_option_each
 from .predict import predict_options, run_predict
 from .relaxation import OPTIMIZERS, relax
@@ -215,7 +215,8 @@ def _relax(options: argparse.Namespace) -> int:
     calculator = _calculator(options, atoms)
     names = ("cell", "pressure", "fmax", "steps", "optimizer", "trajectory")
     end = relax(atoms, calculator, **{name: getattr(options, name) for name in names})
-    write_frame(output, with_results(end.atoms, calculator.results))
+    with new_file(output) as write:
+        write(with_results(end.atoms, calculator.results))
     rows = [
         ("structure", f"{options.structure}, {end.atoms.get_chemical_formula()}"),
         _model_row(options, calculator),

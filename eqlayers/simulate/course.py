@@ -112,10 +112,8 @@ def drift_of(course: Course) -> tuple[float, float]:
     time, energy = course.time[course.last_part] / 1000, course.total[course.last_part]
     if len(time) < FEWEST:
         return np.nan, np.nan
-    slope, start = np.polyfit(time, energy, 1)
-    rest = energy - start - slope * time
-    spread = np.square(rest).sum() / (len(time) - 2) / np.square(time - time.mean()).sum()
-    return float(slope), float(np.sqrt(spread))
+    (slope, _), covariance = np.polyfit(time, energy, 1, cov=True)
+    return float(slope), float(np.sqrt(covariance[0, 0]))
 
 
 def _panels(course: Course, settings: DynamicsSettings) -> list[Panel]:

@@ -102,10 +102,6 @@ class Ensemble(NamedTuple):
     forgets: bool = False  # whether its thermostat has a state that trajectories do not store
     fixed: tuple[str, ...] = ()  # settings that a restart must not change, besides the ensemble
 
-    def make(self, atoms: Atoms, settings: DynamicsSettings) -> Any:
-        """ASE's integrator of the atoms."""
-        return self.integrator(atoms, settings.timestep * units.fs, **self.options(settings))
-
 
 def _langevin(settings: DynamicsSettings) -> dict[str, Any]:
     friction = settings.friction / (1000 * units.fs)
@@ -225,7 +221,7 @@ def run_dynamics(
             "off. Name that model, or begin another trajectory with its last frame."
         )
     _check_speed(moved, settings)
-    dynamics = ensemble.make(moved, settings)
+    dynamics = ensemble.integrator(moved, settings.timestep * units.fs, **ensemble.options(settings))
     dynamics.nsteps = first
     dynamics.get_time = lambda: 1000 * units.fs * moved.info["time"]  # time in the log
     logger = None if log is None else _Logger(dynamics, moved, log, restart, ensemble.periodic)

@@ -109,21 +109,14 @@ def set_aside(values: dict[str, Any], name: str) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Callable[[Atoms], None]]:
-    """Context manager: a function ``write(atoms)`` for an extended XYZ file, which appears when the block ends."""
+    """Context manager: a function ``write(atoms)`` for a trajectory, which appears when the block ends."""
     with atomic_write(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-        yield lambda atoms: ase.io.write(text, atoms, format="extxyz")
-        text.detach()
-
-
-def write_frame(path: Path, atoms: Atoms) -> None:
-    """Write one structure to a file, atomically."""
-    if TRAJECTORIES[path.suffix] == "extxyz":
-        with new_file(path) as write:
-            write(atoms)
-        return
-    with atomic_write(path) as file:
-        ase.io.write(file, atoms, format="traj")
+        if TRAJECTORIES[path.suffix] == "traj":
+            yield ase.io.Trajectory(file, "w").write
+        else:
+            text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+            yield lambda atoms: ase.io.write(text, atoms, format="extxyz")
+            text.detach()
 
 
 @contextmanager
