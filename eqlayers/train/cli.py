@@ -45,7 +45,6 @@ from .run import (
     run_folder,
     stopped,
     trainer_options,
-    validations_without_improvement,
 )
 from .summary import LayerSummary
 
@@ -334,7 +333,9 @@ class TrainingCLI(LightningCLI):
         path, again = options.get("ckpt_path"), "; it is tested again" if self.config["test_after_fit"] else ""
         stopping = next((one for one in self.trainer.callbacks if isinstance(one, Stopping)), None)  # type: ignore[attr-defined]
         saved = read_checkpoint(path) if self.command.has("resume") and path else {}
-        if saved and stopping and validations_without_improvement(saved) >= max(stopping.patience, 1):
+        states = saved.get("callbacks", {}).items()
+        waited = [int(state.get("wait_count", 0)) for name, state in states if name.startswith("Stopping")]
+        if saved and stopping and max(waited, default=0) >= max(stopping.patience, 1):
             print(f"the run ended as nothing got better for {stopping.patience} epochs{again}", flush=True)
             return
         done, last = saved.get("epoch", -1) + 1, self.trainer.max_epochs or -1

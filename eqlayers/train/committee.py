@@ -121,10 +121,6 @@ class Committee:
                 f"committee must be {mark['members']} or more to go on with {self.folder}, got {self.number}. Raise it."
             )
 
-    def mark(self) -> None:
-        """Mark the folder as a committee's."""
-        write_json(self.folder / MARK, {"members": self.number})
-
 
 class MemberCLI(cli.TrainingCLI):
     """A training command of one member of a committee."""
@@ -138,15 +134,11 @@ class MemberCLI(cli.TrainingCLI):
         super().before_fit()
         self.committee.dry = is_dry_run(self.trainer)
         if not self.committee.dry and self.trainer.is_global_zero:
-            self.committee.mark()
+            write_json(self.committee.folder / MARK, {"members": self.committee.number})
 
 
-class CommitteeTestCLI(cli.TrainingCLI):
+class CommitteeTestCLI(MemberCLI):
     """The test of all members together, with the data of the first."""
-
-    def __init__(self, command: Command, committee: Committee) -> None:
-        self.committee = committee
-        super().__init__(command)
 
     def own_options(self) -> dict[str, Any]:
         """Results go to the committee's folder."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Subset
 
-from ..atoms.elements import by_element, element, symbols_of
-from ..core.checks import check_flag, check_number, check_type
+from ..atoms.elements import element, symbols_of
+from ..core.checks import check_type
 from ..core.errors import ConfigError
 from ..data.statistics import regression
 from ..data.structures import StructureArrays
@@ -23,7 +23,6 @@ from ..models import Potential, build_potential, describe_potential, read_potent
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
 from ..models.saving import check_part, classes_of, read_content
-from .base import TrainedModule
 from .checkpoints import SAME_WEIGHTS, differences
 from .configuration import Command, Source, nested
 from .predictions import energies_of
@@ -67,50 +66,6 @@ def with_network(command: Command) -> Command:
         if value is not None and command.last(key if key == "data.cutoff" else f"{key}.class_path") is None
     }
     return replace(command, files=(Source(str(path), nested(taken), {}), *command.files))
-
-
-class FineTuned(TrainedModule):
-    """A training of a potential, which may begin with another one."""
-
-    potential: Potential
-    species_factors: Tensor
-    _begun: tuple[tuple[int, ...], bool] | None = None
-
-    def use(self, potential: Potential) -> None:
-        """Train this potential, with the weights by species that are configured."""
-        weights = by_element("model.species_weights", self.hparams["species_weights"] or {}, "weight")
-        factors = [
-            check_number(f"the weight of {symbols_of([z])}", weights.get(z, 1.0), at_least=0) for z in potential.species
-        ]
-        self.potential = potential
-        self.register_buffer("species_factors", torch.tensor(factors))
-
-    def begin_with(self, start: Potential, species: Sequence[int | str] = (), refit_shifts: bool = True) -> None:
-        """Take the weights, shifts and scales of a trained potential; call it before the fit.
-
-        Args:
-            start: The trained potential, of the architecture of this one.
-            species: Elements of the data, as symbols or atomic numbers; those that it does not know are added.
-            refit_shifts: Whether shifts of species that it knows are fitted to the errors of its energies, too, as
-                energies of another method need it; shifts of new species always are.
-        """
-        check_flag("refit_shifts", refit_shifts)
-        self.use(begun(self.potential, start, species))
-        self._begun = tuple(start.species), refit_shifts
-        added = sorted(set(self.potential.species) - set(start.species))
-        rank_zero_info(
-            f"start: weights trained for {symbols_of(start.species)}, new species {symbols_of(added) or 'none'}"
-        )
-
-    def goes_on_from(self, data: Any) -> bool:
-        """Fit the shifts of a potential that began with ``start_from``; return whether it did.
-
-        Its scales stay, as they belong to the weights.
-        """
-        if self._begun is not None:
-            fit_shifts(self.potential, data, *self._begun)
-            self.say_seen({"start": self.of_start}, data, ("val", "test"))
-        return self._begun is not None
 
 
 def trained_on(path: str | Path) -> Tensor:

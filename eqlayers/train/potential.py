@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from ..atoms.elements import by_element, symbols_of
-from ..core.checks import check_items, check_number, check_type
+from ..core.checks import check_flag, check_items, check_number, check_type
 from ..core.errors import ConfigError
 from ..core.files.read_write import few
 from ..data.structures import Label
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.properties import OUTPUTS
+from .base import TrainedModule
 from .checkpoints import check_network
-from .fine_tuning import FineTuned
+from .fine_tuning import begun, fit_shifts
 from .steps import ERRORS, LABELS, STAGES, error_metrics
 
 
-class PotentialModule(FineTuned):
+class PotentialModule(TrainedModule):
     r"""Trains a potential on energies, forces and stress.
 
     .. math:: L = w_E\, \overline{\ell(\Delta E / N \sigma)} + w_F\, \overline{c_Z\, \ell(\Delta F / \sigma)}
@@ -70,6 +72,9 @@ class PotentialModule(FineTuned):
     """
 
     best_by = "val/loss"
+    potential: Potential
+    scale: Tensor
+    species_factors: Tensor
 
     def __init__(
         self,
@@ -113,21 +118,46 @@ class PotentialModule(FineTuned):
         for name in ("energy", "forces", "stress", "dipole", "polarizability", "second_energy", "second_forces"):
             if not name.startswith("second") or self.hparams[f"{name}_weight"] is not None:
                 check_number(f"model.{name}_weight", self.hparams[f"{name}_weight"], at_least=0)
-        by_element("model.species_weights", species_weights or {}, "weight")
         fix = "Pass {'Default': 1.0, 'bulk': 2.0}."
         checked = check_type("model.config_type_weights", config_type_weights or {}, Mapping, "a mapping", fix)
         for name, weight in checked.items():
             check_number(f"model.config_type_weights of {name}", weight, at_least=0)
-        self.scale: Tensor
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.use(Potential(model, list(species), repulsion=repulsion))
         self.errors = nn.ModuleDict({f"{stage}_{name}": error_metrics() for stage in STAGES for name in ERRORS})
         self._group_weights: dict[str, Tensor] = {}  # by stage: the weight of each group of its part
+        self._begun: tuple[tuple[int, ...], bool] | None = None  # of begin_with: species, and refit_shifts
 
     @property
     def model(self) -> nn.Module:
         """The network."""
         return self.potential.network
+
+    def use(self, potential: Potential) -> None:
+        """Train this potential, with the weights by species that are configured."""
+        weights = by_element("model.species_weights", self.hparams["species_weights"] or {}, "weight")
+        factors = [
+            check_number(f"the weight of {symbols_of([z])}", weights.get(z, 1.0), at_least=0) for z in potential.species
+        ]
+        self.potential = potential
+        self.register_buffer("species_factors", torch.tensor(factors))
+
+    def begin_with(self, start: Potential, species: Sequence[int | str] = (), refit_shifts: bool = True) -> None:
+        """Take the weights, shifts and scales of a trained potential; call it before the fit.
+
+        Args:
+            start: The trained potential, of the architecture of this one.
+            species: Elements of the data, as symbols or atomic numbers; those that it does not know are added.
+            refit_shifts: Whether shifts of species that it knows are fitted to the errors of its energies, too, as
+                energies of another method need it; shifts of new species always are.
+        """
+        check_flag("refit_shifts", refit_shifts)
+        self.use(begun(self.potential, start, species))
+        self._begun = tuple(start.species), refit_shifts
+        added = sorted(set(self.potential.species) - set(start.species))
+        rank_zero_info(
+            f"start: weights trained for {symbols_of(start.species)}, new species {symbols_of(added) or 'none'}"
+        )
 
     def judge(self, committee: Committee) -> None:
         """Test a committee in place of the potential, with its deviations; its members are not trained."""
@@ -179,7 +209,9 @@ class PotentialModule(FineTuned):
         if stage == "fit":
             statistics = data.statistics
             self.scale.fill_(statistics.scale)
-            if self.goes_on_from(data):
+            if self._begun is not None:  # its scales stay, as they belong to the weights
+                fit_shifts(self.potential, data, *self._begun)
+                self.say_seen({"start": self.of_start}, data, ("val", "test"))
                 return
             scales = {name: statistics.tensor_scales.get(name, 1.0) for name in self.potential.split.tensors}
             self.potential.set_statistics(statistics.shifts, statistics.scale, statistics.mean_neighbors, scales)

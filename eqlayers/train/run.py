@@ -272,20 +272,6 @@ def remove_if_empty(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def validations_without_improvement(checkpoint: Mapping[str, Any]) -> int:
-    """Number of validations without a better value that early stopping had counted in a checkpoint.
-
-    Example:
-        >>> state = {"callbacks": {"Stopping{'monitor': 'val/mae', 'mode': 'min'}": {"wait_count": 3}}}
-        >>> validations_without_improvement(state)
-        3
-    """
-    states = checkpoint.get("callbacks", {})
-    return max(
-        (int(state.get("wait_count", 0)) for name, state in states.items() if name.startswith("Stopping")), default=0
-    )
-
-
 MESSAGES = re.compile(
     r"litlogger|litmodels|TPU available|to estimate number of stepping batches|Seed set to"
     r"|^Restor(ing|ed all) states from|^Loaded model weights from"  # the command names the file that it reads

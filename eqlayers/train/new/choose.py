@@ -266,9 +266,7 @@ def as_yaml(facts: Facts, choices: Choices, name: str, typed: str, file: str | N
         + ("Units: eV and Angstrom; errors are reported in meV and meV/A. " if facts.target is None else "")
         + "Paths begin at the folder in which the command is typed."
     )
-    notes = list(facts.file.notes)
-    notes += [*facts.noticed, *choices.noticed]
-    if notes:
+    if notes := [*facts.file.notes, *facts.noticed, *choices.noticed]:
         heading += ["", "Noticed in the data:", *(f"- {note}" for note in notes)]
     return "\n".join([*_comments(heading), "", *_lines({**general, **choices.settings}), ""])
 
@@ -276,31 +274,28 @@ def as_yaml(facts: Facts, choices: Choices, name: str, typed: str, file: str | N
 def _comments(paragraphs: Iterable[str]) -> list[str]:
     """Wrap paragraphs as comment lines."""
     lines = []
+    whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for text in paragraphs:
-        indent = "  " if text.startswith("- ") else ""
-        wrapped = textwrap.wrap(
-            text, _WIDTH - 2, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
-        lines += [f"# {line}" for line in wrapped] or ["#"]
+        indent = "#   " if text.startswith("- ") else "# "
+        lines += textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent=indent, **whole) or ["#"]
     return lines
 
 
 def _lines(settings: dict[str, Setting]) -> list[str]:
     """Lines of nested keys with their comments."""
     lines: list[str] = []
-    before: list[str] = []
+    before: list[str] = []  # the outermost section of the key before, if any
+    begun: set[str] = set()
     for key, (value, about) in settings.items():
         *sections, last = key.split(".")
-        shared = 0
-        while shared < min(len(sections), len(before)) and sections[shared] == before[shared]:
-            shared += 1
-        if len(sections) + len(before) and not shared and (sections[:1] != before[:1]):
+        if sections[:1] != before:
             lines.append("")
-        for depth in range(shared, len(sections)):
-            comment = _SECTIONS.get(".".join(sections[: depth + 1]), "")
-            lines += _line(depth, f"{sections[depth]}:", comment)
+        before = sections[:1]
+        for depth, name in enumerate(sections):
+            if (section := ".".join(sections[: depth + 1])) not in begun:
+                begun.add(section)
+                lines += _line(depth, f"{name}:", _SECTIONS.get(section, ""))
         lines += _line(len(sections), f"{last}: {scalar(value)}", about)
-        before = sections
     return lines
 
 

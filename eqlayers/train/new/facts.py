@@ -27,24 +27,24 @@ _ALIKE = 0.6  # ratio of distances, successive to random structures, below which
 
 @dataclass(frozen=True)
 class Near:
-    """Statistics of neighbours in a sample of structures.
+    """Neighbours in a sample of structures.
 
     Attributes:
         nearest: Nearest-neighbour distance in Angstrom: the largest of the medians of the elements.
-        cutoffs: Distances in Angstrom.
-        mean: Mean number of neighbours of an atom within each distance.
-        most: Largest number of edges of a structure within each distance.
+        atoms: Number of atoms.
+        row: Structure of each edge.
+        length: Length of each edge in Angstrom.
     """
 
     nearest: float
-    cutoffs: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    most: NDArray[np.float64]
+    atoms: int
+    row: NDArray[np.int64]
+    length: NDArray[np.float64]
 
     def at(self, cutoff: float) -> tuple[float, int]:
         """Mean number of neighbours of an atom, and largest number of edges of a structure, at a cutoff."""
-        index = int(np.argmin(np.abs(self.cutoffs - cutoff)))
-        return float(self.mean[index]), int(self.most[index])
+        within = self.length <= cutoff
+        return float(within.sum() / self.atoms), int(np.bincount(self.row[within], minlength=1).max())
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def read_facts(
 
 
 def _near(structures: StructureArrays, edges: Edges) -> Near:
-    """Statistics of neighbours from edges of structures."""
+    """The neighbours of edges of structures."""
     first = np.repeat(structures.starts, edges.n_edges)
     row = np.repeat(np.arange(len(structures)), edges.n_edges)
     src, dst = edges.local + first
@@ -158,14 +158,7 @@ def _near(structures: StructureArrays, edges: Edges) -> Near:
     np.minimum.at(nearest, dst, length)
     of_elements = [nearest[(structures.z == z) & np.isfinite(nearest)] for z in structures.species]
     medians = [float(np.median(values)) for values in of_elements if len(values)]
-    cutoffs = np.arange(3.0, FARTHEST + 0.25, 0.5)
-    within = [length <= cutoff for cutoff in cutoffs]
-    return Near(
-        nearest=max(medians, default=FARTHEST),
-        cutoffs=cutoffs,
-        mean=np.array([mask.sum() / len(structures.z) for mask in within]),
-        most=np.array([np.bincount(row[mask], minlength=1).max() for mask in within]),
-    )
+    return Near(max(medians, default=FARTHEST), len(structures.z), row, length)
 
 
 def _successive(structures: StructureArrays) -> float:
