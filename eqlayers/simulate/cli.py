@@ -76,10 +76,8 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     files = committee_files([options.model, *options.members])
-    if len(files) > 1:
-        potentials = load_committee(files, torch.float64, options.device, options.classes).potentials
-    else:
-        potentials = [load_potential(files[0], torch.float64, options.device, options.classes)]
+    kind = (torch.float64, options.device, options.classes)
+    potentials = load_committee(files, *kind).potentials if files[1:] else [load_potential(files[0], *kind)]
     structures = None if options.structures is None else list(frames(options.structures, ":4"))
     failed = 0
     for file, potential in zip(files, potentials, strict=True):
@@ -169,14 +167,6 @@ def _model_row(options: argparse.Namespace, calculator: Calculator) -> tuple[str
     return ("model", f"{' '.join(options.model)}{members} in {dtype} on {options.device}")
 
 
-def _deviation_rows(results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Printed rows for the deviations among members of a committee; none for a single potential."""
-    if "forces_deviation" not in results:
-        return []
-    forces, energy = results["forces_deviation"].max(), results["energy_deviation"]
-    return [("deviation", f"{forces:.4g} eV/A of forces at most, {energy:.4g} eV of the energy")]
-
-
 def _relax_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure is taken")
     add_common(parser)
@@ -227,7 +217,9 @@ def _relax(options: argparse.Namespace) -> int:
         rows.append(("stress", f"{end.stress / GPa:.4g} GPa at most is left along periodic axes"))
         rows.append(("force on the cell", f"{end.cell_force:.4g} eV/A, which --fmax {options.fmax:g} bounds as well"))
         rows.append(("volume", f"{atoms.get_volume():.4f} -> {end.atoms.get_volume():.4f} A^3"))
-    rows += _deviation_rows(calculator.results)
+    if "forces_deviation" in calculator.results:  # of a committee
+        forces, energy = calculator.results["forces_deviation"].max(), calculator.results["energy_deviation"]
+        rows.append(("deviation", f"{forces:.4g} eV/A of forces at most, {energy:.4g} eV of the energy"))
     after = f"after {end.steps} steps"
     rows.append(("state", f"{'converged' if end.converged else 'stopped' if end.stopped else 'not converged'} {after}"))
     rows.append(("output", str(output)))

@@ -94,10 +94,6 @@ class SaveConfig(SaveConfigCallback):
     ``ckpt_path`` in it is null, as later commands find the run's own checkpoint.
     """
 
-    def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
-        super().__init__(parser, config)
-        self.folder = folder
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Write nothing: the checkpoint is restored later, and one that does not fit must change no configuration."""
 
@@ -106,7 +102,7 @@ class SaveConfig(SaveConfigCallback):
         if trainer.is_global_zero:
             config = self.config.clone()
             config.ckpt_path = None
-            with atomic_write(self.folder / "config.yaml") as file:
+            with atomic_write(Path(trainer.default_root_dir) / "config.yaml") as file:
                 file.write(self.parser.dump(config, skip_none=False).encode())
 
 
@@ -205,7 +201,6 @@ class TrainingCLI(LightningCLI):
         threads = check_threads("threads", self.config["threads"], at_least=0)
         if threads:
             torch.set_num_threads(threads)
-        self.save_config_kwargs["folder"] = self.folder
         options = self.config
         if self.command.name != "fit" and options.get("ckpt_path") is None:
             options["ckpt_path"] = str(checkpoint_path(self.folder))

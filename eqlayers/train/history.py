@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,53 +39,36 @@ def in_words(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 600 else f"{round(minutes / 60)} h"
 
 
-class Pace:
-    """Measures seconds per optimizer step, over the epochs of this start of the run.
+def seconds_left(trainer: Trainer, marks: Sequence[tuple[int, float]]) -> float | None:
+    """Seconds to the end of the last epoch, or to ``trainer.max_time``; None before the end of the first epoch.
 
-    The first epoch compiles kernels, so it counts only as long as it is the only one. Early stopping can end a fit
-    sooner.
+    ``marks`` are steps and seconds at this start of the run, and at the end of each epoch since. The first epoch
+    compiles kernels, so it counts only as long as it is the only one. Early stopping can end a fit sooner.
     """
-
-    def __init__(self) -> None:
-        self.marks: list[tuple[int, float]] = []  # steps and seconds at the start, and at the end of each epoch
-        self.total = math.inf
-
-    def start(self, trainer: Trainer) -> None:
-        """Start the clock."""
-        plan = getattr(trainer.lightning_module, "plan", None)
-        self.total = math.inf if plan is None else plan.steps
-        self.marks = [(trainer.global_step, time.perf_counter())]
-
-    def mark(self, trainer: Trainer) -> None:
-        """Note the end of an epoch."""
-        self.marks.append((trainer.global_step, time.perf_counter()))
-
-    def left(self, trainer: Trainer) -> float | None:
-        """Seconds to the end of the last epoch, or to ``trainer.max_time``; None before the end of the first epoch."""
-        if len(self.marks) < 2:
-            return None
-        (first, start), (last, end) = self.marks[1 if len(self.marks) > 2 else 0], self.marks[-1]
-        if last <= first:
-            return None
-        seconds = (self.total - last) * (end - start) / (last - first) - (time.perf_counter() - end)
-        limits = [timer.time_remaining() for timer in trainer.callbacks if isinstance(timer, Timer)]  # type: ignore[attr-defined]
-        seconds_left = min([seconds, *(limit for limit in limits if limit is not None)])
-        return max(0.0, seconds_left) if math.isfinite(seconds_left) else None
+    (first, start), (last, end) = marks[1 if len(marks) > 2 else 0], marks[-1]
+    if last <= first:
+        return None
+    plan = getattr(trainer.lightning_module, "plan", None)
+    total = math.inf if plan is None else plan.steps
+    seconds = (total - last) * (end - start) / (last - first) - (time.perf_counter() - end)
+    limits = [timer.time_remaining() for timer in trainer.callbacks if isinstance(timer, Timer)]  # type: ignore[attr-defined]
+    left = min([seconds, *(limit for limit in limits if limit is not None)])
+    return max(0.0, left) if math.isfinite(left) else None
 
 
 class Bar(RichProgressBar):
     """The progress bar of an epoch, with the time that the whole fit has to go."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, marks: Sequence[tuple[int, float]]) -> None:
         super().__init__()
-        self.pace = pace
+        self.marks = marks
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """The values behind the bar, the time first."""
         shown = {
             name: value for name, value in super().get_metrics(trainer, pl_module).items() if name not in _LEFT_OUT
         }
-        left = self.pace.left(trainer)
+        left = seconds_left(trainer, self.marks) if self.marks else None
         return {"to go": f"about {in_words(left)}", **shown} if left else shown
 
 
@@ -150,7 +134,7 @@ class History(Callback):
         self.command = command
         self.rows: list[dict[str, float]] = []
         self.starts: list[dict[str, str]] = []
-        self.pace = Pace()
+        self.marks: list[tuple[int, float]] = []  # see `seconds_left`
         self._started, self._validated = 0.0, False
 
     def state_dict(self) -> dict[str, Any]:
@@ -164,7 +148,7 @@ class History(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock where the last row stopped; say in `summary.json` what is trained."""
-        self.pace.start(trainer)
+        self.marks[:] = [(trainer.global_step, time.perf_counter())]
         self.starts.append({"command": self.command or "", "date": f"{datetime.now():%Y-%m-%d %H:%M}"})
         self._started = time.perf_counter() - (self.rows[-1]["time_s"] if self.rows else 0.0)
         module = trained_module(pl_module)
@@ -194,12 +178,12 @@ class History(Callback):
             "time_s": time.perf_counter() - self._started,
         }
         self.rows.append(row)
-        self.pace.mark(trainer)
+        self.marks.append((trainer.global_step, time.perf_counter()))
         if not trainer.is_global_zero or is_dry_run(trainer):
             return
         write_json(self.folder / "history.json", self.rows)
         if self.verbose:
-            print(line_of(row, unit, self.pace.left(trainer)), flush=True)
+            print(line_of(row, unit, seconds_left(trainer, self.marks)), flush=True)
 
 
 def line_of(row: dict[str, float], unit: str, left: float | None = None) -> str:

@@ -110,7 +110,7 @@ def run_callbacks(
     history = History(folder, verbose=not bar, command=tested.facts.get("command"))
     callbacks: list[Callback] = [LayerSummary(), history]
     if bar:
-        callbacks.append(Bar(history.pace))
+        callbacks.append(Bar(history.marks))
     return [
         *callbacks,
         *best_and_last(checkpoint_path(folder).parent, monitor),

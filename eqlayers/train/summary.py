@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import rich.table
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from ..core.checks import check_device, check_flag, check_module
+from ..pages.page import Table
 
 HEADINGS = ("layer", "class", "irreps in", "irreps out", "backend", "paths", "parameters")
 IRREPS_IN = ("irreps_in", "irreps_in1", "irreps_in2")
@@ -112,7 +113,7 @@ def layer_cells(rows: Sequence[LayerRow], indent: str = "  ") -> list[tuple[str,
     ]
 
 
-def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> Table:
+def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> rich.table.Table:
     """The rows and totals as a Rich table.
 
     Example:
@@ -121,14 +122,12 @@ def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> Table
     """
     rows = layer_rows(model, device)
     total = count_parameters(model)
-    table = Table(title=f"{type(model).__name__}: equivariant layers", title_justify="left", caption_justify="left")
-    for name in HEADINGS:
-        numbers = name in HEADINGS[-2:]
-        table.add_column(name, overflow="fold", justify="right" if numbers else "left", no_wrap=numbers)
-    for cells in layer_cells(rows):
-        table.add_row(*cells)
+    table = Table(HEADINGS, layer_cells(rows), left=5).rich(f"{type(model).__name__}: equivariant layers")
+    for column in table.columns:
+        column.overflow, column.no_wrap = "fold", column.justify == "right"
     rest = total - sum(row.parameters for row in rows if row.depth == 0)
     table.caption = f"{total:,} parameters, {rest:,} of them in no equivariant layer; device {device}"
+    table.caption_justify = "left"
     return table
 
 

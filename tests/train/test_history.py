@@ -13,25 +13,18 @@ from lightning.pytorch.callbacks.timer import Timer
 
 from eqlayers.errors import DataError
 from eqlayers.train import history
-from eqlayers.train.history import Bar, Pace, in_words, read_history
+from eqlayers.train.history import Bar, in_words, read_history, seconds_left
 from tests.each import each
 
 
 def paced(
     monkeypatch: pytest.MonkeyPatch, epochs: list[float], now: float, total: float = 100, timers: tuple[Any, ...] = ()
-) -> tuple[Pace, Any]:
-    """The pace of epochs of ten steps that ended at some seconds, and the trainer."""
+) -> tuple[Any, list[tuple[int, float]]]:
+    """A trainer, and the marks of epochs of ten steps that ended at some seconds."""
     plan = SimpleNamespace(plan=SimpleNamespace(steps=total))
-    pace, trainer = Pace(), SimpleNamespace(lightning_module=plan, callbacks=timers)
-    for number, second in enumerate([0.0, *epochs]):
-        monkeypatch.setattr(history.time, "perf_counter", lambda second=second: second)
-        trainer.global_step = 10 * number
-        if number:
-            pace.mark(trainer)
-        else:
-            pace.start(trainer)
     monkeypatch.setattr(history.time, "perf_counter", lambda: now)
-    return pace, trainer
+    marks = [(10 * number, second) for number, second in enumerate([0.0, *epochs])]
+    return SimpleNamespace(lightning_module=plan, callbacks=timers), marks
 
 
 @pytest.mark.parametrize(
@@ -46,24 +39,23 @@ def paced(
     ],
 )
 def test_the_time_to_go(epochs: list[float], now: float, total: float, left: float | None, monkeypatch) -> None:
-    pace, trainer = paced(monkeypatch, epochs, now, total)
-    assert pace.left(trainer) == left
+    assert seconds_left(*paced(monkeypatch, epochs, now, total)) == left
 
 
 def test_a_time_limit_ends_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     timer = Timer(duration="00:00:01:00")
     monkeypatch.setattr(timer, "time_remaining", lambda: 12.0)
-    pace, trainer = paced(monkeypatch, [30.0], 30.0, timers=(timer,))
-    assert pace.left(trainer) == 12.0
+    assert seconds_left(*paced(monkeypatch, [30.0], 30.0, timers=(timer,))) == 12.0
 
 
 def test_the_bar_of_a_terminal_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RichProgressBar, "get_metrics", lambda *_: {"v_num": 0, "val/mae": 1.0})
-    assert Bar(Pace()).get_metrics(*paced(monkeypatch, [], 0.0)[::-1]) == {"val/mae": 1.0}
-    pace, trainer = paced(monkeypatch, [300.0], 300.0)
-    assert list(Bar(pace).get_metrics(trainer, None).items()) == [("to go", "about 45 min"), ("val/mae", 1.0)]
-    pace, trainer = paced(monkeypatch, [300.0], 300.0, total=10)
-    assert Bar(pace).get_metrics(trainer, None) == {"val/mae": 1.0}
+    trainer, marks = paced(monkeypatch, [], 0.0)
+    assert Bar([]).get_metrics(trainer, None) == Bar(marks).get_metrics(trainer, None) == {"val/mae": 1.0}
+    trainer, marks = paced(monkeypatch, [300.0], 300.0)
+    assert list(Bar(marks).get_metrics(trainer, None).items()) == [("to go", "about 45 min"), ("val/mae", 1.0)]
+    trainer, marks = paced(monkeypatch, [300.0], 300.0, total=10)
+    assert Bar(marks).get_metrics(trainer, None) == {"val/mae": 1.0}
 
 
 def test_damaged_history_is_refused(tmp_path: Path) -> None:
