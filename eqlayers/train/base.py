@@ -16,14 +16,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..core.checks import (
-    check_choice,
-    check_flag,
-    check_integer,
-    check_module,
-    check_number,
-    check_type,
-)
+from ..core.checks import check_choice, check_flag, check_integer, check_module, check_number, check_type
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
 from ..models.saving import build_part

@@ -62,7 +62,6 @@ class Committee:
     folder: Path
     number: int
     share: float | None
-    dry: bool = False
     was_there: bool = False
 
     @classmethod
@@ -132,8 +131,7 @@ class MemberCLI(cli.TrainingCLI):
     def before_fit(self) -> None:
         """Mark the committee's folder when the configuration, the data and the network of a member are right."""
         super().before_fit()
-        self.committee.dry = is_dry_run(self.trainer)
-        if not self.committee.dry and self.trainer.is_global_zero:
+        if not is_dry_run(self.trainer) and self.trainer.is_global_zero:
             write_json(self.committee.folder / MARK, {"members": self.committee.number})
 
 
@@ -174,7 +172,7 @@ def _run(committee: Committee) -> None:
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 torch.distributed.barrier()  # until the first process has written the files that all of them read next
         tested = command.last("test_after_fit", True) is True if fits else command.name == "test"
-        if tested and not committee.dry:
+        if tested and not (fits and command.last("trainer.fast_dev_run")):
             _test(committee)
     except KeyboardInterrupt:  # between two members
         raise stopped("Ctrl-C", 130, command.typed) from None

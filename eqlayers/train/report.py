@@ -84,10 +84,12 @@ class TestReport(Callback):
             metrics |= {name: module.hparams.get(name) for name in ("loss", "learning_rate")}
         for row in [*rows, *of_groups]:
             metrics |= row.metrics()
-        main, history = module.main_error()[0], self._history(trainer)
+        path, main = trainer.ckpt_path, module.main_error()[0]
+        elsewhere = path is not None and not Path(path).resolve().is_relative_to(self.folder.resolve())
+        history = [] if elsewhere else read_history(self.folder)  # of this run, if its weights are tested
         validated = [row["val_mae"] for row in history if np.isfinite(row["val_mae"])]
         metrics |= {f"best_val_{main}": min(validated, default=None), **tested.deviations()}
-        facts = self.run_facts(trainer, module, len(tested.atoms))
+        facts = self.run_facts(trainer, module, len(tested.atoms), history[-1] if history else {})
         metrics |= facts
         write_json(self.folder / "metrics.json", metrics)
         potential = getattr(module, "potential", None)
@@ -139,16 +141,9 @@ class TestReport(Callback):
         save_potential(potential, self.folder / "potential.pt", facts)
         print(f"potential: {self.folder}/potential.pt")
 
-    def _history(self, trainer: Trainer) -> list[dict[str, float]]:
-        """Rows of `history.json`; an empty list if the tested weights are of another run."""
-        path = trainer.ckpt_path
-        elsewhere = path is not None and not Path(path).resolve().is_relative_to(self.folder.resolve())
-        return [] if elsewhere else read_history(self.folder)
-
-    def run_facts(self, trainer: Trainer, module: Any, num_test: int) -> dict[str, Any]:
+    def run_facts(self, trainer: Trainer, module: Any, num_test: int, last: dict[str, float]) -> dict[str, Any]:
         """Network, data, machine, packages and length of the training, which every `metrics.json` has."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        last = next(iter(self._history(trainer)[-1:]), {})
         versions: dict[str, str | None] = dict.fromkeys(("torch", "lightning", "e3nn", "triton"))
         for package in versions:
             with suppress(PackageNotFoundError):

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -182,8 +182,7 @@ def _step(trainer: Trainer, twin: LightningModule) -> None:
     if twin.device.type != "cpu":
         batch = trainer.strategy.batch_to_device(batch, twin.device)
     with trainer.precision_plugin.train_step_context():
-        result = twin(batch)
-        values = [*result.values()] if isinstance(result, Mapping) else [result]
+        values = twin.outputs(batch).values()  # type: ignore[operator]
         loss = torch.stack([value.double().square().sum() for value in values if value.requires_grad]).sum()
         loss.backward()  # to positions as well, as in the fit
     twin.eval()

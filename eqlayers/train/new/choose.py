@@ -102,7 +102,7 @@ def choose(facts: Facts, unit: str = NO_UNIT) -> Choices:
             epochs // every + 1, "stop after this many validations without a lower error; there are fewer"
         ),
     }
-    return Choices(settings, noticed, steps, epochs)
+    return Choices(settings, [*facts.file.notes, *facts.noticed, *noticed], steps, epochs)
 
 
 def _labels(facts: Facts) -> dict[str, Setting]:
@@ -266,8 +266,8 @@ def as_yaml(facts: Facts, choices: Choices, name: str, typed: str, file: str | N
         + ("Units: eV and Angstrom; errors are reported in meV and meV/A. " if facts.target is None else "")
         + "Paths begin at the folder in which the command is typed."
     )
-    if notes := [*facts.file.notes, *facts.noticed, *choices.noticed]:
-        heading += ["", "Noticed in the data:", *(f"- {note}" for note in notes)]
+    if choices.noticed:
+        heading += ["", "Noticed in the data:", *(f"- {note}" for note in choices.noticed)]
     return "\n".join([*_comments(heading), "", *_lines({**general, **choices.settings}), ""])
 
 

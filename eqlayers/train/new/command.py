@@ -101,7 +101,7 @@ def summary(facts: Facts, choices: Choices, options: Mapping[str, str]) -> list[
         lines.append(f"{name:<8} {text}")
         if name in options:
             lines.append(f"{'':<8} {options[name]}")
-    return lines + [f"noticed  {note}" for note in [*facts.file.notes, *facts.noticed, *choices.noticed]]
+    return lines + [f"noticed  {note}" for note in choices.noticed]
 
 
 # ---- structures instead of a configuration --------------------------------------------------------------------------
