@@ -59,19 +59,17 @@ class EMA(WeightAveraging):
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Move the copy to the device, and on a fresh start copy data statistics set after its creation."""
+        """Move the copy to the device, and on a fresh start copy data statistics set after its creation.
+
+        The tensors are listed once, as iterating over modules takes a tenth of a small network's step.
+        """
         model = self._average_model
         assert model is not None  # created in setup("fit")
         model.to(pl_module.device)
         if int(model.n_averaged) == 0:
             model.module.load_state_dict(pl_module.state_dict())
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """List the tensors once, as iterating over modules takes a tenth of a small network's step."""
-        assert self._average_model is not None
-        average = self._average_model.module
-        self._averaged, self._current = ([p.detach() for p in m.parameters()] for m in (average, pl_module))
-        self._buffers = list(zip(average.buffers(), pl_module.buffers(), strict=True))
+        self._averaged, self._current = ([p.detach() for p in m.parameters()] for m in (model.module, pl_module))
+        self._buffers = list(zip(model.module.buffers(), pl_module.buffers(), strict=True))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
