@@ -45,17 +45,11 @@ def one_option_each(args: Sequence[str], first: bool) -> list[str]:
     """
     words: list[str] = []
     behind: list[str] = []
-    follows = value = False  # whether a model came before, and whether the next word is the value of an option
-    for word in args:
-        if value or word.startswith("-"):
-            words.append(word)
-            follows = value or word.startswith("--model=")
-            value = word in ("-m", "--model") and not value
-        elif follows and is_model(word):
+    for option, before, word in zip(["", "", *args], ["", *args], args, strict=False):
+        if is_model(word) and (is_model(before) or option in ("-m", "--model")):
             (behind if first else words).extend(["-m", word])
         else:
             words.append(word)
-            follows = first and is_model(word)
     return [*words, *behind]
 
 
