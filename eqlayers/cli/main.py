@@ -157,7 +157,8 @@ def compute(args: Sequence[str]) -> int:
 def train(args: Sequence[str]) -> int:
     """Run a training command; return the exit status."""
     with needs_packages("training", "train"):
-        from ..train import cli, committee, new
+        from ..train import cli, committee
+        from ..train.new import command as new
     if args[0] == "new":
         new.run(args[1:])
     else:

@@ -76,8 +76,8 @@ class _Energies:
         self.trained_units = facts.get(LABEL_UNITS, {})
         self.source = Path(options.structures)
         self.units = database_units(self.source) if self.source.suffix == ".db" else {}
-        self.quantities = _compared()
-        self.groups: dict[str, dict[str, Compared]] = {}
+        self.quantities = {name: Compared(name, unit) for name, unit in _UNITS.items()}
+        self.groups: set[str] = set()
         self.used: set[str] = set()
         self.differ: set[str] = set()
         self.left_out: set[str] = set()
@@ -87,7 +87,7 @@ class _Energies:
         known = _references(atoms, self.trained)
         self.left_out |= {label.name for name, label in known.items() if name not in result}
         config_type = str(atoms.info.get("config_type", ""))
-        group = self.groups.setdefault(config_type, _compared())
+        self.groups.add(config_type)
         for name, quantity in self.quantities.items():
             error = None
             if name in known and name in result:
@@ -100,8 +100,7 @@ class _Energies:
                 if np.isfinite(error).any():
                     self.used.add(known[name].name)
                     self.differ |= known[name].differ
-            for total in (quantity, group[name]):
-                total.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1)
+            quantity.add(error, result.get(DEVIATION.format(name)), len(atoms) if name == "energy" else 1, config_type)
         predicted = with_results(atoms, result)
         predicted.info[_PREDICTED] = " ".join(self.options.model)
         return predicted
@@ -110,18 +109,14 @@ class _Energies:
         """A line that names the compared labels, and the printed rows of errors and deviations."""
         rows = [row for quantity in self.quantities.values() for row in quantity.error_rows()]
         rows += [row for quantity in self.quantities.values() for row in quantity.deviation_rows()]
-        for name, group in sorted(self.groups.items()) if len(self.groups) > 1 else ():
-            means = {quantity: quantity.mean_error() for quantity in group.values()}
-            errors = [f"{item.name} {mean:.4g} {item.unit}" for item, mean in means.items() if mean is not None]
-            rows.append((f"config_type {name or '(none)'}", f"mean error of {', '.join(errors) or 'nothing'}"))
+        for name in sorted(self.groups) if len(self.groups) > 1 else ():
+            sizes = {quantity: np.abs(quantity.errors(name)) for quantity in self.quantities.values()}
+            means = [f"{item.name} {size.mean():.4g} {item.unit}" for item, size in sizes.items() if size.size]
+            rows.append((f"config_type {name or '(none)'}", f"mean error of {', '.join(means) or 'nothing'}"))
         used, left_out, differ = (", ".join(sorted(names)) for names in (self.used, self.left_out, self.differ))
         compared = f"compared with {used}" if used else "no labels were found to compare with"
         compared += f"; not compared: {left_out}" if left_out else ""
         return f"{compared}; others differ: {differ}" if differ else compared, rows
-
-
-def _compared() -> dict[str, Compared]:
-    return {name: Compared(name, unit) for name, unit in _UNITS.items()}
 
 
 def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
@@ -229,42 +224,37 @@ class Compared:
 
     def __init__(self, name: str, unit: str, factor: float = 1000.0) -> None:
         self.name, self.unit, self.factor = name, unit, factor
-        self._errors: list[Array] = []
-        self._deviations: list[Array] = []
-        self._pairs: list[Array] = []
+        self._errors: list[tuple[str, Array]] = []  # by group of structures
+        self._pairs: list[Array] = []  # deviations, and the norms of their errors, NaN without a label
 
-    def add(self, error: Array | None, deviation: Any, per: int = 1) -> None:
+    def add(self, error: Array | None, deviation: Any, per: int = 1, group: str = "") -> None:
         """Add errors of a structure, NaN without a label, and deviations of a committee, both divided by ``per``."""
         if error is not None:
-            self._errors.append(error[np.isfinite(error)] / per)
-        if deviation is None:
-            return
-        rows = np.atleast_1d(np.asarray(deviation, dtype=np.float64)) / per
-        self._deviations.append(rows)
-        if error is not None:
-            pairs = np.stack([rows, np.linalg.norm(error.reshape(len(rows), -1), axis=1) / per])
-            self._pairs.append(pairs[:, np.isfinite(pairs).all(0)])
+            self._errors.append((group, error[np.isfinite(error)] / per))
+        if deviation is not None:
+            rows = np.atleast_1d(np.asarray(deviation, dtype=np.float64))
+            norms = np.nan if error is None else np.linalg.norm(error.reshape(len(rows), -1), axis=1)
+            self._pairs.append(np.stack(np.broadcast_arrays(rows, norms)) / per)
 
-    def mean_error(self) -> float | None:
-        """The mean absolute error in ``unit``; None without labels."""
-        values = np.hstack([np.empty(0), *self._errors])
-        return self.factor * float(np.abs(values).mean()) if values.size else None
+    def errors(self, group: str | None = None) -> Array:
+        """All errors in ``unit``, or those of a group of structures."""
+        return self.factor * np.hstack([np.empty(0), *(e for of, e in self._errors if group in (None, of))])
 
     def error_rows(self) -> list[tuple[str, str]]:
         """The printed row of errors, in a list; an empty list without labels."""
-        if (mean := self.mean_error()) is None:
+        if not (errors := self.errors()).size:
             return []
-        root = self.factor * np.sqrt(np.square(np.hstack(self._errors)).mean())
+        mean, root = np.abs(errors).mean(), np.sqrt(np.square(errors).mean())
         return [(f"error of {self.name}", f"mean {mean:.4g}, root mean square {root:.4g} {self.unit}")]
 
     def deviation_rows(self) -> list[tuple[str, str]]:
         """The printed row of deviations, in a list; an empty list for a single potential."""
-        if not self._deviations:
+        if not self._pairs:
             return []
-        values = self.factor * np.concatenate(self._deviations)
+        pairs = np.hstack(self._pairs)
+        values = self.factor * pairs[0]
         text = f"mean {values.mean():.4g}, largest {values.max():.4g} {self.unit}"
-        deviations, errors = np.hstack([np.empty((2, 0)), *self._pairs])
-        if fit := calibration(deviations, errors):
+        if fit := calibration(*pairs[:, np.isfinite(pairs).all(0)]):
             correlation, larger = fit
             text += f"; its correlation with the error is {correlation:.2f}, errors are {larger:.1f} times as large"
         return [(f"deviation of {self.name}", text)]
