@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -54,19 +54,10 @@ def is_committee(command: Command) -> bool:
     return not for_help and command.last("committee") is not None
 
 
-@dataclass
 class Committee:
     """A command of a committee: its folder, number of members, and share of the training part of each member."""
 
-    command: Command
-    folder: Path
-    number: int
-    share: float | None
-    was_there: bool = False
-
-    @classmethod
-    def of(cls, command: Command) -> Committee:
-        """The committee of a command."""
+    def __init__(self, command: Command) -> None:
         if (task := cli.task_of(command)) != "potential":
             raise ConfigError(f"committee must be of the task potential, got {task}. Leave out --committee.")
         if (checkpoint := command.last("ckpt_path")) is not None:
@@ -74,13 +65,12 @@ class Committee:
                 f"ckpt_path must be left out with --committee, got {checkpoint}. Each member has its own; --resume "
                 "goes on with all."
             )
-        fix = "4 is usual."
-        members = check_integer("committee", command.last("committee"), 2, 1000, fix=fix)
-        share = command.last("committee_share")
-        if share is not None:
-            share = check_number("committee_share", share, above=0, at_most=1, fix="0.8 is usual.")
-        folder = run_folder(str(command.last("runs", "runs")), str(command.last("name", "default")))
-        return cls(command, folder, members, share, was_there=folder.exists())
+        self.command, self.share = command, command.last("committee_share")
+        self.number = check_integer("committee", command.last("committee"), 2, 1000, fix="4 is usual.")
+        if self.share is not None:
+            self.share = check_number("committee_share", self.share, above=0, at_most=1, fix="0.8 is usual.")
+        self.folder = run_folder(str(command.last("runs", "runs")), str(command.last("name", "default")))
+        self.was_there = self.folder.exists()
 
     def member(self, index: int) -> Command:
         """The command of a member, counted from 1; a seed is the committee's plus index - 1."""
@@ -154,7 +144,7 @@ class CommitteeTestCLI(MemberCLI):
 
 def run(command: Command) -> None:
     """Run a command for every member, and test them together after a fit or a test."""
-    committee = Committee.of(command)
+    committee = Committee(command)
     with locked(committee.folder) if command.name == "fit" and first_process() else nullcontext():
         _run(committee)
 

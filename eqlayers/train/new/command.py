@@ -21,7 +21,7 @@ from ...data.readers import read_keys
 from ..configuration import YAML, Command, as_value, check_configuration, near_files, read_configuration
 from ..run import run_folder
 from .choose import Choices, as_yaml, choose
-from .facts import Facts, described, read_facts
+from .facts import Facts, described
 
 #: Printed line -> options of `eqlayers fit` that override its settings.
 OPTIONS = {
@@ -57,7 +57,7 @@ def run(args: Sequence[str]) -> None:
     fix = None if options.overwrite else "Write over it with --overwrite, or name another with --output."
     check_output(output, "--output", YAML, new=fix)
     keys, units = read_keys(_mapping("--keys", options.keys)), read_units(_mapping("--units", options.units))
-    facts = read_facts(options.structures, keys, units, options.target, options.skip_bad)
+    facts = Facts(options.structures, keys, units, options.target, options.skip_bad)
     choices = choose(facts, options.unit)
     typed = f"eqlayers new {shlex.join(args)}"
     with atomic_write(output) as file:
@@ -142,7 +142,7 @@ def with_structures(args: Sequence[str]) -> Command:
         _check_same(first, Command(action, tuple(files)).last("data.path"), folder, action)
         return replace(command, files=tuple(files))
     keys, units = (_mapping(f"--{key}", command.last(key)) for key in ("data.keys", "data.units"))
-    facts = read_facts(first, keys, units, target, bool(command.last("data.skip_bad", False)))
+    facts = Facts(first, keys, units, target, bool(command.last("data.skip_bad", False)))
     choices = choose(facts)
     of_potential = ("model.model", "data.cutoff") if command.last("start_from") is not None else ()
     settings = {key: setting for key, setting in choices.settings.items() if not key.startswith(of_potential)}
