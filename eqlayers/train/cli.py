@@ -153,7 +153,7 @@ class TrainingCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn an error of the parser into one with a fix."""
-        known = parser.option_keys()  # type: ignore[attr-defined]
+        known = [action.dest for action in parser._actions if action.default is not argparse.SUPPRESS]
         self.command.check(known)
         command = with_network(self.command) if self.task.module is PotentialModule else self.command
         self.species_of_data = command.needs_species()
@@ -230,11 +230,6 @@ class TrainingCLI(LightningCLI):
                 print(f"species of the data: {symbols_of(numbers)}", flush=True)
         return known
 
-    @property
-    def configured(self) -> Any:
-        """The section `trainer` of the configuration."""
-        return self.config_init["trainer"]
-
     def own_options(self) -> dict[str, Any]:
         """Further options of the trainer: the run's callbacks, loggers and checkpoint writer."""
         facts = {
@@ -243,7 +238,7 @@ class TrainingCLI(LightningCLI):
             "name": self.config["name"],
             "command": f"eqlayers {shlex.join(self.command.typed)}",
         }
-        bar = self.configured.get("enable_progress_bar")
+        bar = self.config_init["trainer"].get("enable_progress_bar")
         fitting, page = self.command.name == "fit", self.config["report"]
         monitor = self.config["checkpoint.monitor"]
         options = trainer_options(self.folder, facts, bar, fitting, page, monitor) | self.task.trainer
@@ -254,7 +249,7 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The configured trainer with the run's own options."""
-        configured, options = self.configured, self.own_options()
+        configured, options = self.config_init["trainer"], self.own_options()
         if configured.get("gradient_clip_val") is not None:  # a negative one would turn the gradient around
             check_number("trainer.gradient_clip_val", configured["gradient_clip_val"], at_least=0)
         if configured.get("default_root_dir") is not None:

@@ -132,7 +132,7 @@ class CommitteeTestCLI(MemberCLI):
         """Results go to the committee's folder."""
         facts = {"name": self.committee.folder.name, "committee": self.committee.number}
         facts["command"] = f"eqlayers {shlex.join(self.command.typed)}"
-        bar = self.configured.get("enable_progress_bar")
+        bar = self.config_init["trainer"].get("enable_progress_bar")
         return trainer_options(self.committee.folder, facts, bar, False, self.config["report"]) | self.task.trainer
 
     def test(self, model: Any, **options: Any) -> None:
@@ -145,31 +145,26 @@ class CommitteeTestCLI(MemberCLI):
 def run(command: Command) -> None:
     """Run a command for every member, and test them together after a fit or a test."""
     committee = Committee(command)
-    with locked(committee.folder) if command.name == "fit" and first_process() else nullcontext():
-        _run(committee)
-
-
-def _run(committee: Committee) -> None:
-    command = committee.command
     fits = command.name == "fit"
-    if fits and first_process():
-        committee.check_folder()
-    try:
-        for index in range(1, committee.number + 1):
-            if first_process():
-                print(f"member {index} of {committee.number}", flush=True)
-            cli.run(committee.member(index), partial(MemberCLI, committee=committee))
-            if torch.distributed.is_available() and torch.distributed.is_initialized():
-                torch.distributed.barrier()  # until the first process has written the files that all of them read next
-        tested = command.last("test_after_fit", True) is True if fits else command.name == "test"
-        if tested and not (fits and command.last("trainer.fast_dev_run")):
-            _test(committee)
-    except KeyboardInterrupt:  # between two members
-        raise stopped("Ctrl-C", 130, command.typed) from None
-    except BaseException:
-        if fits and first_process() and not committee.was_there:
-            remove_if_empty(committee.folder)
-        raise
+    with locked(committee.folder) if fits and first_process() else nullcontext():
+        if fits and first_process():
+            committee.check_folder()
+        try:
+            for index in range(1, committee.number + 1):
+                if first_process():
+                    print(f"member {index} of {committee.number}", flush=True)
+                cli.run(committee.member(index), partial(MemberCLI, committee=committee))
+                if torch.distributed.is_available() and torch.distributed.is_initialized():
+                    torch.distributed.barrier()  # until the first process has written the files that all read next
+            tested = command.last("test_after_fit", True) is True if fits else command.name == "test"
+            if tested and not (fits and command.last("trainer.fast_dev_run")):
+                _test(committee)
+        except KeyboardInterrupt:  # between two members
+            raise stopped("Ctrl-C", 130, command.typed) from None
+        except BaseException:
+            if fits and first_process() and not committee.was_there:
+                remove_if_empty(committee.folder)
+            raise
 
 
 def _test(committee: Committee) -> None:

@@ -172,8 +172,8 @@ class History(Callback):
         row = {
             "epoch": trainer.current_epoch + 1,
             "step": trainer.global_step,
-            "train_mae": _number(values.get(f"train/{name}")),
-            "val_mae": _number(values.get("val/mae") if validated else None),
+            "train_mae": float(values.get(f"train/{name}", math.nan)),
+            "val_mae": float(values.get("val/mae", math.nan)) if validated else math.nan,
             "learning_rate": float(trainer.optimizers[0].param_groups[0]["lr"]),
             "time_s": time.perf_counter() - self._started,
         }
@@ -198,8 +198,3 @@ def line_of(row: dict[str, float], unit: str, left: float | None = None) -> str:
     shown = "".join(f"  {name} {value:.4g} {unit}" for name, value in errors.items() if not math.isnan(value))
     start = f"epoch {row['epoch']:>4}  step {row['step']:>7}{shown}  lr {row['learning_rate']:.2e}"
     return f"{start}  {row['time_s']:.0f} s" + (f", about {in_words(left)} left" if left else "")
-
-
-def _number(value: Any) -> float:
-    """A float; NaN where nothing was measured, such as an epoch without validation."""
-    return float("nan") if value is None else float(value)

@@ -110,10 +110,6 @@ class Parser(LightningArgumentParser):
         """Add arguments as jsonargparse does, without files for single values: errors would repeat their text."""
         return super().add_class_arguments(*args, **options | {"sub_configs": False})
 
-    def option_keys(self) -> list[str]:
-        """The keys of a configuration."""
-        return [action.dest for action in self._actions if action.default is not argparse.SUPPRESS]
-
     def prepare_help(self, command: Command, task: str, network: type) -> None:
         """Choose what the help shows: the most used options and the network, or with --help-all every option.
 

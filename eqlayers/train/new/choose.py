@@ -38,12 +38,11 @@ _SECTIONS = {"data.keys": "names of labels in the file", "data.units": "units of
 
 
 class Choices(NamedTuple):
-    """Settings by dotted key in the order of the file, messages about the data, and numbers of steps and epochs."""
+    """Settings by dotted key in the order of the file, messages about the data, and number of steps of an epoch."""
 
     settings: dict[str, Setting]
     noticed: list[str]
     steps: int
-    epochs: int
 
 
 def choose(facts: Facts, unit: str = NO_UNIT) -> Choices:
@@ -102,7 +101,7 @@ def choose(facts: Facts, unit: str = NO_UNIT) -> Choices:
             epochs // every + 1, "stop after this many validations without a lower error; there are fewer"
         ),
     }
-    return Choices(settings, [*facts.file.notes, *facts.noticed, *noticed], steps, epochs)
+    return Choices(settings, [*facts.file.notes, *facts.noticed, *noticed], steps)
 
 
 def _labels(facts: Facts) -> dict[str, Setting]:

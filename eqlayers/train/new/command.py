@@ -88,13 +88,14 @@ def summary(facts: Facts, choices: Choices, options: Mapping[str, str]) -> list[
     of = {name: setting.value for name, setting in choices.settings.items()}
     about = {name: setting.about for name, setting in choices.settings.items()}
     network = f"{of['model.model.class_path'].rpartition('.')[2]} {of['model.model.init_args.hidden']}"
+    epochs = of["trainer.max_epochs"]
     atoms, setting = ("atoms", "data.e0s") if facts.target is None else ("pooling", "data.extensive")
     chosen = {
         "cutoff": f"{of['data.cutoff']:g} {about['data.cutoff'].rpartition(';')[0]}",
         atoms: f"{of[setting]}: {about[setting]}",
         "split": f"{of['data.split']}: {about['data.split']}",
         "network": f"{network}, lmax {of['model.model.init_args.lmax']}, {of['model.model.init_args.layers']} layers",
-        "training": f"{choices.epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
+        "training": f"{epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
     }
     lines = [described(facts)]
     for name, text in chosen.items():

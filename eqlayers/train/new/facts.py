@@ -94,7 +94,7 @@ class Facts:
             raise DataError(f"{path} must have molecules or crystals, got only free atoms. Name another file.")
         few, many = int(structures.n_atoms[some].min()), int(structures.n_atoms[some].max())
         self.sizes = f"{len(some):,} structures of {few if few == many else f'{few} to {many}'}"
-        self.free, pbc = int(alone.sum()), structures.pbc.any(axis=1)[some]
+        self.free, pbc = int(alone.sum()), np.asarray(structures.pbc[some].any(axis=1))
         self.periodic = "all" if pbc.all() else "some" if pbc.any() else "none"
         self.successive = _successive(structures)
         self.trajectory = self.successive < _ALIKE
