@@ -82,7 +82,6 @@ class _Bar:
         self.announced = False
         self.batch = False  # whether a total number of kernels is known
         self.bar: Any = None
-        self.task: Any = None
         self.timer: threading.Timer | None = None
         self.lock = threading.RLock()
 
@@ -97,10 +96,10 @@ class _Bar:
                 print(waiting.sentence(location, total if self.batch else None), file=sys.stderr, flush=True)
             if self.bar is None and done < total and _terminal_is_free():
                 redirect = {"redirect_stdout": sys.stdout.isatty(), "refresh_per_second": 4}
-                self.bar, self.task = started_bar("kernels", None, **redirect)
+                self.bar = started_bar("kernels", None, **redirect)
             if self.bar is not None:
                 words = f"{done} of {total}" if self.batch else f"{done}"
-                self.bar.update(self.task, completed=done, total=total if self.batch else None, words=words)
+                self.bar.update(self.bar.task_ids[0], completed=done, total=total if self.batch else None, words=words)
             if done == total:
                 self.timer = threading.Timer(IDLE, self.stop)
                 self.timer.daemon = True
@@ -125,32 +124,32 @@ def _terminal_is_free() -> bool:
     return not isinstance(sys.stderr, FileProxy)
 
 
-def started_bar(title: str, total: int | None, *columns: Any, **options: Any) -> tuple[Any, Any]:
-    """Start a progress bar of rich on standard error, with a field ``words``; return the bar and its task."""
+def started_bar(title: str, total: int | None, *columns: Any, **options: Any) -> Any:
+    """Start a progress bar of rich on standard error, with one task that has a field ``words``."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     shown = (TextColumn(title), BarColumn(20), *columns, TextColumn("{task.fields[words]}"), TimeElapsedColumn())
     bar = Progress(*shown, console=Console(stderr=True), transient=True, **options)
+    bar.add_task(title, total=total, words="")
     bar.start()
-    return bar, bar.add_task(title, total=total, words="")
+    return bar
 
 
 @contextmanager
 def progress(title: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
     """Context manager: a function ``say(done, words)`` that shows a bar on a terminal once a run takes two seconds."""
     bar: Any = None
-    task: Any = None
     began = time.monotonic()
 
     def say(done: int, words: str) -> None:
-        nonlocal bar, task
+        nonlocal bar
         if bar is None and sys.stderr.isatty() and time.monotonic() - began > _PATIENCE:
             from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-            bar, task = started_bar(title, total, MofNCompleteColumn(), TimeRemainingColumn())
+            bar = started_bar(title, total, MofNCompleteColumn(), TimeRemainingColumn())
         if bar is not None:
-            bar.update(task, completed=done, words=words)
+            bar.update(bar.task_ids[0], completed=done, words=words)
 
     try:
         yield say

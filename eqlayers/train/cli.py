@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ..atoms.elements import symbols_of
+from ..atoms.elements import SYMBOLS, symbols_of
 from ..cli.arguments import check_threads
 from ..core.checks import check_choice, check_integer, check_number
 from ..core.errors import ConfigError, DataError, EqlayersError, MissingPackageError
@@ -30,7 +30,7 @@ from ..models import MoleculeNetwork, NequIP, load_potential
 from .averaging import EMA
 from .base import TrainedModule, check_precision, is_dry_run
 from .checkpoints import Stopping, read_checkpoint, while_restoring
-from .configuration import SPECIES, Command, explain_parser_error, listed_for, species_of_checkpoint
+from .configuration import SPECIES, Command, explain_parser_error
 from .fine_tuning import trained_on, with_network
 from .module import PropertyModule
 from .parser import Parser
@@ -213,22 +213,21 @@ class TrainingCLI(LightningCLI):
             options["ckpt_path"] = first_checkpoint(self.folder, self.command.has("resume"), options.get("ckpt_path"))
             if self.command.has("resume") and first_process():
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
-        if options.get("ckpt_path") is not None:
-            read_checkpoint(options["ckpt_path"])
+        path = options.get("ckpt_path")
+        checkpoint = {} if path is None else read_checkpoint(path)
         if self.species_of_data:
-            options.model.model.init_args.species = self._species(options)
+            recorded = checkpoint.get("hyper_parameters", {}).get("model")
+            known = recorded.get("init_args", {}).get("species") if isinstance(recorded, Mapping) else None
+            options.model.model.init_args.species = known or self._species(options)
 
     def _species(self, options: Namespace) -> list[Any]:
-        """The species of the checkpoint that is read, otherwise of the data, which are kept for the training."""
-        path = options.get("ckpt_path")
-        known: list[Any] | None = None if path is None else species_of_checkpoint(path)
-        if known is None:
-            self.read = self.task.data(**options.data.as_dict())
-            numbers = self.read.species  # type: ignore[attr-defined]
-            known = listed_for(options.model.model.class_path, numbers)
-            if first_process():
-                print(f"species of the data: {symbols_of(numbers)}", flush=True)
-        return known
+        """The species of the data, which are kept for the training; for networks of others, atomic numbers."""
+        self.read = self.task.data(**options.data.as_dict())
+        numbers = self.read.species  # type: ignore[attr-defined]
+        if first_process():
+            print(f"species of the data: {symbols_of(numbers)}", flush=True)
+        ours = options.model.model.class_path.startswith("eqlayers.")
+        return [SYMBOLS[z - 1] if ours else z for z in numbers]
 
     def own_options(self) -> dict[str, Any]:
         """Further options of the trainer: the run's callbacks, loggers and checkpoint writer."""

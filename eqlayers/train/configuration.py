@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 import yaml
 from torch.nn import Module
 
-from ..atoms.elements import SYMBOLS
 from ..cli.arguments import ArgumentParser, explain
 from ..core.errors import ConfigError
 from ..core.files.read_write import few, parse_yaml, read_yaml_lines
 from ..hints.names import nearest
-from .checkpoints import read_checkpoint
 
 #: Keys that only configurations of benchmarks have.
 OF_BENCHMARKS = {"cases", "device", "edges", "graphs", "jobs", "mode", "operation", "peers", "problems"}
@@ -403,20 +401,3 @@ def unknown_key(unknown: str, keys: Sequence[str], where: str = "") -> str:
     else:
         fix = f"Did you mean {near!r}?" if near else "`eqlayers fit FILE --help-all` lists them."
     return f"a key{where} must be a known one, got {unknown!r}. {fix}"
-
-
-def species_of_checkpoint(path: str) -> list[int | str] | None:
-    """The species of the network in a checkpoint, or None where it does not record them."""
-    recorded = read_checkpoint(path).get("hyper_parameters", {}).get("model")
-    options = recorded.get("init_args", {}) if isinstance(recorded, Mapping) else {}
-    return options.get("species") or None
-
-
-def listed_for(class_path: str, numbers: Sequence[int]) -> list[int | str]:
-    """Species for a network: symbols, which people read, where it is of this package, and else atomic numbers.
-
-    Example:
-        >>> listed_for("eqlayers.models.NequIP", [1, 8]), listed_for("mine.Network", [1, 8])
-        (['H', 'O'], [1, 8])
-    """
-    return [SYMBOLS[z - 1] if class_path.startswith("eqlayers.") else z for z in numbers]
