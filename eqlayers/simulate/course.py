@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,8 +44,8 @@ class Panel(NamedTuple):
     across: tuple[str, Array] | None = None
 
 
-class Course(NamedTuple):
-    """Values of the frames of a trajectory, `[F]` each.
+class Course:
+    """Values of the frames of a trajectory that :func:`eqlayers.simulate.run_dynamics` wrote, `[F]` each.
 
     Attributes:
         atoms: How many there are.
@@ -55,53 +55,36 @@ class Course(NamedTuple):
         temperature: K.
         volume: Angstrom^3; NaN without a cell.
         pressure: GPa, with the motion of the atoms; NaN where the frames have no stress.
+        total: Total energy in meV per atom, relative to the first frame.
+        last_part: Mask of the frames with the final timestep: the conserved energy depends on the timestep.
     """
 
-    atoms: int
-    time: Array
-    timestep: Array
-    potential: Array
-    kinetic: Array
-    temperature: Array
-    volume: Array
-    pressure: Array
-
-    @property
-    def total(self) -> Array:
-        """Total energy in meV per atom, relative to the first frame."""
-        total = self.potential + self.kinetic
-        return 1e3 * (total - total[0]) / self.atoms
-
-    @property
-    def last_part(self) -> NDArray[np.bool_]:
-        """Mask `[F]` of the frames with the final timestep: the conserved energy depends on the timestep."""
-        changed = np.flatnonzero(np.diff(self.timestep))
-        return np.arange(len(self.time)) > (changed[-1] if len(changed) else -1)
-
-
-def course_of(trajectory: str | Path) -> Course:
-    """Read a trajectory that :func:`eqlayers.simulate.run_dynamics` wrote."""
-    rows: list[tuple[float, ...]] = []
-    atoms = 0
-    with progress("read the trajectory") as say:
-        for frame in frames(trajectory):
-            atoms = len(frame)
-            pressure = np.nan
-            if "stress" in getattr(frame.calc, "results", {}) and frame.cell.volume > 0:
-                pressure = -frame.get_stress(include_ideal_gas=True)[:3].mean() / GPa
-            rows.append(
-                (
-                    frame.info["time"],
-                    frame.info["dynamics"]["timestep"],
-                    frame.get_potential_energy(),
-                    frame.get_kinetic_energy(),
-                    frame.get_temperature(),
-                    frame.cell.volume if frame.pbc.all() else np.nan,
-                    pressure,
+    def __init__(self, images: Iterable[Atoms]) -> None:
+        rows: list[tuple[float, ...]] = []
+        with progress("read the trajectory") as say:
+            for frame in images:
+                self.atoms = len(frame)
+                pressure = np.nan
+                if "stress" in getattr(frame.calc, "results", {}) and frame.cell.volume > 0:
+                    pressure = -frame.get_stress(include_ideal_gas=True)[:3].mean() / GPa
+                rows.append(
+                    (
+                        frame.info["time"],
+                        frame.info["dynamics"]["timestep"],
+                        frame.get_potential_energy(),
+                        frame.get_kinetic_energy(),
+                        frame.get_temperature(),
+                        frame.cell.volume if frame.pbc.all() else np.nan,
+                        pressure,
+                    )
                 )
-            )
-            say(len(rows), f"{len(rows)} frames")
-    return Course(atoms, *np.array(rows, dtype=float).T)
+                say(len(rows), f"{len(rows)} frames")
+        columns: tuple[Array, ...] = tuple(np.array(rows, dtype=float).T)
+        self.time, self.timestep, self.potential, self.kinetic, self.temperature, self.volume, self.pressure = columns
+        total = self.potential + self.kinetic
+        self.total = 1e3 * (total - total[0]) / self.atoms
+        changed = np.flatnonzero(np.diff(self.timestep))
+        self.last_part = np.arange(len(self.time)) > (changed[-1] if len(changed) else -1)
 
 
 def drift_of(course: Course) -> tuple[float, float]:
@@ -188,7 +171,7 @@ def _mean(values: Array, unit: str) -> str:
 def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapping[str, str]) -> list[Path]:
     """Write the picture (PNG) and the page (HTML) of a trajectory beside it."""
     path = Path(trajectory)
-    course = course_of(path)
+    course = Course(frames(path))
     if len(course.time) < FEWEST:
         return []
     panels = _panels(course, settings) + _of_atoms(path, course, ENSEMBLES[settings.ensemble].periodic)

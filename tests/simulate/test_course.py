@@ -6,18 +6,26 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.lj import LennardJones
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.units import GPa
 
 from eqlayers.cli.main import main
 from eqlayers.simulate import DynamicsSettings, run_dynamics
-from eqlayers.simulate.course import Course, course_of, drift_of, write_course
+from eqlayers.simulate.course import Course, drift_of, write_course
+from eqlayers.simulate.frames import frames
 
 pytestmark = pytest.mark.pictures
 
 
 def of_energies(time: np.ndarray, total: np.ndarray, timestep: np.ndarray | None = None) -> Course:
-    steps = np.ones_like(time) if timestep is None else timestep
-    return Course(4, time, steps, total, *(np.zeros_like(time) for _ in range(4)))
+    """The course of four atoms without velocities."""
+    images = [Atoms("Ar4") for _ in time]
+    for atoms, moment, energy, step in zip(
+        images, time, total, np.ones_like(time) if timestep is None else timestep, strict=True
+    ):
+        atoms.info |= {"time": moment, "dynamics": {"timestep": step}}
+        atoms.calc = SinglePointCalculator(atoms, energy=energy)
+    return Course(images)
 
 
 def test_drift_is_the_slope_in_meV_per_atom_and_ns() -> None:
@@ -62,7 +70,7 @@ def test_atoms_that_do_not_meet_have_the_pressure_of_an_ideal_gas(tmp_path: Path
     atoms = Atoms("Ar4", 8.0 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]]), cell=[16, 16, 16], pbc=True)
     settings = DynamicsSettings(steps=2, interval=2, timestep=0.5, temperature=30.0, ensemble="npt-berendsen")
     run_dynamics(atoms, LennardJones(rc=4.0), settings, tmp_path / "a.traj")
-    course = course_of(tmp_path / "a.traj")
+    course = Course(frames(tmp_path / "a.traj"))
     np.testing.assert_allclose(course.pressure * GPa, 2 / 3 * course.kinetic / course.volume, rtol=1e-9)
 
 
@@ -70,7 +78,7 @@ def test_the_course_is_what_the_frames_say(tmp_path: Path) -> None:
     atoms = Atoms("Ar4", 1.2 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]]), cell=[9, 9, 9], pbc=True)
     settings = DynamicsSettings(steps=6, interval=2, timestep=0.5, temperature=30.0, ensemble="npt-berendsen")
     found = run_dynamics(atoms, LennardJones(rc=4.0), settings, tmp_path / "a.traj")
-    course = course_of(tmp_path / "a.traj")
+    course = Course(frames(tmp_path / "a.traj"))
     np.testing.assert_allclose(course.time, [0, 0.001, 0.002, 0.003])
     moved = found.atoms
     last = (moved.get_potential_energy(), moved.get_kinetic_energy(), moved.get_temperature(), moved.get_volume())
