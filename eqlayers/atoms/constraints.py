@@ -14,11 +14,10 @@ def free_directions(atoms: Any) -> NDArray[np.float64] | None:
     """Matrices ``[A, 3, 3]`` that project forces on directions in which ASE's constraints let atoms move, or None."""
     if not atoms.constraints:
         return None
-    free = np.tile(np.eye(3), (len(atoms), 1, 1))
+    free = np.tile(np.eye(3)[:, None], (len(atoms), 1))  # by axis, contiguous, as constraints change arrays in place
     for constraint in atoms.constraints:
         if type(constraint).__name__ in ("FixAtoms", "FixCartesian", "FixedLine", "FixedPlane", "FixScaled"):
-            for axis in range(3):
-                column = np.ascontiguousarray(free[:, :, axis])
+            for column in free:
                 try:
                     constraint.adjust_forces(atoms, column)
                 except IndexError as error:
@@ -26,8 +25,7 @@ def free_directions(atoms: Any) -> NDArray[np.float64] | None:
                         f"constraints must hold atoms of the structure, which has {len(atoms)}, got {constraint}: "
                         f"{error}. Repair the file, or remove them by atoms.set_constraint()."
                     ) from error
-                free[:, :, axis] = column
-    return free
+    return np.moveaxis(free, 0, 2)
 
 
 def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) -> NDArray[np.bool_]:

@@ -142,9 +142,6 @@ def write_page(path: str | Path, title: str, about: str, sections: Iterable[Sect
         file.write(html.encode())
 
 
-# ---- figures -------------------------------------------------------------------------------------------------------
-
-
 def new_figure(width: float = 4.6, height: float = 3.6) -> Figure:
     """An empty figure.
 

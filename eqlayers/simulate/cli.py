@@ -28,7 +28,7 @@ from ..nn import explain
 from ..testing import check_potential
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, last_frame, new_file, with_results
-from .options import DTYPES, add_common, add_members, chosen, compile_for, one_option_each
+from .options import add_common, add_members, compile_for, loaded, one_option_each
 from .predict import predict_options, run_predict
 from .relaxation import OPTIMIZERS, relax
 from .select import run_select, select_options
@@ -154,8 +154,7 @@ def _call(part: Mapping[str, Any]) -> str:
 
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
-    where = chosen(options.model), DTYPES.get(options.dtype), options.device
-    calculator = Calculator(*where, record=options.record, classes=options.classes)
+    calculator = Calculator(loaded(options), record=options.record)
     compile_for(calculator.potential, atoms)
     return calculator
 

@@ -15,7 +15,7 @@ import torch
 from ..cli.arguments import add_classes
 from ..cli.notices import progress
 from ..core.backends.ahead import compile_ahead
-from ..integrations.ase import predict
+from ..integrations.ase import as_potential, predict
 from ..models import Committee, Potential
 from ..models.committee import MARK
 from ..models.molecule import MoleculeProperty
@@ -61,9 +61,10 @@ def add_members(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--model", dest="members", action="append", default=[], metavar="MODEL", help=about)
 
 
-def chosen(models: Sequence[str]) -> str | list[str]:
-    """The typed models as ``as_potential`` takes them: one as text (also a pattern or a folder), several as a list."""
-    return models[0] if len(models) == 1 else list(models)
+def loaded(options: argparse.Namespace) -> Potential | Committee:
+    """The potential or committee that the options of :func:`add_common` name."""
+    one, *more = options.model  # which may be a pattern or the folder of a committee
+    return as_potential(options.model if more else one, DTYPES.get(options.dtype), options.device, options.classes)
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

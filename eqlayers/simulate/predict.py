@@ -22,12 +22,11 @@ from ..atoms.units import FREE, KEYS, LABEL_NAMES, LABEL_UNITS, unit_of, unit_si
 from ..cli.notices import lines
 from ..core.errors import DataError
 from ..core.files.read_write import check_output
-from ..integrations.ase import as_potential
 from ..models import read_potential
 from ..models.committee import DEVIATION, Array, calibration, committee_files
 from ..models.molecule import MoleculeProperty, load_property
 from .frames import check_different, frames, new_file, set_aside, with_results
-from .options import DTYPES, add_common, chosen, predictions
+from .options import DTYPES, add_common, loaded, predictions
 
 #: Quantity that is compared with labels -> printed unit (1000 times smaller than the unit of results).
 _UNITS = {"energy": "meV/atom", "forces": "meV/A", "stress": "meV/A^3", "dipole": "me A"}
@@ -49,9 +48,9 @@ def run_predict(options: argparse.Namespace) -> int:
     new = None if options.overwrite else "Name another, or pass --overwrite."
     check_different(("STRUCTURES", options.structures), ("--output", options.output))
     output = check_output(options.output, "--output", (".xyz", ".extxyz"), new=new)
-    files, kind = committee_files(options.model), (DTYPES.get(options.dtype), options.device, options.classes)
-    learned = None if files[1:] else load_property(files[0], *kind)
-    model = as_potential(chosen(options.model), *kind) if learned is None else learned
+    files, dtype = committee_files(options.model), DTYPES.get(options.dtype)
+    learned = None if files[1:] else load_property(files[0], dtype, options.device, options.classes)
+    model = loaded(options) if learned is None else learned
     compared = _Energies(read_potential(files[0]).facts, options) if learned is None else _Property(learned, options)
     structures, count = (frames if learned is None else _molecules)(options.structures), 0
     with new_file(output) as write:
@@ -62,9 +61,6 @@ def run_predict(options: argparse.Namespace) -> int:
     heads = [("structures", f"{count} of {options.structures}"), ("labels", labels), ("output", str(output))]
     print(lines(heads + further))
     return 0
-
-
-# ---- energies and what follows from them --------------------------------------------------------------------------
 
 
 class _Energies:
@@ -171,9 +167,6 @@ def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str
     return references
 
 
-# ---- a property of molecules --------------------------------------------------------------------------------------
-
-
 def _molecules(path: str) -> Iterator[ase.Atoms]:
     """The molecules of a file; raise for a structure with a period."""
     for number, atoms in enumerate(frames(path)):
@@ -214,9 +207,6 @@ class _Property:
         """How many labels were compared, and a printed row of their errors."""
         about = f"{self.labelled} of {self.learned.name}, taken as {self.learned.unit}"
         return about if self.labelled else "none were found to compare with", self.errors.error_rows()
-
-
-# ---- errors and deviations ----------------------------------------------------------------------------------------
 
 
 class Compared:

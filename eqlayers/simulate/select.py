@@ -14,11 +14,10 @@ from ..cli.notices import lines
 from ..core.checks import check_integer, check_number
 from ..core.errors import ConfigError
 from ..core.files.read_write import check_output
-from ..integrations.ase import as_potential
 from ..models import Committee
 from ..models.committee import DEVIATION
 from .frames import check_different, frames, new_file, without_results
-from .options import DTYPES, add_common, chosen, predictions
+from .options import add_common, loaded, predictions
 
 Lengths = dict[tuple[int, int], NDArray[np.float64]]
 
@@ -44,7 +43,7 @@ def run_select(options: argparse.Namespace) -> int:
     check_different(("POOL", source), ("--output", output), *(("--known", path) for path in options.known))
     most = check_integer("--most", options.most, 1)
     least = check_number("--difference", options.difference, at_least=0)
-    committee = as_potential(chosen(options.model), DTYPES.get(options.dtype), options.device, options.classes)
+    committee = loaded(options)
     if not isinstance(committee, Committee):
         raise ConfigError("-m must be a committee, whose members can disagree, got one potential. Name several.")
     structures, deviations = [], []

@@ -393,9 +393,7 @@ def run(command: Command, cli: Callable[[Command], TrainingCLI] = TrainingCLI) -
         ) from error
     except SIGTERMException:
         raise stopped("SIGTERM", 143, command.typed) from None
-    except KeyboardInterrupt:  # before or after the trainer ran
-        raise stopped("Ctrl-C", 130, command.typed) from None
-    except SystemExit as error:  # which Lightning makes of Ctrl-C
-        if not isinstance(error.__context__, KeyboardInterrupt):
+    except (KeyboardInterrupt, SystemExit) as error:  # the trainer makes the second of the first
+        if not any(isinstance(one, KeyboardInterrupt) for one in (error, error.__context__)):
             raise
         raise stopped("Ctrl-C", 130, command.typed) from None

@@ -93,8 +93,6 @@ class Committee:
     def _next(self, key: str, seed: Any, index: int) -> str:
         return str(check_integer(key, seed, 0, 2**32 - 1 - self.number) + index - 1)
 
-    # ---- the folder -------------------------------------------------------------------------------------------------
-
     def check_folder(self) -> None:
         """Refuse results without --resume, and --resume of a single run or of more members."""
         resume, mark = self.command.has("resume"), read_mark(self.folder)
@@ -138,7 +136,8 @@ class CommitteeTestCLI(MemberCLI):
     def test(self, model: Any, **options: Any) -> None:
         """Test the mean of the members; the checkpoint of the first is not needed for it."""
         assert isinstance(model, PotentialModule)
-        model.judge(load_committee(self.committee.folder, classes=classes_of(model.potential)))
+        together: Any = load_committee(self.committee.folder, classes=classes_of(model.potential))
+        model.potential = together  # whose deviations are tested as well
         self.trainer.test(model, datamodule=self.datamodule, verbose=False)
 
 

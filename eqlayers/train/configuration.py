@@ -306,9 +306,6 @@ def _number(value: Any) -> float | None:
         return None
 
 
-# ---- errors of the parser ------------------------------------------------------------------------------------------
-
-
 def explain_parser_error(message: str, keys: Sequence[str], command: Command) -> str:
     r"""The parser's message as what must be, what was given and the fix.
 

@@ -159,10 +159,6 @@ class PotentialModule(TrainedModule):
             f"start: weights trained for {symbols_of(start.species)}, new species {symbols_of(added) or 'none'}"
         )
 
-    def judge(self, committee: Committee) -> None:
-        """Test a committee in place of the potential, with its deviations; its members are not trained."""
-        self.potential = committee  # type: ignore[assignment]
-
     def errors_of(self, data: Any) -> dict[str, Label]:
         """All quantities, whatever the data have."""
         return ERRORS
@@ -171,8 +167,6 @@ class PotentialModule(TrainedModule):
         """The forces, or the next quantity that the validation part has."""
         labels = self.watched or self.judged or self.labels
         return next((name for name in ERRORS if name.removesuffix("_per_atom") in labels), "forces")
-
-    # ---- set-up -----------------------------------------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
         """Take labels and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
@@ -189,9 +183,8 @@ class PotentialModule(TrainedModule):
                 f"the validation part must have one of the labels of the training part, {', '.join(self.judged)}, got "
                 "none of them. Correct data.val_path or data.keys, or set data.val to 0."
             )
-        unlabelled = [
-            name for name in self.potential.properties if not any(OUTPUTS[label] == name for label in self.labels)
-        ]
+        learned = {OUTPUTS[label] for label in self.labels}
+        unlabelled = [name for name in self.potential.properties if name not in learned]
         if unlabelled:
             raise ConfigError(
                 f"the data must have labels for the network's predictions, got none of {', '.join(unlabelled)} but "
@@ -255,8 +248,6 @@ class PotentialModule(TrainedModule):
         rest = weights.get("Default", 1.0)
         values = {stage: [weights.get(name, rest) for name in names] for stage, names in groups.items()}
         return {stage: torch.tensor(row, dtype=torch.float64) for stage, row in values.items() if weights}
-
-    # ---- steps ------------------------------------------------------------------------------------------------------
 
     def forward(self, batch: Any, more: tuple[str, ...] = ()) -> dict[str, Tensor]:
         """Predictions of the labels that the data have, and more outputs; see :class:`eqlayers.models.Potential`."""

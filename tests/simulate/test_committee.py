@@ -18,7 +18,7 @@ from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, load_potential, save_potential
 from eqlayers.models.committee import MARK
 from eqlayers.simulate import DynamicsSettings, run_dynamics
-from eqlayers.simulate.options import chosen, is_model, one_option_each
+from eqlayers.simulate.options import is_model, one_option_each
 from eqlayers.simulate.predict import Compared
 from eqlayers.testing import ToyNetwork
 
@@ -168,7 +168,6 @@ def test_models_are_told_from_structures_by_their_ending_or_by_the_mark_of_a_run
     (tmp_path / MARK).write_text("{}")
     words = ["a.pt", "b.ckpt", "c.pth", str(tmp_path), "water.xyz", "a.pt.xyz", str(tmp_path / "none")]
     assert [is_model(word) for word in words] == [True] * 4 + [False] * 3
-    assert (chosen(["runs/*"]), chosen(["a", "b"])) == ("runs/*", ["a", "b"])
 
 
 def test_errors_and_deviations_of_structures_are_put_together() -> None:

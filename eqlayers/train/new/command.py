@@ -105,9 +105,6 @@ def summary(facts: Facts, choices: Choices, options: Mapping[str, str]) -> list[
     return lines + [f"noticed  {note}" for note in choices.noticed]
 
 
-# ---- structures instead of a configuration --------------------------------------------------------------------------
-
-
 def with_structures(args: Sequence[str]) -> Command:
     """Parse a command line; structures as its first argument are replaced by a configuration.
 
