@@ -29,8 +29,6 @@ POTENTIALS = {
 #: A warning of torch about a variable that mace-torch sets.
 _READS_ALL = "Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD detected"
 
-BENCH = "measure speed and memory beside peers: run, report, first-gpu, layers, step, networks, overhead, accelerate"
-
 CACHE = {"info": "where they are and how much space they take", "clear": "remove all of them"}
 
 EPILOG = """\
@@ -278,7 +276,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="store_true", help="print the version")
     commands = top.add_subparsers(dest="command", metavar="command")
     rest = {
-        "bench": BENCH,
+        "bench": "measure speed and memory beside peers: "
+        "run, report, first-gpu, layers, step, networks, overhead, accelerate",
         "convert": "a model of MACE or NequIP as a potential, and back: eqlayers convert my.model -o my.pt",
         "mace": "MACE's own programs with these layers: mace train, as mace_run_train; mace lammps, a file for LAMMPS",
         "info": "versions, devices, and the backends that can run here; info MODEL: what a potential is",

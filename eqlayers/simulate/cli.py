@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ase.io
 import torch
@@ -36,34 +36,23 @@ from .select import run_select, select_options
 _FAILED, _STOPPED = 1, 130
 
 
-class Command(NamedTuple):
-    """A command: help text, function that adds its options to a parser, function that returns the exit status."""
-
-    about: str
-    options: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
 def run(args: Sequence[str]) -> int:
     """Run a command from its arguments.
 
     Returns:
         Exit status: 0; 1 if a property does not hold or a relaxation did not converge; 130 after Ctrl-C.
     """
-    command = COMMANDS[args[0]]
-    parser = ArgumentParser(prog=f"eqlayers {args[0]}", description=command.about)
-    command.options(parser)
+    about, add_options, command = COMMANDS[args[0]]
+    parser = ArgumentParser(prog=f"eqlayers {args[0]}", description=about)
+    add_options(parser)
     options = parser.parse_args(one_option_each(args[1:], first=args[0] in ("check", "info")))
     options.typed = list(args)
-    return command.run(options)
+    return command(options)
 
 
 def _record(parser: argparse.ArgumentParser) -> None:
     about = "replay one recorded call on a GPU, ten times as fast for a small system"
     parser.add_argument("--record", action="store_true", help=about)
-
-
-# ---- check and info -----------------------------------------------------------------------------------------------
 
 
 def _check_options(parser: argparse.ArgumentParser) -> None:
@@ -148,9 +137,6 @@ def _call(part: Mapping[str, Any]) -> str:
         arguments["species"] = [SYMBOLS[z - 1] for z in arguments["species"]]
     options = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return f"{part['class_path']}({options})"
-
-
-# ---- relax and md -------------------------------------------------------------------------------------------------
 
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
@@ -325,11 +311,12 @@ def _report_end(options: argparse.Namespace, end: DynamicsOutcome, settings: Dyn
     return _STOPPED
 
 
-COMMANDS = {
-    "check": Command("measure what every potential must satisfy", _check_options, _check),
-    "relax": Command("move atoms, and the cell with --cell, to a minimum of the energy", _relax_options, _relax),
-    "md": Command("molecular dynamics, which Ctrl-C stops and --restart goes on with", _md_options, _md),
-    "predict": Command("energies, forces and stress of many structures", predict_options, run_predict),
-    "select": Command("structures of a pool about which a committee disagrees most", select_options, run_select),
-    "info": Command("what a potential is, and which kernels run it where", add_members, _info),
+#: Name -> help text, function that adds the options to a parser, function that returns the exit status.
+COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]] = {
+    "check": ("measure what every potential must satisfy", _check_options, _check),
+    "relax": ("move atoms, and the cell with --cell, to a minimum of the energy", _relax_options, _relax),
+    "md": ("molecular dynamics, which Ctrl-C stops and --restart goes on with", _md_options, _md),
+    "predict": ("energies, forces and stress of many structures", predict_options, run_predict),
+    "select": ("structures of a pool about which a committee disagrees most", select_options, run_select),
+    "info": ("what a potential is, and which kernels run it where", add_members, _info),
 }

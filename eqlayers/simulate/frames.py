@@ -23,8 +23,6 @@ from ..core.files.read_write import atomic_write, check_output
 
 #: Suffix of a trajectory -> format of ASE. `traj` keeps every digit, which an exact restart needs.
 TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
-#: Endings of names of results with one number for each atom that are no properties of ASE.
-OF_ATOMS = ("energies_deviation", "forces_deviation")
 
 
 def frames(path: str | Path, index: str = "") -> Iterator[Atoms]:
@@ -94,7 +92,7 @@ def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
             set_aside(values, name)
     copy.calc = SinglePointCalculator(copy, **{name: results[name] for name in results if name in all_properties})
     for name in results.keys() - set(all_properties):
-        if name.endswith(OF_ATOMS):
+        if name.endswith(("energies_deviation", "forces_deviation")):  # one number for each atom
             copy.arrays[name] = results[name]
         elif not name.endswith("_members"):  # one row per member, which file formats cannot store
             copy.info[name] = results[name]

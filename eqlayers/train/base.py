@@ -177,7 +177,9 @@ class TrainedModule(LabelledModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare what was saved with what is configured, before tensors of other shapes are met one by one."""
-        self.saved_plan = plan_of(checkpoint.get("eqlayers_plan"))
+        plan: Any = checkpoint.get("eqlayers_plan")
+        whole = isinstance(plan, (list, tuple)) and len(plan) == len(Plan._fields)
+        self.saved_plan = Plan(*plan) if whole and all(isinstance(one, (int, float)) for one in plan) else None
         self.plan, self.step = self.plan or self.saved_plan, checkpoint.get("global_step", 0) - 1
         saved_data, structures, data = *map(checkpoint.get, ("eqlayers_data", "eqlayers_structures")), self._data()
         if saved_data and data is not None:
@@ -289,14 +291,6 @@ class Plan(NamedTuple):
         if second_stage is not None:
             line += f"; the second stage begins with step {math.ceil(second_stage * now.steps):,}"
         return line
-
-
-def plan_of(saved: object) -> Plan | None:
-    """Parse the plan that a checkpoint stores; None if it has none or a damaged one."""
-    numbers = isinstance(saved, (list, tuple)) and len(saved) == len(Plan._fields)
-    if not numbers or not all(isinstance(one, (int, float)) for one in saved):  # type: ignore[attr-defined]
-        return None
-    return Plan(*saved)  # type: ignore[misc]
 
 
 def _factor(step: int, warmup_steps: int, total_steps: int, final: float) -> float:

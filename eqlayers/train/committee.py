@@ -43,8 +43,6 @@ from .run import (
 )
 from .steps import SHOWN
 
-#: Commands that a committee has; the others are of one run.
-COMMANDS = ("fit", "validate", "test", "predict")
 FIX = "Train the members again, or leave the file out."
 
 

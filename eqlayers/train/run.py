@@ -32,8 +32,6 @@ from .history import Bar, History
 from .report import PredictionTable, TestReport
 from .summary import LayerSummary
 
-#: Folders in a run's folder.
-FOLDERS = ("checkpoints", "csv", "tensorboard")
 #: Results of a run or a committee, as patterns.
 RESULTS = (
     *("checkpoints/*.ckpt", "summary.json", "history.json", "metrics.json", "predictions.csv", "report.html"),
@@ -64,7 +62,7 @@ def run_folder(runs: str | Path, name: str) -> Path:
         usable = False
     if not usable:
         raise ConfigError(f"runs and name must make a folder, got {str(folder)!r}. Change --runs or --name.")
-    for inner in (folder, *(folder / part for part in FOLDERS)):
+    for inner in (folder, *(folder / part for part in ("checkpoints", "csv", "tensorboard"))):
         stays_inside(inner, folder.parent, "Remove the link, or change --name.")
     return folder
 

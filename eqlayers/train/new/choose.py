@@ -239,9 +239,6 @@ def _network(facts: Facts, atoms: int, learned: dict[str, Setting] | None) -> di
     return settings
 
 
-# ---- the file ------------------------------------------------------------------------------------------------------
-
-
 def as_yaml(facts: Facts, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
     """Format a configuration as YAML with comments."""
     general = {
