@@ -227,7 +227,7 @@ class Compared:
             self._pairs.append(np.stack(np.broadcast_arrays(rows, norms)) / per)
 
     def errors(self, group: str | None = None) -> Array:
-        """All errors in ``unit``, or those of a group of structures."""
+        """All errors in ``unit``, or the errors of a group of structures."""
         return self.factor * np.hstack([np.empty(0), *(e for of, e in self._errors if group in (None, of))])
 
     def error_rows(self) -> list[tuple[str, str]]:

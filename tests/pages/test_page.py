@@ -14,21 +14,8 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from eqlayers.pages.page import (
-    COLOURS,
-    Block,
-    Code,
-    Facts,
-    Picture,
-    Section,
-    Table,
-    Text,
-    as_svg,
-    new_figure,
-    number,
-    save_figure,
-    write_page,
-)
+from eqlayers.pages import page as pages
+from eqlayers.pages.page import Block, Code, Facts, Picture, Section, Table, Text, new_figure, write_page
 from tests.each import each
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -105,25 +92,25 @@ def test_sections_without_content_are_absent(read: Callable[..., tuple[str, Read
 def curve() -> Figure:
     figure = new_figure(2.0, 1.5)
     axis = figure.subplots()
-    axis.plot([1, 2], [3, 4], label="curve", color=COLOURS[0])
+    axis.plot([1, 2], [3, 4], label="curve", color=pages.COLOURS[0])
     axis.legend()
     return figure
 
 
 def test_pictures_take_the_colours_of_the_page() -> None:
-    svg = as_svg(curve(), "curve")
+    svg = pages.as_svg(curve(), "curve")
     assert svg.startswith("<svg")
     assert "currentColor" in svg
     assert "var(--paper)" in svg
     assert "#000000" not in svg
     assert "#ffffff" not in svg
-    assert COLOURS[0] in svg, "curves keep their colours"
+    assert pages.COLOURS[0] in svg, "curves keep their colours"
     assert ">curve</text>" in svg, "texts are outlines"
 
 
 def test_parts_of_a_figure_have_the_name_of_the_figure() -> None:
     """Two figures of one page then refer to their parts alone, and an equal figure is written equally."""
-    first, second = as_svg(curve(), "first"), as_svg(curve(), "second")
+    first, second = pages.as_svg(curve(), "first"), pages.as_svg(curve(), "second")
     names = set(re.findall(r'\bid="([^"]*)"', first))
     assert names
     assert all(name.startswith("first-") for name in names)
@@ -131,11 +118,11 @@ def test_parts_of_a_figure_have_the_name_of_the_figure() -> None:
         ("", n) for n in names
     }
     assert names.isdisjoint(re.findall(r'\bid="([^"]*)"', second))
-    assert as_svg(curve(), "first") == first
+    assert pages.as_svg(curve(), "first") == first
 
 
 def test_a_file_is_a_picture_of_the_size_in_inches(tmp_path: Path) -> None:
-    save_figure(curve(), tmp_path / "curve.png")
+    pages.save_figure(curve(), tmp_path / "curve.png")
     content = (tmp_path / "curve.png").read_bytes()
     assert content.startswith(b"\x89PNG")
     assert [int.from_bytes(content[at : at + 4], "big") for at in (16, 20)] == [320, 240]  # 160 dots to an inch
@@ -156,4 +143,4 @@ def test_a_file_is_a_picture_of_the_size_in_inches(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_have_four_digits_and_no_large_exponents(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert pages.number(value) == text
