@@ -63,10 +63,10 @@ def progress(title: str, total: int | None = None) -> Iterator[Say]:
         return
     from rich.progress import MofNCompleteColumn
 
-    bar, task = started_bar(title, total, MofNCompleteColumn())
+    bar = started_bar(title, total, MofNCompleteColumn())
     done = itertools.count()
     with bar:
-        yield lambda text: bar.update(task, completed=next(done), words=text.replace("[", r"\["))
+        yield lambda text: bar.update(bar.task_ids[0], completed=next(done), words=text.replace("[", r"\["))
 
 
 def show(tables: list[Table], last: str) -> None:
