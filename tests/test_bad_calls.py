@@ -243,6 +243,7 @@ TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("MoleculeNetwork", "layers"): lambda value: type(value) is int and value == 0,  # no message at all
     ("Potential.set_statistics", "mean_neighbors"): lambda value: value is None,  # stays
     ("MoleculeNetwork.forward", "edge_index"): lambda value: getattr(value, "shape", None) == (2, 2),
+    ("MoleculeNetwork.outputs", "edge_index"): lambda value: getattr(value, "shape", None) == (2, 2),
     ("TabledBasis", "cutoff"): lambda value: value is None,
     ("TabledBasis", "basis"): lambda value: callable(value) or value is None,
     ("Linear.forward", "bias"): lambda value: isinstance(value, torch.Tensor) and value.shape == (3,),

@@ -41,6 +41,8 @@ NAMES: dict[str, Values] = {
     "dataset": (None, 3, [], "qm7"), "keys": (3, "energy", {"x": "y"}, {"energy": 3}), "second_stage": FRACTION[1:],
     "units": (3, "eV", {"x": "eV"}, {"energy": "x"}), "structures": (None, "x", "molecules", [1]),
 }  # fmt: skip
+#: Wrong weights of further labels.
+FURTHER = (3, "zpve", ["zpve"], {"U0": 1.0, "gap": 1.0}, {"zpve": -1.0}, {"zpve": NAN}, {"zpve": "x"})
 #: Wrong values of all other arguments, by annotation; None is wrong wherever an annotation lacks it.
 ANNOTATIONS: dict[str, Values] = {
     "bool": ("no", b"x", NAN, 2, []), "bool | None": ("no", 2), "int": WRONG["width"], "float": WRONG["positive"],
@@ -84,8 +86,8 @@ ROWS: dict[str, Row] = {
     "get_target": (data.get_target, {}, {"name": (None, 3, ["U0"], "u0", b"U0", "")}),
     "thermochemical_atomref": (data.thermochemical_atomref, {}, {}),
     "load_mini": (data.load_mini, {"root": None, "target": U0}, {
-        "root": ("no/such/folder",), "target": (TARGETS["r2"],)}),
-    "load_qm9": (data.load_qm9, {"root": "x", "target": U0, "offline": True}, {}),
+        "root": ("no/such/folder",), "target": (TARGETS["r2"],), "auxiliary": (3, ["charge"])}),
+    "load_qm9": (data.load_qm9, {"root": "x", "target": U0, "offline": True}, {"auxiliary": (3, ["charges"])}),
     "make_split": (data.make_split, {"name": "random", "dataset": "mini", "heavy": np.ones(20, int)}, {
         "name": (None, 3, [], "standard"),
         "heavy": (None, 3, "x", np.ones((2, 2), int), np.ones(20), [], [1], [[1, 2], [3, 4]])}),
@@ -96,12 +98,13 @@ ROWS: dict[str, Row] = {
     "EpochSampler": (data.EpochSampler, {"num_samples": 3, "seed": 0}, {}),
     "EpochSampler.set_epoch": (data.EpochSampler(3, 0).set_epoch, {}, {}),
     "atomic_write": (entered(atomic_write), {}, {"path": (None, 3, "", ["x"])}),
-    "MoleculeDataModule": (MoleculeDataModule, {}, {"target": (None, 3, ["U0"], "u0")}),
+    "MoleculeDataModule": (MoleculeDataModule, {}, {"target": (None, 3, ["U0"], "u0"),
+        "auxiliary": FURTHER, "extra": (3, "", [], "more.npz")}),
     "MoleculeDataModule.setup": (MoleculeDataModule().setup, {}, {"stage": (3, "train", ["fit"])}),
     "MoleculeDataModule before setup": (lambda part: getattr(MoleculeDataModule(), f"{part}_dataloader")(), {}, {
         "part": ("train", "val", "test", "predict")}),
     "PropertyDataModule": (data.PropertyDataModule, {"path": "x", "target": "gap"}, {
-        "target": (None, 3, "", ["gap", "mu"]), "unit": (None, 3, ["eV"])}),
+        "target": (None, 3, "", ["gap", "mu"]), "unit": (None, 3, ["eV"]), "auxiliary": FURTHER}),
     "StructureArrays": (functools.wraps(StructureArrays)(lambda **fields: replace(PAIRS, **fields)), {}, {
         "z": (None, [1, 1, 6, 8], np.array([1.0] * 4), PAIRS.z * 0),
         "pbc": (None, True, np.ones((2, 3), int), np.ones((2, 3), bool))}),
@@ -124,7 +127,7 @@ ROWS: dict[str, Row] = {
     "compute_statistics": (data.compute_statistics, STATISTICS, {
         "edges": (LISTS.local,), "train": (None, "x", 0, np.array([], int), np.array([2]), np.array([0.0])),
         "e0s": (None, 3, "x", {}, {"Cu": 0.0}, {"Xx": 0.0}, {1.5: 0.0}, {"H": NAN}, ["fit"]),
-        "target": ("U0", 3, ["U0"])}),
+        "target": ("U0", 3, ["U0"]), "sum_of": (3, ["zpve"])}),
     "split_structures": (data.split_structures, {"name": "random", "groups": PARTS}, {
         "name": (None, 3, [], "size"), "groups": (None, 3, "x", [], ["a"]), "train": ("x", [], 0, -1, 21, NAN)}),
     "split_structures of rows": (data.split_structures, {"name": "rows", "groups": PARTS}, {

@@ -304,7 +304,8 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
     dst; dst receives), `idx` and `group` `[1]` int64 (an index of `groups`), and those labels that a structure of the
     data set has, NaN where this one lacks them: `energy` `[1]` float64 (eV), `forces` `[A, 3]` (eV/Angstrom), `stress`
     `[1, 3, 3]` (eV/Angstrom^3), `dipole` `[1, 3]` (e Angstrom), `polarizability` `[1, 3, 3]` (Angstrom^3), `y` `[1]`
-    float64 (a property in its own unit); if a structure of the set is periodic, all have `cell` `[1, 3, 3]` and
+    float64 (a property in its own unit), `auxiliary_0` and so on, float64 (`auxiliary` of the data set in its order,
+    `[1]`, `[1, 3]` or `[A]`); if a structure of the set is periodic, all have `cell` `[1, 3, 3]` and
     `shifts` `[E, 3]`. Batches of a loader have what ``eqlayers.models.Structures.of`` reads.
 
     Args:
@@ -354,21 +355,24 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         if pos.dtype == np.float64:
             pos, moved = folded(pos, cell, structures.pbc, structures.n_atoms, edges.cutoff)
             self._moved = torch.from_numpy(moved)
-        arrays = {name: getattr(structures, name) for name in ("z", "idx", *structures.labels)} | {"pos": pos}
+        labels = {name: structures.labelled(name) for name in structures.labels}
+        arrays = {"z": structures.z, "idx": structures.idx} | {name: values for name, (_, values) in labels.items()}
+        arrays["pos"] = pos
         self._periodic = structures.has_cells
         if self._periodic:
             arrays["cell"] = cell
             shifts = np.zeros((len(edges.local[0]), 3), np.int16) if edges.shifts is None else edges.shifts
             self._shifts = torch.from_numpy(shifts)
-        layout = structures.layout()
-        self._tensors = [(name, self._tensor(name, array), layout[name][1] == "A") for name, array in arrays.items()]
+        of_atoms = {"z", "pos"} | {name for name, (label, _) in labels.items() if label.axis == "A"}
+        self._tensors = [(name, self._tensor(name, array), name in of_atoms) for name, array in arrays.items()]
         self._local = torch.from_numpy(edges.local)
         self._atom_offsets: list[int] = [0, *np.cumsum(structures.n_atoms).tolist()]
         self._edge_offsets: list[int] = [0, *np.cumsum(edges.n_edges).tolist()]
 
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
-        return tensor if array.dtype.kind != "f" or name in ("energy", "y") else tensor.to(self.dtype)
+        kept = array.dtype.kind != "f" or name in ("energy", "y", *self.structures.auxiliaries)
+        return tensor if kept else tensor.to(self.dtype)
 
     @property
     def taken(self) -> StructureArrays:

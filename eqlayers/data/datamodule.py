@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +17,15 @@ from torch_geometric.loader import DataLoader
 from eqlayers.atoms.periodic import check_cutoff
 from eqlayers.data.batches import EpochSampler, StructureDataset, make_loader
 from eqlayers.data.cache import user_cache_dir
-from eqlayers.data.embedded import load_mini
+from eqlayers.data.embedded import FURTHER, load_extra, load_mini
 from eqlayers.data.neighbors import Edges, structure_edges
 from eqlayers.data.plausible import check_parts, check_reach, check_shifts
-from eqlayers.data.qm9 import Target, get_target, load_qm9, thermochemical_atomref
+from eqlayers.data.qm9 import ENERGY, TARGETS, Target, auxiliary_of, get_target, load_qm9, thermochemical_atomref
 from eqlayers.data.splits import check_split, limited, make_split
 from eqlayers.data.statistics import Statistics, compute_statistics
-from eqlayers.data.structures import StructureArrays
+from eqlayers.data.structures import Auxiliary, StructureArrays, auxiliary_key, plain
 
-from ..core.checks import check_choice, check_flag, check_integer, check_number, check_optional, check_path
+from ..core.checks import check_choice, check_flag, check_integer, check_number, check_optional, check_path, check_type
 from ..core.errors import ConfigError, DataError, EqlayersWarning
 
 PARTS = ("train", "val", "test")
@@ -40,6 +40,9 @@ class SplitDataModule(LightningDataModule):
 
     Attributes:
         target: The property that is learned; None for energies and what belongs to them.
+        auxiliary: Weights of further labels by name.
+        sum_of: Names of two further labels whose sum is the target.
+        without_target: Name of the further label that only molecules without the target are trained on, or None.
     """
 
     target: Target | None = None
@@ -53,6 +56,9 @@ class SplitDataModule(LightningDataModule):
     dtype = torch.float32
     #: Structures at the beginning of the training part that are new; None for all.
     num_new: int | None = None
+    auxiliary: Mapping[str, float] = {}
+    sum_of: tuple[str, ...] = ()
+    without_target: str | None = None
 
     def read_options(
         self,
@@ -84,6 +90,10 @@ class SplitDataModule(LightningDataModule):
         self._rows: dict[str, NDArray[np.int64]] = {}
         self._parts: tuple[StructureArrays, dict[str, NDArray[np.int64]]] | None = None
 
+    def further(self) -> Mapping[str, Auxiliary]:
+        """The further labels by name, whose values the data have after `setup`."""
+        return self.load()[0].auxiliary
+
     def read_parts(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
         """Read the source: all structures that are used, and their rows by part."""
         raise NotImplementedError
@@ -109,7 +119,7 @@ class SplitDataModule(LightningDataModule):
             return
         structures, rows = self.load()
         edges = structure_edges(structures, self.cutoff, self.cache_folder())
-        self.statistics = compute_statistics(structures, edges, rows["train"], self.e0s, self.target)
+        self.statistics = compute_statistics(structures, edges, rows["train"], self.e0s, self.target, self.sum_of)
         self.labels = structures.take(rows["train"][: self.num_new]).labels
         self.findings += [*self._unlabelled(structures, rows), *check_reach(structures, edges)]
         self.findings += check_parts(structures, rows)
@@ -117,6 +127,9 @@ class SplitDataModule(LightningDataModule):
             self.findings += check_shifts(structures, self.statistics.shifts)
         sets = {name: StructureDataset(structures, edges, part, self.dtype) for name, part in rows.items()}
         self.train_set, self.val_set, self.test_set = (sets[name] for name in PARTS)
+        if self.without_target is not None:  # a row for each molecule, which has one of the two labels
+            key, counts = auxiliary_key(list(self.auxiliary).index(self.without_target)), self.train_set.n_rows
+            counts["y"] = counts[key] = np.maximum(counts["y"], counts[key])
         self.report.append("parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in PARTS))
         self.report += self.describe(structures, edges)
         for line in self.report:
@@ -138,6 +151,8 @@ class SplitDataModule(LightningDataModule):
     def _unlabelled(self, structures: StructureArrays, rows: Mapping[str, NDArray[np.int64]]) -> list[str]:
         """A sentence for each part without a label that the new structures of the training part have."""
         lacks = {name: {*self.labels} - {*structures.take(part).labels} for name, part in rows.items() if len(part)}
+        shown = {key: each.label.name for key, each in structures.auxiliaries.items()}
+        lacks = {name: {shown.get(label, label) for label in no} for name, no in lacks.items()}
         fix = "no error of it is reported. Name it in keys, or draw the part from structures that have it"
         return [f"the {name} part has no {' and no '.join(sorted(no))}: {fix}" for name, no in lacks.items() if no]
 
@@ -182,6 +197,35 @@ class SplitDataModule(LightningDataModule):
         return make_loader(dataset, self.num_workers, self.seed, self.trainer, batch_size, *order)
 
 
+def auxiliaries(data: Any) -> dict[str, Auxiliary]:
+    """The further labels of a data module by their names in samples, such as "auxiliary_0"; none of another one."""
+    further = data.further() if getattr(data, "auxiliary", None) else {}
+    return {auxiliary_key(number): each for number, each in enumerate(further.values())}
+
+
+def read_auxiliary(auxiliary: Any, target: str, known: Sequence[str] | None = None) -> dict[str, float]:
+    """Weights of further labels by name, checked; ``known`` are the names that there are.
+
+    Example:
+        >>> read_auxiliary({"charges": 1}, "U0", ["charges", "zpve"])
+        {'charges': 1.0}
+    """
+    fix = "Set for example data.auxiliary.zpve to 0.5."
+    weights = check_type("auxiliary", {} if auxiliary is None else auxiliary, Mapping, "weights by name, or None", fix)
+    for name in weights:
+        if name == target or (known is not None and name not in known):
+            there = "" if known is None else f" ({', '.join(known)})"
+            what = "the target itself" if name == target else repr(name)
+            raise ConfigError(f"auxiliary must be further labels of the data{there}, got {what}. Name others.")
+    if len({plain(name) for name in (*weights, target)}) <= len(weights):
+        raise ConfigError(
+            f"auxiliary must be names that differ in letters or digits, got {', '.join(map(repr, weights))} beside "
+            f"{target!r}, which metrics could not tell apart. Rename one in the file."
+        )
+    fix = "Use a value such as 1.0."
+    return {name: float(check_number(f"auxiliary.{name}", w, at_least=0, fix=fix)) for name, w in weights.items()}
+
+
 class MoleculeDataModule(SplitDataModule):
     """QM9, or a small set like it, with one property, split, batched and described.
 
@@ -207,6 +251,11 @@ class MoleculeDataModule(SplitDataModule):
         shifts: Per-species shifts of extensive targets: `"regression"`, a least-squares fit to the training part, or
             `"atomref"`, QM9's own energies of free atoms (only QM9's U0, U, H and G). The fit includes the mean binding
             of an atom, which leaves a residual about ten times smaller.
+        auxiliary: Weights in the loss of further labels by name, which the network learns beside the target: other
+            targets, `energy` (electronic), and of `"mini"` `charges` (of atoms) and `dipole`. With the target U0 and
+            `zpve`, U0 is the sum of the outputs `energy` and `zpve`.
+        extra: File of further training molecules for `"mini"` without the target; see
+            :func:`eqlayers.data.embedded.load_extra`.
 
     Raises:
         ConfigError: For an option outside its list or range.
@@ -240,6 +289,8 @@ class MoleculeDataModule(SplitDataModule):
         offline: bool = False,
         cache_dir: str | None = None,
         shifts: Literal["regression", "atomref"] = "regression",
+        auxiliary: dict[str, float] | None = None,
+        extra: str | None = None,
     ) -> None:
         super().__init__()
         check_split(split, dataset)
@@ -259,18 +310,39 @@ class MoleculeDataModule(SplitDataModule):
                 f'"atomref" with dataset={dataset!r}, target={target!r}; use shifts="regression"'
             )
         self.dataset, self.root, self.split, self.offline, self.cache_dir = dataset, root, split, offline, cache_dir
+        known = FURTHER if dataset == "mini" else (*TARGETS, ENERGY)
+        self.auxiliary = read_auxiliary(auxiliary, target, [name for name in known if name != target])
+        if target == "U0" and "zpve" in self.auxiliary:
+            self.sum_of = (ENERGY, "zpve")
+        if ENERGY in self.sum_of and ENERGY not in self.auxiliary:
+            self.auxiliary, self.without_target = self.auxiliary | {ENERGY: 1.0}, ENERGY
+        self.extra = check_optional(lambda key, value: check_path(key, value, "a file, or None"), "extra", extra)
+        if extra is not None and (dataset != "mini" or not {"charges", ENERGY} & {*self.auxiliary}):
+            raise ConfigError(
+                'extra must be left out but for dataset="mini" with charges or energy among data.auxiliary, which its '
+                f"molecules have, got {extra!r}. Set data.auxiliary.charges to 1.0, or leave extra out."
+            )
         if shifts == "atomref":
             self.e0s = dict(thermochemical_atomref(self.target) or {})
 
     def read_parts(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
         """Read and split the data set."""
         if self.dataset == "mini":
-            molecules = load_mini(self.root, self.target)
+            molecules = load_mini(self.root, self.target, list(self.auxiliary))
         else:
             assert self.root is not None  # checked by __init__
-            molecules = load_qm9(self.root, self.target, self.cache_folder(), self.offline)
+            molecules = load_qm9(self.root, self.target, self.cache_folder(), self.offline, list(self.auxiliary))
         train, val, test = make_split(self.split, self.dataset, molecules.heavy)
-        return molecules, dict(zip(PARTS, (limited(train, self.limit_train), val, test), strict=True))
+        train = limited(train, self.limit_train)
+        if self.extra is not None:
+            more = load_extra(self.extra, self.root, np.concatenate([val, test]), list(self.auxiliary))
+            train = np.concatenate([train, len(molecules) + np.arange(len(more))])
+            molecules = StructureArrays.joined([molecules, more])
+        return molecules, dict(zip(PARTS, (train, val, test), strict=True))
+
+    def further(self) -> Mapping[str, Auxiliary]:
+        """The further labels by name; values only after `setup`."""
+        return {n: FURTHER[n][0] if self.dataset == "mini" else auxiliary_of(n) for n in self.auxiliary}
 
     def cache_folder(self) -> Path:
         """Folder of the cached neighbour lists, and of geometries of QM9."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -17,9 +17,10 @@ import numpy as np
 from ase.data import atomic_numbers
 from ase.formula import Formula
 
+from eqlayers.atoms.units import unit_size
 from eqlayers.data.cache import UNREADABLE
-from eqlayers.data.qm9 import TARGETS, Target, check_target, thermochemical_atomref
-from eqlayers.data.structures import StructureArrays
+from eqlayers.data.qm9 import ENERGY, HARTREE_TO_EV, TARGETS, Target, auxiliary_of, check_target, thermochemical_atomref
+from eqlayers.data.structures import Auxiliary, StructureArrays, check_names
 
 from ..core.checks import check_choice, check_path
 from ..core.errors import ConfigError, DataError
@@ -84,7 +85,20 @@ def default_mini_root() -> Path:
     return embedded_folder(MINI_FILE)
 
 
-def load_mini(root: str | Path | None, target: Target) -> StructureArrays:
+#: Labels of the embedded set that are no targets, with the factor from its unit.
+FURTHER = {
+    "charges": (Auxiliary.of("charges", "atom", "e"), 1.0),
+    "dipole": (Auxiliary.of("dipole", "vector", "e A", thousandth=True), unit_size("dipole", "Debye")),
+    ENERGY: (auxiliary_of(ENERGY), HARTREE_TO_EV),
+}
+FURTHER |= {name: (auxiliary_of(name), row.raw_factor) for name, row in TARGETS.items() if row.mini_key}
+
+
+#: Steps of values that are stored as integers, in Angstrom and e.
+STEPS = {"pos": 1e-3, "charges": 1e-4}
+
+
+def load_mini(root: str | Path | None, target: Target, auxiliary: Sequence[str] = ()) -> StructureArrays:
     """Read the embedded set.
 
     If a `manifest.json` beside it lists the file, its SHA-256 is compared.
@@ -92,6 +106,7 @@ def load_mini(root: str | Path | None, target: Target) -> StructureArrays:
     Args:
         root: Folder of `mini_qm9_xtb.npz`; the source checkout's `examples/data` if None.
         target: Which labels to read.
+        auxiliary: Further labels to read, of ``FURTHER``.
 
     Returns:
         The molecules, in the order of the file.
@@ -100,35 +115,89 @@ def load_mini(root: str | Path | None, target: Target) -> StructureArrays:
         ConfigError: If the set has no such target.
         DataError: If the file is missing, is not the listed one, cannot be read, or lacks something.
     """
-    if check_target(target).mini_key is None:
+    if (key := check_target(target).mini_key) is None:
         known = ", ".join(name for name, row in TARGETS.items() if row.mini_key)
         raise ConfigError(
             f'target: expected one that dataset="mini" has ({known}); got {target.name!r}; choose one of these'
         )
+    path = _mini_path(root)
+    names = check_names("auxiliary", auxiliary, FURTHER)
+    arrays = _read_arrays(path, ["n_atoms", "z", "pos", key, *names], _REMEDY)
+    molecules = StructureArrays.of(
+        str(path),
+        *(arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)),
+        y=arrays[key].astype(np.float64) * target.raw_factor,
+        auxiliary=_further(arrays, names),
+    )
+    molecules.refuse("finite labels", np.flatnonzero(np.isnan(molecules.y)))
+    return molecules
+
+
+def _mini_path(root: str | Path | None) -> Path:
+    """The file of the embedded set, compared with the manifest."""
     path = (default_mini_root() if root is None else Path(check_path("root", root))) / MINI_FILE
     if not path.exists():
         raise DataError(f"root: expected a folder with {MINI_FILE}; {path} does not exist; {_REMEDY}, or correct root")
     compare_with_manifest(path, _REMEDY)
+    return path
+
+
+def _read_arrays(path: Path, keys: Sequence[str], remedy: str) -> dict[str, np.ndarray]:
+    """Arrays of an npz archive, of the right kind: integers, texts or numbers."""
     try:
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in ("n_atoms", "z", "pos", target.mini_key)}
+            arrays = {key: file[key] for key in keys}
     except UNREADABLE as error:
         raise DataError(
-            f"{path}: expected an npz archive with n_atoms, z, pos and {target.mini_key}; it cannot be read "
-            f"({type(error).__name__}: {error}); {_REMEDY}"
+            f"{path}: expected an npz archive with {', '.join(keys[:-1])} and {keys[-1]}; it cannot be read "
+            f"({type(error).__name__}: {error}); {remedy}"
         ) from error
     for key, array in arrays.items():
-        if array.dtype.kind not in ("ui" if key in ("n_atoms", "z") else "f"):
-            raise DataError(
-                f"{path}: expected numbers of the right kind in {key!r}; got dtype {array.dtype}; {_REMEDY}"
-            )
-    molecules = StructureArrays.of(
-        str(path),
-        *(arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)),
-        y=arrays[target.mini_key].astype(np.float64) * target.raw_factor,
+        kinds = {"n_atoms": "ui", "z": "ui", "smiles": "S", "pos": "fi", "charges": "fi"}
+        if array.dtype.kind not in kinds.get(key, "f"):
+            raise DataError(f"{path}: expected numbers of the right kind in {key!r}; got dtype {array.dtype}; {remedy}")
+        if key in STEPS and array.dtype.kind == "i":
+            arrays[key] = array * STEPS[key]
+    return arrays
+
+
+def _further(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, Auxiliary]:
+    return {
+        name: FURTHER[name][0]._replace(values=arrays[name].astype(np.float64) * FURTHER[name][1]) for name in names
+    }
+
+
+def load_extra(
+    path: str | Path, root: str | Path | None, held_out: np.ndarray, known: Sequence[str]
+) -> StructureArrays:
+    """Read further molecules for the training on the embedded set, which have no target.
+
+    Args:
+        path: An npz archive with the keys n_atoms, z, pos, charges, energy and smiles of the embedded set, such as
+            `examples/data/further_qm9_xtb.npz`; integers in pos and charges count 0.001 Angstrom and 0.0001 e.
+        root: Folder of the embedded set, as of :func:`load_mini`.
+        held_out: Rows of its validation and test parts.
+        known: Further labels that are learned; charges and energies are read where they are among them.
+
+    Raises:
+        DataError: The file is missing or another one, or a molecule of it is in the validation or test part.
+    """
+    path, fix = Path(check_path("extra", path)), "make it with the keys of examples/data/README.md"
+    if not path.is_file():
+        raise DataError(f"extra must be an npz archive of molecules, got {str(path)!r}, which is none. Correct it.")
+    arrays = _read_arrays(path, ["n_atoms", "z", "pos", "charges", ENERGY, "smiles"], fix)
+    smiles = _read_arrays(_mini_path(root), ["smiles"], _REMEDY)["smiles"][held_out]
+    seen = np.flatnonzero(np.isin(arrays["smiles"], smiles))
+    if len(seen):
+        named = ", ".join(text.decode() for text in arrays["smiles"][seen[:8]])
+        raise DataError(
+            f"extra must hold no molecule of the validation and test parts, got {len(seen)} in {path}: {named}. "
+            "Remove them from the file."
+        )
+    labels = _further(arrays, [name for name in known if name in arrays])
+    return StructureArrays.of(
+        str(path), arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32), auxiliary=labels
     )
-    molecules.refuse("finite labels", np.flatnonzero(np.isnan(molecules.y)))
-    return molecules
 
 
 class PublishedFile(NamedTuple):

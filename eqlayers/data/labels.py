@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from eqlayers.atoms.structure_files import is_asymmetric, remedy
 from eqlayers.atoms.units import FREE, KEYS
-from eqlayers.data.structures import LABELS, refuse
+from eqlayers.data.qm9 import NO_UNIT
+from eqlayers.data.structures import LABELS, Auxiliary, refuse
 
 from ..core.errors import DataError
 
@@ -58,6 +59,50 @@ def columns_of(
         if names:
             columns[label] = _column(source, label, names, frames)
     return columns, present - {name for column in columns.values() for name in column.names}
+
+
+def further_labels(
+    source: str, frames: Sequence[Labelled], names: Sequence[str], of_atoms: Any, pooling: str
+) -> dict[str, Auxiliary]:
+    """Further labels by their names in the file, of those that it has.
+
+    One number for each atom is of atoms, 3 numbers are a vector, and one number is of the structure, which ``pooling``
+    makes. Of 3 numbers in molecules of 3 atoms, names in ``of_atoms`` are of atoms.
+    """
+    result = {}
+    for name in names:
+        arrays = {
+            row: _numbers(values[name]) for row, (_, values, _) in enumerate(frames) if values.get(name) is not None
+        }
+        wrong = {
+            "atom": [row for row, array in arrays.items() if array.shape != (frames[row][0],)],
+            "vector": [row for row, array in arrays.items() if array.shape != (3,)],
+            pooling: [row for row, array in arrays.items() if array.size != 1],
+        }
+        if not wrong["vector"] and name not in of_atoms:
+            del wrong["atom"]
+        how = min(wrong, key=lambda how: len(wrong[how]))
+        if wrong[how]:
+            row = wrong[how][0]
+            raise DataError(
+                f"{name!r} must be one number, 3 numbers, or one for each atom, and the same in all structures, got "
+                f"the shape {list(arrays[row].shape)} in {frames[row][2]} of {source}. Repair the file, or leave "
+                f"{name!r} out of data.auxiliary."
+            )
+        if arrays:
+            shapes = [{"atom": (frame[0],), "vector": (1, 3)}.get(how, (1,)) for frame in frames]
+            rows = [arrays.get(row, np.full(1, np.nan)).reshape(-1) for row in range(len(frames))]
+            filled = [np.broadcast_to(array, shape) for array, shape in zip(rows, shapes, strict=True)]
+            result[name] = Auxiliary.of(name, how, NO_UNIT, np.concatenate(filled))
+    return result
+
+
+def _numbers(value: Any) -> NDArray[np.float64]:
+    """A value as numbers, or an array without any, of a shape that no label has."""
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.empty((0, 0, 0))
 
 
 def two_energies(frames: Sequence[Labelled], column: Column | None) -> list[str]:
@@ -116,10 +161,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[La
 
 def _value(source: str, frame: str, name: str, value: Any, label: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """A value as numbers of a shape; six numbers of Voigt, or nine in a row, become a symmetric matrix."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        array = np.empty((0, 0, 0))
+    array = _numbers(value)
     if shape == () and array.size == 1:
         array = array.reshape(())
     if label in ("stress", "virial", "polarizability"):

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from eqlayers.data.cache import cached_arrays, content_key
-from eqlayers.data.structures import StructureArrays
+from eqlayers.data.structures import Auxiliary, StructureArrays, check_names
 
 from ..core.checks import check_choice, check_flag, check_path, check_type
 from ..core.errors import DataError
@@ -48,7 +48,11 @@ _SYMBOLS = {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9}
 
 
 def load_qm9(
-    root: str | Path, target: Target, cache: str | Path | None = None, offline: bool = False
+    root: str | Path,
+    target: Target,
+    cache: str | Path | None = None,
+    offline: bool = False,
+    auxiliary: Sequence[str] = (),
 ) -> StructureArrays:
     """Read QM9, downloading its three raw files if one is missing.
 
@@ -57,6 +61,7 @@ def load_qm9(
         target: Which labels to read, as `y`.
         cache: Folder for geometries, so that the next start does not parse them; None for no cache.
         offline: Raise instead of downloading.
+        auxiliary: Further labels: other targets, and "energy", U0 less the zero-point energy.
 
     Returns:
         The molecules, in torch-geometric's order; `idx` is the row in `gdb9.sdf.csv`.
@@ -80,7 +85,13 @@ def load_qm9(
             _refuse(raw, f"{type(error).__name__} from {url}: {error}", error)
     arrays = _geometries(raw, cache)
     table = _read_table(raw / CSV, (target.raw_column,))[:, 0] * target.raw_factor
-    molecules = StructureArrays.of(f"QM9 in {root}, target {target.name}", **arrays, y=table[arrays["idx"]])
+    further = {}
+    for name in check_names("auxiliary", auxiliary, (*TARGETS, ENERGY)):
+        terms = (TARGETS["U0"], TARGETS["zpve"]) if name == "energy" else (TARGETS[name],)
+        first, *less = (_read_table(raw / CSV, (term.raw_column,))[:, 0] * term.raw_factor for term in terms)
+        further[name] = auxiliary_of(name)._replace(values=sum((-each for each in less), first)[arrays["idx"]])
+    source = f"QM9 in {root}, target {target.name}"
+    molecules = StructureArrays.of(source, **arrays, y=table[arrays["idx"]], auxiliary=further)
     molecules.refuse("finite labels", np.flatnonzero(np.isnan(molecules.y)))
     return molecules
 
@@ -304,6 +315,22 @@ def _row(index: int, name: str, raw_unit: str, extensive: bool, in_mini: bool, a
 
 
 TARGETS: dict[str, Target] = {row[0]: _row(index, *row) for index, row in enumerate(_ROWS)}
+
+
+#: Name of the electronic energy, which is no target, among further labels.
+ENERGY = "energy"
+
+
+def auxiliary_of(name: str) -> Auxiliary:
+    """A target, or the electronic energy, as a further label without values.
+
+    Example:
+        >>> auxiliary_of("zpve").pooling, auxiliary_of("gap").pooling, auxiliary_of("energy").label.errors
+        ('sum', 'mean', 'meV')
+    """
+    target = TARGETS["U0" if name == ENERGY else name]
+    pooling = "sum" if target.extensive else "mean"
+    return Auxiliary.of(name, pooling, target.unit, thousandth=target.report_factor == 1e3)
 
 
 #: Unit of a property without a unit in the configuration.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from eqlayers.atoms.units import DEFAULT_UNITS, KEYS, OPEN, PERIODIC, read_units
 from eqlayers.core.files.archives import open_arrays
 from eqlayers.core.files.read_write import few
 from eqlayers.data.cache import UNREADABLE
-from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
+from eqlayers.data.labels import Column, columns_of, further_labels, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
 
 from ..core.checks import check_choice, check_type
@@ -43,11 +43,15 @@ class Frame(NamedTuple):
     row: int
     name: str
     free: NDArray[np.float64] | None = None
+    of_atoms: Iterable[str] = ()  # names of values that are of atoms, whatever their number
     file: str = ""  # the source if empty
 
 
 class StructureFile(NamedTuple):
-    """Structures read from files, with columns, units (``explicit``: given ones), printed notes and charge or spin."""
+    """Structures read from files, with columns, units (``explicit``: given ones), printed notes and charge or spin.
+
+    ``names`` are of all values in the file.
+    """
 
     structures: StructureArrays
     columns: dict[str, Column]
@@ -55,6 +59,7 @@ class StructureFile(NamedTuple):
     explicit: set[str]
     notes: list[str]
     states: dict[str, set[str]]
+    names: Sequence[str] = ()
 
     def lines(self) -> list[str]:
         """Printed lines on structures, labels and their units, assumptions, and unused values."""
@@ -127,8 +132,18 @@ def read_structures(
     return content.structures, content.lines()
 
 
-def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad: bool = False) -> StructureFile:
-    """Read files as :func:`read_structures`, with names and units of the labels in the result."""
+def read_file(
+    path: str | Path,
+    keys: Keys = None,
+    units: Units = None,
+    skip_bad: bool = False,
+    auxiliary: Sequence[str] = (),
+    pooling: str = "mean",
+) -> StructureFile:
+    """Read files as :func:`read_structures`, with names and units of the labels in the result.
+
+    ``auxiliary`` are names of further labels, and ``pooling`` makes a number of a whole molecule.
+    """
     units, names = read_units(units), read_keys(keys)
     files, which = files_of(path)
     if not files:
@@ -157,6 +172,8 @@ def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad
         raise DataError(f"{path} must hold at least one structure, got none{left_out}. Make or fetch it again.")
     listed = [(len(frame.z), frame.values, frame.name) for frame in frames]
     columns, unused = columns_of(source, listed, names)
+    further = further_labels(source, listed, auxiliary, set().union(*(frame.of_atoms for frame in frames)), pooling)
+    present, unused = sorted(unused), unused - further.keys()
     if files[0].suffix == ".db":
         units = _units_of_database(files[0], columns, units)
     types = columns["config_type"].values.tolist() if "config_type" in columns else [""] * len(frames)
@@ -187,6 +204,7 @@ def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad
         pbc=np.stack([frame.pbc for frame in frames]),
         idx=[frame.row for frame in frames],
         file=[frame.file or source for frame in frames],
+        auxiliary=further,
         **labels,
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
@@ -198,7 +216,7 @@ def read_file(path: str | Path, keys: Keys = None, units: Units = None, skip_bad
     of_stress += [f"not used: {few(sorted(unused))}"] if unused else []
     used = {name: units.get(name, guessed.get(name, DEFAULT_UNITS[name])) for name in columns if name in DEFAULT_UNITS}
     used |= {"groups": units["groups"]} if "groups" in units else {}
-    return StructureFile(structures, columns, used, set(units), notes + of_stress, states)
+    return StructureFile(structures, columns, used, set(units), notes + of_stress, states, present)
 
 
 def different_states(files: Sequence[Mapping[str, set[str]]]) -> list[str]:
@@ -283,7 +301,8 @@ def _frame(read: AtomsFrame, prefix: str) -> Frame:
         values["energies of atoms"] = values.pop("energies")
     name, free = f"{prefix}{read.name}", free_directions(atoms)
     z = atoms.numbers.astype(np.int64)
-    return Frame(z, atoms.positions, atoms.cell.array, atoms.pbc, values, read.frame, name, free)
+    of_atoms = {*others, "charges", "magmoms", "energies of atoms"}
+    return Frame(z, atoms.positions, atoms.cell.array, atoms.pbc, values, read.frame, name, free, of_atoms)
 
 
 def _problem(frame: Frame, keys: Mapping[str, str | None]) -> str | None:

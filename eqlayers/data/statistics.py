@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from eqlayers.atoms.elements import by_element, symbols_of
 from eqlayers.data.neighbors import Edges, check_edges
 from eqlayers.data.qm9 import Target, check_target
 from eqlayers.data.splits import check_rows
-from eqlayers.data.structures import StructureArrays, check_structures
+from eqlayers.data.structures import StructureArrays, check_names, check_structures
 
 from ..core.checks import check_choice, check_number
 from ..core.errors import ConfigError, DataError
@@ -48,6 +48,7 @@ class Statistics:
         fitted: Species whose shifts are fitted, as no energy of a free atom is known.
         tensor_scales: Root mean square of the components of dipoles (e Angstrom) and polarizabilities (Angstrom^3) over
             the root of the number of atoms; of those that occur and are not 0.
+        auxiliary: Shifts by species and scale of each further label.
     """
 
     species: tuple[int, ...]
@@ -62,6 +63,7 @@ class Statistics:
     unique: bool = True
     fitted: tuple[int, ...] = ()
     tensor_scales: dict[str, float] = field(default_factory=dict)
+    auxiliary: dict[str, tuple[dict[int, float], float]] = field(default_factory=dict)
 
 
 def regression(counts: IntArray, y: FloatArray, intercept: bool) -> FloatArray:
@@ -111,6 +113,7 @@ def compute_statistics(
     train: IntArray,
     e0s: str | Mapping[Any, float] = "fit",
     target: Target | None = None,
+    sum_of: Sequence[str] = (),
 ) -> Statistics:
     """Statistics of the training part.
 
@@ -123,6 +126,7 @@ def compute_statistics(
             structures with one atom, wherever they are in the data set; "none", zeros; or a mapping from element to eV.
             Species that have no such structure, or are not in the mapping, are fitted to what is left of the energies.
         target: The property ``y`` in place of energies; an intensive one has no shifts, whatever ``e0s`` says.
+        sum_of: Further labels whose sum the target is, and which have its scale.
 
     Returns:
         The statistics.
@@ -161,10 +165,12 @@ def compute_statistics(
     forces = part.forces[~np.isnan(part.forces[:, 0])]
     scale = float(np.sqrt(np.square(forces).mean())) if len(forces) and target is None else float(residual_std)
     rounding = 1e-12 * max(1.0, float(np.abs(values).max(initial=0.0)))
+    scale = scale if scale > rounding else 1.0
+    further = {name: _of_auxiliary(part, name, species) for name in part.auxiliary}
     return Statistics(
         species=species,
         shifts={number: float(value) for number, value in zip(species, shifts, strict=True)},
-        scale=scale if scale > rounding else 1.0,
+        scale=scale,
         mean_neighbors=float(edges.n_edges[train].sum() / part.n_atoms.sum()),
         num_train=len(train),
         residual_std=float(residual_std),
@@ -174,7 +180,33 @@ def compute_statistics(
         unique=not len(values) or bool(np.linalg.matrix_rank(counts[:, lacking]) == len(fitted)),
         fitted=fitted,
         tensor_scales=_tensor_scales(part),
+        auxiliary=further | {name: (further[name][0], scale) for name in check_names("sum_of", sum_of, further)},
     )
+
+
+def _of_auxiliary(part: StructureArrays, name: str, species: tuple[int, ...]) -> tuple[dict[int, float], float]:
+    """Shifts by species: of atoms, their means; of sums, the regression on composition; of means, the mean.
+
+    The scale is the standard deviation of the rest, of vectors the root mean square of a component; 1 where it is 0.
+    """
+    label, pooling, values = part.auxiliary[name]
+    known = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    if not known.any():
+        raise DataError(
+            f"the training part of {part.source} must have {name} of a structure, got none. Leave {name} out of "
+            "data.auxiliary, or correct the name."
+        )
+    if pooling == "vector":
+        return dict.fromkeys(species, 0.0), float(np.sqrt(np.square(values[known]).mean())) or 1.0
+    if label.axis == "A":
+        columns = part.z[:, None] == np.array(species)
+    else:
+        columns = part.counts(species) if pooling == "sum" else part.counts(species) / part.n_atoms[:, None]
+    columns, values = columns[known].astype(np.float64), values[known]
+    shifts = np.full(len(species), values.mean()) if pooling == "mean" else regression(columns, values, intercept=False)
+    scale = float((values - columns @ shifts).std())
+    rounding = 1e-12 * max(1.0, float(np.abs(values).max()))
+    return dict(zip(species, shifts.tolist(), strict=True)), scale if scale > rounding else 1.0
 
 
 def _tensor_scales(part: StructureArrays) -> dict[str, float]:

@@ -17,7 +17,7 @@ from eqlayers.atoms.units import KEYS, read_units
 from eqlayers.core.files.read_write import few
 from eqlayers.data.batches import StructureDataset
 from eqlayers.data.cache import user_cache_dir
-from eqlayers.data.datamodule import PARTS, SplitDataModule
+from eqlayers.data.datamodule import PARTS, SplitDataModule, read_auxiliary
 from eqlayers.data.embedded import (
     PUBLISHED,
     TRAJECTORIES,
@@ -232,8 +232,14 @@ class StructureDataModule(SplitDataModule):
                 find_published(published, path)
             units_of_file = TRAJECTORY_UNITS if embedded else units
             file = embedded_trajectory(path) if embedded else path
-            content = read_file(file, keys, units_of_file, self.skip_bad)
+            pooling = "sum" if self.target is not None and self.target.extensive else "mean"
+            content = read_file(file, keys, units_of_file, self.skip_bad, list(self.auxiliary), pooling)
             structures, self._states = content.structures, [*self._states, content.states]
+            if path == self.dataset and (missing := self.auxiliary.keys() - structures.auxiliary.keys()):
+                raise ConfigError(
+                    f"auxiliary must be names of labels in {path} ({', '.join(content.names)}), got "
+                    f"{', '.join(sorted(missing))}. Correct data.auxiliary."
+                )
             if published is not None:
                 check_published(published, path, structures)
             if len(paths) > 1:
@@ -309,6 +315,10 @@ class PropertyDataModule(StructureDataModule):
         unit: Unit of these numbers, which stay as they are; reports name it.
         extensive: Whether the property grows with the molecule: atoms are added up, and each species has a shift.
             Otherwise atoms are averaged.
+        auxiliary: Weights in the loss of further labels by name in the file, which the network learns beside the
+            target: one number for each atom, 3 numbers, which are a vector, or one number of the molecule, which is
+            extensive where the target is. Molecules without the target are in the training part with these labels
+            alone.
         **options: Of :class:`StructureDataModule`; `units` of positions alone.
 
     Raises:
@@ -332,7 +342,13 @@ class PropertyDataModule(StructureDataModule):
     target: Target
 
     def __init__(
-        self, path: str, target: str | list[str], unit: str = NO_UNIT, extensive: bool = False, **options: Any
+        self,
+        path: str,
+        target: str | list[str],
+        unit: str = NO_UNIT,
+        extensive: bool = False,
+        auxiliary: dict[str, float] | None = None,
+        **options: Any,
     ) -> None:
         if not isinstance(target, str) or not target:
             raise ConfigError(
@@ -341,6 +357,7 @@ class PropertyDataModule(StructureDataModule):
             )
         check_type("unit", unit, str, "a text", "Name the unit of the file, such as eV.")
         self.target = own_target(target, unit, check_flag("extensive", extensive))
+        self.auxiliary = read_auxiliary(auxiliary, target)
         super().__init__(path, keys=keys_of(target), e0s="fit", published=None, replay=None, **options)
 
     def _usable(self, source: StructureArrays) -> NDArray[np.bool_]:
@@ -350,10 +367,22 @@ class PropertyDataModule(StructureDataModule):
         labelled = ~np.isnan(source.y)
         if not labelled.all():
             rows = few([str(row) for row in source.idx[~labelled]])
+            trained = " but for the training on other labels" * bool(self.auxiliary)
             warnings.warn(
                 f"{source.source}: {int((~labelled).sum())} of {len(labelled)} structures have no {self.target.name!r} "
-                f"and are left out, rows {rows}",
+                f"and are left out{trained}, rows {rows}",
                 EqlayersWarning,
                 stacklevel=2,
             )
         return labelled
+
+    def _split(self, sources: Mapping[str, StructureArrays]) -> dict[str, NDArray[np.int64]]:
+        """Parts of the molecules with the target, and behind the training part those with further labels alone."""
+        parts, first = super()._split(sources), sources["train"]
+        rows = [count for key, count in first.label_rows().items() if key in first.auxiliaries]
+        more = np.flatnonzero(np.isnan(first.y) & (np.sum(rows, axis=0) > 0)) if rows else np.empty(0, np.int64)
+        if len(more):
+            self.report.append(f"without {self.target.name}: {len(more):,} molecules are trained on further labels")
+            parts["train"] = np.concatenate([parts["train"], more])
+            self.num_new = len(parts["train"])
+        return parts

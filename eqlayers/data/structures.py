@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from eqlayers.data.splits import check_rows
 
-from ..core.checks import check_type, got
+from ..core.checks import check_choice, check_items, check_type, got
 from ..core.errors import DataError
 
 IntArray = NDArray[np.int64]
@@ -54,8 +56,46 @@ LABELS = {
         Label("y", "N", (), "", "", "", 1.0),
     )
 }
+#: How a network makes a label -> its axis, of structures or of atoms, and its shape.
+POOLINGS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "atom": ("A", ()),
+    "sum": ("N", ()),
+    "mean": ("N", ()),
+    "vector": ("N", (3,)),
+}
 _VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period, beyond any structure
 _DTYPES = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}
+
+
+class Auxiliary(NamedTuple):
+    """A further label, which a network learns beside its target.
+
+    Attributes:
+        label: Name and units, axis and shape.
+        pooling: One of ``POOLINGS``: a number of an atom, a sum or mean over atoms, or a vector of the structure.
+        values: ``[N]``, ``[N, 3]`` or ``[A]`` float64, NaN where a structure lacks it.
+    """
+
+    label: Label
+    pooling: str
+    values: FloatArray = np.empty(0)
+
+    @classmethod
+    def of(cls, name: str, pooling: str, unit: str, values: Any = (), thousandth: bool = False) -> Auxiliary:
+        """A label in a unit, with errors in the same unit, or in thousandths of it.
+
+        Example:
+            >>> Auxiliary.of("charges", "atom", "e", [-0.7, 0.35, 0.35]).label
+            Label(name='charges', axis='A', shape=(), values='e', errors='e', unit='e', factor=1.0)
+        """
+        errors, (axis, shape) = f"{'m' * thousandth}{unit}", POOLINGS[pooling]
+        label = Label(name, axis, shape, unit, errors, plain(errors), 1e3 if thousandth else 1.0)
+        return cls(label, pooling, np.asarray(values, np.float64))
+
+
+def plain(text: str) -> str:
+    """A name or unit with letters, digits and underscores alone, as names of metrics have them."""
+    return re.sub("[^A-Za-z0-9]+", "_", text).strip("_")
 
 
 def refuse(source: str, names: Any, expected: str, rows: Any, fix: str = "") -> None:
@@ -99,6 +139,7 @@ class StructureArrays:
         config_type: Name of the group of every structure, `[N]`; empty without one.
         idx: Row of every structure in its source, `[N]` int64.
         file: That source, `[N]`; of one set, ``source`` for all.
+        auxiliary: Further labels by name.
 
     Raises:
         DataError: If there is no structure, lengths disagree, positions are not finite, a structure has labels in
@@ -126,6 +167,7 @@ class StructureArrays:
     config_type: NDArray[Any] = field(metadata=_of("U", "N"))
     idx: IntArray = field(metadata=_of("iu", "N"))
     file: NDArray[Any] = field(metadata=_of("U", "N"))
+    auxiliary: Mapping[str, Auxiliary] = field(default_factory=dict)
 
     @classmethod
     def layout(cls) -> dict[str, tuple[str, str, tuple[int, ...]]]:
@@ -177,6 +219,20 @@ class StructureArrays:
             rows = getattr(self, name).reshape(len(getattr(self, name)), -1)
             partly = ~np.isfinite(rows).all(axis=1) & ~np.isnan(rows).all(axis=1)
             self._refuse(f"finite labels, but {name} has NaN or infinite values in part", partly)
+        for name, (label, _, values) in self.auxiliary.items():
+            shape = (sizes[label.axis], *label.shape)
+            if values.shape != shape:
+                raise DataError(
+                    f"{name} of {self.source} must be {list(shape)} for {sizes['N']} structures, got "
+                    f"{list(values.shape)}. Give a number, or a vector, for each of these rows."
+                )
+            row = self.row_of_atom if label.axis == "A" else np.arange(sizes["N"])
+            rows, each = values.reshape(len(values), -1), np.bincount(row)
+            lacking, known = (
+                np.bincount(row, test(rows).sum(axis=1), sizes["N"]) < each * rows.shape[1]
+                for test in (np.isfinite, np.isnan)
+            )
+            self._refuse(f"finite labels, but {name} has NaN or infinite values in part", lacking & known)
 
     def _refuse(self, expected: str, failing: Any) -> None:
         """Raise a DataError that names the structures of which one row fails, of structures `[N]` or atoms `[A]`."""
@@ -240,13 +296,28 @@ class StructureArrays:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels that at least one structure has."""
-        return tuple(name for name in LABELS if not np.isnan(getattr(self, name)).all())
+        return tuple(name for name in (*LABELS, *self.auxiliaries) if not np.isnan(self.labelled(name)[1]).all())
+
+    @cached_property
+    def auxiliaries(self) -> dict[str, Auxiliary]:
+        """The further labels by their names in samples, such as "auxiliary_0"."""
+        return {auxiliary_key(number): each for number, each in enumerate(self.auxiliary.values())}
+
+    def labelled(self, name: str) -> tuple[Label, FloatArray]:
+        """A label and its values by its name in samples."""
+        if name in LABELS:
+            return LABELS[name], getattr(self, name)
+        label, _, values = self.auxiliaries[name]
+        return label, values
 
     def label_rows(self) -> dict[str, IntArray]:
         """Rows of each of `labels` in every structure, `[N]`: its atoms for a label of atoms, 0 where it is missing."""
-        finite = {name: np.isfinite(getattr(self, name)) for name in self.labels}
-        whole = {name: rows.reshape(len(rows), -1).all(axis=1) for name, rows in finite.items()}
-        return {n: self.count(rows) if LABELS[n].axis == "A" else rows.astype(np.int64) for n, rows in whole.items()}
+        counts: dict[str, IntArray] = {}
+        for name in self.labels:
+            label, values = self.labelled(name)
+            whole = np.asarray(np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+            counts[name] = self.count(whole) if label.axis == "A" else whole.astype(np.int64)
+        return counts
 
     @property
     def has_cells(self) -> bool:
@@ -261,13 +332,39 @@ class StructureArrays:
         chosen = {
             name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.layout().items()
         }
-        return type(self)(source=self.source, **chosen)
+        further = {
+            name: each._replace(values=each.values[rows if each.label.axis == "N" else atoms])
+            for name, each in self.auxiliary.items()
+        }
+        return type(self)(source=self.source, auxiliary=further, **chosen)
 
     @classmethod
     def joined(cls, parts: list[StructureArrays]) -> StructureArrays:
-        """Several sets, one after the other; ``idx`` keeps the row in the source of each."""
+        """Several sets, one after the other; ``idx`` keeps the row in its source; NaN where a set lacks a label."""
         whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.layout()}
-        return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), **whole)
+        further: dict[str, Auxiliary] = {}
+        for part in parts:
+            further |= {name: each for name, each in part.auxiliary.items() if name not in further}
+        for name, each in further.items():
+            label, of_parts = each.label, [part.auxiliary.get(name) for part in parts]
+            sizes = [len(part) if label.axis == "N" else len(part.z) for part in parts]
+            arrays = [
+                np.full((size, *label.shape), np.nan) if part is None else part.values
+                for size, part in zip(sizes, of_parts, strict=True)
+            ]
+            further[name] = each._replace(values=np.concatenate(arrays))
+        return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), auxiliary=further, **whole)
+
+
+def check_names(name: str, names: Any, known: Any) -> list[str]:
+    """Names of further labels as a list, if they are known; else raise ConfigError."""
+    listed = check_items(name, names, "names of further labels", "Pass ['zpve'].")
+    return [check_choice(name, each, known) for each in listed]
+
+
+def auxiliary_key(number: int) -> str:
+    """Name of a further label in samples, which may not be any text, as torch-geometric adds up some of them."""
+    return f"auxiliary_{number}"
 
 
 def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:

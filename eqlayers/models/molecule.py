@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..atoms.elements import by_element, read_species
 from ..core.backends import check_backend
 from ..core.backends.rows import taken
-from ..core.checks import check_choice, check_device, check_integer, check_number, check_tensor
-from ..core.errors import IrrepsError
+from ..core.checks import check_choice, check_device, check_integer, check_items, check_number, check_tensor, check_type
+from ..core.errors import ConfigError, IrrepsError
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import KeepsFloat64
@@ -32,6 +32,8 @@ from .structures import Structures
 PREFIX = "model."  # prefix of the network's weights in a checkpoint of `eqlayers fit`
 #: Irreps that are read of each atom: energies; charges and vectors; energies and charges.
 READOUTS = {"scalar": "0e", "vector": "0e + 1o", "extent": "2x0e"}
+#: How a further output is made: a number of each atom, their sum or mean over the molecule, or a vector of it.
+AUXILIARY = ("atom", "sum", "mean", "vector")
 
 
 class MoleculeNetwork(KeepsFloat64):
@@ -58,6 +60,9 @@ class MoleculeNetwork(KeepsFloat64):
         knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
             that run at every edge.
         backend: Name of a backend, or None for the first that accepts.
+        auxiliary: Further outputs, which training learns beside the property, by name: 'atom', 'sum', 'mean' or
+            'vector', as for charges, zero-point energies, gaps and dipole moments. See :meth:`outputs`.
+        sum_of: Names of further outputs whose sum the property is, in place of a read-out of its own.
 
     Raises:
         IrrepsError, ConfigError: hidden without scalars (or without vectors for a vector read-out), unknown options.
@@ -73,7 +78,9 @@ class MoleculeNetwork(KeepsFloat64):
     species_index: Tensor
     shifts: Tensor
     scale: Tensor
-    kept_in_float64 = ("shifts", "scale")
+    auxiliary_shifts: Tensor
+    auxiliary_scales: Tensor
+    kept_in_float64: tuple[str, ...] = ("shifts", "scale")
 
     def __init__(
         self,
@@ -89,6 +96,8 @@ class MoleculeNetwork(KeepsFloat64):
         pooling: str = "sum",
         knots: int | None = None,
         backend: str | None = None,
+        auxiliary: Mapping[str, str] | None = None,
+        sum_of: Sequence[str] | None = None,
     ) -> None:
         arguments = dict(locals())
         super().__init__()
@@ -101,6 +110,10 @@ class MoleculeNetwork(KeepsFloat64):
         self.pooling = check_choice("pooling", pooling, ("sum", "mean"))
         irreps = as_irreps(hidden, "hidden")
         scalars = even_scalars(irreps)
+        self.auxiliary, self.sum_of = _read_outputs(auxiliary, sum_of, readout, pooling)
+        vectors = [*self.auxiliary.values()].count("vector")
+        if vectors and o3.Irrep("1o") not in irreps:
+            raise IrrepsError(f"hidden must hold vectors (1o) for a further vector, got {irreps}. Add '64x1o'.")
         if readout == "vector" and o3.Irrep("1o") not in irreps:
             raise IrrepsError(f"hidden must hold vectors (1o) for a vector read-out, got {irreps}. Add '64x1o'.")
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
@@ -108,7 +121,8 @@ class MoleculeNetwork(KeepsFloat64):
         self.embedding = torch.nn.Embedding(len(self.species), scalars.dim)
         kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         read = o3.Irreps(READOUTS[readout])
-        last = o3.Irreps([(mul, ir) for mul, ir in irreps if ir in read])  # the others would not be read
+        further = o3.Irreps([(len(self.auxiliary), "0e"), (vectors, "1o")]).simplify()
+        last = o3.Irreps([(mul, ir) for mul, ir in irreps if ir in read + further])  # the others would not be read
         steps, current = [], scalars
         for number in range(layers):
             after = reachable(current, self.irreps_sh, irreps if number < layers - 1 else last)
@@ -127,32 +141,56 @@ class MoleculeNetwork(KeepsFloat64):
             "mean_neighbors": float(mean_neighbors),
             "radial_hidden": hidden_widths("radial_hidden", radial_hidden),
         }
+        counts |= {"auxiliary": self.auxiliary or None, "sum_of": self.sum_of or None}
         self.options = plain_options(self, arguments, hidden=irreps, **counts)
         self.interactions = torch.nn.ModuleList(steps)
-        self.read = Linear(current, read, **kind)
+        if not self.sum_of:
+            self.read = Linear(current, read, **kind)
+        if self.auxiliary:
+            self.read_auxiliary = Linear(current, further, **kind)
+            size = len(self.auxiliary)
+            self.register_buffer("auxiliary_shifts", torch.zeros(size, len(self.species), dtype=torch.float64))
+            self.register_buffer("auxiliary_scales", torch.ones(size, dtype=torch.float64))
+            self.kept_in_float64 = (*self.kept_in_float64, "auxiliary_shifts", "auxiliary_scales")
         with torch.no_grad():
-            self.read.weight.mul_(0.1)  # start near the baseline: a sum over atoms of unit numbers is far from it
+            for name in ("read", "read_auxiliary"):  # start near the baseline: a sum of unit numbers is far from it
+                if hasattr(self, name):
+                    getattr(self, name).weight.mul_(0.1)
         self.register_buffer("species_index", index_by_number(self.species))
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
 
-    def set_statistics(self, shifts: Mapping[Any, float], scale: float, mean_neighbors: float) -> None:
+    def set_statistics(
+        self,
+        shifts: Mapping[Any, float],
+        scale: float,
+        mean_neighbors: float,
+        auxiliary: Mapping[str, tuple[Mapping[Any, float], float]] | None = None,
+    ) -> None:
         """Set per-species shifts and the scale (float64, units of the target) and the neighbour normalisation.
 
         Args:
             shifts: By symbol or atomic number; species of the model that are missing get 0.
             scale: Positive factor of the learned part.
             mean_neighbors: Mean number of neighbours per atom.
+            auxiliary: Shifts and scale of each further output by name; those that are missing keep theirs.
 
         Raises:
             IndexRangeError: A species that the model does not know. ConfigError: A number is not finite or, but for
-                shifts, not positive.
+                shifts, not positive; an output that the model does not have.
         """
         added = of_species("shift", self.species, by_element("shifts", shifts, "shift"), 0.0, "model")
         factor, neighbors = (
             check_number("scale", scale, above=0),
             check_number("mean_neighbors", mean_neighbors, above=0),
         )
+        what, fix = "shifts and scale by name", "Pass {'charges': ({'H': 0.1}, 0.2)}."
+        for name, pair in check_type("auxiliary", {} if auxiliary is None else auxiliary, Mapping, what, fix).items():
+            number = [*self.auxiliary].index(check_choice("auxiliary", name, self.auxiliary))
+            shifts_of, scale_of = check_type(f"auxiliary of {name}", pair, tuple, "shifts and scale, a tuple", fix)
+            known = by_element(f"shifts of {name}", shifts_of, "shift")
+            self.auxiliary_shifts[number] = of_species("shift", self.species, known, 0.0, "model")
+            self.auxiliary_scales[number] = check_number(f"scale of {name}", scale_of, above=0)
         self.shifts.copy_(added)
         self.scale.fill_(factor)
         for step in self.interactions:
@@ -176,6 +214,21 @@ class MoleculeNetwork(KeepsFloat64):
         Raises:
             ShapeError, DTypeError, IndexRangeError: Inputs of another shape or dtype, an unknown species.
         """
+        return self.outputs(z, pos, edge_index, batch, num_graphs)["y"]
+
+    def outputs(
+        self, z: Tensor, pos: Tensor, edge_index: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
+    ) -> dict[str, Tensor]:
+        """The property "y", as of :meth:`forward`, and the outputs in ``auxiliary`` by name, float64.
+
+        Outputs of atoms are ``[A]``, vectors ``[G, 3]``, the others ``[G]``.
+
+        Example:
+            >>> model = MoleculeNetwork(["H"], "2x0e", layers=1, auxiliary={"charges": "atom"})
+            >>> pair = torch.tensor([1, 1]), torch.tensor([[0.0, 0, 0], [0, 0, 0.74]]), torch.tensor([[0, 1], [1, 0]])
+            >>> {name: tuple(values.shape) for name, values in model.outputs(*pair).items()}
+            {'charges': (2,), 'y': (1,)}
+        """
         if batch is None:
             num_graphs = 1
         elif num_graphs is None:
@@ -189,21 +242,67 @@ class MoleculeNetwork(KeepsFloat64):
         basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.interactions:
             x = step(x, edges.harmonics, edges.lengths, graph, basis=basis)
+        places, values = pos.double(), self._further(x, kind, pos.double(), batch, num_graphs)
+        if self.sum_of:
+            return values | {"y": torch.stack([values[name] for name in self.sum_of]).sum(dim=0)}
         out = self.read(x).double()
         if self.readout == "vector":
-            return self.pooled_vector(out, pos.double(), batch, num_graphs).norm(dim=-1)
+            return values | {"y": self.pooled_vector(out, places, batch, num_graphs).norm(dim=-1)}
         atoms = out[:, 0] * self.scale + self.shifts[kind]
         if self.readout == "extent":
-            charge, places = z.double()[:, None], pos.double()
+            charge = z.double()[:, None]
             whole = _pool(torch.cat([places * charge, charge], dim=1), batch, num_graphs, "sum")[batch]
             atoms = atoms + out[:, 1] * self.scale * (places - whole[:, :3] / whole[:, 3:]).square().sum(dim=1)
-        return _pool(atoms, batch, num_graphs, self.pooling)
+        return values | {"y": _pool(atoms, batch, num_graphs, self.pooling)}
 
     def pooled_vector(self, out: Tensor, pos: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """``[G, 3]`` in the unit of the target: atomic vectors plus charges times positions about the centre."""
-        centre = taken(_pool(pos, batch, num_graphs, "mean"), batch)
-        atoms = (out[:, 1:] + out[:, :1] * (pos - centre)) * self.scale
-        return _pool(atoms, batch, num_graphs, self.pooling)
+        return _vector(out, pos, batch, num_graphs, self.scale, self.pooling)
+
+    def _further(self, x: Tensor, kind: Tensor, pos: Tensor, batch: Tensor, num_graphs: int) -> dict[str, Tensor]:
+        """The further outputs by name."""
+        if not self.auxiliary:
+            return {}
+        out, values = self.read_auxiliary(x).double(), {}
+        scalars, vectors = out.tensor_split([len(self.auxiliary)], dim=1)
+        components = iter(vectors.reshape(len(out), 3, vectors.shape[1] // 3).unbind(dim=2))
+        for number, (name, how) in enumerate(self.auxiliary.items()):
+            scale, atoms = self.auxiliary_scales[number], scalars[:, number]
+            if how == "vector":
+                parts = torch.cat([atoms[:, None], next(components)], dim=1)
+                values[name] = _vector(parts, pos, batch, num_graphs, scale, "sum")
+                continue
+            atoms = atoms * scale + self.auxiliary_shifts[number][kind]
+            values[name] = atoms if how == "atom" else _pool(atoms, batch, num_graphs, how)
+        return values
+
+
+def _read_outputs(auxiliary: Any, sum_of: Any, readout: str, pooling: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Further outputs, and those whose sum the property is, checked."""
+    fix = "Pass {'charges': 'atom'}, and another name than 'y', which is the property."
+    kinds = {} if auxiliary is None else auxiliary
+    for name, how in check_type("auxiliary", kinds, Mapping, "a mapping from name to kind of output", fix).items():
+        check_type("a name in auxiliary", name, str, "a text", fix)
+        check_choice(f"auxiliary.{name}", how, AUXILIARY)
+    check_type("auxiliary", "y" if "y" in kinds else kinds, Mapping, "names but 'y'", fix)
+    names = tuple(
+        check_items("sum_of", () if sum_of is None else sum_of, "names of further outputs", "Pass ['energy', 'zpve'].")
+    )
+    wrong = [name for name in names if kinds.get(name) != "sum"]
+    if wrong or (names and (readout, pooling) != ("scalar", "sum")):
+        what = f"{wrong[0]!r}" if wrong else f"readout {readout!r} with pooling {pooling!r}"
+        raise ConfigError(
+            f"sum_of must be further outputs of the kind 'sum', for a scalar read-out that is summed, got {what}. Add "
+            "them to auxiliary, or leave sum_of out."
+        )
+    return dict(kinds), names
+
+
+def _vector(out: Tensor, pos: Tensor, batch: Tensor, num_graphs: int, scale: Tensor, pooling: str) -> Tensor:
+    """``[G, 3]``: atomic vectors plus charges times positions about the centre."""
+    centre = taken(_pool(pos, batch, num_graphs, "mean"), batch)
+    atoms = (out[:, 1:] + out[:, :1] * (pos - centre)) * scale
+    return _pool(atoms, batch, num_graphs, pooling)
 
 
 def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:

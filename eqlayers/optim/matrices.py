@@ -29,8 +29,8 @@ def shapes_of(module: nn.Module) -> dict[str, Shapes]:
     """The shapes of the numbers of every parameter of this module alone, by its name.
 
     A layer tells the shapes by its method ``weight_matrices``, which returns such a dictionary; layers of e3nn tell
-    them by their instructions. Any other parameter with two axes is a matrix, with more axes a batch of matrices, with
-    fewer a vector.
+    them by their instructions. Any other parameter with two axes is a matrix. All others are vectors, such as weights
+    of a contraction ``[species, paths, channels]``, which mix no channels: with them as matrices, errors were larger.
 
     Raises:
         ConfigError: The shapes of a parameter do not cover its numbers.
@@ -46,7 +46,7 @@ def shapes_of(module: nn.Module) -> dict[str, Shapes]:
     for name, parameter in module.named_parameters(recurse=False):
         axes, numel = tuple(parameter.shape), parameter.numel()
         if name not in known:
-            shapes[name] = [axes[-2:]] * math.prod(axes[:-2]) if len(axes) > 1 else [(numel,)]
+            shapes[name] = [axes if len(axes) == 2 else (numel,)]
             continue
         shapes[name] = [tuple(shape) for shape in known[name]]
         count = sum(map(math.prod, shapes[name]))
@@ -75,9 +75,9 @@ def matrices_of(module: nn.Module) -> dict[nn.Parameter, Shapes]:
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Groups of parameters for a torch optimizer: those with matrices, which are decayed, and others, which are not.
+    """Groups of parameters for a torch optimizer: parameters with weight decay, and parameters without.
 
-    Biases and parameters with fewer than two axes, such as scales of norms, have no matrices.
+    Parameters with matrices, or with more than one axis, are decayed; biases and scales of norms are not.
 
     Example:
         >>> groups = parameter_groups(nn.Linear(3, 2), 0.1)
@@ -87,6 +87,6 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
     decayed: list[nn.Parameter] = []
     exempt: list[nn.Parameter] = []
     for parameter, shapes in matrices_of(module).items():
-        (decayed if any(len(shape) == 2 for shape in shapes) else exempt).append(parameter)
+        (decayed if parameter.dim() > 1 or any(len(shape) == 2 for shape in shapes) else exempt).append(parameter)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]

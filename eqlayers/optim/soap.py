@@ -130,7 +130,8 @@ class SOAP(torch.optim.Optimizer):
         assert self._stacks is not None
         options = self.param_groups[0]
         gradients = [stack.gradient() for stack in self._stacks]
-        finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients]).all()
+        bounds = [bound for gradient in gradients for bound in torch.aminmax(gradient)]  # NaN if a number is NaN
+        finite = torch.isfinite(torch.stack(bounds)).all()
         passes: Any = 1.0
         if options["capturable"]:
             passes = finite.to(gradients[0].dtype)

@@ -180,7 +180,9 @@ class Stack:
             self._measure(gradient, (1 - options["gram_beta"]) * passes)
             if (self.steps - 1) % options["precondition_every"] == 0:
                 self._renew()
-        parts = (scaled * passes).index_select(0, self.back).split(self.sizes)
+        if options["capturable"]:
+            scaled = scaled * passes
+        parts = scaled.index_select(0, self.back).split(self.sizes)
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def _measure(self, gradient: Tensor, weight: float | Tensor) -> None:

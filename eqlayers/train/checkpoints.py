@@ -333,6 +333,22 @@ def check_network(model: nn.Module, data: Any) -> None:
         _check_readout(model, data.target)
 
 
+def check_outputs(model: nn.Module, data: Any) -> None:
+    """Raise unless the network has the further outputs of the data, and the sum that is the target."""
+    expected = {name: each.pooling for name, each in data.further().items()}
+    if not callable(getattr(model, "outputs", None)):
+        raise ConfigError(
+            f"the network must have further outputs for data.auxiliary ({', '.join(expected)}), got "
+            f"{type(model).__name__}, which has none. Use eqlayers.models.MoleculeNetwork, or leave data.auxiliary out."
+        )
+    mine, parts = dict(getattr(model, "auxiliary", {})), tuple(getattr(model, "sum_of", ()))
+    if mine != expected or parts != data.sum_of:
+        raise ConfigError(
+            f"auxiliary and sum_of of the network must be {expected} and {list(data.sum_of)}, as of the data, got "
+            f"{mine} and {list(parts)}. Leave both out of model.model.init_args, or set them so."
+        )
+
+
 def _check_readout(model: nn.Module, target: Target) -> None:
     readout, pooling = getattr(model, "readout", None), getattr(model, "pooling", None)
     for special, (name, what) in SPECIAL.items():

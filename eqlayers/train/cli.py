@@ -30,7 +30,7 @@ from ..models import MoleculeNetwork, NequIP, load_potential
 from .averaging import EMA
 from .base import TrainedModule, check_precision, is_dry_run
 from .checkpoints import Stopping, read_checkpoint, while_restoring
-from .configuration import SPECIES, Command, explain_parser_error
+from .configuration import SPECIES, Command, class_at, explain_parser_error
 from .fine_tuning import trained_on, with_network
 from .module import PropertyModule
 from .parser import Parser
@@ -219,6 +219,21 @@ class TrainingCLI(LightningCLI):
             recorded = checkpoint.get("hyper_parameters", {}).get("model")
             known = recorded.get("init_args", {}).get("species") if isinstance(recorded, Mapping) else None
             options.model.model.init_args.species = known or self._species(options)
+        if options.data.get("auxiliary"):
+            self._fill_outputs(options)
+
+    def _fill_outputs(self, options: Namespace) -> None:
+        """Give the network the further outputs of the data."""
+        network, path = options.model.model.init_args, options.model.model.class_path
+        if not {"auxiliary", "sum_of"} <= signature(class_at(path)).parameters.keys():
+            raise ConfigError(
+                f"model.model must be a network with further outputs for data.auxiliary, got {path}. Use "
+                "eqlayers.models.MoleculeNetwork, or leave data.auxiliary out."
+            )
+        self.read = self.read or self.task.data(**options.data.as_dict())
+        made = {name: each.pooling for name, each in self.read.further().items()}  # type: ignore[attr-defined]
+        for name, value in (("auxiliary", made), ("sum_of", list(self.read.sum_of))):  # type: ignore[attr-defined]
+            network[name] = network.get(name) or value or None  # compared with the data later
 
     def _species(self, options: Namespace) -> list[Any]:
         """The species of the data, which are kept for the training; for networks of others, atomic numbers."""

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from ..core.checks import check_choice
 from ..core.errors import ConfigError, ShapeError
+from ..data.datamodule import auxiliaries
 from ..data.qm9 import Target, check_target
 from ..data.statistics import Statistics
 from ..data.structures import Label
 from ..models.saving import describe_part
 from .base import TrainedModule
-from .checkpoints import check_network
-from .steps import STAGES, error_metrics, label_of, metric
+from .checkpoints import check_network, check_outputs
+from .steps import OF_LABELS, STAGES, Values, error_metrics, label_of, metric
 
 
 def metric_name(target: Target, kind: str = "mae") -> str:
@@ -48,9 +49,10 @@ class PropertyModule(TrainedModule):
     """Trains a network on one property of molecules.
 
     The loss is taken on ``(prediction - y) / scale`` with the residual's standard deviation of the training part, in
-    float64. Logged are ``{train,val,test}/<target>_mae_<unit>`` (and ``rmse``) in the target's report unit;
-    ``val/loss``; and ``val/mae``, the mean absolute error under a name that does not depend on the target, for
-    checkpoints and early stopping.
+    float64. Further labels of the data, ``auxiliary``, are added with their weights, each over its own deviation, and
+    the parts of a sum over the target's. Logged are ``{train,val,test}/<target>_mae_<unit>`` (and ``rmse``) in the
+    target's report unit; ``val/loss``; and ``val/mae``, the mean absolute error under a name that does not depend on
+    the target, for checkpoints and early stopping.
 
     Args:
         model: Network with ``forward(z, pos, edge_index, batch, num_graphs) -> [G]`` and
@@ -77,6 +79,9 @@ class PropertyModule(TrainedModule):
     """
 
     predicted = "y"
+    #: Weights of further labels by name, and the one that only molecules without the target are trained on.
+    auxiliary: Mapping[str, float] = {}
+    without_target: str | None = None
 
     def __init__(
         self,
@@ -108,7 +113,7 @@ class PropertyModule(TrainedModule):
                 "a PropertyModule must have a property, got none before its set-up. Use the run's callbacks with a "
                 "datamodule that has a target."
             )
-        return {"y": label_of(target)}
+        return {"y": label_of(target), **{key: each.label for key, each in auxiliaries(data).items()}}
 
     def main_quantity(self) -> str:
         """The quantity "y"."""
@@ -122,13 +127,25 @@ class PropertyModule(TrainedModule):
         data = self.data_of(stage, "eqlayers.data.MoleculeDataModule(...)")
         self.target = data.target
         check_network(self.model, data)
+        statistics, further = data.statistics, auxiliaries(data)
+        self.auxiliary, self.without_target = getattr(data, "auxiliary", {}), getattr(data, "without_target", None)
+        if further:
+            check_outputs(self.model, data)
+            self._scales = dict(zip(further, (scale for _, scale in statistics.auxiliary.values()), strict=True))
+        self.labels = self.judged = self.watched = ("y", *further)
+        for key in further:
+            for name in [f"{stage}_{key}" for stage in STAGES if f"{stage}_{key}" not in self.errors]:
+                self.errors[name] = error_metrics().to(self.device)
+            for name in [f"{key}_{what}" for what in OF_LABELS if f"{key}_{what}" not in self.test_values]:
+                self.test_values[name] = Values().to(self.device)
         if stage == "fit":
-            statistics = data.statistics
             self.loss_scale.fill_(statistics.scale)
+            more = {"auxiliary": statistics.auxiliary} if further else {}
             self.model.set_statistics(  # type: ignore[operator]
                 shifts=atom_shifts(self.model, statistics, data.target),
                 scale=statistics.scale,
                 mean_neighbors=statistics.mean_neighbors,
+                **more,
             )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -142,20 +159,43 @@ class PropertyModule(TrainedModule):
 
     def forward(self, batch: Any) -> Tensor:
         """Predictions `[G]` float64 in the target's unit for a batch of G molecules."""
+        return self._predicted(batch)["y"]
+
+    def _predicted(self, batch: Any) -> dict[str, Tensor]:
+        """Predictions of a batch: "y", and the network's further outputs by name if there are such labels."""
         pos = batch.pos.to(self.dtype)
+        call: Any = self.model.outputs if self.auxiliary else self.model
         with self.recomputing():
-            prediction: Tensor = self.model(batch.z, pos, batch.edge_index, batch.batch, batch.num_graphs)
+            outputs = call(batch.z, pos, batch.edge_index, batch.batch, batch.num_graphs)
+        predictions: dict[str, Tensor] = outputs if self.auxiliary else {"y": outputs}
+        prediction = predictions["y"]
         if prediction.shape != (batch.num_graphs,):
             raise ShapeError(
                 f"the network must return [G] = [{batch.num_graphs}], one number a molecule, got "
                 f"{list(prediction.shape)}. Pool over the atoms of each molecule and drop the channel axis."
             )
-        return prediction.double()
+        return predictions | {"y": prediction.double()}
 
     def outputs(self, batch: Any, more: bool = False) -> Mapping[str, Tensor]:
         """Predictions of a batch by label."""
-        return {"y": self(batch)}
+        if not self.auxiliary:
+            return {"y": self(batch)}
+        values = self._predicted(batch)
+        return {key: values[name] for key, name in zip(self.labels, ("y", *self.auxiliary), strict=True)}
+
+    def loss_weights(self) -> dict[str, float]:
+        """1 of the target, and the weights of further labels."""
+        return dict(zip(self.labels, (1.0, *self.auxiliary.values()), strict=True))
 
     def rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
         """Predictions and labels of molecules, over the deviation of the training part."""
         yield "y", predictions["y"][:, None], batch.y[:, None].double(), 1 / self.loss_scale
+        for key in self.labels[1:]:
+            value, label = (each.double().reshape(len(each), -1) for each in (predictions[key], batch[key]))
+            yield key, value, label, label.new_tensor(1 / self._scales[key])
+
+    def weigh(self, name: str, losses: Tensor, labelled: Tensor, batch: Any, stage: str) -> Tensor:
+        """All losses, but of a part of the target those alone of molecules without the target."""
+        if self.without_target is None or name != self.labels[1 + [*self.auxiliary].index(self.without_target)]:
+            return losses
+        return losses[torch.isnan(batch.y)[labelled]]

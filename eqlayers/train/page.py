@@ -18,7 +18,7 @@ from torch import nn
 
 from ..core.errors import EqlayersError
 from ..core.files.read_write import read_json
-from ..data.structures import Label
+from ..data.structures import Label, plain
 from ..models import Potential
 from ..pages.page import Block, Code, Facts, Picture, Section, Table, Text, number
 from ..testing import check_potential
@@ -192,7 +192,7 @@ def predictions(tested: Predictions, rows: Sequence[Row]) -> dict[str, list[Pict
     """Predictions against labels, by the name of their file: by element, by size or by group of structures."""
     pictures: dict[str, list[Picture]] = {}
     for name, label in tested.labels.items():
-        per_atom, several, by = name == "forces", len(tested.groups) > 1, {}
+        per_atom, several, by = label.axis == "A", len(tested.groups) > 1, {}
         if per_atom:
             by["element"] = SYMBOLS[tested.z]
         if name == "y":
@@ -208,7 +208,7 @@ def predictions(tested: Predictions, rows: Sequence[Row]) -> dict[str, list[Pict
             continue
         maes = [f": MAE {number(row.errors.mae)} {label.errors}" for row in rows if row.name == label.name]
         x, y, caption = true[there], (true + error)[there], label.name + "".join(maes)
-        pictures["parity" if name == "y" else f"parity_{name}"] = [
+        pictures["parity" if name == "y" else f"parity_{plain(label.name)}"] = [
             Picture(
                 parity_plot(x, y, label.name, label.values, caption, names[there // columns].tolist()),
                 f"Predicted against true {label.name}{what and f', by {what}'}.",

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 from torch_geometric.loader import DataLoader
 
+from ..data.datamodule import auxiliaries
 from ..data.statistics import regression
-from ..data.structures import Label
+from ..data.structures import Label, plain
 from ..models import Committee, Potential, Structures
 from ..models.committee import calibration
 from ..pages.page import Table, number
-from .steps import LABELS, plain
+from .steps import LABELS
 
 Array = NDArray[Any]
 
@@ -131,6 +132,14 @@ class Predictions:
     def residuals(self, label: str) -> list[tuple[str, str, Array]]:
         """Key and name of each baseline, and the label less its predictions."""
         true = self.values[f"{label}_true"]
+        if (further := auxiliaries(self.data).get(label)) is not None:
+            name, (shifts, _) = further.label.name, self.data.statistics.auxiliary[further.label.name]
+            by_species = Composition(tuple(shifts), np.array([*shifts.values()]))
+            if further.pooling != "vector":
+                true = true - by_species(self.z, np.ones_like(self.z) if further.label.axis == "A" else self.atoms) / (
+                    self.atoms if further.pooling == "mean" else 1
+                )
+            return [(plain(name), "no geometry", true)]
         if label not in ("energy", "y"):
             return [(label, "no geometry", true)]
         part = self.data.train_set
@@ -138,7 +147,7 @@ class Predictions:
         rest = true - fit(self.z, self.atoms)
         if label == "energy":
             return [(label, "no geometry", rest)]
-        mean = true - part.taken.y.mean()
+        mean = true - (known := part.taken.y)[~np.isnan(known)].mean()
         return [("mean", "mean of the training part", mean), ("composition", "composition regression", rest)]
 
     def rows(self) -> tuple[list[Row], list[Row]]:
@@ -146,11 +155,12 @@ class Predictions:
         whole: list[Row] = []
         of_groups: list[Row] = []
         for name in self.labels:
-            residuals, of_atoms = self.residuals(name), name == "forces"
+            residuals, of_atoms = self.residuals(name), self.labels[name].axis == "A"
             whole += self._row(name, residuals)
             if name == "energy":
                 whole += self._row(name, residuals, " per atom", size=self.atoms)
-            for z in np.unique(self.z[np.isfinite(self.values["forces_error"][:, 0])]) if of_atoms else ():
+            finite = np.isfinite(self.values[f"{name}_error"]).reshape(len(self.values[f"{name}_error"]), -1)[:, 0]
+            for z in np.unique(self.z[finite]) if of_atoms else ():
                 whole += self._row(name, residuals, f" on {chemical_symbols[z]}", self.z == z)
             group = np.repeat(self.group, self.atoms) if of_atoms else self.group
             for index, group_name in enumerate(self.groups) if len(self.groups) > 1 else ():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from torchmetrics.utilities import dim_zero_cat
 from ..core.errors import DataError
 from ..data import LABELS as ALL
 from ..data.qm9 import Target
-from ..data.structures import Label
+from ..data.structures import Label, plain
 
 STAGES = ("train", "val", "test")
 
@@ -95,7 +94,7 @@ class LabelledModule(LightningModule):
         raise NotImplementedError
 
     def weigh(self, name: str, losses: Tensor, labelled: Tensor, batch: Any, stage: str) -> Tensor:
-        """Losses of the labelled rows, times weights of atoms and structures."""
+        """Losses of the labelled rows, or of the ones among them that count, times weights of atoms and structures."""
         return losses
 
     def loss_weights(self) -> dict[str, float]:
@@ -141,8 +140,9 @@ class LabelledModule(LightningModule):
         for name, value, label, factor in self.rows(batch, predictions):
             labelled = torch.isfinite(label).all(-1)
             self._log_errors(stage, name, value.detach()[labelled], label[labelled], batch)
-            losses = self.weigh(name, size(((value - label) * factor)[labelled]), labelled, batch, stage)
-            parts.append((name, labelled, losses))
+            unweighted = size(((value - label) * factor)[labelled])
+            parts.append((name, labelled, unweighted))
+            losses = self.weigh(name, unweighted, labelled, batch, stage)
             mean = losses.mean() if len(losses) else losses.sum()  # 0, of which every parameter has a gradient
             if stage == "val":
                 sums = [losses.detach().sum().double(), losses.new_tensor(len(losses)).double()]
@@ -280,11 +280,6 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "huber": _huber,
     "mse": lambda error: error.square().mean(-1),
 }
-
-
-def plain(text: str) -> str:
-    """A name or unit with letters, digits and underscores alone, as names of metrics have them."""
-    return re.sub("[^A-Za-z0-9]+", "_", text).strip("_")
 
 
 def metric(label: Label, kind: str, part: str = "") -> str:

@@ -195,8 +195,12 @@ def bonds_kept(mol: Chem.Mol, pos: Array) -> bool:
     return bool((ratio[bonded] < 1.3).all() and (ratio[~bonded] > 1.15).all())
 
 
-def compute_molecule(smiles: str) -> dict[str, Any]:
+def compute_molecule(smiles: str, modes: bool = True) -> dict[str, Any]:
     """Everything the embedded set stores of one molecule, and the facts by which it is kept or dropped.
+
+    Args:
+        smiles: The graph.
+        modes: Whether to compute what needs second derivatives or fields, nine tenths of the time.
 
     Returns:
         Plain lists and floats, ready for JSON. `status` is `"ok"`, `"not embedded"`, `"not converged"`,
@@ -222,9 +226,11 @@ def compute_molecule(smiles: str) -> dict[str, Any]:
         "lumo": float(levels[top + 1]),
         "gap": float(levels[top + 1] - levels[top]),
     }
-    record["alpha"] = polarizability(z, pos)
-    properties, imaginary = thermochemistry(z, pos, energy, hessian(point, pos))
-    record |= properties
+    imaginary = 0
+    if modes:
+        record["alpha"] = polarizability(z, pos)
+        properties, imaginary = thermochemistry(z, pos, energy, hessian(point, pos))
+        record |= properties
     reasons = {
         "not converged": not converged,
         "bonds changed": not bonds_kept(mol, pos),

@@ -81,6 +81,9 @@ WRONG: dict[str, list[Any]] = {
     "species of atoms": [1, "x", [1.0], KIND.double(), KIND[:2], KIND[None], KIND - 1, KIND + 2, object()],
     "shifts": ["x", 1.0, [1.0], {"Xx": 1.0}, {7: 1.0}, {1: NAN}, {1: "x"}, {1: None}, object()],
     "scales": ["x", [1.0], 0.0, -1.0, NAN, {7: 1.0}, {1: 0.0}, {1: NAN}, {1: "x"}, True, object()],
+    "further outputs": [1, "x", "", ["q"], {"q": "b"}, {"q": 1}, {1: "atom"}, {"y": "sum"}, object()],
+    "parts of a sum": [1, "x", ["x"], [1], object()],
+    "further statistics": ["x", 1.0, [1.0], {"x": ({}, 1.0)}, {"q": 1.0}, {"q": ({}, 0.0)}, {"q": (1, 1.0)}, object()],
     "tensor scales": ["x", 1.0, [1.0], {"dipole": 1.0}, {"foo": 1.0}, object()],
     "network": [1, "x", None, torch.nn.Linear, torch.nn.Linear(1, 1), object()],
     "module of parts": [1, "x", None, torch.nn.Linear, object()],
@@ -115,7 +118,7 @@ STEP = nn.Interaction("5x0e", "0e", "5x0e", self_connection="species", num_speci
 INTERACT = {"x": X, "edge_attr": torch.ones(3, 1), "lengths": R, "edge_index": EDGES, "species": KIND}
 POTENTIAL = models.Potential(models.TFN([1, 8], "2x0e + 2x1o", radial_hidden=[2], backend="torch"), [1, 8]).eval()
 BUILT = {"hidden": "2x0e + 2x1o", "radial_hidden": [2]}
-MOLECULES = models.MoleculeNetwork([1, 8], "2x0e + 2x1o", radial_hidden=[2], backend="torch")
+MOLECULES = models.MoleculeNetwork([1, 8], "2x0e + 2x1o", radial_hidden=[2], backend="torch", auxiliary={"q": "atom"})
 
 #: Name -> the callable, arguments that work, and keys of wrong values that names and annotations do not imply.
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
@@ -162,12 +165,15 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "TensorSquare.from_e3nn": (eq.TensorSquare.from_e3nn, {"module": o3.TensorSquare("0e")}, {"module": "module"}),
     "NequIP": (models.NequIP, {"species": [1, 8], **BUILT}, {"embedding": "width"}),
     "MoleculeNetwork": (models.MoleculeNetwork, {"species": [1, 8], **BUILT}, {"species": "molecules' elements",
-        "hidden": "molecules' irreps"}),
+        "hidden": "molecules' irreps", "auxiliary": "further outputs", "sum_of": "parts of a sum"}),
     "MoleculeNetwork.forward": (MOLECULES.forward, {"z": molecule().z, "pos": molecule().pos, "edge_index": EDGES,
         "batch": torch.zeros(4).long(), "num_graphs": 1}, {"z": "numbers of atoms", "pos": "positions",
         "batch": "species of atoms", "num_graphs": "chunk"}),
+    "MoleculeNetwork.outputs": (MOLECULES.outputs, {"z": molecule().z, "pos": molecule().pos, "edge_index": EDGES,
+        "batch": torch.zeros(4).long(), "num_graphs": 1}, {"z": "numbers of atoms", "pos": "positions",
+        "batch": "species of atoms", "num_graphs": "chunk"}),
     "MoleculeNetwork.set_statistics": (MOLECULES.set_statistics, {"shifts": {1: 0.0, 8: 0.0}, "scale": 1.0,
-        "mean_neighbors": 1.0}, {}),
+        "mean_neighbors": 1.0}, {"auxiliary": "further statistics"}),
     "MACE.set_mean_neighbors": (models.MACE([1], "2x0e", correlation=1, layers=1).set_mean_neighbors, {"number": 2.0},
         {}),
     "NequIP.set_mean_neighbors": (models.NequIP([1], "2x0e", 1).set_mean_neighbors, {"number": 2.0}, {}),

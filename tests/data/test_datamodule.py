@@ -215,6 +215,121 @@ def test_sampler_of_a_seed_and_an_epoch_that_are_swapped():
     assert list(EpochSampler(0, seed=1)) == []
 
 
+# --- further labels --------------------------------------------------------------------------------------------------
+ALL = {"charges": 1.0, "dipole": 0.5, "gap": 0.2, "zpve": 0.5}
+
+
+def test_further_labels_of_the_embedded_set(make):
+    data = make(limit_train=100, auxiliary=ALL)
+    with np.load("examples/data/mini_qm9_xtb.npz") as file:
+        raw = {name: file[name].astype(float) for name in (*ALL, "energy", "U0", "n_atoms", "split")}
+    assert data.auxiliary == ALL | {"energy": 1.0}
+    assert (data.sum_of, data.without_target) == (("energy", "zpve"), "energy")
+    labels = {name: each.values for name, each in data.load()[0].auxiliary.items()}
+    np.testing.assert_array_equal(labels["charges"], raw["charges"])
+    np.testing.assert_allclose(labels["dipole"], raw["dipole"] * 0.20819434, rtol=1e-7)
+    for name in ("gap", "zpve", "energy"):
+        np.testing.assert_allclose(labels[name], raw[name] * 27.211386245988, rtol=1e-14)
+    np.testing.assert_allclose(labels["energy"] + labels["zpve"], raw["U0"] * 27.211386245988, rtol=1e-9)
+    sample, row = data.test_set[7], int(data.test_set[7].idx)
+    first = int(raw["n_atoms"][:row].sum())
+    atoms = slice(first, first + len(sample.z))
+    assert sample.auxiliary_0.tolist() == raw["charges"][atoms].tolist()  # in the order of ALL
+    assert [sample[f"auxiliary_{k}"].tolist() for k in (1, 2, 3, 4)] == [
+        labels[name][row : row + 1].tolist() for name in ("dipole", "gap", "zpve", "energy")
+    ]
+    assert sample.auxiliary_3.dtype == torch.float64
+    batch = next(iter(data.train_dataloader()))
+    assert batch.auxiliary_0.shape == batch.z.shape
+    assert batch.auxiliary_1.shape == (32, 3)
+
+
+def test_statistics_of_further_labels(make):
+    data = make(limit_train=100, auxiliary=ALL)
+    part, found = data.train_set.taken, data.statistics.auxiliary
+    further = {name: each.values for name, each in part.auxiliary.items()}
+    means = {z: further["charges"][part.z == z].mean() for z in part.species}
+    rest = further["charges"] - np.array([means[z] for z in part.z])
+    assert {z: found["charges"][0][z] for z in means} == pytest.approx(means, abs=1e-12)
+    assert found["charges"][1] == pytest.approx(rest.std(), rel=1e-12)
+    assert set(found["gap"][0].values()) == {further["gap"].mean()}
+    assert found["gap"][1] == pytest.approx(further["gap"].std(), rel=1e-12)
+    assert found["dipole"][1] == pytest.approx(np.sqrt(np.square(further["dipole"]).mean()), rel=1e-12)
+    assert set(found["dipole"][0].values()) == {0.0}
+    counts = part.counts(part.species)
+    for name in ("energy", "zpve"):  # the parts of U0 have its scale, and their shifts add up to its shifts
+        fit = np.linalg.lstsq(counts, further[name])[0]
+        assert [found[name][0][z] for z in part.species] == pytest.approx(fit.tolist(), abs=1e-8)
+        assert found[name][1] == data.statistics.scale
+    both = {z: found["energy"][0][z] + found["zpve"][0][z] for z in part.species}
+    assert both == pytest.approx({z: data.statistics.shifts[z] for z in both}, abs=1e-5)
+    alone = make(limit_train=100, target="gap", auxiliary={"zpve": 1.0})
+    assert (alone.sum_of, alone.without_target) == ((), None)
+    residual = further["zpve"] - counts @ np.linalg.lstsq(counts, further["zpve"])[0]
+    assert alone.statistics.auxiliary["zpve"][1] == pytest.approx(residual.std(), rel=1e-10)
+
+
+def test_further_labels_of_qm9(make_qm9):
+    data = make_qm9(auxiliary={"zpve": 0.5, "mu": 0.1})
+    other, structures = make_qm9(target="zpve"), data.load()[0]
+    np.testing.assert_array_equal(structures.auxiliary["zpve"].values, other.load()[0].y)
+    np.testing.assert_allclose(structures.auxiliary["energy"].values, structures.y - other.load()[0].y, rtol=1e-14)
+    assert {name: each.pooling for name, each in data.further().items()} == {
+        "zpve": "sum",
+        "mu": "mean",
+        "energy": "sum",
+    }
+    with pytest.raises(ConfigError, match="got 'charges'"):
+        make_qm9(auxiliary={"charges": 1.0})
+
+
+@pytest.fixture
+def extra(tmp_path):
+    """A file with copies of molecules of the embedded set, displaced."""
+
+    def write(rows, smiles=None):
+        with np.load("examples/data/mini_qm9_xtb.npz") as file:
+            arrays = {name: file[name] for name in ("n_atoms", "z", "pos", "charges", "energy", "smiles")}
+        starts = np.concatenate([[0], np.cumsum(arrays["n_atoms"].astype(int))])
+        atoms = np.concatenate([np.arange(starts[row], starts[row + 1]) for row in rows])
+        chosen = {
+            name: array[rows if name in ("n_atoms", "energy", "smiles") else atoms] for name, array in arrays.items()
+        }
+        chosen["pos"] = chosen["pos"] + np.float32(0.01) * np.arange(3, dtype=np.float32)
+        chosen["smiles"] = chosen["smiles"] if smiles is None else np.array(smiles, dtype="S40")
+        np.savez(tmp_path / "more.npz", **chosen)
+        return str(tmp_path / "more.npz")
+
+    return write
+
+
+def test_extra_molecules_are_in_the_training_part_alone(make, extra):
+    path = extra([0, 1, 2], ["N#N", "[H][H]", "FF"])
+    data, before = (make(limit_train=50, auxiliary={"charges": 1.0, "zpve": 0.5}, extra=x) for x in (path, None))
+    assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [53, 279, 278]
+    new = data.train_set[50]
+    with np.load(path) as file:
+        assert new.auxiliary_0.tolist() == file["charges"].astype(float)[: len(new.z)].tolist()
+        assert new.auxiliary_2.tolist() == [file["energy"][0] * 27.211386245988]
+    assert torch.isnan(new.y).all()
+    assert torch.isnan(new.auxiliary_1).all()
+    assert data.statistics.scale == before.statistics.scale
+    counts = {name: rows.tolist() for name, rows in data.train_set.n_rows.items()}
+    assert counts["y"] == counts["auxiliary_2"] == [1] * 53, "a row each: of the target, or of the energy alone"
+    assert counts["auxiliary_1"] == [1] * 50 + [0] * 3
+
+
+def test_extra_molecules_that_are_tested_are_refused(make, extra):
+    tested = np.flatnonzero(np.load("examples/data/mini_qm9_xtb.npz")["split"] == 2)[:1]
+    path = extra([0, *tested])
+    smiles = np.load(path)["smiles"][1].decode()
+    with pytest.raises(DataError, match=r"no molecule of the validation and test parts, got 1 in .*") as refused:
+        make(auxiliary={"charges": 1.0}, extra=path)
+    assert f": {smiles}. Remove them" in str(refused.value)
+    with pytest.raises(DataError, match=r"extra must be an npz archive of molecules, got .none\.npz."):
+        make(auxiliary={"charges": 1.0}, extra="none.npz")
+
+
 # --- bad options -----------------------------------------------------------------------------------------------------
 @each(
     "options, message",
@@ -230,6 +345,12 @@ def test_sampler_of_a_seed_and_an_epoch_that_are_swapped():
         ({"num_workers": -1}, "num_workers must be an integer, at least 0, got -1"),
         ({"limit_train": 0}, "limit_train must be an integer, at least 1, got 0"),
         ({"shifts": "none"}, "shifts must be one of regression, atomref, got 'none'"),
+        ({"auxiliary": {"charge": 1.0}}, r"auxiliary must be further labels .* \(charges, dipole, .*, got 'charge'"),
+        ({"auxiliary": {"U0": 1.0}}, "auxiliary must be further labels .*, got the target itself. Name others"),
+        ({"auxiliary": {"zpve": -1.0}}, "auxiliary.zpve must be a finite number of at least 0, got -1.0"),
+        ({"auxiliary": {"zpve": "high"}}, "auxiliary.zpve must be a finite number .* got 'high'"),
+        ({"auxiliary": ["zpve"]}, "auxiliary must be weights by name, or None, got"),
+        ({"auxiliary": {"gap": 1.0}, "extra": "more.npz"}, "extra must be left out but for .* charges or energy"),
         ({"shifts": "atomref"}, "got \"atomref\" with dataset='mini', target='U0'"),
         ({"shifts": "atomref", "dataset": "qm9", "root": "x", "target": "mu"}, "only U0, U, H and G .* target='mu'"),
     ],

@@ -29,6 +29,11 @@ def test_rows_are_reproduced(mini, capsys):
     assert "too large" not in capsys.readouterr().out
 
 
+def test_further_molecules_are_reproduced(mini, capsys):
+    assert mini.verify(mini.HERE / mini.FURTHER, rows=3, seed=5)
+    assert "too large" not in capsys.readouterr().out
+
+
 def test_a_changed_row_is_noticed(mini, tmp_path):
     arrays, _ = mini.load(mini.HERE / mini.NAME)
     arrays["zpve"] = arrays["zpve"] * np.float32(1.001)

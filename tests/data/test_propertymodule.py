@@ -153,3 +153,68 @@ def test_crystals_are_refused(module) -> None:
 def test_options_of_potentials_are_not_taken(module) -> None:
     with pytest.raises(TypeError, match="e0s"):
         module(molecules(), e0s="fit")
+
+
+# ---- further labels -------------------------------------------------------------------------------------------------
+def labelled() -> list[Atoms]:
+    """The chains with a charge of each atom, a volume, and moments, which are 3 numbers; the last has no gap."""
+    frames = molecules()
+    for row, atoms in enumerate(frames):
+        atoms.arrays["part"] = 0.1 * row + np.arange(len(atoms))
+        atoms.info |= {"volume": 2.0 * row, "moments": np.array([row, 0.0, 1.0])}
+    del frames[-1].info["gap"], frames[3].info["volume"]
+    return frames
+
+
+def test_further_labels_of_a_file(module) -> None:
+    data = module(labelled(), auxiliary={"part": 1.0, "volume": 0.5, "moments": 0.1}, val=4, test=4)
+    with pytest.warns(EqlayersWarning, match="no 'gap' and are left out but for the training on other labels, rows 19"):
+        data.setup()
+    kinds = {name: (each.pooling, each.label.unit) for name, each in data.further().items()}
+    unit = "unit_of_the_file"
+    assert kinds == {"part": ("atom", unit), "volume": ("mean", unit), "moments": ("vector", unit)}
+    assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [12, 4, 4]
+    for part in (data.train_set, data.val_set, data.test_set):
+        for sample in part:
+            row = int(sample.idx)
+            assert sample.auxiliary_0.tolist() == pytest.approx((0.1 * row + np.arange(len(sample.z))).tolist())
+            assert sample.auxiliary_1.tolist() == pytest.approx([2.0 * row if row != 3 else np.nan], nan_ok=True)
+            assert sample.auxiliary_2.tolist() == [[row, 0.0, 1.0]]
+    last = data.train_set[11]
+    assert int(last.idx) == 19
+    assert torch.isnan(last.y).all()
+    assert data.train_set.n_rows["y"].tolist() == [1] * 11 + [0]
+
+
+def test_three_numbers_of_three_atoms(module) -> None:
+    """Arrays of the file are of atoms, and what stands in its header is a vector."""
+    frames = [atoms for atoms in labelled() if len(atoms) == 3]
+    data = module(frames, auxiliary={"part": 1.0, "moments": 1.0})
+    assert {name: each.pooling for name, each in data.further().items()} == {"part": "atom", "moments": "vector"}
+    assert module(frames, extensive=True, auxiliary={"volume": 1.0}).further()["volume"].pooling == "sum"
+
+
+@pytest.mark.filterwarnings("ignore::eqlayers.errors.EqlayersWarning")
+@each(
+    "auxiliary, error, message",
+    [
+        ({"gap": 1.0}, ConfigError, "auxiliary must be further labels of the data, got the target itself"),
+        ({"size": 1.0}, ConfigError, r"names of labels in .*chains.xyz \(.*part.*volume.*\), got size"),
+        ({"a b": 1.0, "a_b": 1.0}, ConfigError, "names that differ in letters or digits, got 'a b', 'a_b', 'gap'"),
+        ({"name": 1.0}, DataError, r"'name' must be one number, 3 numbers, .* got the shape \[0, 0, 0\] in frame"),
+    ],
+)
+def test_further_labels_that_are_refused(module, auxiliary, error, message) -> None:
+    with pytest.raises(error, match=message):
+        module(labelled(), auxiliary=auxiliary).setup()
+
+
+@pytest.mark.filterwarnings("ignore::eqlayers.errors.EqlayersWarning")
+def test_a_further_label_that_no_trained_molecule_has(module) -> None:
+    frames = labelled()
+    for atoms in frames[:-1]:
+        atoms.info.pop("volume", None)
+    del frames[-1].info["volume"]
+    frames[0].info["volume"] = np.nan
+    with pytest.raises(DataError, match=r"the training part of .* must have volume of a structure, got none"):
+        module(frames, auxiliary={"volume": 1.0}).setup()

@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from eqlayers.data.structures import LABELS, StructureArrays, completed_cells
+from eqlayers.data.structures import LABELS, Auxiliary, StructureArrays, completed_cells
 from eqlayers.errors import DataError
 
 
@@ -25,7 +25,7 @@ def some(**replaced) -> StructureArrays:
 
 
 def test_every_field_is_checked():
-    assert [field.name for field in fields(StructureArrays)] == ["source", *StructureArrays.layout()]
+    assert [field.name for field in fields(StructureArrays)] == ["source", *StructureArrays.layout(), "auxiliary"]
 
 
 def test_what_is_missing_is_nan():
@@ -143,3 +143,47 @@ def test_rows_of_labels_and_identities() -> None:
     assert len({first, *others}) == 4
     rows = {name: counts.tolist() for name, counts in structures.label_rows().items()}
     assert rows == {"energy": [1, 0, 1, 1, 1], "forces": [2, 0, 2, 2, 2]}
+
+
+# ---- further labels -------------------------------------------------------------------------------------------------
+CHARGES = [-1.0, 1.0, np.nan, 2.0, 3.0, 4.0]
+
+
+def further(charges=CHARGES, zpve=(np.nan, 5.0, 6.0), dipole=((1, 2, 3), (4, 5, 6), (np.nan,) * 3)) -> StructureArrays:
+    """The three structures with further labels of atoms and of structures, numbers and vectors."""
+    made = {
+        "charges": Auxiliary.of("charges", "atom", "e", charges),
+        "zpve": Auxiliary.of("zpve", "sum", "eV", zpve, thousandth=True),
+        "dipole": Auxiliary.of("dipole", "vector", "e A", dipole),
+    }
+    return some(auxiliary=made)
+
+
+def test_further_labels_are_taken_and_joined_with_their_structures():
+    data = further()
+    assert data.labels == ("energy", "auxiliary_0", "auxiliary_1", "auxiliary_2")
+    counts = {name: rows.tolist() for name, rows in data.label_rows().items()}
+    assert counts == {"energy": [1, 0, 1], "auxiliary_0": [2, 0, 3], "auxiliary_1": [0, 1, 1], "auxiliary_2": [1, 1, 0]}
+    taken = data.take(np.array([2, 0]))
+    assert taken.auxiliary["charges"].values.tolist() == [2.0, 3.0, 4.0, -1.0, 1.0]
+    assert taken.auxiliary["zpve"].label.unit == "meV"
+    np.testing.assert_array_equal(taken.auxiliary["zpve"].values, [6.0, np.nan])
+    np.testing.assert_array_equal(taken.auxiliary["dipole"].values, [[np.nan] * 3, [1, 2, 3]])
+    joined = StructureArrays.joined([some(), data])
+    np.testing.assert_array_equal(joined.auxiliary["charges"].values, [np.nan] * 6 + CHARGES)
+    np.testing.assert_array_equal(joined.auxiliary["dipole"].values[2:4], [[np.nan] * 3, [1, 2, 3]])
+    assert list(joined.auxiliary) == list(data.auxiliary)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"charges": [1.0] * 5}, r"charges of some must be \[6\] for 3 structures, got \[5\]\. Give a number"),
+        ({"charges": [-1.0, np.nan, 1.0, 2.0, 3.0, 4.0]}, "charges has NaN .* in part; 1 of 3 .* rows 0;"),
+        ({"zpve": [1.0, np.inf, 1.0]}, "zpve has NaN or infinite .* rows 1;"),
+        ({"dipole": [[1.0, np.nan, 0.0]] * 3}, "dipole has NaN .* 3 of 3 .* rows 0, 1, 2;"),
+    ],
+)
+def test_further_labels_that_are_refused(replaced, message):
+    with pytest.raises(DataError, match=message):
+        further(**replaced)

@@ -376,3 +376,123 @@ def test_a_flipped_bit(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError):
         load_property(path)
+
+
+# ---- further outputs ------------------------------------------------------------------------------------------------
+FURTHER = {"charges": "atom", "energy": "sum", "gap": "mean", "dipole": "vector", "zpve": "sum"}
+NUMBERS = {6: 0.1, 8: 0.2, 1: 0.3, 7: 0.4, 9: 0.5}
+
+
+def with_further(**options: Any) -> MoleculeNetwork:
+    torch.manual_seed(3)
+    made = network(auxiliary=FURTHER, **options)
+    statistics = {name: ({z: n * shift for z, shift in NUMBERS.items()}, n) for n, name in enumerate(FURTHER, 1)}
+    made.set_statistics({6: -1000.0}, 2.0, 4.0, auxiliary=statistics)
+    return made
+
+
+def test_further_outputs_by_hand(pos: Tensor) -> None:
+    """Each is its own number of the features: scaled and shifted by species, then pooled as it says."""
+    made, batch = with_further(), torch.tensor([0, 0, 0, 0, 1, 1])
+    kept: list[Tensor] = []
+    made.read_auxiliary.register_forward_hook(lambda module, given, out: kept.append(out))
+    edge_index = edges(pos)
+    edge_index = edge_index[:, batch[edge_index[0]] == batch[edge_index[1]]]
+    values = made.outputs(Z, pos, edge_index, batch, 2)
+    shift = torch.tensor([NUMBERS[z] for z in Z.tolist()]).double()
+    atoms = {name: n * (kept[0][:, n - 1] + shift) for n, name in enumerate(FURTHER, 1)}
+    assert torch.allclose(values["charges"], atoms["charges"], atol=1e-14)
+    for name in ("energy", "zpve", "gap"):
+        sums = torch.stack([atoms[name][:4].sum(), atoms[name][4:].sum()])
+        expected = sums / torch.tensor([4.0, 2.0]) if name == "gap" else sums
+        assert torch.allclose(values[name], expected, atol=1e-12), name
+    centre = torch.stack([pos[:4].mean(0), pos[4:].mean(0)])[batch]
+    vectors = 4 * (kept[0][:, 5:] + kept[0][:, 3:4] * (pos - centre))
+    assert torch.allclose(values["dipole"], torch.stack([vectors[:4].sum(0), vectors[4:].sum(0)]), atol=1e-12)
+    assert {value.dtype for value in values.values()} == {torch.float64}
+    assert torch.equal(values["y"], made(Z, pos, edge_index, batch, 2))
+
+
+@pytest.mark.parametrize("determinant", [1, -1])
+def test_a_further_vector_turns_with_the_molecule(determinant: int, pos: Tensor) -> None:
+    made, rotation = with_further(), random_orthogonal(determinant=determinant)
+    before, after = (made.outputs(Z, p, edges(p)) for p in (pos, pos @ rotation.T + 5.0))
+    assert before["dipole"].norm() > 1e-3
+    assert torch.allclose(after["dipole"], before["dipole"] @ rotation.T, atol=1e-10)
+    assert torch.allclose(after["charges"], before["charges"], atol=1e-10)
+
+
+def test_a_property_that_is_a_sum(pos: Tensor) -> None:
+    made = with_further(sum_of=["energy", "zpve"])
+    values = made.outputs(Z, pos, edges(pos))
+    assert torch.equal(values["y"], values["energy"] + values["zpve"])
+    assert torch.equal(values["y"], made(Z, pos, edges(pos)))
+    assert not any(name.startswith("read.") for name in made.state_dict())
+
+
+def test_without_further_outputs_nothing_changes(pos: Tensor) -> None:
+    """The same weights from the same random numbers, and the same values."""
+    torch.manual_seed(3)
+    plain = network()
+    torch.manual_seed(3)
+    made = network(auxiliary={"charges": "atom"})
+    assert {name for name in made.state_dict() if "auxiliary" in name} >= {
+        *("auxiliary_shifts", "auxiliary_scales", "read_auxiliary.weight")
+    }
+    assert plain.state_dict().keys() == {name for name in made.state_dict() if "auxiliary" not in name}
+    for one in (plain, made):
+        one.set_statistics({6: -1000.0}, 2.0, 4.0)
+    assert all(torch.equal(value, made.state_dict()[name]) for name, value in plain.state_dict().items())
+    assert torch.equal(plain(Z, pos, edges(pos)), made(Z, pos, edges(pos)))
+    assert plain.outputs(Z, pos, edges(pos)).keys() == {"y"}
+
+
+def test_statistics_of_further_outputs_stay_in_float64(pos: Tensor) -> None:
+    made = with_further().float()
+    made.set_statistics({}, 1.0, 4.0, auxiliary={"energy": ({6: -1029.863012345678}, 1 / 3)})
+    for step in (made, made.half().float()):
+        assert float(step.auxiliary_shifts[1, 1]) == -1029.863012345678
+        assert float(step.auxiliary_scales[1]) == 1 / 3
+        assert float(step.auxiliary_scales[0]) == 1.0, "those that are not named stay"
+
+
+def test_further_outputs_in_a_checkpoint(tmp_path: Path) -> None:
+    made = small_network(auxiliary={"a.b": "sum", "charges": "atom"})
+    learned = load_property(written(tmp_path / "a.ckpt", made))
+    assert learned is not None
+    assert torch.equal(learned(MOLECULE), made(*MOLECULE[:5]))
+    values, expected = learned.network.outputs(*MOLECULE[:5]), made.outputs(*MOLECULE[:5])
+    assert values.keys() == expected.keys() == {"a.b", "charges", "y"}
+    assert all(torch.equal(values[name], expected[name]) for name in values)
+
+
+@each(
+    "options, error, message",
+    [
+        (
+            {"auxiliary": {"charges": "atoms"}},
+            ConfigError,
+            "auxiliary.charges must be one of atom, .* got 'atoms'",
+        ),
+        ({"auxiliary": {"y": "sum"}}, ConfigError, "auxiliary must be names but 'y', got"),
+        ({"auxiliary": ["charges"]}, ConfigError, "auxiliary must be a mapping from name to kind of output, got"),
+        ({"auxiliary": {"mu": "vector"}, "hidden": "4x0e"}, IrrepsError, "hidden must hold vectors .* further vector"),
+        ({"sum_of": ["zpve"]}, ConfigError, "sum_of must be further outputs of the kind 'sum', .* got 'zpve'"),
+        ({"sum_of": ["gap"], "auxiliary": {"gap": "mean"}}, ConfigError, "sum_of must be .*, got 'gap'. Add"),
+        (
+            {"sum_of": ["zpve"], "auxiliary": {"zpve": "sum"}, "pooling": "mean"},
+            ConfigError,
+            "sum_of must be .*, got readout 'scalar' with pooling 'mean'",
+        ),
+    ],
+)
+def test_bad_further_outputs(options: dict[str, Any], error: type[EqlayersError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        network(**options)
+
+
+def test_statistics_of_an_unknown_output() -> None:
+    with pytest.raises(ConfigError, match=r"auxiliary must be one of charges, .*, got 'charge'"):
+        with_further().set_statistics({}, 1.0, 4.0, auxiliary={"charge": ({}, 1.0)})
+    with pytest.raises(ConfigError, match=r"scale of charges must be a positive number, got 0\.0"):
+        with_further().set_statistics({}, 1.0, 4.0, auxiliary={"charges": ({}, 0.0)})

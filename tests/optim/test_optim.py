@@ -237,7 +237,7 @@ def test_a_rate_in_a_tensor_and_a_closure() -> None:
 def test_the_state_is_a_few_times_as_large_as_that_of_adamw(model: nn.Module) -> None:
     run(model, optimizer := SOAP(model), range(1))
     numbers = sum(value.numel() for state in optimizer.state_dict()["state"].values() for value in state.values())
-    assert 3.2 < numbers / (2 * sum(parameter.numel() for parameter in model.parameters())) < 3.4
+    assert 2.8 < numbers / (2 * sum(parameter.numel() for parameter in model.parameters())) < 3.4
 
 
 def test_a_step_without_any_gradient_does_nothing() -> None:
