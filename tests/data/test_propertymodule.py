@@ -200,11 +200,7 @@ def test_three_numbers_of_three_atoms(module) -> None:
     [
         ({"gap": 1.0}, ConfigError, "auxiliary must be further labels of the data, got the target itself"),
         ({"size": 1.0}, ConfigError, r"names of labels in .*chains.xyz \(.*part.*volume.*\), got size"),
-        (
-            {"a b": 1.0, "a_b": 1.0},
-            ConfigError,
-            "names that differ in letters or digits, got 'a b', 'a_b' beside 'gap'",
-        ),
+        ({"a b": 1.0, "a_b": 1.0}, ConfigError, "differ in letters or digits, got 'a b', 'a_b' beside 'gap'"),
         ({"name": 1.0}, DataError, r"'name' must be one number, 3 numbers, .* got the shape \[0, 0, 0\] in frame"),
     ],
 )
