@@ -87,7 +87,7 @@ def load_qm9(
     table = _read_table(raw / CSV, (target.raw_column,))[:, 0] * target.raw_factor
     further = {}
     for name in check_names("auxiliary", auxiliary, (*TARGETS, ENERGY)):
-        terms = (TARGETS["U0"], TARGETS["zpve"]) if name == "energy" else (TARGETS[name],)
+        terms = (TARGETS["U0"], TARGETS["zpve"]) if name == ENERGY else (TARGETS[name],)
         first, *less = (_read_table(raw / CSV, (term.raw_column,))[:, 0] * term.raw_factor for term in terms)
         further[name] = auxiliary_of(name)._replace(values=sum((-each for each in less), first)[arrays["idx"]])
     source = f"QM9 in {root}, target {target.name}"

@@ -431,7 +431,7 @@ def test_a_property_that_is_a_sum(pos: Tensor) -> None:
 
 
 def test_without_further_outputs_nothing_changes(pos: Tensor) -> None:
-    """The same weights from the same random numbers, and the same values."""
+    """The weights are drawn from the same random numbers, and the network computes the same values."""
     torch.manual_seed(3)
     plain = network()
     torch.manual_seed(3)
