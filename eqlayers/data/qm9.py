@@ -84,14 +84,17 @@ def load_qm9(
         except (OSError, http.client.HTTPException, zipfile.BadZipFile, KeyError, EOFError) as error:
             _refuse(raw, f"{type(error).__name__} from {url}: {error}", error)
     arrays = _geometries(raw, cache)
-    table = _read_table(raw / CSV, (target.raw_column,))[:, 0] * target.raw_factor
-    further = {}
-    for name in check_names("auxiliary", auxiliary, (*TARGETS, ENERGY)):
-        terms = (TARGETS["U0"], TARGETS["zpve"]) if name == ENERGY else (TARGETS[name],)
-        first, *less = (_read_table(raw / CSV, (term.raw_column,))[:, 0] * term.raw_factor for term in terms)
-        further[name] = auxiliary_of(name)._replace(values=sum((-each for each in less), first)[arrays["idx"]])
+    labels = check_names("auxiliary", auxiliary, (*TARGETS, ENERGY))
+    terms = {name: [TARGETS["U0"], TARGETS["zpve"]] if name == ENERGY else [TARGETS[name]] for name in labels}
+    read = [target, *(term for listed in terms.values() for term in listed)]
+    table = _read_table(raw / CSV, tuple(term.raw_column for term in read))[arrays["idx"]]
+    values = {term.name: table[:, column] * term.raw_factor for column, term in enumerate(read)}
+    further = {
+        name: auxiliary_of(name)._replace(values=sum((-values[term.name] for term in less), values[first.name]))
+        for name, (first, *less) in terms.items()
+    }
     source = f"QM9 in {root}, target {target.name}"
-    molecules = StructureArrays.of(source, **arrays, y=table[arrays["idx"]], auxiliary=further)
+    molecules = StructureArrays.of(source, **arrays, y=values[target.name], auxiliary=further)
     molecules.refuse("finite labels", np.flatnonzero(np.isnan(molecules.y)))
     return molecules
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ..core.checks import check_flag, check_integer, check_items, check_number, got
 from ..core.errors import ConfigError, DataError
 from ..core.files.read_write import few
-from ..core.torch_internals import foreach_add_, foreach_mul_
 from .matrices import matrices_of, parameter_groups
 from .stack import Block, Stack, blocks_of, state_dtype
 
@@ -42,7 +41,8 @@ class SOAP(torch.optim.Optimizer):
             :class:`torch.optim.Optimizer`; None for all parameters, of which matrices alone are decayed.
         lr: Learning rate; a tensor for a recorded step.
         betas: Decay rates of Adam's moments.
-        gram_beta: Decay rate of the averages :math:`L` and :math:`R`.
+        gram_beta: Decay rate of the averages :math:`L` and :math:`R` in a step.
+        gram_every: Steps from one gradient in these averages to the next.
         precondition_every: Steps from one renewal of eigenvectors to the next.
         block: Matrices are split into blocks of at most so many rows and columns.
         eps: Added to the root of the second moment.
@@ -63,7 +63,7 @@ class SOAP(torch.optim.Optimizer):
         >>> from eqlayers import Linear
         >>> layer = Linear("16x0e + 16x1o", "16x0e + 8x1o", biases=True)
         >>> SOAP(layer, lr=0.01)
-        SOAP(384 numbers of 2 matrices: 1 of 16x8, 1 of 16x16; 16 numbers by AdamW; lr 0.01, basis every 10 steps)
+        SOAP(384 numbers of 2 matrices: 1 of 16x8, 1 of 16x16; 16 numbers by AdamW; lr 0.01, basis every 20 steps)
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class SOAP(torch.optim.Optimizer):
         lr: float | Tensor = 1e-2,
         betas: tuple[float, float] = (0.95, 0.98),
         gram_beta: float = 0.95,
-        precondition_every: int = 10,
+        gram_every: int = 2,
+        precondition_every: int = 20,
         block: int = 64,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -89,14 +90,15 @@ class SOAP(torch.optim.Optimizer):
         shared = {
             "betas": check_rates("betas", betas, 2),
             "gram_beta": check_rates("gram_beta", [gram_beta], 1)[0],
-            "precondition_every": check_integer("precondition_every", precondition_every, 1, fix="10 is usual."),
+            "gram_every": check_integer("gram_every", gram_every, 1, fix="2 is usual."),
+            "precondition_every": check_integer("precondition_every", precondition_every, 1, fix="20 is usual."),
             "block": check_integer("block", block, 2, fix="64 is usual."),
             "eps": check_number("eps", eps, above=0),
             "capturable": check_flag("capturable", capturable),
         }
         lr = lr if isinstance(lr, Tensor) else check_number("lr", lr, at_least=0)
         self._blocks: dict[Tensor, list[Block]] = {p: blocks_of(those, block) for p, those in shapes.items()}
-        self._stacks: list[Stack] | None = None
+        self._stacks: list[tuple[int, Stack]] | None = None  # with the numbers of their groups
         self._served: list[int] = []
         options = shared | {"lr": lr, "weight_decay": check_number("weight_decay", weight_decay, at_least=0)}
         super().__init__(parameter_groups(module, weight_decay) if params is None else params, options)
@@ -128,43 +130,36 @@ class SOAP(torch.optim.Optimizer):
         if self._stacks is None or list(map(id, served)) != self._served:
             self._arrange(served)
         assert self._stacks is not None
-        options = self.param_groups[0]
-        gradients = [stack.gradient() for stack in self._stacks]
+        gradients = [stack.gradient() for _, stack in self._stacks]
         bounds = [bound for gradient in gradients for bound in torch.aminmax(gradient)]  # NaN if a number is NaN
         finite = torch.isfinite(torch.stack(bounds)).all()
-        passes: Any = 1.0
-        if options["capturable"]:
-            passes = finite.to(gradients[0].dtype)
-            gradients = [torch.where(finite, gradient, 0.0) for gradient in gradients]
-        elif not finite:
+        capturable = self.defaults["capturable"]
+        if not capturable and not finite:
             self._refuse()
-        moves: dict[Tensor, Tensor] = {}
-        for stack, gradient in zip(self._stacks, gradients, strict=True):
-            moves |= zip(stack.parameters, stack.update(gradient, passes, options), strict=True)
-        for group in self.param_groups:
-            mine = [parameter for parameter in group["params"] if parameter in moves]
-            if not mine:
-                continue
-            if group["weight_decay"]:
-                foreach_mul_(mine, 1 - group["lr"] * group["weight_decay"] * passes)
-            steps = [moves[parameter] for parameter in mine]
-            foreach_mul_(steps, -group["lr"])
-            foreach_add_(mine, steps)
+        for (group, stack), gradient in zip(self._stacks, gradients, strict=True):
+            passes = finite.to(gradient.dtype) if capturable else 1.0
+            gradient = torch.where(finite, gradient, 0.0) if capturable else gradient
+            stack.update(gradient, passes, self.param_groups[group])
         return loss
 
     def _arrange(self, parameters: Sequence[Tensor]) -> None:
-        """Make stacks of parameters with equally many steps, as frozen and thawed ones have others."""
+        """Make stacks of parameters of a group with equally many steps, as frozen and thawed ones have others."""
         self._store()
-        alike: dict[Any, list[Tensor]] = {}
+        groups = {parameter: number for number, group in enumerate(self.param_groups) for parameter in group["params"]}
+        alike: dict[tuple[int, Any], list[Tensor]] = {}
         for parameter in parameters:
             steps = int(self.state[parameter]["step"]) if self.state[parameter] else 0
-            alike.setdefault((steps, parameter.device, state_dtype(parameter)), []).append(parameter)
-        self._stacks = [Stack(ps, [self._blocks[p] for p in ps], [self.state[p] for p in ps]) for ps in alike.values()]
+            like = (steps, parameter.device, state_dtype(parameter))
+            alike.setdefault((groups[parameter], like), []).append(parameter)
+        self._stacks = [
+            (group, Stack(ps, [self._blocks[p] for p in ps], [self.state[p] for p in ps]))
+            for (group, _), ps in alike.items()
+        ]
         self._served = list(map(id, parameters))
 
     def _store(self) -> None:
         """Bring `state` up to date, which is in stacks between two steps."""
-        for stack in self._stacks or ():
+        for _, stack in self._stacks or ():
             self.state.update(stack.states())
 
     def _refuse(self) -> None:

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
+
+from ..core.torch_internals import foreach_add_, foreach_mul_
 
 
 class Block(NamedTuple):
@@ -53,6 +56,29 @@ def blocks_of(shapes: Sequence[tuple[int, ...]], most: int) -> list[Block]:
     return [block for block in blocks if min(block.size) > 1]
 
 
+def _even(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Successive blocks in runs of equal distance."""
+    runs: list[list[Block]] = []
+    for block in blocks:
+        run = runs[-1] if runs else []
+        even = len(run) == 1 or (run and block.start - run[-1].start == run[1].start - run[0].start)
+        if even and block.stride == run[0].stride:
+            run.append(block)
+        else:
+            runs.append([block])
+    return runs
+
+
+def _outside(length: int, blocks: Sequence[Block]) -> list[tuple[int, int]]:
+    """Starts and ends of the numbers of a parameter that are in no block."""
+    free = torch.zeros(length + 2, dtype=torch.int8)
+    free[1:-1] = 1
+    for block in blocks:
+        free[1 + block.indices()] = 0
+    edges = torch.diff(free).nonzero()[:, 0]
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
 class Batch(NamedTuple):
     """Blocks of one size: their part of a flat vector, and of the Gram matrices of rows and of columns."""
 
@@ -66,8 +92,22 @@ class Batch(NamedTuple):
         return flat[self.part].view(self.shape)
 
 
+class Segment(NamedTuple):
+    """A part of a flat vector: evenly spaced blocks of one size of a parameter, or successive other numbers of it."""
+
+    parameter: int
+    start: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    part: slice
+
+    def of(self, parameter: Tensor) -> Tensor:
+        """The numbers in a parameter that is flat."""
+        return parameter.as_strided(self.shape, self.stride, parameter.storage_offset() + self.start)
+
+
 class Stack:
-    """Parameters with equally many steps, their state, and the update of SOAP.
+    """Parameters of a group with equally many steps, their state, and the update of SOAP.
 
     The flat vectors hold the numbers of all parameters, blocks of equal size together, then vectors. Gram
     matrices and eigenvectors of equal size are one tensor, whether they are of rows or of columns.
@@ -81,47 +121,58 @@ class Stack:
     def __init__(
         self, parameters: Sequence[Tensor], blocks: Sequence[Sequence[Block]], states: Sequence[Mapping[str, Any]]
     ) -> None:
-        self.parameters, self.sizes = list(parameters), [p.numel() for p in parameters]
-        self.shapes = [p.shape for p in parameters]
+        self.parameters = list(parameters)
         self.steps = int(states[0]["step"]) if states[0] else 0
         device = parameters[0].device
         like: dict[str, Any] = {"dtype": state_dtype(parameters[0]), "device": device}
-        self.step = torch.tensor(float(self.steps), device=device, dtype=torch.float64)
-        offsets = [sum(self.sizes[:number]) for number in range(len(self.sizes))]
-        free = torch.ones(sum(self.sizes), dtype=torch.bool)
-        order: list[Tensor] = []
+        #: Of Adam, as tensors: steps of blocks, which leave out the first, and of all other numbers.
+        counts = (max(0, self.steps - 1), self.steps)
+        self.counts = [torch.tensor(count, dtype=torch.float32, device=device) for count in counts]
+        self.segments: list[Segment] = []
         self.batches: list[Batch] = []
-        counts: dict[int, int] = {}  # by number of rows: Gram matrices
+        number_of: dict[int, int] = {}  # by number of rows: Gram matrices
         #: by parameter and block: (rows, which of the Gram matrices of rows), and of columns
         self.grams_of: list[list[tuple[tuple[int, int], ...]]] = [[()] * len(those) for those in blocks]
-        start = 0
         every = [(block, number, i) for number, those in enumerate(blocks) for i, block in enumerate(those)]
         for rows, columns in sorted({block.size for block, _, _ in every}):
             same = [row for row in every if row[0].size == (rows, columns)]
             sides = []
             for side in (rows, columns):
-                sides.append(slice(counts.get(side, 0), counts.get(side, 0) + len(same)))
-                counts[side] = sides[-1].stop
-            stop = start + len(same) * rows * columns
-            self.batches.append(Batch(slice(start, stop), (len(same), rows, columns), *sides))
-            start = stop
-            for position, (block, number, i) in enumerate(same):
-                order.append(offsets[number] + block.indices())
-                free[order[-1]] = False
+                sides.append(slice(number_of.get(side, 0), number_of.get(side, 0) + len(same)))
+                number_of[side] = sides[-1].stop
+            start = self._length()
+            for position, (_, number, i) in enumerate(same):
                 self.grams_of[number][i] = (rows, sides[0].start + position), (columns, sides[1].start + position)
-        self.in_blocks = start
-        self.order = torch.cat([*order, free.nonzero()[:, 0]]).to(device)
-        self.back = torch.empty_like(self.order)
-        self.back[self.order] = torch.arange(len(free), device=device)
-        self.mean, self.square = (torch.zeros(len(free), **like) for _ in range(2))
-        self.gram, self.basis = ({n: torch.zeros(k, n, n, **like) for n, k in counts.items()} for _ in range(2))
+            for number in dict.fromkeys(number for _, number, _ in same):
+                for run in _even([block for block, owner, _ in same if owner == number]):
+                    step = run[1].start - run[0].start if len(run) > 1 else rows * columns
+                    shape, stride = (len(run), rows, columns), (step, run[0].stride, 1)
+                    whole = stride == (rows * columns, columns, 1)
+                    self._add(number, run[0].start, *(((math.prod(shape),), (1,)) if whole else (shape, stride)))
+            self.batches.append(Batch(slice(start, self._length()), (len(same), rows, columns), *sides))
+        self.in_blocks = self._length()
+        for number, (parameter, those) in enumerate(zip(parameters, blocks, strict=True)):
+            for first, last in _outside(parameter.numel(), those):
+                self._add(number, first, (last - first,), (1,))
+        self.mean, self.square, self.move = (torch.zeros(self._length(), **like) for _ in range(3))
+        self.moves = [self.move[segment.part].view(segment.shape) for segment in self.segments]
+        self.gram, self.basis = ({n: torch.zeros(k, n, n, **like) for n, k in number_of.items()} for _ in range(2))
         if self.steps:
             self._take(states)
+
+    def _length(self) -> int:
+        """Numbers in the segments so far."""
+        return self.segments[-1].part.stop if self.segments else 0
+
+    def _add(self, parameter: int, start: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+        """Add a segment to the flat vector."""
+        part = slice(self._length(), self._length() + math.prod(shape))
+        self.segments.append(Segment(parameter, start, shape, stride, part))
 
     def _take(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take the state of every parameter."""
         for name, flat in (("exp_avg", self.mean), ("exp_avg_sq", self.square)):
-            flat.copy_(torch.cat([state[name].reshape(-1) for state in states]).to(flat.device)[self.order])
+            flat.copy_(self._joined([state[name] for state in states]))
         for state, grams in zip(states, self.grams_of, strict=True):
             listed = [gram for pair in grams for gram in pair]
             for name, those in (("gram", self.gram), ("basis", self.basis)):
@@ -131,59 +182,84 @@ class Stack:
 
     def states(self) -> dict[Tensor, dict[str, Tensor]]:
         """Copy the state of every parameter."""
-        moments = {"exp_avg": self.mean, "exp_avg_sq": self.square}
-        whole = {name: flat[self.back].split(self.sizes) for name, flat in moments.items()}
         states: dict[Tensor, dict[str, Tensor]] = {}
-        for number, (parameter, grams) in enumerate(zip(self.parameters, self.grams_of, strict=True)):
-            state = {name: parts[number].clone().view(self.shapes[number]) for name, parts in whole.items()}
+        for parameter in self.parameters:
+            moments = {name: self.mean.new_empty(parameter.numel()) for name in ("exp_avg", "exp_avg_sq")}
+            states[parameter] = {"step": self.counts[1].clone()} | moments
+        for segment in self.segments:
+            state = states[self.parameters[segment.parameter]]
+            for name, flat in (("exp_avg", self.mean), ("exp_avg_sq", self.square)):
+                segment.of(state[name]).copy_(flat[segment.part].view(segment.shape))
+        for parameter, grams in zip(self.parameters, self.grams_of, strict=True):
+            state = states[parameter]
+            state |= {name: state[name].view(parameter.shape) for name in ("exp_avg", "exp_avg_sq")}
             listed = [gram for pair in grams for gram in pair]
             if listed:
                 for name, those in (("gram", self.gram), ("basis", self.basis)):
                     state[name] = torch.cat([those[side][index].flatten() for side, index in listed])
-            states[parameter] = {"step": self.step.to(torch.float32).clone()} | state
         return states
+
+    def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        """One tensor for each parameter as a flat vector."""
+        flat = [tensor.reshape(-1) for tensor in tensors]
+        parts = [segment.of(flat[segment.parameter]) for segment in self.segments]
+        return torch.cat([part if part.dim() == 1 else part.flatten() for part in parts])
 
     def gradient(self) -> Tensor:
         """The gradients of all numbers as a flat vector."""
-        flat = torch.cat([p.grad.reshape(-1) for p in self.parameters])  # type: ignore[union-attr]
-        return flat.to(self.mean.dtype).index_select(0, self.order)
+        return self._joined([p.grad for p in self.parameters]).to(self.mean.dtype)  # type: ignore[misc]
 
-    def update(self, gradient: Tensor, passes: float | Tensor, options: Mapping[str, Any]) -> list[Tensor]:
-        """Take a step: the update of every parameter, before its learning rate.
+    def update(self, gradient: Tensor, passes: float | Tensor, options: Mapping[str, Any]) -> None:
+        """Take a step with the parameters.
 
         Args:
             gradient: Of :meth:`gradient`.
-            passes: 1, or 0 if the state must stay as it is.
-            options: Of the optimizer.
+            passes: 1, or 0 if parameters and state must stay as they are.
+            options: Of the group.
         """
-        (first, second), number = options["betas"], self.in_blocks
+        rate = options["lr"] * passes
+        gram_weight = 1 - options["gram_beta"] ** options["gram_every"]
         self.steps += 1
-        self.step += passes
         if self.steps == 1:
-            self._measure(gradient, 1 - options["gram_beta"])
+            self._measure(gradient, gram_weight)
             self.basis = {side: first_basis(gram) for side, gram in self.gram.items()}
-            rotated = gradient.clone()
-            rotated[:number] = 0
-        else:
-            rotated = self._rotated(gradient, into=True)
-        self.mean.lerp_(rotated, (1 - first) * passes)
-        self.square.lerp_(rotated.square_(), (1 - second) * passes)
-        scaled = torch.empty_like(self.mean)
-        for part, skipped in ((slice(0, number), 1), (slice(number, None), 0)):
-            steps = (self.step - skipped).clamp(min=1) if options["capturable"] else max(1, self.steps - skipped)
-            root = self.square[part].sqrt().div_((1 - second**steps) ** 0.5).add_(options["eps"])
-            torch.div(self.mean[part], root, out=scaled[part]).div_(1 - first**steps)
-        if self.steps == 1:
-            scaled[:number] = 0
-        else:
-            scaled = self._rotated(scaled, into=False)
-            self._measure(gradient, (1 - options["gram_beta"]) * passes)
+        rotated = self._rotated(gradient, torch.empty_like(gradient), into=True)
+        move = torch.zeros_like(self.move)
+        begin = int(self.steps == 1)  # the first step of blocks only measures
+        sizes = [self.in_blocks, len(move) - self.in_blocks]
+        moves, gradients, means, squares = (
+            [*flat.split(sizes)][begin:] for flat in (move, rotated, self.mean, self.square)
+        )
+        adamw(
+            moves,
+            gradients,
+            means,
+            squares,
+            [],
+            self.counts[begin:],
+            fused=True,
+            found_inf=(1 - passes).to(torch.float32) if isinstance(passes, Tensor) else None,
+            amsgrad=False,
+            beta1=options["betas"][0],
+            beta2=options["betas"][1],
+            lr=1.0,  # multiplied below, where it may be a tensor of any dtype
+            weight_decay=0.0,
+            eps=options["eps"],
+            maximize=False,
+        )
+        self._rotated(move.mul_(rate), self.move, into=False)
+        if self.steps > 1:
+            if (self.steps - 1) % options["gram_every"] == 0:
+                self._measure(gradient, gram_weight * passes)
             if (self.steps - 1) % options["precondition_every"] == 0:
                 self._renew()
-        if options["capturable"]:
-            scaled = scaled * passes
-        parts = scaled.index_select(0, self.back).split(self.sizes)
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        if options["weight_decay"]:
+            foreach_mul_(self.parameters, 1 - rate * options["weight_decay"])
+        flat = [parameter.reshape(-1) for parameter in self.parameters]
+        foreach_add_([segment.of(flat[segment.parameter]) for segment in self.segments], self.moves)
+        for parameter, moved in zip(self.parameters, flat, strict=True):
+            if not parameter.is_contiguous():
+                parameter.copy_(moved.view(parameter.shape))
 
     def _measure(self, gradient: Tensor, weight: float | Tensor) -> None:
         """Move the averages of Gram matrices towards the Gram matrices of a gradient."""
@@ -192,9 +268,8 @@ class Stack:
             self.gram[batch.shape[1]][batch.left].lerp_(blocks @ blocks.mT, weight)
             self.gram[batch.shape[2]][batch.right].lerp_(blocks.mT @ blocks, weight)
 
-    def _rotated(self, flat: Tensor, into: bool) -> Tensor:
-        """A flat vector with its blocks rotated into the eigenbases, or back."""
-        out = torch.empty_like(flat)
+    def _rotated(self, flat: Tensor, out: Tensor, into: bool) -> Tensor:
+        """Write a flat vector with its blocks rotated into the eigenbases, or back, to ``out``."""
         out[self.in_blocks :] = flat[self.in_blocks :]
         for batch in self.batches:
             left, right = self.basis[batch.shape[1]][batch.left], self.basis[batch.shape[2]][batch.right]
@@ -204,7 +279,7 @@ class Stack:
 
     def _renew(self) -> None:
         """One step of orthogonal iteration for all eigenvectors, the largest eigenvalues first; moments follow."""
-        self.mean = self._rotated(self.mean, into=False)
+        mean = self._rotated(self.mean, torch.empty_like(self.mean), into=False)
         sorted_by: dict[int, Tensor] = {}
         for side, gram in self.gram.items():
             self.basis[side], sorted_by[side] = next_basis(gram, self.basis[side])
@@ -213,7 +288,7 @@ class Stack:
             rows = sorted_by[batch.shape[1]][batch.left][:, :, None].expand_as(squares)
             columns = sorted_by[batch.shape[2]][batch.right][:, None].expand_as(squares)
             squares.copy_(squares.gather(1, rows).gather(2, columns))
-        self.mean = self._rotated(self.mean, into=True)
+        self._rotated(mean, self.mean, into=True)
 
 
 #: Fraction of the mean eigenvalue below which directions are not told apart: rounding would choose among them, and the

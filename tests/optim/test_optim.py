@@ -75,7 +75,7 @@ def test_every_block_follows_the_definition_and_the_rest_adamw() -> None:
         for block in blocks_of(those, 8):
             index, rest[block.indices()] = block.indices(), False
             parts = [one[number].reshape(-1)[index].view(block.size) for one in gradients]
-            flat[index] -= 0.1 * sum(soap_of_matrix(parts)).flatten()  # type: ignore[union-attr]
+            flat[index] -= 0.1 * sum(soap_of_matrix(parts, precondition_every=10)).flatten()  # type: ignore[union-attr]
             inside += len(index)
         vector = nn.Parameter(flat[rest].clone())
         adam = torch.optim.AdamW([vector], lr=0.1, betas=(0.95, 0.98), weight_decay=0)
@@ -83,7 +83,7 @@ def test_every_block_follows_the_definition_and_the_rest_adamw() -> None:
             vector.grad = one[number].reshape(-1)[rest]
             adam.step()
         flat[rest] = vector.detach()
-    optimizer = SOAP(model, lr=0.1, block=8)
+    optimizer = SOAP(model, lr=0.1, block=8, precondition_every=10)
     assert far(run(model, optimizer, range(steps)), expected) < 1e-12
     assert repr(optimizer).startswith(f"SOAP({inside} numbers of ")
 
@@ -91,7 +91,7 @@ def test_every_block_follows_the_definition_and_the_rest_adamw() -> None:
 def test_a_plain_matrix_is_updated_as_by_another_package() -> None:
     ours, theirs = nn.Linear(7, 7, bias=False).double(), nn.Linear(7, 7, bias=False).double()
     theirs.load_state_dict(ours.state_dict())
-    first = SOAP(ours, lr=0.1, eps=1e-30)
+    first = SOAP(ours, lr=0.1, gram_every=1, precondition_every=10, eps=1e-30)
     options = {"betas": (0.95, 0.98), "shampoo_beta": 0.95, "weight_decay": 0, "eps": 1e-30}
     second = OTHER(theirs.parameters(), lr=0.1, **options)
     # theirs renews eigenvectors in float32, and ours shifts eigenvalues by 1e-6
@@ -102,7 +102,8 @@ def test_e3nns_layers_are_updated_as_ours() -> None:
     theirs = o3.Linear("6x0e + 4x1o", "5x0e + 3x1o", biases=True).double()
     ours = Linear("6x0e + 4x1o", "5x0e + 3x1o", biases=True).double()
     ours.load_state_dict(theirs.state_dict())
-    assert same(run(ours, SOAP(ours), range(15)), run(theirs, SOAP(theirs), range(15)))
+    first, second = (SOAP(layer, precondition_every=10) for layer in (ours, theirs))
+    assert same(run(ours, first, range(15)), run(theirs, second, range(15)))
 
 
 def test_rotated_and_inverted_inputs_do_not_change_a_training() -> None:
@@ -112,7 +113,7 @@ def test_rotated_and_inverted_inputs_do_not_change_a_training() -> None:
         torch.manual_seed(0)
         gate = Gate("8x0e", [torch.tanh], "4x0e", [torch.sigmoid], "4x1o")
         model = nn.Sequential(Linear("6x0e + 4x1o", gate.irreps_in), gate, Linear(gate.irreps_out, "1x1o")).double()
-        optimizer = SOAP(model, lr=0.03)
+        optimizer = SOAP(model, lr=0.03, precondition_every=10)
         rotations = [o3.Irreps(irreps).D_from_matrix(matrix) for irreps in ("6x0e + 4x1o", "1x1o")]
         inputs, labels = (one @ rotation.T for one, rotation in zip((x, y), rotations, strict=True))
         for _ in range(15):
@@ -260,6 +261,7 @@ def test_groups_are_of_the_module_and_share_options() -> None:
     ("options", "name"),
     [
         ({"precondition_every": 0}, "precondition_every"),
+        ({"gram_every": 0}, "gram_every"),
         ({"block": 1}, "block"),
         ({"lr": -1.0}, "lr"),
         ({"betas": (0.9,)}, "betas"),

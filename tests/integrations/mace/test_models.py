@@ -16,6 +16,7 @@ from mace.tools.scripts_utils import extract_config_mace_model
 
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds.convolution import AcceleratedConvolution
+from eqlayers.optim import matrices_of
 from tests.cases import default_dtype, quiet_warnings
 from tests.integrations import guests
 from tests.integrations.guests import SPECIES, mace
@@ -262,3 +263,8 @@ def labelled() -> Any:
     finally:
         torch.set_default_dtype(default)
     return next(iter(torch_geometric.dataloader.DataLoader(items, batch_size=2, shuffle=False)))
+
+
+def test_an_optimizer_of_matrices_finds_them_in_every_layer_that_mixes_channels() -> None:
+    for parameter, shapes in matrices_of(model()).items():
+        assert all(len(shape) == 2 for shape in shapes) == (parameter.dim() < 3)  # three axes: of a contraction

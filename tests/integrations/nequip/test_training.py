@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from eqlayers.optim import matrices_of
+
 Runs = dict[str, tuple[Path, dict[str, list[float]]]]
 
 
@@ -61,3 +63,17 @@ def test_a_checkpoint_of_one_is_loaded_by_the_other(runs: Runs) -> None:
         assert name == other
         assert torch.equal(a, b)
     modify(plain, [{"modifier": "enable_eqlayers"}])
+
+
+def test_an_optimizer_of_matrices_finds_them_in_every_layer(runs: Runs) -> None:
+    from nequip.model import ModelFromCheckpoint
+    from nequip.utils.global_state import set_global_state
+
+    before = torch.get_default_dtype()
+    set_global_state()
+    try:
+        shapes = matrices_of(ModelFromCheckpoint(str(runs["plain"][0] / "last.ckpt")))
+    finally:
+        torch.set_default_dtype(before)
+    assert shapes
+    assert all(len(shape) == 2 for listed in shapes.values() for shape in listed)
