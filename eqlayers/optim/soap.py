@@ -51,8 +51,8 @@ class SOAP(torch.optim.Optimizer):
             is not finite changes nothing. Otherwise it raises an error.
 
     Raises:
-        ConfigError: An option is out of range, the module has no parameters, ``params`` are of another module, or
-            the matrices of a layer do not cover its weights.
+        ConfigError: An option is out of range, the module has no parameters, ``params`` are of another module,
+            the matrices of a layer do not cover its weights, or a parameter with matrices is not contiguous.
         DataError: In a step: a gradient is NaN or infinite; weights and state are as before. In ``load_state_dict``:
             the state of another optimizer, or of other matrices.
 
@@ -98,6 +98,11 @@ class SOAP(torch.optim.Optimizer):
         }
         lr = lr if isinstance(lr, Tensor) else check_number("lr", lr, at_least=0)
         self._blocks: dict[Tensor, list[Block]] = {p: blocks_of(those, block) for p, those in shapes.items()}
+        if any(blocks and not parameter.is_contiguous() for parameter, blocks in self._blocks.items()):
+            raise ConfigError(
+                "parameters with matrices must be contiguous to be updated in place, got transposed ones. Copy them: "
+                "parameter.data = parameter.data.contiguous()"
+            )
         self._stacks: list[tuple[int, Stack]] | None = None  # with the numbers of their groups
         self._served: list[int] = []
         options = shared | {"lr": lr, "weight_decay": check_number("weight_decay", weight_decay, at_least=0)}

@@ -80,16 +80,23 @@ def _outside(length: int, blocks: Sequence[Block]) -> list[tuple[int, int]]:
 
 
 class Batch(NamedTuple):
-    """Blocks of one size: their part of a flat vector, and of the Gram matrices of rows and of columns."""
+    """Blocks of one size ``(count, rows, columns)``: their part of a flat vector, and their Gram matrices of two sides.
+
+    ``grams`` has numbers of rows of Gram matrices, and which of these matrices are of the blocks.
+    """
 
     part: slice
     shape: tuple[int, int, int]
-    left: slice
-    right: slice
+    grams: tuple[tuple[int, slice], tuple[int, slice]]
 
     def of(self, flat: Tensor) -> Tensor:
         """The blocks ``[count, rows, columns]`` in a flat vector."""
-        return flat[self.part].view(self.shape)
+        _, rows, columns = self.shape
+        return flat.as_strided(self.shape, (rows * columns, columns, 1), self.part.start)
+
+    def sides(self, grams: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
+        """The blocks' matrices of rows, and of columns, among matrices by their number of rows."""
+        return tuple(grams[side][those] for side, those in self.grams)
 
 
 class Segment(NamedTuple):
@@ -100,10 +107,14 @@ class Segment(NamedTuple):
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     part: slice
+    whole: bool  # all numbers of the parameter, in their order
 
-    def of(self, parameter: Tensor) -> Tensor:
-        """The numbers in a parameter that is flat."""
-        return parameter.as_strided(self.shape, self.stride, parameter.storage_offset() + self.start)
+    def of(self, tensor: Tensor) -> Tensor:
+        """The numbers in a tensor of the parameter's shape."""
+        if self.whole:
+            return tensor
+        flat = tensor.reshape(-1)
+        return flat.as_strided(self.shape, self.stride, flat.storage_offset() + self.start)
 
 
 class Stack:
@@ -138,25 +149,33 @@ class Stack:
             same = [row for row in every if row[0].size == (rows, columns)]
             sides = []
             for side in (rows, columns):
-                sides.append(slice(number_of.get(side, 0), number_of.get(side, 0) + len(same)))
-                number_of[side] = sides[-1].stop
-            start = self._length()
+                sides.append((side, slice(number_of.get(side, 0), number_of.get(side, 0) + len(same))))
+                number_of[side] = sides[-1][1].stop
             for position, (_, number, i) in enumerate(same):
-                self.grams_of[number][i] = (rows, sides[0].start + position), (columns, sides[1].start + position)
+                self.grams_of[number][i] = tuple((side, those.start + position) for side, those in sides)
+            start = self._length()
             for number in dict.fromkeys(number for _, number, _ in same):
                 for run in _even([block for block, owner, _ in same if owner == number]):
                     step = run[1].start - run[0].start if len(run) > 1 else rows * columns
                     shape, stride = (len(run), rows, columns), (step, run[0].stride, 1)
                     whole = stride == (rows * columns, columns, 1)
                     self._add(number, run[0].start, *(((math.prod(shape),), (1,)) if whole else (shape, stride)))
-            self.batches.append(Batch(slice(start, self._length()), (len(same), rows, columns), *sides))
+            shape = (len(same), rows, columns)
+            self.batches.append(Batch(slice(start, self._length()), shape, (sides[0], sides[1])))
         self.in_blocks = self._length()
         for number, (parameter, those) in enumerate(zip(parameters, blocks, strict=True)):
             for first, last in _outside(parameter.numel(), those):
                 self._add(number, first, (last - first,), (1,))
         self.mean, self.square, self.move = (torch.zeros(self._length(), **like) for _ in range(3))
-        self.moves = [self.move[segment.part].view(segment.shape) for segment in self.segments]
+        self.moves = [
+            self.move[segment.part].view(parameters[segment.parameter].shape if segment.whole else segment.shape)
+            for segment in self.segments
+        ]
         self.gram, self.basis = ({n: torch.zeros(k, n, n, **like) for n, k in number_of.items()} for _ in range(2))
+        self.grams = [batch.sides(self.gram) for batch in self.batches]
+        bases = [batch.sides(self.basis) for batch in self.batches]
+        #: Of each batch: eigenvectors in columns, for the products into their basis and back.
+        self.turns = [((left.mT, right), (left, right.mT)) for left, right in bases]
         if self.steps:
             self._take(states)
 
@@ -167,7 +186,8 @@ class Stack:
     def _add(self, parameter: int, start: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
         """Add a segment to the flat vector."""
         part = slice(self._length(), self._length() + math.prod(shape))
-        self.segments.append(Segment(parameter, start, shape, stride, part))
+        whole = shape == (self.parameters[parameter].numel(),)
+        self.segments.append(Segment(parameter, start, shape, stride, part, whole))
 
     def _take(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Take the state of every parameter."""
@@ -184,15 +204,14 @@ class Stack:
         """Copy the state of every parameter."""
         states: dict[Tensor, dict[str, Tensor]] = {}
         for parameter in self.parameters:
-            moments = {name: self.mean.new_empty(parameter.numel()) for name in ("exp_avg", "exp_avg_sq")}
+            moments = {name: self.mean.new_empty(parameter.shape) for name in ("exp_avg", "exp_avg_sq")}
             states[parameter] = {"step": self.counts[1].clone()} | moments
         for segment in self.segments:
             state = states[self.parameters[segment.parameter]]
             for name, flat in (("exp_avg", self.mean), ("exp_avg_sq", self.square)):
-                segment.of(state[name]).copy_(flat[segment.part].view(segment.shape))
+                (part := segment.of(state[name])).copy_(flat[segment.part].view(part.shape))
         for parameter, grams in zip(self.parameters, self.grams_of, strict=True):
             state = states[parameter]
-            state |= {name: state[name].view(parameter.shape) for name in ("exp_avg", "exp_avg_sq")}
             listed = [gram for pair in grams for gram in pair]
             if listed:
                 for name, those in (("gram", self.gram), ("basis", self.basis)):
@@ -201,9 +220,7 @@ class Stack:
 
     def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
         """One tensor for each parameter as a flat vector."""
-        flat = [tensor.reshape(-1) for tensor in tensors]
-        parts = [segment.of(flat[segment.parameter]) for segment in self.segments]
-        return torch.cat([part if part.dim() == 1 else part.flatten() for part in parts])
+        return torch.cat([segment.of(tensors[segment.parameter]).flatten() for segment in self.segments])
 
     def gradient(self) -> Tensor:
         """The gradients of all numbers as a flat vector."""
@@ -222,7 +239,8 @@ class Stack:
         self.steps += 1
         if self.steps == 1:
             self._measure(gradient, gram_weight)
-            self.basis = {side: first_basis(gram) for side, gram in self.gram.items()}
+            for side, gram in self.gram.items():
+                self.basis[side].copy_(first_basis(gram))
         rotated = self._rotated(gradient, torch.empty_like(gradient), into=True)
         move = torch.zeros_like(self.move)
         begin = int(self.steps == 1)  # the first step of blocks only measures
@@ -255,38 +273,36 @@ class Stack:
                 self._renew()
         if options["weight_decay"]:
             foreach_mul_(self.parameters, 1 - rate * options["weight_decay"])
-        flat = [parameter.reshape(-1) for parameter in self.parameters]
-        foreach_add_([segment.of(flat[segment.parameter]) for segment in self.segments], self.moves)
-        for parameter, moved in zip(self.parameters, flat, strict=True):
-            if not parameter.is_contiguous():
-                parameter.copy_(moved.view(parameter.shape))
+        foreach_add_([segment.of(self.parameters[segment.parameter]) for segment in self.segments], self.moves)
 
     def _measure(self, gradient: Tensor, weight: float | Tensor) -> None:
         """Move the averages of Gram matrices towards the Gram matrices of a gradient."""
-        for batch in self.batches:
-            blocks = batch.of(gradient)
-            self.gram[batch.shape[1]][batch.left].lerp_(blocks @ blocks.mT, weight)
-            self.gram[batch.shape[2]][batch.right].lerp_(blocks.mT @ blocks, weight)
+        for gram in self.gram.values():
+            gram.mul_(1 - weight)
+        weighted = gradient * weight
+        for batch, (left, right) in zip(self.batches, self.grams, strict=True):
+            blocks, other = batch.of(gradient), batch.of(weighted)
+            left.baddbmm_(other, blocks.mT)
+            right.baddbmm_(other.mT, blocks)
 
     def _rotated(self, flat: Tensor, out: Tensor, into: bool) -> Tensor:
         """Write a flat vector with its blocks rotated into the eigenbases, or back, to ``out``."""
         out[self.in_blocks :] = flat[self.in_blocks :]
-        for batch in self.batches:
-            left, right = self.basis[batch.shape[1]][batch.left], self.basis[batch.shape[2]][batch.right]
-            left, right = (left.mT, right) if into else (left, right.mT)
+        for batch, turns in zip(self.batches, self.turns, strict=True):
+            left, right = turns[0 if into else 1]
             torch.bmm(torch.bmm(left, batch.of(flat)), right, out=batch.of(out))
         return out
 
     def _renew(self) -> None:
         """One step of orthogonal iteration for all eigenvectors, the largest eigenvalues first; moments follow."""
         mean = self._rotated(self.mean, torch.empty_like(self.mean), into=False)
-        sorted_by: dict[int, Tensor] = {}
+        orders: dict[int, Tensor] = {}
         for side, gram in self.gram.items():
-            self.basis[side], sorted_by[side] = next_basis(gram, self.basis[side])
+            basis, orders[side] = next_basis(gram, self.basis[side])
+            self.basis[side].copy_(basis)
         for batch in self.batches:
-            squares = batch.of(self.square)
-            rows = sorted_by[batch.shape[1]][batch.left][:, :, None].expand_as(squares)
-            columns = sorted_by[batch.shape[2]][batch.right][:, None].expand_as(squares)
+            squares, (rows, columns) = batch.of(self.square), batch.sides(orders)
+            rows, columns = rows[:, :, None].expand_as(squares), columns[:, None].expand_as(squares)
             squares.copy_(squares.gather(1, rows).gather(2, columns))
         self._rotated(mean, self.mean, into=True)
 
@@ -320,7 +336,7 @@ def next_basis(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 
 def _orthonormal(columns: Tensor) -> Tensor:
     """The columns made orthonormal one after the other, by one batched QR decomposition."""
-    return torch.linalg.qr(columns)[0].contiguous()  # products of a restored state must be the same bit for bit
+    return torch.linalg.qr(columns)[0]
 
 
 def state_dtype(parameter: Tensor) -> torch.dtype:

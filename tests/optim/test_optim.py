@@ -277,6 +277,13 @@ def test_options_are_checked(options: dict[str, Any], name: str) -> None:
         SOAP(network(), **options)
 
 
+def test_a_transposed_matrix_is_refused() -> None:
+    model = nn.Linear(3, 4)
+    model.weight.data = torch.randn(3, 4).T
+    with pytest.raises(ConfigError, match="parameters with matrices must be contiguous"):
+        SOAP(model)
+
+
 def test_a_module_must_have_parameters() -> None:
     with pytest.raises(ConfigError, match="a module must have parameters to be optimized, got ReLU"):
         SOAP(nn.ReLU())
