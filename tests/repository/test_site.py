@@ -64,6 +64,16 @@ def test_the_fastest_other_package_is_shown(chart: ModuleType, tmp_path: Path) -
     assert (tmp_path / "chart.svg").stat().st_size > 5000
 
 
+def test_the_page_of_optimizers_shows_the_stored_errors() -> None:
+    """`python docs/benchmarks/optimizers.py report` wrote them."""
+    pytest.importorskip("lightning")  # absent from the environments of other torches
+    study = loaded("docs/benchmarks/optimizers.py")
+    shown = study.PAGE.read_text().partition(study.BEGIN)[2].partition(study.END)[0].strip()
+    assert shown == study.table(), "the page is stale: run `python docs/benchmarks/optimizers.py report`"
+    adamw, soap = {100: study.Point(1, 4.0, 0.0)}, {25: study.Point(1, 8.0, 0.0), 100: study.Point(1, 2.0, 0.0)}
+    assert study.needed(adamw, soap) == "0.5"  # half the way, as lengths and errors are compared by their logarithms
+
+
 def test_the_reference_has_every_public_name(parts: ModuleType) -> None:
     """A class has a page, which a table links; what has no page is in a table and stands below it."""
     for needed in ("lightning", "vesin", "ase", "rich", "matplotlib"):
