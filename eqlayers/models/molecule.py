@@ -295,7 +295,7 @@ def _read_outputs(auxiliary: Any, sum_of: Any, readout: str, pooling: str) -> tu
             f"sum_of must be further outputs of the kind 'sum', for a scalar read-out that is summed, got {what}. Add "
             "them to auxiliary, or leave sum_of out."
         )
-    return dict(kinds), names
+    return {name: kinds[name] for name in sorted(kinds)}, names  # weights do not depend on the order that was given
 
 
 def _vector(out: Tensor, pos: Tensor, batch: Tensor, num_graphs: int, scale: Tensor, pooling: str) -> Tensor:

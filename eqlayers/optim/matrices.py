@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from e3nn import o3
@@ -25,6 +26,14 @@ def _of_linear(module: Any) -> dict[str, Shapes]:
 FOREIGN = {o3.Linear: _of_linear, o3.TensorProduct: lambda module: {"weight": product_shapes(module.instructions)}}
 
 
+def _are_shapes(told: Any) -> bool:
+    """Whether a list has shapes of one or two positive integers."""
+    return isinstance(told, Sequence) and all(
+        isinstance(shape, tuple) and len(shape) in (1, 2) and all(isinstance(n, int) and n > 0 for n in shape)
+        for shape in told
+    )
+
+
 def shapes_of(module: nn.Module) -> dict[str, Shapes]:
     """The shapes of the numbers of every parameter of this module alone, by its name.
 
@@ -33,7 +42,7 @@ def shapes_of(module: nn.Module) -> dict[str, Shapes]:
     of a contraction ``[species, paths, channels]``, which mix no channels: with them as matrices, errors were larger.
 
     Raises:
-        ConfigError: The shapes of a parameter do not cover its numbers.
+        ConfigError: ``weight_matrices`` returns no shapes by name, or shapes that do not cover the numbers.
 
     Example:
         >>> shapes_of(o3.Linear("8x0e + 4x1o", "2x0e + 3x1o", biases=True))
@@ -41,7 +50,13 @@ def shapes_of(module: nn.Module) -> dict[str, Shapes]:
     """
     told = getattr(module, "weight_matrices", None)
     foreign = next((shapes for cls, shapes in FOREIGN.items() if isinstance(module, cls)), lambda _: {})
-    known: dict[str, Shapes] = told() if told is not None else foreign(module)
+    known: Any = told() if told is not None else foreign(module)
+    named = isinstance(known, Mapping) and all(isinstance(name, str) and hasattr(module, name) for name in known)
+    if not named or not all(map(_are_shapes, known.values())):
+        raise ConfigError(
+            f"weight_matrices() of {type(module).__name__} must return a dictionary from names of parameters to lists "
+            f"of shapes (rows, columns) or (numbers,), got {got(known)}. Return such as {{'weight': [(8, 4), (3,)]}}."
+        )
     shapes: dict[str, Shapes] = {}
     for name, parameter in module.named_parameters(recurse=False):
         axes, numel = tuple(parameter.shape), parameter.numel()
@@ -50,11 +65,10 @@ def shapes_of(module: nn.Module) -> dict[str, Shapes]:
             continue
         shapes[name] = [tuple(shape) for shape in known[name]]
         count = sum(map(math.prod, shapes[name]))
-        if count != numel or not all(len(shape) in (1, 2) for shape in shapes[name]):
+        if count != numel:
             raise ConfigError(
-                f"weight_matrices() of {type(module).__name__} must cover the {numel} numbers of {name} by shapes "
-                f"(rows, columns) or (numbers,), got {got(known[name])} of {count} numbers. List the shapes in the "
-                "order of the numbers."
+                f"weight_matrices() of {type(module).__name__} must cover the {numel} numbers of {name}, got shapes "
+                f"{got(known[name])} of {count} numbers. List the shapes in the order of the numbers."
             )
     return shapes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,29 @@ from .matrices import matrices_of, parameter_groups
 from .stack import Block, Stack, blocks_of, state_dtype
 
 
-def check_rates(name: str, rates: Any, count: int) -> tuple[float, ...]:
-    """Decay rates, from 0 to below 1; or ConfigError."""
-    listed = check_items(name, rates, f"{count} numbers from 0 to 1", "0.95 is usual.")
-    if len(listed) != count or not all(0 <= check_number(name, rate, at_least=0) < 1 for rate in listed):
-        raise ConfigError(f"{name} must be {count} numbers from 0 to 1, got {got(rates)}. 0.95 is usual.")
-    return tuple(map(float, listed))
+def check_rate(name: str, rate: Any) -> float:
+    """A decay rate, from 0 to below 1; or ConfigError."""
+    number = check_number(name, rate, at_least=0, fix="0.95 is usual.")
+    if number >= 1:
+        raise ConfigError(f"{name} must be a decay rate below 1, got {got(rate)}. 0.95 is usual.")
+    return number
+
+
+def check_betas(name: str, betas: Any) -> tuple[float, float]:
+    """The decay rates of Adam's two moments; or ConfigError."""
+    listed = check_items(name, betas, "two decay rates, from 0 to below 1", "(0.95, 0.98) is usual.")
+    if len(listed) != 2:
+        raise ConfigError(f"{name} must be two decay rates, got {got(betas)}. (0.95, 0.98) is usual.")
+    return check_rate(name, listed[0]), check_rate(name, listed[1])
+
+
+def is_recording(tensor: Tensor) -> bool:
+    """Whether a CUDA graph records the operators on a tensor."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+#: A square of a gradient, times this, must be finite: Gram matrices have sums of squares.
+MOST = 1e4
 
 
 class SOAP(torch.optim.Optimizer):
@@ -30,10 +47,11 @@ class SOAP(torch.optim.Optimizer):
     For a matrix with gradient :math:`G`, averages :math:`L` of :math:`G G^T` and :math:`R` of :math:`G^T G` have
     eigenvectors :math:`Q_L`, :math:`Q_R`. Adam makes a step from the two moments of :math:`Q_L^T G Q_R`, which is
     rotated back. The eigenvectors are renewed every ``precondition_every`` steps by one step of orthogonal iteration.
-    The first step only measures :math:`L` and :math:`R`, and leaves the matrices as they are.
+    The first step only measures :math:`L` and :math:`R`, and decays the matrices at most.
 
     Weights of equivariant layers are one matrix for each path, in one flat parameter; :func:`matrices_of` tells which.
-    All matrices of equal size are rotated by one batched product.
+    All matrices of equal size are rotated by one batched product. Read the state by :meth:`state_dict`: the attribute
+    ``state`` is not up to date.
 
     Args:
         module: The network whose matrices are known by its layers.
@@ -47,14 +65,16 @@ class SOAP(torch.optim.Optimizer):
         block: Matrices are split into blocks of at most so many rows and columns.
         eps: Added to the root of the second moment.
         weight_decay: Decoupled weight decay, times ``lr``.
-        capturable: Whether a step is for a CUDA graph: nothing is read from the device, and a step with a gradient that
-            is not finite changes nothing. Otherwise it raises an error.
+        capturable: Whether a step may be recorded by a CUDA graph: nothing is read from the device, and a step with a
+            gradient that is not finite is counted and changes no weight and no average. Otherwise it raises an error.
+            Call :meth:`renew` every ``precondition_every`` replays, which renew no eigenvectors.
 
     Raises:
         ConfigError: An option is out of range, the module has no parameters, ``params`` are of another module,
-            the matrices of a layer do not cover its weights, or a parameter with matrices is not contiguous.
-        DataError: In a step: a gradient is NaN or infinite; weights and state are as before. In ``load_state_dict``:
-            the state of another optimizer, or of other matrices.
+            the matrices of a layer do not cover its weights, or a parameter is complex. In a step: a matrix that is
+            split into blocks is not contiguous.
+        DataError: In a step: a gradient is sparse, NaN, infinite or above 1e17; weights and state are as before. In
+            ``load_state_dict``: the state of another optimizer, or of other matrices.
 
     Source:
         Vyas et al. 2024, arXiv:2409.11321, algorithm 3.
@@ -88,38 +108,38 @@ class SOAP(torch.optim.Optimizer):
                 "network itself."
             )
         shared = {
-            "betas": check_rates("betas", betas, 2),
-            "gram_beta": check_rates("gram_beta", [gram_beta], 1)[0],
+            "betas": check_betas("betas", betas),
+            "gram_beta": check_rate("gram_beta", gram_beta),
             "gram_every": check_integer("gram_every", gram_every, 1, fix="2 is usual."),
             "precondition_every": check_integer("precondition_every", precondition_every, 1, fix="20 is usual."),
-            "block": check_integer("block", block, 2, fix="64 is usual."),
+            "block": check_integer("block", block, 4, fix="64 is usual."),
             "eps": check_number("eps", eps, above=0),
             "capturable": check_flag("capturable", capturable),
         }
-        lr = lr if isinstance(lr, Tensor) else check_number("lr", lr, at_least=0)
         self._blocks: dict[Tensor, list[Block]] = {p: blocks_of(those, block) for p, those in shapes.items()}
-        if any(blocks and not parameter.is_contiguous() for parameter, blocks in self._blocks.items()):
-            raise ConfigError(
-                "parameters with matrices must be contiguous to be updated in place, got transposed ones. Copy them: "
-                "parameter.data = parameter.data.contiguous()"
-            )
+        if any(parameter.is_complex() for parameter in shapes):
+            raise ConfigError("parameters must be real, got complex ones. Hold real and imaginary parts apart.")
         self._stacks: list[tuple[int, Stack]] | None = None  # with the numbers of their groups
         self._served: list[int] = []
-        options = shared | {"lr": lr, "weight_decay": check_number("weight_decay", weight_decay, at_least=0)}
+        options = shared | {"lr": lr, "weight_decay": weight_decay}
         super().__init__(parameter_groups(module, weight_decay) if params is None else params, options)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the module, with a separate learning rate and weight decay."""
         super().add_param_group(param_group)
+        self._store()
+        self._stacks = None  # which know parameters by the number of their group
         added = self.param_groups[-1]
+        for name in ("lr", "weight_decay"):
+            check_number(name, added[name], at_least=0)
         other = [name for name in self.defaults.keys() - {"lr", "weight_decay"} if added[name] != self.defaults[name]]
         strange = sum(parameter not in self._blocks for parameter in added["params"])
         if other or strange:
             self.param_groups.pop()
             what = f"{strange} parameters of another" if strange else f"another {other[0]}, {added[other[0]]}"
             raise ConfigError(
-                f"a group of SOAP must have parameters of its module, and separate options lr and weight_decay "
-                f"alone, got {what}. Build one SOAP for each."
+                "a group of SOAP must have parameters that its module had when SOAP was built, and separate options lr "
+                f"and weight_decay alone, got {what}. Build one SOAP for each."
             )
 
     @torch.no_grad()
@@ -129,23 +149,34 @@ class SOAP(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        served = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        served = [p for g in self.param_groups for p in g["params"] if p.grad is not None and p.numel()]
         if not served:
             return loss
         if self._stacks is None or list(map(id, served)) != self._served:
             self._arrange(served)
-        assert self._stacks is not None
-        gradients = [stack.gradient() for _, stack in self._stacks]
+        stacks, capturable = self._stacks or [], self.defaults["capturable"]
+        recording = is_recording(served[0])
+        if recording and (not capturable or not all(stack.steps for _, stack in stacks)):
+            raise ConfigError(
+                "a step that is recorded must be of capturable=True, and not the first of its parameters, got another. "
+                "Take a step before, as torch's graphs need it."
+            )
+        gradients = [stack.gradient() for _, stack in stacks]
         bounds = [bound for gradient in gradients for bound in torch.aminmax(gradient)]  # NaN if a number is NaN
-        finite = torch.isfinite(torch.stack(bounds)).all()
-        capturable = self.defaults["capturable"]
+        finite = torch.isfinite(torch.stack(bounds).square() * MOST).all()
         if not capturable and not finite:
-            self._refuse()
-        for (group, stack), gradient in zip(self._stacks, gradients, strict=True):
+            self._refuse(served)
+        for (group, stack), gradient in zip(stacks, gradients, strict=True):
             passes = finite.to(gradient.dtype) if capturable else 1.0
             gradient = torch.where(finite, gradient, 0.0) if capturable else gradient
-            stack.update(gradient, passes, self.param_groups[group])
+            stack.update(gradient, passes, self.param_groups[group], recording)
         return loss
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Renew all eigenvectors, as a step does every ``precondition_every`` steps, and a recorded step never does."""
+        for _, stack in self._stacks or ():
+            stack.renew()
 
     def _arrange(self, parameters: Sequence[Tensor]) -> None:
         """Make stacks of parameters of a group with equally many steps, as frozen and thawed ones have others."""
@@ -167,14 +198,14 @@ class SOAP(torch.optim.Optimizer):
         for _, stack in self._stacks or ():
             self.state.update(stack.states())
 
-    def _refuse(self) -> None:
-        """Raise the error of a gradient that is not finite."""
-        served = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        bad = [tuple(p.shape) for p in served if not torch.isfinite(p.grad).all()]
+    def _refuse(self, served: Sequence[Tensor]) -> NoReturn:
+        """Raise the error of a gradient that is not finite, or too large."""
+        most = [float(p.grad.detach().abs().max()) for p in served if p.grad is not None]
+        bad = [str(list(p.shape)) for p, size in zip(served, most, strict=True) if not size < 1e17]
         raise DataError(
-            f"gradients must be finite, got NaN or infinity in {len(bad)} of {len(served)} parameters, of shapes "
-            f"{few(list(map(str, bad)))}. Weights and state of the optimizer are as before this step: lower the "
-            "learning rate, clip gradients, or look for atoms too near to each other."
+            f"gradients must be finite and below 1e17, got others in {len(bad)} of {len(served)} parameters, of shapes "
+            f"{few(bad)}. Weights and state of the optimizer are as before this step: lower the learning rate, clip "
+            "gradients, or look for atoms too near to each other."
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -184,16 +215,18 @@ class SOAP(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._store()
-        return self.__dict__ | {"_stacks": None}
+        return super().__getstate__() | {"_blocks": self._blocks, "_stacks": None, "_served": []}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of all parameters, without rounding it to the dtype of the weights."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        saved = [index for group in state_dict["param_groups"] for index in group["params"]]
-        pairs = list(zip(parameters, (state_dict["state"].get(index, {}) for index in saved), strict=False))
+        groups = state_dict.get("param_groups") if isinstance(state_dict, Mapping) else None
+        known = isinstance(groups, list) and all(self.defaults.keys() <= group.keys() for group in groups)
+        saved = [index for group in groups or () for index in group["params"]] if known else []
+        pairs = [(p, state_dict["state"].get(index, {})) for p, index in zip(parameters, saved, strict=False)]
         wrong = next((problem for pair in pairs if (problem := self._misfit(*pair)) is not None), None)
-        if len(saved) != len(parameters):
-            wrong = f"{len(saved)} parameters"
+        if not known or len(saved) != len(parameters):
+            wrong = f"{len(saved)} parameters" if known else "another content"
         if wrong is not None:
             raise DataError(
                 f"the state of SOAP must be of the same {len(parameters)} parameters and blocks, got {wrong}. Use the "
@@ -213,19 +246,20 @@ class SOAP(torch.optim.Optimizer):
         if not state:
             return None
         grams = sum(rows**2 + columns**2 for rows, columns in (block.size for block in self._blocks[parameter]))
-        sizes = {"step": 1, "exp_avg": parameter.numel(), "exp_avg_sq": parameter.numel()}
-        sizes |= {"gram": grams, "basis": grams} if grams else {}
-        counts = {name: value.numel() for name, value in state.items() if isinstance(value, Tensor)}
-        return None if counts == sizes else f"a parameter {list(parameter.shape)} with {counts}"
+        expected = {"step": (), "exp_avg": tuple(parameter.shape), "exp_avg_sq": tuple(parameter.shape)}
+        expected |= {"gram": (grams,), "basis": (grams,)} if grams else {}
+        shapes = {n: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for n, v in state.items()}
+        return None if shapes == expected else f"a parameter {list(parameter.shape)} with {shapes}"
 
     def __repr__(self) -> str:
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         sizes = Counter(block.size for parameter in parameters for block in self._blocks[parameter])
         inside = sum(rows * columns * count for (rows, columns), count in sizes.items())
         blocks = ", ".join(f"{count} of {rows}x{columns}" for (rows, columns), count in sorted(sizes.items()))
-        rate, every = float(self.param_groups[0]["lr"]), self.defaults["precondition_every"]
+        rate, every = float(self.param_groups[0]["lr"]), self.param_groups[0]["precondition_every"]
         rest = sum(parameter.numel() for parameter in parameters) - inside
         return (
-            f"SOAP({inside} numbers of {sum(sizes.values())} matrices: {blocks}; {rest} numbers by AdamW; lr {rate:g}, "
+            f"SOAP({inside} numbers of {sum(sizes.values())} matrices{': ' * bool(sizes)}{blocks}; {rest} numbers by "
+            f"AdamW; lr {rate:g}, "
             f"basis every {every} steps)"
         )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from ..core.errors import ConfigError, DataError
 from ..core.torch_internals import foreach_add_, foreach_mul_
 
 
@@ -33,15 +34,15 @@ class Block(NamedTuple):
 
 
 def _parts(length: int, most: int) -> list[tuple[int, int]]:
-    """Starts and lengths of parts of at most ``most``: equal ones of at least a quarter of it if there are such."""
-    equal = next((size for size in range(min(length, most), max(1, most // 4) - 1, -1) if length % size == 0), None)
+    """Starts and lengths of parts of at most ``most``: equal ones of at least half of it if there are such."""
+    equal = next((size for size in range(min(length, most), most // 2 - 1, -1) if length % size == 0), None)
     count = length // equal if equal else -(-length // most)
     edges = [part * length // count for part in range(count + 1)]
     return [(start, stop - start) for start, stop in pairwise(edges)]
 
 
 def blocks_of(shapes: Sequence[tuple[int, ...]], most: int) -> list[Block]:
-    """Blocks of at most ``most`` rows and columns of the matrices of a parameter; single rows and columns are none.
+    """Blocks of at most ``most`` (4 or more) rows and columns of the matrices; matrices of one row or column have none.
 
     Example:
         >>> [block.size for block in blocks_of([(8, 96), (5,), (7, 1)], 64)]
@@ -53,7 +54,7 @@ def blocks_of(shapes: Sequence[tuple[int, ...]], most: int) -> list[Block]:
             parts = [(*top, *left) for top in _parts(shape[0], most) for left in _parts(shape[1], most)]
             blocks += [Block(start + r * shape[1] + c, rows, cols, shape[1]) for r, rows, c, cols in parts]
         start += math.prod(shape)
-    return [block for block in blocks if min(block.size) > 1]
+    return blocks
 
 
 def _even(blocks: Sequence[Block]) -> list[list[Block]]:
@@ -110,11 +111,10 @@ class Segment(NamedTuple):
     whole: bool  # all numbers of the parameter, in their order
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The numbers in a tensor of the parameter's shape."""
-        if self.whole:
-            return tensor
-        flat = tensor.reshape(-1)
-        return flat.as_strided(self.shape, self.stride, flat.storage_offset() + self.start)
+        """The numbers in a tensor of the parameter's shape, which is contiguous unless all its numbers are meant."""
+        return (
+            tensor if self.whole else tensor.as_strided(self.shape, self.stride, tensor.storage_offset() + self.start)
+        )
 
 
 class Stack:
@@ -163,6 +163,7 @@ class Stack:
             shape = (len(same), rows, columns)
             self.batches.append(Batch(slice(start, self._length()), shape, (sides[0], sides[1])))
         self.in_blocks = self._length()
+        self.split = {segment.parameter for segment in self.segments if not segment.whole}
         for number, (parameter, those) in enumerate(zip(parameters, blocks, strict=True)):
             for first, last in _outside(parameter.numel(), those):
                 self._add(number, first, (last - first,), (1,))
@@ -220,25 +221,33 @@ class Stack:
 
     def _joined(self, tensors: Sequence[Tensor]) -> Tensor:
         """One tensor for each parameter as a flat vector."""
-        return torch.cat([segment.of(tensors[segment.parameter]).flatten() for segment in self.segments])
+        return torch.cat([segment.of(tensors[segment.parameter].contiguous()).flatten() for segment in self.segments])
 
     def gradient(self) -> Tensor:
-        """The gradients of all numbers as a flat vector."""
+        """The gradients of all numbers as a flat vector, and a check of parameters."""
+        if not all(self.parameters[number].is_contiguous() for number in self.split):
+            raise ConfigError(
+                "parameters that are split into blocks must be contiguous, as they are updated in place, got a "
+                "transposed one. Copy it: parameter.data = parameter.data.contiguous()"
+            )
+        if any(p.grad is not None and p.grad.is_sparse for p in self.parameters):
+            raise DataError("gradients must be dense, got a sparse one. Build the embedding with sparse=False.")
         return self._joined([p.grad for p in self.parameters]).to(self.mean.dtype)  # type: ignore[misc]
 
-    def update(self, gradient: Tensor, passes: float | Tensor, options: Mapping[str, Any]) -> None:
+    def update(self, gradient: Tensor, passes: float | Tensor, options: Mapping[str, Any], recording: bool) -> None:
         """Take a step with the parameters.
 
         Args:
             gradient: Of :meth:`gradient`.
-            passes: 1, or 0 if parameters and state must stay as they are.
+            passes: 1, or 0 if parameters and averages must stay as they are.
             options: Of the group.
+            recording: Whether the step is being recorded: eigenvectors are then renewed by others.
         """
         rate = options["lr"] * passes
-        gram_weight = 1 - options["gram_beta"] ** options["gram_every"]
+        weight = (1 - options["gram_beta"] ** options["gram_every"]) * passes
         self.steps += 1
         if self.steps == 1:
-            self._measure(gradient, gram_weight)
+            self._measure(gradient, weight)
             for side, gram in self.gram.items():
                 self.basis[side].copy_(first_basis(gram))
         rotated = self._rotated(gradient, torch.empty_like(gradient), into=True)
@@ -248,6 +257,7 @@ class Stack:
         moves, gradients, means, squares = (
             [*flat.split(sizes)][begin:] for flat in (move, rotated, self.mean, self.square)
         )
+        skipped = (1 - passes).to(torch.float32) if isinstance(passes, Tensor) else None
         adamw(
             moves,
             gradients,
@@ -256,7 +266,7 @@ class Stack:
             [],
             self.counts[begin:],
             fused=True,
-            found_inf=(1 - passes).to(torch.float32) if isinstance(passes, Tensor) else None,
+            found_inf=skipped,
             amsgrad=False,
             beta1=options["betas"][0],
             beta2=options["betas"][1],
@@ -265,12 +275,17 @@ class Stack:
             eps=options["eps"],
             maximize=False,
         )
+        if skipped is not None:
+            foreach_add_(self.counts[begin:], [skipped] * len(moves))  # a skipped step is counted, as it is on the host
         self._rotated(move.mul_(rate), self.move, into=False)
-        if self.steps > 1:
-            if (self.steps - 1) % options["gram_every"] == 0:
-                self._measure(gradient, gram_weight * passes)
-            if (self.steps - 1) % options["precondition_every"] == 0:
-                self._renew()
+        done = self.counts[1] - 1 if options["capturable"] else self.steps - 1
+        measured = done % options["gram_every"] == 0
+        if options["capturable"]:  # the same operators in every step
+            self._measure(gradient, weight * measured * int(self.steps > 1))
+        elif measured and self.steps > 1:
+            self._measure(gradient, weight)
+        if not recording and self.steps > 1 and (self.steps - 1) % options["precondition_every"] == 0:
+            self.renew()
         if options["weight_decay"]:
             foreach_mul_(self.parameters, 1 - rate * options["weight_decay"])
         foreach_add_([segment.of(self.parameters[segment.parameter]) for segment in self.segments], self.moves)
@@ -293,7 +308,7 @@ class Stack:
             torch.bmm(torch.bmm(left, batch.of(flat)), right, out=batch.of(out))
         return out
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """One step of orthogonal iteration for all eigenvectors, the largest eigenvalues first; moments follow."""
         mean = self._rotated(self.mean, torch.empty_like(self.mean), into=False)
         orders: dict[int, Tensor] = {}
@@ -309,7 +324,7 @@ class Stack:
 
 #: Fraction of the mean eigenvalue below which directions are not told apart: rounding would choose among them, and the
 #: same training on rotated structures would differ.
-ALIKE = 1e-6
+ALIKE = {torch.float32: 1e-4, torch.float64: 1e-6}
 
 
 def first_basis(gram: Tensor) -> Tensor:
@@ -318,7 +333,7 @@ def first_basis(gram: Tensor) -> Tensor:
     Eigenvectors of eigenvalue 0 are not unique: a QR decomposition makes them, so that they do not depend on rounding.
     """
     values, vectors = torch.linalg.eigh(gram)
-    unique = values > ALIKE * values.mean(-1, keepdim=True)
+    unique = values > ALIKE[gram.dtype] * values.mean(-1, keepdim=True)
     return _orthonormal((vectors * unique[..., None, :]).flip(-1))
 
 
@@ -330,7 +345,7 @@ def next_basis(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     product = gram @ basis
     values = (basis * product).sum(-2)
     order = values.argsort(dim=-1, descending=True, stable=True)
-    shifted = product + ALIKE * values.mean(-1)[..., None, None] * basis
+    shifted = product + ALIKE[gram.dtype] * values.mean(-1)[..., None, None] * basis
     return _orthonormal(shifted.gather(-1, order[..., None, :].expand_as(shifted))), order
 
 

@@ -23,7 +23,7 @@ from ..core.files.read_write import atomic_write, few
 from ..data.datamodule import PARTS, SplitDataModule
 from ..data.qm9 import Target
 from ..models.saving import misfit
-from .optimizers import OPTIMIZERS
+from .optimizers import OPTIMIZERS, check_optimizer
 
 #: Key of a checkpoint -> type of its value, and whether it is required.
 CONTENT: dict[str, tuple[type, bool]] = {
@@ -259,11 +259,11 @@ def check_training(checkpoint: Mapping[str, Any], optimizer: Any, parameters: Se
     if missing:
         raise DataError(f"the checkpoint must hold the state of a training, got one without {missing[0]!r}. {FIX}")
     saved = checkpoint.get("hyper_parameters", {}).get("optimizer", "adamw")
-    name, before = (one["class_path"] if isinstance(one, Mapping) else one for one in (optimizer, saved))
-    if name != before:
+    mine = name, _ = check_optimizer(optimizer, None)
+    if mine != check_optimizer(saved, None):
         raise ConfigError(
-            f"model.optimizer must be {before!r}, with which the run was begun, got {name!r}. Leave it out, or begin a "
-            "new run from the weights: --start_from FILE."
+            f"model.optimizer must be {saved!r}, with which the run was begun, got {optimizer!r}. Leave it out, or "
+            "begin a new run from the weights: --start_from FILE."
         )
     try:
         (only,) = checkpoint["optimizer_states"]
@@ -278,7 +278,7 @@ def check_training(checkpoint: Mapping[str, Any], optimizer: Any, parameters: Se
         ) from error
     expected = {index: parameter.shape for index, parameter in zip(indices, parameters, strict=False)}
     fits = len(indices) == len(parameters) and moments == second and moments.items() <= expected.items()
-    if not fits:
+    if name in OPTIMIZERS and not fits:  # others may take a part of the network
         raise DataError(
             f"the checkpoint must hold the state of {name} of {len(parameters)} parameters, got one of {len(indices)}, "
             f"or of other shapes. {FIX}"

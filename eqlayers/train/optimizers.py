@@ -13,7 +13,7 @@ from torch import nn
 from ..core.checks import check_choice, got
 from ..core.errors import ConfigError, EqlayersError
 from ..optim import SOAP, parameter_groups
-from ..optim.soap import check_rates
+from ..optim.soap import check_betas
 
 
 class Named(NamedTuple):
@@ -38,7 +38,7 @@ def check_optimizer(choice: Any, betas: Any) -> tuple[str, dict[str, Any]]:
         ('soap', {'block': 32})
     """
     if betas is not None:
-        check_rates("model.betas", betas, 2)
+        check_betas("model.betas", betas)
     whole = {"class_path": choice} if isinstance(choice, str) else choice
     path = whole.get("class_path") if isinstance(whole, Mapping) else None
     options = whole.get("init_args", {}) if isinstance(whole, Mapping) else None
@@ -64,7 +64,7 @@ def build_optimizer(
     named = OPTIMIZERS.get(path)
     try:
         cls: Any = named.cls if named else pkgutil.resolve_name(path)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise ConfigError(
             f"model.optimizer must be a class that can be imported, got {path!r}: {error}. Install its package, or "
             "name the folder of its file: PYTHONPATH=folder eqlayers ..."
@@ -80,7 +80,7 @@ def build_optimizer(
         return cls(what, **options | ({"weight_decay": weight_decay} if of_module else {}) | further)
     except EqlayersError:
         raise
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"model.optimizer must take parameters and {', '.join(options | further)}, got {path}: {error}. Leave out "
             "model.betas, or correct init_args."

@@ -51,6 +51,12 @@ def test_a_fully_connected_path_is_a_matrix_from_pairs_to_results(cls: Any) -> N
     assert all(torch.equal(part, view) for part, view in zip(parts(layer), expected, strict=True))
 
 
+def test_pairs_within_one_input_have_matrices() -> None:
+    layer = o3.TensorSquare("4x0e", "3x0e")
+    assert shapes_of(layer) == {"weight": [(6, 3), (4, 3)]}
+    assert all(torch.equal(part, view) for part, view in zip(parts(layer), layer.weight_views(), strict=True))
+
+
 @pytest.mark.parametrize("cls", [TensorProduct, o3.TensorProduct])
 def test_weights_of_single_products_are_vectors(cls: Any) -> None:
     layer = cls("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)])
@@ -104,7 +110,20 @@ def test_a_layer_of_ones_own_tells_its_matrices() -> None:
     assert list(matrices_of(Own([(2, 4), (4,)])).values()) == [[(2, 4), (4,)]]
 
 
-@pytest.mark.parametrize("told", [[(2, 4)], [(2, 4), (5,)], [(2, 2, 3)], []])
+@pytest.mark.parametrize("told", [(12,), [12], "abc", None, [(3.0, 4.0)], [(-2, -6)], [(2, 2, 3)]])
+def test_matrices_are_told_as_shapes(told: Any) -> None:
+    with pytest.raises(ConfigError, match=r"weight_matrices\(\) of Own must return a dictionary"):
+        matrices_of(Own(told))
+
+
+def test_matrices_are_told_of_weights_that_a_layer_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for told in ({"weigth": [(3, 4)]}, [(3, 4)]):
+        monkeypatch.setattr(Own, "weight_matrices", lambda self, told=told: told)
+        with pytest.raises(ConfigError, match=r"weight_matrices\(\) of Own must return a dictionary"):
+            matrices_of(Own(None))
+
+
+@pytest.mark.parametrize("told", [[(2, 4)], [(2, 4), (5,)], []])
 def test_matrices_must_cover_the_weights(told: Any) -> None:
     with pytest.raises(ConfigError, match=r"weight_matrices\(\) of Own must cover the 12 numbers of weight"):
         matrices_of(Own(told))

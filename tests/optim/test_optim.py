@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ import torch
 from e3nn import o3
 from pytorch_optimizer import SOAP as OTHER
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eqlayers import FullyConnectedTensorProduct, Linear
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.models import MACE, MoleculeNetwork, NequIP
 from eqlayers.nn import Gate, SpeciesLinear
-from eqlayers.optim import SOAP
+from eqlayers.optim import SOAP, soap
 from eqlayers.optim.matrices import shapes_of
 from eqlayers.optim.stack import blocks_of
 from tests.soap_by_loops import soap_of_matrix
@@ -198,25 +200,134 @@ def test_matrices_alone_are_decayed_by_default() -> None:
     assert len(state_order(SOAP(model))) == len([*model.parameters()])
 
 
-@pytest.mark.parametrize("capturable", [False, True])
-def test_a_gradient_that_is_not_finite_changes_nothing(capturable: bool) -> None:
-    model, twin = network(), network()
-    options: dict[str, Any] = {"precondition_every": 4, "weight_decay": 0.1, "capturable": capturable}
+@pytest.mark.parametrize("bad", [torch.nan, -torch.inf, 1e19])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
+    model, twin = network(torch.float32), network(torch.float32)
+    options: dict[str, Any] = {"precondition_every": 4, "weight_decay": 0.1}
     optimizer, other = SOAP(model, **options), SOAP(twin, **options)
-    run(model, optimizer, range(6))
-    before, state = run(model, optimizer, range(0)), copy.deepcopy(optimizer.state_dict()["state"])
-    draw(model, 6)
-    model[3].weight.grad[1, 2] = torch.nan  # type: ignore[index, union-attr]
-    if capturable:
-        optimizer.step()
-    else:
-        with pytest.raises(DataError, match=r"1 of 8 parameters, of shapes .10, 4."):
+    for step in (0, 5):
+        run(model, optimizer, range(min(step, 1), step))
+        before, state = run(model, optimizer, range(0)), copy.deepcopy(optimizer.state_dict()["state"])
+        draw(model, step)
+        model[3].weight.grad[1, 2] = bad  # type: ignore[index, union-attr]
+        with pytest.raises(DataError, match=r"others in 1 of 8 parameters, of shapes .10, 4."):
             optimizer.step()
+        assert same(before, run(model, optimizer, range(0)))
+        after = optimizer.state_dict()["state"]
+        assert all(torch.equal(state[i][name], after[i][name]) for i in state for name in state[i])
+        run(model, optimizer, range(step, step + 1))
+    assert same(run(model, optimizer, range(6, 9)), run(twin, other, range(9)))
+
+
+@pytest.mark.parametrize("bad", [0, 4, 5, 8])
+def test_a_capturable_step_that_is_not_finite_changes_no_weight_and_no_average(bad: int) -> None:
+    model = network()
+    optimizer = SOAP(model, precondition_every=4, capturable=True)
+    run(model, optimizer, range(bad))
+    before, state = run(model, optimizer, range(0)), copy.deepcopy(optimizer.state_dict()["state"])
+    draw(model, bad)
+    model[3].weight.grad[1, 2] = torch.nan  # type: ignore[index, union-attr]
+    optimizer.step()
     assert same(before, run(model, optimizer, range(0)))
     after = optimizer.state_dict()["state"]
-    assert all(torch.equal(state[i][name], after[i][name]) for i in state for name in state[i])
-    if not capturable:
-        assert same(run(model, optimizer, range(6, 9)), run(twin, other, range(9)))
+    kept = {"gram"} if bad % 4 == 0 else {"exp_avg", "exp_avg_sq", "gram", "basis"}
+    assert all(torch.equal(state[i][name], after[i][name]) for i in state for name in kept & state[i].keys())
+    assert {int(one["step"]) for one in after.values()} == {bad + 1}
+    resumed = copy.deepcopy(model)
+    again = SOAP(resumed, precondition_every=4, capturable=True)
+    again.load_state_dict(optimizer.state_dict())
+    end = run(model, optimizer, range(bad + 1, bad + 9))
+    assert same(end, run(resumed, again, range(bad + 1, bad + 9)))
+    assert all(parameter.isfinite().all() for parameter in end)
+
+
+class Operators(TorchDispatchMode):
+    """Names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_recorded_step_has_the_same_operators_always_and_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph replays the operators; `renew` is called between replays."""
+    model, twin = network(), network()
+    options: dict[str, Any] = {"precondition_every": 4, "gram_every": 2, "capturable": True}
+    optimizer, eager = SOAP(model, **options), SOAP(twin, **options)
+    monkeypatch.setattr(soap, "is_recording", lambda tensor: True)
+    draw(model, 0)
+    with pytest.raises(ConfigError, match="not the first of its parameters"):
+        optimizer.step()
+    with pytest.raises(ConfigError, match="must be of capturable=True"):
+        SOAP(model).step()
+    monkeypatch.setattr(soap, "is_recording", lambda tensor: False)
+    run(model, optimizer, range(1))
+    monkeypatch.setattr(soap, "is_recording", lambda tensor: True)
+    lists = []
+    for step in range(1, 14):
+        draw(model, step)
+        with Operators() as operators:
+            optimizer.step()
+        lists.append(operators.names)
+        if step % 4 == 0:
+            optimizer.renew()
+    assert all(names == lists[0] for names in lists)
+    assert not {"aten._local_scalar_dense.default", "aten.is_nonzero.default"} & {*lists[0]}
+    monkeypatch.setattr(soap, "is_recording", lambda tensor: False)
+    assert same(run(model, optimizer, range(0)), run(twin, eager, range(14)))
+
+
+def test_gradients_of_any_strides_count_as_they_are() -> None:
+    model, twin = network(), network()
+    optimizer, other = SOAP(model, block=4), SOAP(twin, block=4)
+    for step in range(4):
+        run(twin, other, range(step, step + 1))
+        draw(model, step)
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            wide = parameter.grad.new_zeros(*parameter.shape, 3)
+            wide[..., 1] = parameter.grad
+            parameter.grad = wide[..., 1]
+        optimizer.step()
+    assert same(run(model, optimizer, range(0)), run(twin, other, range(0)))
+    model[0].weight.grad = torch.ones((), dtype=torch.float64).expand(model[0].weight.shape)  # type: ignore[index]
+    optimizer.step()
+
+
+def test_a_copy_with_a_schedule_steps_its_own_network() -> None:
+    model = network()
+    optimizer = SOAP(model)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    run(model, optimizer, range(3))
+    for other, again in (copy.deepcopy((model, optimizer)), pickle.loads(pickle.dumps((model, optimizer)))):
+        before = run(model, optimizer, range(0))
+        moved = run(other, again, range(3, 5))
+        assert same(before, run(model, optimizer, range(0)))
+        assert far(moved, before) > 1e-3
+
+
+def test_a_parameter_that_changes_its_group_has_the_rate_of_the_new_one() -> None:
+    model = network()
+    optimizer = SOAP(model)
+    run(model, optimizer, range(2))
+    moved = optimizer.param_groups[0]["params"].pop()
+    optimizer.add_param_group({"params": [moved], "lr": 0.0})
+    before = moved.detach().clone()
+    run(model, optimizer, range(2, 4))
+    assert torch.equal(before, moved)
+
+
+def test_blocks_of_any_size_have_more_than_one_row() -> None:
+    for rows, columns, block in product((2, 3, 5, 7, 11, 13, 67, 85, 131), (2, 7, 16, 64), (4, 6, 7, 64)):
+        blocks = blocks_of([(rows, columns)], block)
+        assert {min(one.size) > 1 and max(one.size) <= block for one in blocks} == {True}
+        covered = torch.cat([one.indices() for one in blocks])
+        assert torch.equal(covered.sort()[0], torch.arange(rows * columns))
+    assert len(blocks_of([(85, 85)], 64)) == 4
 
 
 def test_a_rate_in_a_tensor_and_a_closure() -> None:
@@ -253,7 +364,7 @@ def test_a_step_without_any_gradient_does_nothing() -> None:
 def test_groups_are_of_the_module_and_share_options() -> None:
     model = network()
     for params in ([{"params": nn.Linear(2, 2).parameters()}], [{"params": model.parameters(), "block": 4}]):
-        with pytest.raises(ConfigError, match="a group of SOAP must have parameters of its module"):
+        with pytest.raises(ConfigError, match="a group of SOAP must have parameters that its module had"):
             SOAP(model, params)
 
 
@@ -262,7 +373,7 @@ def test_groups_are_of_the_module_and_share_options() -> None:
     [
         ({"precondition_every": 0}, "precondition_every"),
         ({"gram_every": 0}, "gram_every"),
-        ({"block": 1}, "block"),
+        ({"block": 3}, "block"),
         ({"lr": -1.0}, "lr"),
         ({"betas": (0.9,)}, "betas"),
         ({"betas": (0.9, 1.0)}, "betas"),
@@ -277,16 +388,50 @@ def test_options_are_checked(options: dict[str, Any], name: str) -> None:
         SOAP(network(), **options)
 
 
-def test_a_transposed_matrix_is_refused() -> None:
-    model = nn.Linear(3, 4)
-    model.weight.data = torch.randn(3, 4).T
-    with pytest.raises(ConfigError, match="parameters with matrices must be contiguous"):
-        SOAP(model)
+def test_a_transposed_matrix_is_updated_unless_it_is_split() -> None:
+    ends = []
+    for transposed in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 8).double()
+        if transposed:
+            model.weight.data = model.weight.data.T.contiguous().T
+        ends.append(run(model, SOAP(model), range(3)))
+    assert same(*ends)
+    optimizer = SOAP(model, block=4)
+    draw(model, 0)
+    with pytest.raises(ConfigError, match="parameters that are split into blocks must be contiguous"):
+        optimizer.step()
+
+
+def test_other_parameters_and_gradients_are_refused() -> None:
+    with pytest.raises(ConfigError, match="parameters must be real, got complex ones"):
+        SOAP(nn.Linear(2, 2, dtype=torch.complex64))
+    embedding = nn.Embedding(3, 4, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(DataError, match="gradients must be dense"):
+        SOAP(embedding).step()
+    for rate in (torch.tensor(-1.0), torch.tensor([0.1]), float("nan")):
+        with pytest.raises(ConfigError, match=r"^lr must"):
+            SOAP(network(), lr=rate)
+
+
+def test_parameters_without_numbers_take_no_part() -> None:
+    model = nn.ParameterList([torch.randn(0), torch.randn(3, 3)])
+    before = model[1].detach().clone()
+    run(model, SOAP(model), range(3))
+    assert not torch.equal(before, model[1])
 
 
 def test_a_module_must_have_parameters() -> None:
     with pytest.raises(ConfigError, match="a module must have parameters to be optimized, got ReLU"):
         SOAP(nn.ReLU())
+
+
+def test_the_state_of_a_transposed_matrix_is_refused() -> None:
+    wide, tall = nn.Linear(10, 4, bias=False), nn.Linear(4, 10, bias=False)
+    run(wide, optimizer := SOAP(wide), range(1))
+    with pytest.raises(DataError, match=r"got a parameter .10, 4. with"):
+        SOAP(tall).load_state_dict(optimizer.state_dict())
 
 
 def test_the_state_of_another_optimizer_is_refused() -> None:
@@ -300,7 +445,11 @@ def test_the_state_of_another_optimizer_is_refused() -> None:
     run(model, damaged, range(1))
     cut = damaged.state_dict()
     cut["state"][0] = cut["state"][0] | {"gram": torch.zeros(3)}
-    for state in (adam.state_dict(), other.state_dict(), small.state_dict(), cut):
+    noted = damaged.state_dict()
+    noted["state"][0] = noted["state"][0] | {"note": "x"}
+    fresh = torch.optim.AdamW(network().parameters()).state_dict()
+    wrong: list[Any] = [adam.state_dict(), fresh, other.state_dict(), small.state_dict(), cut, noted, {}, None]
+    for state in wrong:
         optimizer = SOAP(model)
         with pytest.raises(DataError, match="the state of SOAP must be of the same 8 parameters and blocks"):
             optimizer.load_state_dict(state)

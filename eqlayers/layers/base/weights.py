@@ -108,9 +108,9 @@ class Weights:
 
 
 def product_shapes(instructions: Iterable[Any]) -> list[tuple[int, ...]]:
-    """Shapes of the weights of a tensor product's paths: of 'uvw' a matrix ``(u v, w)``, of other modes a vector."""
+    """Shapes of weights of a tensor product: a matrix ``(.., w)`` for modes that end with w, else a vector."""
     shapes = [(tuple(ins.path_shape), ins.connection_mode) for ins in instructions if ins.has_weight]
-    return [(math.prod(s[:-1]), s[-1]) if mode == "uvw" else (math.prod(s),) for s, mode in shapes]
+    return [(math.prod(s[:-1]), s[-1]) if mode.endswith("w") else (math.prod(s),) for s, mode in shapes]
 
 
 def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> tuple[bool, bool]:
