@@ -447,6 +447,14 @@ def test_without_further_outputs_nothing_changes(pos: Tensor) -> None:
     assert plain.outputs(Z, pos, edges(pos)).keys() == {"y"}
 
 
+def test_the_order_of_further_outputs_does_not_matter(pos: Tensor) -> None:
+    made, turned = with_further(), network(auxiliary=dict(reversed(FURTHER.items())))
+    turned.load_state_dict(made.state_dict())
+    values, others = (one.outputs(Z, pos, edges(pos)) for one in (made, turned))
+    assert values.keys() == others.keys()
+    assert all(torch.equal(values[name], others[name]) for name in values)
+
+
 def test_statistics_of_further_outputs_stay_in_float64(pos: Tensor) -> None:
     made = with_further().float()
     made.set_statistics({}, 1.0, 4.0, auxiliary={"energy": ({6: -1029.863012345678}, 1 / 3)})

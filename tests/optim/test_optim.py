@@ -222,7 +222,8 @@ def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
 @pytest.mark.parametrize("bad", [0, 4, 5, 8])
 def test_a_capturable_step_that_is_not_finite_changes_no_weight_and_no_average(bad: int) -> None:
     model = network()
-    optimizer = SOAP(model, precondition_every=4, capturable=True)
+    options: dict[str, Any] = {"precondition_every": 4, "weight_decay": 0.1, "capturable": True}
+    optimizer = SOAP(model, **options)
     run(model, optimizer, range(bad))
     before, state = run(model, optimizer, range(0)), copy.deepcopy(optimizer.state_dict()["state"])
     draw(model, bad)
@@ -234,7 +235,7 @@ def test_a_capturable_step_that_is_not_finite_changes_no_weight_and_no_average(b
     assert all(torch.equal(state[i][name], after[i][name]) for i in state for name in kept & state[i].keys())
     assert {int(one["step"]) for one in after.values()} == {bad + 1}
     resumed = copy.deepcopy(model)
-    again = SOAP(resumed, precondition_every=4, capturable=True)
+    again = SOAP(resumed, **options)
     again.load_state_dict(optimizer.state_dict())
     end = run(model, optimizer, range(bad + 1, bad + 9))
     assert same(end, run(resumed, again, range(bad + 1, bad + 9)))

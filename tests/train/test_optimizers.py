@@ -107,4 +107,6 @@ def test_a_resumed_run_is_the_unbroken_one_and_keeps_its_optimizer(capsys: pytes
     assert "model.optimizer must be 'soap', with which the run was begun, got 'adamw'" in capsys.readouterr().err
     other = "{class_path: soap, init_args: {block: 2}}"
     assert fit("cut", "--model.optimizer", other, "--trainer.max_epochs", "6", "--resume") == 2
-    assert "with which the run was begun, got {'class_path': 'soap', 'init_args': {'block': 2}}" in capsys.readouterr().err
+    assert (
+        "with which the run was begun, got {'class_path': 'soap', 'init_args': {'block': 2}}" in capsys.readouterr().err
+    )
