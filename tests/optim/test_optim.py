@@ -315,7 +315,7 @@ def test_a_parameter_that_changes_its_group_has_the_rate_of_the_new_one() -> Non
     model = network()
     optimizer = SOAP(model)
     run(model, optimizer, range(2))
-    moved = optimizer.param_groups[0]["params"].pop()
+    moved = optimizer.param_groups[-1]["params"].pop()
     optimizer.add_param_group({"params": [moved], "lr": 0.0})
     before = moved.detach().clone()
     run(model, optimizer, range(2, 4))
