@@ -358,7 +358,7 @@ def table() -> str:
             if not any(key[:2] == (name, way) for key in found):
                 continue
             rate, errors = points(found, name, way)
-            reference = reference or errors
+            reference = errors if way == "AdamW" else reference
             whole = [row for key, rows in found.items() if key == (name, way, rate, 100) for row in rows]
             steps = f"{int(whole[0]['steps']):,}" if whole else "-"
             part = needed(reference, errors) if reference is not errors and 100 in errors and 100 in reference else ""
