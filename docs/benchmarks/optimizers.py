@@ -283,7 +283,7 @@ def collect(out: Path) -> None:
     """Write the stored results from the folders of runs, with the curves of the first seed's whole schedule."""
     curves: list[Any] = []
     with RESULTS.open("w", newline="") as file:
-        rows = csv.writer(file)
+        rows = csv.writer(file, lineterminator="\n")
         rows.writerow([*Run._fields, "steps", "validation", "test", "seconds"])
         for name, study in STUDIES.items():
             done = [run for run in rates([name]) if trained(run, out) is not None]
@@ -301,7 +301,7 @@ def collect(out: Path) -> None:
                         [name, run.way, row["step"], f"{row['time_s']:.1f}", f"{row['val_mae']:.5g}"] for row in history
                     ]
     with CURVES.open("w", newline="") as file:
-        rows = csv.writer(file)
+        rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["study", "way", "step", "seconds", "validation"])
         rows.writerows(row for row in curves if row[-1] != "nan")
 

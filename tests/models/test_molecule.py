@@ -445,7 +445,7 @@ def test_without_further_outputs_nothing_changes(pos: Tensor) -> None:
     assert all(torch.equal(value, made.state_dict()[name]) for name, value in plain.state_dict().items())
     assert torch.equal(plain(Z, pos, edges(pos)), made(Z, pos, edges(pos)))
     assert plain.outputs(Z, pos, edges(pos)).keys() == {"y"}
-    assert [*network(auxiliary=dict(reversed(FURTHER.items()))).auxiliary] == [*FURTHER]  # so that weights fit any order
+    assert [*network(auxiliary=dict(reversed(FURTHER.items()))).auxiliary] == [*FURTHER]  # weights fit any order
 
 
 def test_statistics_of_further_outputs_stay_in_float64(pos: Tensor) -> None:
