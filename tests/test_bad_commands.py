@@ -150,7 +150,7 @@ OPTIONS = {
     "--model.loss l3": r"model\.loss must be one of l1, huber, mse, got 'l3'",
     "--model.learning_rate 0": r"model\.learning_rate must be a positive number, got 0\.0",
     "--model.learning_rate nan": r"model\.learning_rate must be a (positive )?number, got '?nan",
-    "--model.betas [1,2]": r"model\.betas must be 2 numbers from 0 to 1, got \(1\.0, 2\.0\)",
+    "--model.betas [1,2]": r"model\.betas must be a decay rate below 1, got 1\.0",
     "--model.betas 3": r"model\.betas must be a list or null, got '3'",
     "--model.lerning_rate 1": r"must be a known one, got 'model\.lerning_rate'\. Did you mean 'model\.learning_rate'",
     "--model.model.init_args.layer 1": r"key of eqlayers\.models\.MoleculeNetwork .* got 'layer'\. Did you mean",
