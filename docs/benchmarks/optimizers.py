@@ -186,7 +186,7 @@ class Run(NamedTuple):
 
 
 def trained(run: Run, out: Path) -> dict[str, Any] | None:
-    """What metrics.json of a run says; None if it is not trained."""
+    """The metrics of a run; None if the run is not trained."""
     path = out / run.folder / "metrics.json"
     return json.loads(path.read_text()) if path.is_file() else None
 
