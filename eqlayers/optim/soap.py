@@ -126,12 +126,12 @@ class SOAP(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters of the module, with a separate learning rate and weight decay."""
+        for name in ("lr", "weight_decay"):
+            check_number(name, param_group.get(name, self.defaults[name]), at_least=0)
         super().add_param_group(param_group)
         self._store()
         self._stacks = None  # which know parameters by the number of their group
         added = self.param_groups[-1]
-        for name in ("lr", "weight_decay"):
-            check_number(name, added[name], at_least=0)
         other = [name for name in self.defaults.keys() - {"lr", "weight_decay"} if added[name] != self.defaults[name]]
         strange = sum(parameter not in self._blocks for parameter in added["params"])
         if other or strange:

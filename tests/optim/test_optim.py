@@ -367,6 +367,11 @@ def test_groups_are_of_the_module_and_share_options() -> None:
     for params in ([{"params": nn.Linear(2, 2).parameters()}], [{"params": model.parameters(), "block": 4}]):
         with pytest.raises(ConfigError, match="a group of SOAP must have parameters that its module had"):
             SOAP(model, params)
+    optimizer = SOAP(model)
+    moved = optimizer.param_groups[-1]["params"].pop()
+    with pytest.raises(ConfigError, match=r"^lr must"):
+        optimizer.add_param_group({"params": [moved], "lr": -1.0})
+    assert len(optimizer.param_groups) == 2
 
 
 @pytest.mark.parametrize(
