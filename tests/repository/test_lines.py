@@ -20,7 +20,7 @@ LIMITS = {
         26_676,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_243),
-    "the tests": (("tests",), (), 63_430),
+    "the tests": (("tests",), (), 63_428),
 }
 #: The most Python files of the package without the benchmark.
 FILES = 306
