@@ -1,9 +1,9 @@
 """Errors of AdamW and SOAP after equally many steps: `python docs/benchmarks/optimizers.py run`, then `... report`.
 
-`run` trains what is not trained yet, one process with one thread for each run: first every learning rate with one seed,
-then the rate of the least validation error with three seeds. `report` writes
-`optimizers.csv` and `optimizers_curves.csv` beside this file, `docs/images/optimizers.svg`, and the table of
-`docs/howto/optimizers.md`. `cost` prints the optimizers' part of a step.
+`run` trains what `optimizers.csv` does not have, one process with one thread for each run: first every learning rate
+with one seed, then the rate of the least validation error with three seeds. A run adds its row to `optimizers.csv`, and
+its validation errors to `optimizers_curves.csv`, when it ends; without these rows it is trained again. `report` writes
+`docs/images/optimizers.svg` and the table of `docs/howto/optimizers.md`. `cost` prints the optimizers' part of a step.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,8 @@ PAGE, CHART = ROOT / "docs/howto/optimizers.md", ROOT / "docs/images/optimizers.
 RESULTS, CURVES = HERE / "optimizers.csv", HERE / "optimizers_curves.csv"
 BEGIN = "<!-- numbers: begin, written by docs/benchmarks/optimizers.py -->"
 END = "<!-- numbers: end -->"
+COLUMNS = ["study", "way", "rate", "percent", "seed", "steps", "validation", "test", "seconds"]
+LOCK = Lock()  # of the stored results, while several runs end
 SEEDS = (2026, 1, 2)
 LENGTHS = (25, 50, 100)  # percent of the schedule
 FORCES = ("best_val_forces_mae_meV_A", "test_forces_mae_meV_A", "meV/A")
@@ -185,38 +188,71 @@ class Run(NamedTuple):
         return [word.replace("{out}", str(out)) for word in words]
 
 
-def trained(run: Run, out: Path) -> dict[str, Any] | None:
-    """The metrics of a run; None if the run is not trained."""
-    path = out / run.folder / "metrics.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+def stored() -> dict[Run, dict[str, str]]:
+    """The stored results."""
+    with RESULTS.open() as file:
+        return {
+            Run(row["study"], row["way"], float(row["rate"]), int(row["percent"]), int(row["seed"])): row
+            for row in csv.DictReader(file)
+        }
 
 
-def chosen(runs: Iterable[Run], out: Path) -> Run:
+def store(run: Run, out: Path) -> str:
+    """Add the results of a run to the stored ones: rows in the order of studies, ways, rates, lengths and seeds."""
+    folder = out / run.folder
+    if not (folder / "metrics.json").is_file():
+        return "failed, see its log"
+    told = json.loads((folder / "metrics.json").read_text())
+    errors = [f"{told[key]:.6g}" for key in STUDIES[run.study].errors[:2]]
+    row = [*run, told["steps"], *errors, f"{told['train_time_s']:.1f}"]
+    with LOCK:
+        rows = stored() | {run: dict(zip(COLUMNS, map(str, row), strict=True))}
+        ranks = [(name, way) for name, study in STUDIES.items() for way in study.ways]
+        order = sorted(rows, key=lambda one: (ranks.index(one[:2]), *one[2:4], SEEDS.index(one.seed)))
+        overwrite(RESULTS, [COLUMNS, *(rows[one].values() for one in order)])
+        if run.percent == LENGTHS[-1] and run.seed == SEEDS[0]:
+            history = json.loads((folder / "history.json").read_text())
+            head = [run.study, run.way, f"{run.rate:g}"]
+            new = [[*head, row["step"], f"{row['time_s']:.1f}", f"{row['val_mae']:.5g}"] for row in history]
+            with CURVES.open() as file:
+                title, *kept = csv.reader(file)
+            kept = [one for one in kept if one[:3] != head] + [one for one in new if one[-1] != "nan"]
+            overwrite(CURVES, [title, *sorted(kept, key=lambda one: (ranks.index((one[0], one[1])), float(one[2])))])
+    return f"{told[STUDIES[run.study].errors[1]]:.4g}"
+
+
+def overwrite(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    """Write a table."""
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def chosen(runs: Iterable[Run]) -> Run:
     """The run with the least validation error."""
-    listed = list(runs)
-    errors = {run: told[STUDIES[run.study].errors[0]] for run in listed if (told := trained(run, out)) is not None}
+    listed, results = list(runs), stored()
+    errors = {run: float(results[run]["validation"]) for run in listed if run in results}
     if not errors and len(listed) > 1:
         raise SystemExit(f"{listed[0].study}, {listed[0].way}: no learning rate is tried yet. Run them first.")
     return min(errors, key=lambda run: errors[run]) if errors else listed[0]
 
 
 def train(runs: Iterable[Run], out: Path, jobs: int) -> None:
-    """Train the runs that are not trained yet."""
-    left = [run for run in runs if trained(run, out) is None]
+    """Train the runs without stored results."""
+    results = stored()
+    left = [run for run in dict.fromkeys(runs) if run not in results]
 
-    def one(run: Run) -> int:
+    def one(run: Run) -> str:
         further = ["--runs", str(out), "--name", run.folder, "--report", "false", "--trainer.max_time", "01:00:00:00"]
+        command = [sys.executable, "-m", "eqlayers", "fit", "-c", *run.options(out), *further]
         with (out / f"{run.folder}.log").open("w") as log:
-            command = [sys.executable, "-m", "eqlayers", "fit", "-c", *run.options(out), *further]
-            return subprocess.call(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+            subprocess.call(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        return store(run, out)
 
-    out.mkdir(parents=True, exist_ok=True)
     with Progress() as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task("trainings", total=len(left))
-        for run, code in zip(left, pool.map(one, left), strict=True):
+        for run, told in zip(left, pool.map(one, left), strict=True):
             progress.advance(task)
-            error = (trained(run, out) or {}).get(STUDIES[run.study].errors[1])
-            progress.print(f"{run.folder}: {'failed, see its log' if code else f'{error:.4g}'}")
+            progress.print(f"{run.folder}: {told}")
 
 
 def rates(studies: Iterable[str]) -> list[Run]:
@@ -228,12 +264,12 @@ def rates(studies: Iterable[str]) -> list[Run]:
     return listed
 
 
-def lengths(studies: Iterable[str], out: Path) -> list[Run]:
+def lengths(studies: Iterable[str]) -> list[Run]:
     """Every length and seed at the rate that the validation error chose."""
     listed = []
     for name in studies:
         for way in STUDIES[name].ways:
-            best = chosen([run for run in rates([name]) if run.way == way], out)
+            best = chosen(run for run in rates([name]) if run.way == way)
             listed += [best._replace(percent=p, seed=seed) for p in STUDIES[name].lengths for seed in SEEDS]
     return sorted(listed, key=lambda run: (SEEDS.index(run.seed), -run.percent))
 
@@ -248,7 +284,8 @@ def prepare(studies: Iterable[str], out: Path) -> None:
         write(out / "alloy.xyz", list(crystals()))
         eqlayers("new", str(out / "alloy.xyz"), "-o", str(out / "alloy.yaml"))
     if "fine_tuning" in studies and not (out / "start" / "potential.pt").exists():
-        eqlayers("fit", "-c", "configs/ethanol.yaml", "--runs", str(out), "--name", "start", "--report", "false")
+        soap = ["--model.optimizer", "soap", "--trainer.max_epochs", "25"]
+        eqlayers("fit", "-c", "configs/ethanol.yaml", *soap, "--runs", str(out), "--name", "start", "--report", "false")
 
 
 def crystals(number: int = 600) -> Iterator[Atoms]:
@@ -279,57 +316,17 @@ class Point(NamedTuple):
         return f"{self.mean:.3g} ± {self.deviation:.2g}" if self.number > 1 else f"{self.mean:.3g}"
 
 
-def collect(out: Path) -> None:
-    """Write the stored results from the folders of runs, with the curves of the first seed's whole schedule."""
-    curves: list[Any] = []
-    with RESULTS.open("w", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow([*Run._fields, "steps", "validation", "test", "seconds"])
-        for name, study in STUDIES.items():
-            done = [run for run in rates([name]) if trained(run, out) is not None]
-            if not {run.way for run in done}.issuperset(way for way, one in study.ways.items() if len(one.rates) > 1):
-                continue  # a study whose rates are not tried yet
-            for run in dict.fromkeys([*done, *lengths([name], out)]):
-                told = trained(run, out)
-                if told is None:
-                    continue
-                errors = [f"{told[key]:.6g}" for key in study.errors[:2]]
-                rows.writerow([*run, told["steps"], *errors, f"{told['train_time_s']:.1f}"])
-                if run.percent == LENGTHS[-1] and run.seed == SEEDS[0]:
-                    history = json.loads((out / run.folder / "history.json").read_text())
-                    curves += [
-                        [name, run.way, row["step"], f"{row['time_s']:.1f}", f"{row['val_mae']:.5g}"] for row in history
-                    ]
-    with CURVES.open("w", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["study", "way", "step", "seconds", "validation"])
-        rows.writerows(row for row in curves if row[-1] != "nan")
-
-
-def stored() -> dict[tuple[str, str, float, int], list[dict[str, str]]]:
-    """The stored results, by study, way, rate and length."""
-    found: dict[tuple[str, str, float, int], list[dict[str, str]]] = {}
-    with RESULTS.open() as file:
-        for row in csv.DictReader(file):
-            key = (row["study"], row["way"], float(row["rate"]), int(row["percent"]))
-            found.setdefault(key, []).append(row)
-    return found
-
-
-def points(
-    found: dict[tuple[str, str, float, int], list[dict[str, str]]], study: str, way: str
-) -> tuple[float, dict[int, Point]]:
-    """The rate that the validation error chose, and test errors by length."""
-    of_way = {key: rows for key, rows in found.items() if key[:2] == (study, way)}
-    tuning = STUDIES[study].tuning
-    tuned = {key[2]: float(rows[0]["validation"]) for key, rows in of_way.items() if key[3] == tuning}
-    rate = min(tuned, key=lambda one: tuned[one])
-    listed = {}
-    for key, rows in sorted(of_way.items()):
-        errors = [float(row["test"]) for row in rows]
-        if key[2] == rate:
-            listed[key[3]] = Point(len(errors), mean(errors), stdev(errors) if len(errors) > 1 else 0.0)
-    return rate, listed
+def points(study: str, way: str) -> tuple[Run, dict[int, Point]]:
+    """The first run at the rate that the validation error chose, and test errors by length."""
+    best = chosen(run for run in rates([study]) if run.way == way)
+    listed: dict[int, list[float]] = {}
+    for run, row in stored().items():
+        if run[:3] == best[:3]:
+            listed.setdefault(run.percent, []).append(float(row["test"]))
+    return best, {
+        percent: Point(len(errors), mean(errors), stdev(errors) if len(errors) > 1 else 0.0)
+        for percent, errors in listed.items()
+    }
 
 
 def needed(adamw: dict[int, Point], soap: dict[int, Point]) -> str:
@@ -347,7 +344,7 @@ def needed(adamw: dict[int, Point], soap: dict[int, Point]) -> str:
 
 def table() -> str:
     """The table of the page."""
-    found = stored()
+    results = stored()
     lines = [
         "| network and data | optimizer | rate | 25 % | 50 % | 100 % | steps | steps for AdamW's error |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
@@ -355,16 +352,16 @@ def table() -> str:
     for name, study in STUDIES.items():
         reference: dict[int, Point] = {}
         for way in study.ways:
-            if not any(key[:2] == (name, way) for key in found):
+            if not any(run[:2] == (name, way) for run in results):
                 continue
-            rate, errors = points(found, name, way)
+            best, errors = points(name, way)
             reference = errors if way == "AdamW" else reference
-            whole = [row for key, rows in found.items() if key == (name, way, rate, 100) for row in rows]
-            steps = f"{int(whole[0]['steps']):,}" if whole else "-"
+            whole = results.get(best._replace(percent=LENGTHS[-1]))
+            steps = f"{int(whole['steps']):,}" if whole else "-"
             part = needed(reference, errors) if reference is not errors and 100 in errors and 100 in reference else ""
             cells = [str(errors.get(percent, "-")) for percent in LENGTHS]
             lines.append(
-                f"| {study.about}, {study.errors[2]} | {way} | {rate:g} | {' | '.join(cells)} | {steps} | {part} |"
+                f"| {study.about}, {study.errors[2]} | {way} | {best.rate:g} | {' | '.join(cells)} | {steps} | {part} |"
             )
     return "\n".join(lines)
 
@@ -383,7 +380,8 @@ def draw() -> None:
         figure, axes = plt.subplots(len(shown), 2, figsize=(7.4, 2.7 * len(shown)), layout="constrained", squeeze=False)
         for name, pair in zip(shown, axes, strict=True):
             for way in STUDIES[name].ways:
-                line = [row for row in rows if (row["study"], row["way"]) == (name, way)]
+                rate = f"{points(name, way)[0].rate:g}"
+                line = [row for row in rows if (row["study"], row["way"], row["rate"]) == (name, way, rate)]
                 for axis, over in zip(pair, ("step", "seconds"), strict=True):
                     axis.plot([float(row[over]) for row in line], [float(row["validation"]) for row in line], label=way)
             for axis, over in zip(pair, ("steps", "seconds"), strict=True):
@@ -440,17 +438,15 @@ def main() -> None:
     if given.part == "cost":
         cost()
     elif given.part == "report":
-        if out.is_dir():
-            collect(out)
         draw()
         PAGE.write_text(written(PAGE.read_text(), table()))
-        print(f"written: {RESULTS.name}, {CURVES.name}, {CHART.name}, the table of {PAGE.name}")
+        print(f"written: {CHART.name}, the table of {PAGE.name}")
     else:
         out.mkdir(parents=True, exist_ok=True)
         prepare(studies, out)
         train(rates(studies), out, given.jobs)
         if given.part == "run":
-            train(lengths(studies, out), out, given.jobs)
+            train(lengths(studies), out, given.jobs)
 
 
 def written(text: str, new: str) -> str:
