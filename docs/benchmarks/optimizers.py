@@ -105,7 +105,7 @@ STUDIES = {
         (100,),
         100,
     ),
-    "ethanol": Study("MACE, ethanol", "configs/ethanol.yaml", FORCES, {}, both(75, (0.015, 0.03, 0.06))),
+    "ethanol": Study("MACE, ethanol", "configs/ethanol.yaml", FORCES, {}, both(75, (0.015, 0.03, 0.06, 0.12))),
     "nequip": Study(
         "NequIP, ethanol",
         "configs/ethanol.yaml",
@@ -117,22 +117,24 @@ STUDIES = {
             "model.model.init_args.layers": 3,
             "model.model.init_args.lmax": 2,
         },
-        both(15, (0.015, 0.03)),
+        both(15, (0.015, 0.03, 0.06)),
     ),
-    "equiformer": Study("Equiformer, ethanol", "configs/ethanol_equiformer.yaml", FORCES, {}, both(20, (0.015, 0.03))),
+    "equiformer": Study(
+        "Equiformer, ethanol", "configs/ethanol_equiformer.yaml", FORCES, {}, both(20, (0.015, 0.03, 0.06))
+    ),
     "rmd17": Study(
         "`configs/rmd17.yaml`, displaced ethanol",
         "configs/rmd17.yaml",
         FORCES,
         SMALL | {"data.path": "ethanol_nm", "data.train": 700, "data.val": 50, "data.test": 250},
-        both(20, (0.005, 0.01, 0.02)),
+        both(20, (0.01, 0.02, 0.04, 0.08)),
     ),
     "3bpa": Study(
         "`configs/3bpa.yaml`, displaced aspirin",
         "configs/3bpa.yaml",
         FORCES,
         SMALL | {"data.path": "aspirin_nm", "data.val": 25, "data.test": 100, "data.test_path": "null"},
-        both(20, (0.005, 0.01, 0.02)),
+        both(40, (0.02, 0.04, 0.08)),
     ),
     "alloy": Study(
         "recipe of `eqlayers new`, CuAu crystal",
@@ -145,14 +147,14 @@ STUDIES = {
             "model.model.init_args.hidden": "32x0e + 32x1o",
             "trainer.check_val_every_n_epoch": 5,
         },
-        both(30, (0.005, 0.01, 0.02)),
+        both(30, (0.01, 0.02, 0.04, 0.08)),
     ),
     "fine_tuning": Study(
         "`configs/fine_tuning.yaml`, ethanol to aspirin",
         "configs/fine_tuning.yaml",
         FORCES,
         {"start_from": "{out}/start/potential.pt"},
-        both(40, (0.005, 0.01, 0.02)),
+        both(40, (0.01, 0.02, 0.04, 0.08)),
     ),
 }
 
@@ -243,7 +245,7 @@ def train(runs: Iterable[Run], out: Path, jobs: int) -> None:
 
     def one(run: Run) -> str:
         further = ["--runs", str(out), "--name", run.folder, "--report", "false", "--trainer.max_time", "01:00:00:00"]
-        command = [sys.executable, "-m", "eqlayers", "fit", "-c", *run.options(out), *further]
+        command = [sys.executable, "-m", "eqlayers", "fit", "--resume", "-c", *run.options(out), *further]
         with (out / f"{run.folder}.log").open("w") as log:
             subprocess.call(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         return store(run, out)
