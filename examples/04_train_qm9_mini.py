@@ -29,7 +29,7 @@ def main() -> None:
     # 2. Network: two interactions on scalars (0e) and vectors (1o); energies of atoms are added up.
     network = MoleculeNetwork(hidden="16x0e + 16x1o", lmax=1, layers=2, cutoff=4.0, radial_hidden=(32,))
 
-    # 3. Training: AdamW with warm-up and cosine; absolute error; averaged weights are validated and tested.
+    # 3. Training: SOAP with warm-up and cosine; absolute error; averaged weights are validated and tested.
     module = PropertyModule(network, learning_rate=1e-2, warmup_steps=50)
     options = trainer_options(RUN)
     options["callbacks"].append(EMA(decay=0.98))

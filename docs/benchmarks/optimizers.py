@@ -127,14 +127,14 @@ STUDIES = {
         "configs/rmd17.yaml",
         FORCES,
         SMALL | {"data.path": "ethanol_nm", "data.train": 700, "data.val": 50, "data.test": 250},
-        both(20, (0.01, 0.02, 0.04, 0.08)),
+        both(20, (0.01, 0.02, 0.04, 0.08, 0.16)),
     ),
     "3bpa": Study(
         "`configs/3bpa.yaml`, displaced aspirin",
         "configs/3bpa.yaml",
         FORCES,
         SMALL | {"data.path": "aspirin_nm", "data.val": 25, "data.test": 100, "data.test_path": "null"},
-        both(40, (0.02, 0.04, 0.08)),
+        both(40, (0.02, 0.04, 0.08, 0.16)),
     ),
     "alloy": Study(
         "recipe of `eqlayers new`, CuAu crystal",
@@ -147,14 +147,14 @@ STUDIES = {
             "model.model.init_args.hidden": "32x0e + 32x1o",
             "trainer.check_val_every_n_epoch": 5,
         },
-        both(30, (0.01, 0.02, 0.04, 0.08)),
+        both(30, (0.01, 0.02, 0.04, 0.08, 0.16)),
     ),
     "fine_tuning": Study(
         "`configs/fine_tuning.yaml`, ethanol to aspirin",
         "configs/fine_tuning.yaml",
         FORCES,
         {"start_from": "{out}/start/potential.pt"},
-        both(40, (0.01, 0.02, 0.04, 0.08)),
+        both(40, (0.01, 0.02, 0.04, 0.08, 0.16)),
     ),
 }
 

@@ -258,7 +258,7 @@ def check_training(checkpoint: Mapping[str, Any], optimizer: Any, parameters: Se
     missing = [key for key in ("loops", "callbacks", "optimizer_states", "lr_schedulers") if key not in checkpoint]
     if missing:
         raise DataError(f"the checkpoint must hold the state of a training, got one without {missing[0]!r}. {FIX}")
-    saved = checkpoint.get("hyper_parameters", {}).get("optimizer", "adamw")
+    saved = checkpoint.get("hyper_parameters", {}).get("optimizer", optimizer)
     mine = name, _ = check_optimizer(optimizer, None)
     if mine != check_optimizer(saved, None):
         raise ConfigError(

@@ -65,7 +65,7 @@ class PropertyModule(TrainedModule):
         loss: ``"l1"``, ``"huber"`` (quadratic within one ``scale``) or ``"mse"``.
         checkpointing: Whether training computes parts of the network twice, for less memory; see
             :func:`eqlayers.models.recomputed`.
-        optimizer: 'adamw', 'soap' (:class:`eqlayers.optim.SOAP`), or ``class_path`` and ``init_args`` of another.
+        optimizer: 'soap' (:class:`eqlayers.optim.SOAP`), 'adamw', or ``class_path`` and ``init_args`` of another.
 
     Raises:
         ConfigError: An option is out of range.
@@ -86,14 +86,14 @@ class PropertyModule(TrainedModule):
     def __init__(
         self,
         model: nn.Module,
-        learning_rate: float = 1e-3,
+        learning_rate: float = 2e-2,
         weight_decay: float = 0.0,
         betas: tuple[float, float] | None = None,
         warmup_steps: int = 100,
         final_factor: float = 0.0,
         loss: Literal["l1", "huber", "mse"] = "l1",
         checkpointing: bool = False,
-        optimizer: str | dict[str, Any] = "adamw",
+        optimizer: str | dict[str, Any] = "soap",
     ) -> None:
         chosen = (optimizer, learning_rate, weight_decay, betas)
         super().__init__(model, chosen, (warmup_steps, final_factor), loss, checkpointing)

@@ -25,8 +25,8 @@ class Named(NamedTuple):
 
 
 OPTIMIZERS = {
-    "adamw": Named(torch.optim.AdamW, (0.9, 0.999), {"fused": True}),  # one call: small networks have many parameters
     "soap": Named(SOAP, (0.95, 0.98), {}),
+    "adamw": Named(torch.optim.AdamW, (0.9, 0.999), {"fused": True}),  # one call: small networks have many parameters
 }
 
 

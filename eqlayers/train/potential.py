@@ -59,7 +59,7 @@ class PotentialModule(TrainedModule):
             count; None for one stage.
         second_energy_weight, second_forces_weight: Weights of the second stage; None for the weight of the first.
         repulsion: A short-range energy, e.g. ``eqlayers.nn.ZBL``; None for none.
-        optimizer: 'adamw', 'soap' (:class:`eqlayers.optim.SOAP`), or ``class_path`` and ``init_args`` of another.
+        optimizer: 'soap' (:class:`eqlayers.optim.SOAP`), 'adamw', or ``class_path`` and ``init_args`` of another.
 
     Raises:
         ConfigError: An option is out of range, or the network lacks its species.
@@ -79,7 +79,7 @@ class PotentialModule(TrainedModule):
     def __init__(
         self,
         model: nn.Module,
-        learning_rate: float = 5e-3,
+        learning_rate: float = 3e-2,
         weight_decay: float = 0.0,
         betas: tuple[float, float] | None = None,
         warmup_steps: int = 100,
@@ -97,7 +97,7 @@ class PotentialModule(TrainedModule):
         second_forces_weight: float | None = None,
         repulsion: nn.Module | None = None,
         checkpointing: bool = False,
-        optimizer: str | dict[str, Any] = "adamw",
+        optimizer: str | dict[str, Any] = "soap",
     ) -> None:
         chosen = (optimizer, learning_rate, weight_decay, betas)
         super().__init__(model, chosen, (warmup_steps, final_factor), loss, checkpointing)

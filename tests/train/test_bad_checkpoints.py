@@ -114,15 +114,15 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 # found where a fit goes on, not where weights are tested
 OF_FIT: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "no optimizer": (put("optimizer_states", value=[]), "must hold the state of one adamw optimizer"),
-    "strange optimizer": (put("optimizer_states", value=[3]), "must hold the state of one adamw optimizer"),
+    "no optimizer": (put("optimizer_states", value=[]), "must hold the state of one soap optimizer"),
+    "strange optimizer": (put("optimizer_states", value=[3]), "must hold the state of one soap optimizer"),
     "moments of another shape": (
         lambda c: c["optimizer_states"][0]["state"][0].update(exp_avg=torch.zeros(9), exp_avg_sq=torch.zeros(9)),
-        r"must hold the state of adamw of \d+ parameters",
+        r"must hold the state of soap of \d+ parameters",
     ),
     "second moments of another shape": (
         put("optimizer_states", 0, "state", 0, "exp_avg_sq", value=torch.zeros(9)),
-        r"must hold the state of adamw of \d+ parameters",
+        r"must hold the state of soap of \d+ parameters",
     ),
     "raw weights of another shape": (wide("current_model_state"), "got 1 of another shape"),
     "no loops": (drop("loops"), "must hold the state of a training, got one without 'loops'"),

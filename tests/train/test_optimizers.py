@@ -73,8 +73,8 @@ def test_options_and_classes_by_their_paths() -> None:
         ("torch.optim.LBFGS", "must take parameters and lr, got torch.optim.LBFGS"),
         ({"class_path": "soap", "init_args": {"blok": 3}}, "must take parameters and lr, betas, blok"),
         ({"class_path": "soap", "init_args": {"block": 0}}, "^block must"),
-        ({"class": "soap"}, "adamw or soap, or class_path and init_args"),
-        (3, "adamw or soap, or class_path and init_args"),
+        ({"class": "soap"}, "soap or adamw, or class_path and init_args"),
+        (3, "soap or adamw, or class_path and init_args"),
     ],
 )
 def test_other_choices_are_refused(choice: Any, words: str) -> None:
@@ -92,10 +92,9 @@ def fit(name: str, *options: str) -> int:
 
 
 def test_a_resumed_run_is_the_unbroken_one_and_keeps_its_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
-    soap = ["--model.optimizer", "soap"]
-    assert fit("whole", *soap, "--trainer.max_epochs", "4") == 0
-    assert fit("cut", *soap, "--trainer.max_epochs", "4", "--trainer.max_steps", "4") == 0
-    assert fit("cut", *soap, "--trainer.max_epochs", "4", "--resume") == 0
+    assert fit("whole", "--trainer.max_epochs", "4") == 0
+    assert fit("cut", "--trainer.max_epochs", "4", "--trainer.max_steps", "4") == 0
+    assert fit("cut", "--trainer.max_epochs", "4", "--resume") == 0
     whole, cut = (read_checkpoint(f"runs/{name}/checkpoints/last.ckpt") for name in ("whole", "cut"))
     states = [one["optimizer_states"][0]["state"] for one in (whole, cut)]
     assert "gram" in states[0][0]
@@ -103,7 +102,7 @@ def test_a_resumed_run_is_the_unbroken_one_and_keeps_its_optimizer(capsys: pytes
     weights = [one["current_model_state"] for one in (whole, cut)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     capsys.readouterr()
-    assert fit("cut", "--trainer.max_epochs", "6", "--resume") == 2
+    assert fit("cut", "--model.optimizer", "adamw", "--trainer.max_epochs", "6", "--resume") == 2
     assert "model.optimizer must be 'soap', with which the run was begun, got 'adamw'" in capsys.readouterr().err
     other = "{class_path: soap, init_args: {block: 2}}"
     assert fit("cut", "--model.optimizer", other, "--trainer.max_epochs", "6", "--resume") == 2

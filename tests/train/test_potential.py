@@ -410,8 +410,9 @@ QUIET = pytest.mark.filterwarnings("ignore::eqlayers.errors.EqlayersWarning", "i
 @QUIET
 def test_gradients_that_are_added_up_are_those_of_the_larger_batch(sizes: Path, tmp_path: Path) -> None:
     """Sizes and labels differ between the batches of a step, and the last step of an epoch is smaller."""
-    large = trained(sizes, tmp_path / "large", 2)
-    small = trained(sizes, tmp_path / "small", 2, batch_size=4, accumulate_grad_batches=2)
+    adamw = {"optimizer": "adamw"}  # eigenvectors of SOAP enlarge the differences by rounding
+    large = trained(sizes, tmp_path / "large", 2, model=adamw)
+    small = trained(sizes, tmp_path / "small", 2, model=adamw, batch_size=4, accumulate_grad_batches=2)
     assert small["global_step"] == large["global_step"] == 6
     for name, value in large["state_dict"].items():
         torch.testing.assert_close(small["state_dict"][name], value, rtol=1e-10, atol=1e-12, msg=name)
