@@ -117,10 +117,10 @@ STUDIES = {
             "model.model.init_args.layers": 3,
             "model.model.init_args.lmax": 2,
         },
-        both(15, (0.015, 0.03, 0.06)),
+        both(15, (0.015, 0.03, 0.06, 0.12)),
     ),
     "equiformer": Study(
-        "Equiformer, ethanol", "configs/ethanol_equiformer.yaml", FORCES, {}, both(20, (0.015, 0.03, 0.06))
+        "Equiformer, ethanol", "configs/ethanol_equiformer.yaml", FORCES, {}, both(20, (0.015, 0.03, 0.06, 0.12))
     ),
     "rmd17": Study(
         "`configs/rmd17.yaml`, displaced ethanol",
