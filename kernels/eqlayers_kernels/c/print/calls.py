@@ -15,7 +15,7 @@ from ...arithmetic.writer import RESULTS, Task
 from ...forms.program import OPERANDS, Axis, Path, Slot
 from .path import path_body
 
-BLOCK_BYTES = (64, 32, 16, 8, 4)  # widths of vectors; compilers split what the processor does not have
+NARROW_BYTES = (32, 16, 8)  # widths of vectors for what the processor's own leave over
 ACCUMULATORS = 12  # registers for sums: enough to hide the latency of a multiply-add
 _SMALLEST = 4  # channels summed over: below, the path's own loop does as well
 #: Returns the name of a C function, from its body and its parameters (pointer, whether it is written).
@@ -84,30 +84,27 @@ def mix_body(mixed: TwoStagePath, task: Task, z_stride: int, overwrite: bool, it
 
 
 def _product(mixed: TwoStagePath, pairs: list[tuple[str, str]], z_stride: int, item: int) -> list[str]:
-    """C lines of ``z[k, c] += sum_u t[k, u] w[u, c]`` with sums in registers, a few vectors of c at a time."""
+    """C lines of ``z[k, c] += sum_u t[k, u] w[u, c]`` with sums in registers, a few vectors of c at a time.
+
+    Vectors of another width than the processor's would be taken apart, and the sums with them.
+    """
     dim, count, step = mixed.first.z.dim, mixed.summed.extent, mixed.summed.w
-    blocks, position = [], 0
-    while position < mixed.out_axis.extent:
-        remaining = (mixed.out_axis.extent - position) * item
-        size = next(b for b in BLOCK_BYTES if b <= remaining and b >= item)
-        blocks.append((position, size))
-        position += size // item
-    together = max(1, ACCUMULATORS // dim)
-    lines = []
-    for start in range(0, len(blocks), together):
-        group = blocks[start : start + together]
-        lines.append("{")
-        for number, (column, size) in enumerate(group):
-            for k in range(dim):
-                lines.append(f"V{size} a{number}_{k} = *(const V{size} *)(z + {k * z_stride + column});")
+    narrow = [(f"V{size}", 1, f"{size // item}") for size in NARROW_BYTES if size > item]
+    most = max(1, ACCUMULATORS // dim)
+    whole = [("V", vectors, "LANES") for vectors in dict.fromkeys((most, min(most, 4), 1))]
+    lines = ["int c = 0;"]
+    for kind, vectors, lanes in [*whole, *narrow, ("T", 1, "1")]:
+        column = [f"c + {number} * {lanes}" for number in range(vectors)]
+        lines.append(f"for (; c + {vectors} * {lanes} <= {mixed.out_axis.extent}; c += {vectors} * {lanes}) {{")
+        sums = [(n, k, f"*({kind} *)(z + {k * z_stride} + {column[n]})") for n in range(vectors) for k in range(dim)]
+        lines += [f"{kind} a{n}_{k} = {at};" for n, k, at in sums]
         lines.append(f"for (int u = 0; u < {count}; u++) {{")
         for t, w in pairs:
-            for number, (column, size) in enumerate(group):
-                lines.append(f"  const V{size} {w}{number} = *(const V{size} *)({w} + u * {step} + {column});")
-                lines += [f"  a{number}_{k} += {t}[u + {k * count}] * {w}{number};" for k in range(dim)]
+            for n in range(vectors):
+                lines.append(f"  const {kind} {w}{n} = *(const {kind} *)({w} + u * {step} + {column[n]});")
+                lines += [f"  a{n}_{k} += {t}[u + {k * count}] * {w}{n};" for k in range(dim)]
         lines.append("}")
-        for number, (column, size) in enumerate(group):
-            lines += [f"*(V{size} *)(z + {k * z_stride + column}) = a{number}_{k};" for k in range(dim)]
+        lines += [f"{at} = a{n}_{k};" for n, k, at in sums]
         lines.append("}")
     return lines
 
