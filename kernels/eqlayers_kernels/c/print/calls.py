@@ -91,7 +91,7 @@ def _product(mixed: TwoStagePath, pairs: list[tuple[str, str]], z_stride: int, i
     dim, count, step = mixed.first.z.dim, mixed.summed.extent, mixed.summed.w
     narrow = [(f"V{size}", 1, f"{size // item}") for size in NARROW_BYTES if size > item]
     most = max(1, ACCUMULATORS // dim)
-    whole = [("V", vectors, "LANES") for vectors in dict.fromkeys((most, min(most, 4), 1))]
+    whole = [("V", vectors, "LANES") for vectors in dict.fromkeys((most, min(most, 4), min(most, 2), 1))]
     lines = ["int c = 0;"]
     for kind, vectors, lanes in [*whole, *narrow, ("T", 1, "1")]:
         column = [f"c + {number} * {lanes}" for number in range(vectors)]
