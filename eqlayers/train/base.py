@@ -131,6 +131,11 @@ class TrainedModule(LabelledModule):
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
         }
 
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Compute gradients of the weights alone: those of positions, which forces need before, would be dropped."""
+        weights = [weight for weight in self.parameters() if weight.requires_grad]
+        super().backward(loss, *args, inputs=weights, **kwargs)
+
     def _planned_steps(self) -> float:
         """Steps of the training: those that are done, and those to come, whose batches may be of another size."""
         trainer, (steps, epochs) = self.trainer, self._done

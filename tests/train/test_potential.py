@@ -450,6 +450,24 @@ def test_a_run_that_goes_on_with_larger_batches_has_a_rate_to_the_end(sizes: Pat
 
 
 @QUIET
+def test_no_gradient_of_positions_is_computed_to_be_dropped(sizes: Path, tmp_path: Path) -> None:
+    """Lengths depend on positions: their gradient is computed for the forces, and not once more for the weights."""
+    calls: list[list[int]] = []
+
+    def watch(network: torch.nn.Module, args: Any) -> None:
+        if network.training:
+            calls.append(of_step := [])
+            args[1].lengths.register_hook(lambda _: of_step.append(1))
+
+    made = PotentialModule(NequIP(**SMALL))  # type: ignore[arg-type]
+    made.potential.network.register_forward_pre_hook(watch)
+    trainer = in_float64(tmp_path, max_epochs=1)
+    trainer.fit(made, datamodule=structures(sizes, batch_size=8))
+    assert trainer.global_step == 3
+    assert calls[-3:] == [[1]] * 3  # there is a step before, of the summary
+
+
+@QUIET
 def test_the_loss_of_a_validation_does_not_depend_on_its_batches(sizes: Path, tmp_path: Path) -> None:
     """Labels are missing in some of the structures."""
     made, losses = module(), []
