@@ -132,7 +132,7 @@ class TrainedModule(LabelledModule):
         }
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Compute gradients of the weights alone: those of positions, which forces need before, would be dropped."""
+        """Compute gradients of the weights alone: gradients of positions would be computed again, and dropped."""
         weights = [weight for weight in self.parameters() if weight.requires_grad]
         super().backward(loss, *args, inputs=weights, **kwargs)
 
