@@ -86,7 +86,7 @@ class PropertyModule(TrainedModule):
     def __init__(
         self,
         model: nn.Module,
-        learning_rate: float = 2e-2,
+        learning_rate: float = 1e-2,
         weight_decay: float = 0.0,
         betas: tuple[float, float] | None = None,
         warmup_steps: int = 100,

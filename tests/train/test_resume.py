@@ -182,7 +182,7 @@ def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -
     again = ["fit", "-c", str(RUN / "config.yaml"), "--resume", "--trainer.max_epochs", "3"]
     again += ["--early_stopping.patience", "9"]
     assert main([*again, "--model.learning_rate", "0.1"]) == 0
-    assert "learning rate: model.learning_rate stays 0.03, " in capsys.readouterr().out
+    assert "learning rate: model.learning_rate stays 0.01, " in capsys.readouterr().out
     assert epochs() == [1, 2, 3]
     assert main(again) == 0
     said = capsys.readouterr().out

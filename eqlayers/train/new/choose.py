@@ -80,7 +80,7 @@ def choose(facts: Facts, unit: str = NO_UNIT) -> Choices:
             max(1, min(100, 2000 // int(facts.structures.n_atoms.max()))), "structures per batch of validation and test"
         ),
         "model.optimizer": Setting("soap", "or adamw, with half the rate"),
-        "model.learning_rate": Setting(0.04 if learned is None else 0.02, "highest rate of the optimizer"),
+        "model.learning_rate": Setting(0.06 if learned is None else 0.02, "highest rate of the optimizer"),
         "model.warmup_steps": Setting(
             min(100, steps * epochs // 10), "optimizer steps of linear rise, then a half cosine over the rest"
         ),
