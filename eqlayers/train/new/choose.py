@@ -79,7 +79,7 @@ def choose(facts: Facts, unit: str = NO_UNIT) -> Choices:
         "data.eval_batch_size": Setting(
             max(1, min(100, 2000 // int(facts.structures.n_atoms.max()))), "structures per batch of validation and test"
         ),
-        "model.optimizer": Setting("soap", "or adamw, with half the rate"),
+        "model.optimizer": Setting("soap", "or adamw"),
         "model.learning_rate": Setting(0.06 if learned is None else 0.02, "highest rate of the optimizer"),
         "model.warmup_steps": Setting(
             min(100, steps * epochs // 10), "optimizer steps of linear rise, then a half cosine over the rest"
