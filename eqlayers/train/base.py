@@ -133,7 +133,8 @@ class TrainedModule(LabelledModule):
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of the weights alone: gradients of positions would be computed again, and dropped."""
-        weights = [weight for weight in self.parameters() if weight.requires_grad]
+        groups = self.trainer.optimizers[0].param_groups  # a list, where parameters() walks through all modules
+        weights = [weight for group in groups for weight in group["params"] if weight.requires_grad]
         super().backward(loss, *args, inputs=weights, **kwargs)
 
     def _planned_steps(self) -> float:

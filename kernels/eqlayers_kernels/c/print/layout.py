@@ -39,11 +39,9 @@ typedef long long BITS __attribute__((vector_size(VECTOR)));
 #endif
 #define LANES ((int)(VECTOR / sizeof(T)))
 typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
-typedef T V64 __attribute__((vector_size(64), aligned(sizeof(T)), may_alias));
 typedef T V32 __attribute__((vector_size(32), aligned(sizeof(T)), may_alias));
 typedef T V16 __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));
 typedef T V8 __attribute__((vector_size(8), aligned(sizeof(T)), may_alias));
-typedef T V4 __attribute__((may_alias));
 #ifdef __has_builtin
 #if __has_builtin(__builtin_shufflevector)
 #define SHUFFLES 1
