@@ -40,13 +40,13 @@ def run_program(
     first = operands[0]
     name = chosen(first.device.type, first.dtype, backend, form.key)
     whole = BACKENDS[name].whole
+    sizes = Sizes(operands[form.batch or 0].shape[0]) if graph is None else graph.sizes
     if whole is None and product.program.paths:
         tables = None if graph is None else graph.tables(sorted_edges)
-        sizes = Sizes(operands[1].shape[0]) if graph is None else graph.sizes
         return call_form(operands, tables, sizes, form.key, name, deterministic)[0]
     endpoints = None if graph is None else Endpoints(*graph.ends, graph.num_src, graph.num_dst)
-    pairs = zip(operands, product.rows, strict=False)
-    wide = [t if rows == "one" else gathered(rows, t, endpoints) for t, rows in pairs]
+    wide = [gathered(rows, t, endpoints) for t, rows in zip(operands, product.rows, strict=False)]
+    wide = [t.expand(sizes.rows, -1) for t in wide[:2]] + [operands[2] if product.rows[2] == "one" else wide[2]]
     return summed(product.rows[3], (whole or contract)(product.program.key, *wide), endpoints, deterministic)
 
 

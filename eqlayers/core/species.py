@@ -72,6 +72,15 @@ def species_on_device(y: Tensor, count: int) -> Species:
     return cached[1]
 
 
+def species_of(y: Tensor, count: int) -> Species:
+    """Species ``[N]`` that are integers, sorted once for all layers with equal species."""
+    if is_hidden(y):
+        return species_on_device(y, count)
+    species = cache_species(y, count, True, count, None)
+    assert species is not None
+    return species
+
+
 def sort_species(y: Tensor, count: int) -> Species:
     """Sort atoms by species ``[N]`` or one-hot ``[N, count]``; only by species that occur if atoms are few."""
     species, present = y.long() if y.ndim == 1 else y.float().argmax(1), None

@@ -207,7 +207,8 @@ def run(
             turn(turned.shape[0], [*rows_of(inputs[name]), *rows_of(turned)], chunks, workers)
             assert_margins_untouched(turned)
             inputs[name] = turned
-    results, packed = {}, []
+    table = getattr(kernel, "table", None)  # of maps
+    results, packed = {}, [] if table is None else [table.buffer_info()[0], 0]
     for name, operand in task.pointers:
         if name in RESULTS.values():
             count = chunks if name == "gw" and kernel.shared else edges.rows(operand) if edges else rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from eqlayers_kernels.arithmetic.writer import RESULTS
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
+from eqlayers_kernels.c.print.maps import MapKernel
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.c.run.edges import interval_offsets
@@ -66,12 +68,14 @@ def warn_once(reason: str) -> None:
 def make_runner(request: Request) -> Runner:
     """Compile the C kernels of a form, which sum in a fixed order; BackendError if the compiler fails."""
     form = request.form
+    everything = list(range(len(form.results)))
+    whole = form.family == "product" and is_map(form)
+    traversals = {MAPS[form.rows]: everything} if whole else form.traversals(request.graph)
     with as_backend_error():
         parts = [
             (numbers, _Runner(form.part(numbers), request.dtype, traversal))
-            for traversal, numbers in form.traversals(request.graph).items()
+            for traversal, numbers in traversals.items()
         ]
-    everything = list(range(len(form.results)))
     if len(parts) == 1 and parts[0][0] == everything:
         return parts[0][1]
 
@@ -82,6 +86,15 @@ def make_runner(request: Request) -> Runner:
         return [out[number] for number in everything]
 
     return run
+
+
+#: Traversal of a map's kernel, by rows of x, y, w and z: one row of weights for all rows, or one for every sender.
+MAPS: dict[tuple[str, ...], str] = {("each", "one", w, "each"): how for w, how in (("one", "rows"), ("src", "by_src"))}
+
+
+def is_map(form: ProductForm) -> bool:
+    """Whether one kernel for all maps runs the form, see :mod:`eqlayers_kernels.c.print.maps`."""
+    return form.rows in MAPS and MapKernel.of(form.program, form.task)
 
 
 class _Pointer(NamedTuple):
@@ -96,14 +109,18 @@ class _Pointer(NamedTuple):
 class _Printed(NamedTuple):
     """The C kernel of a form and a traversal, the pointers that it reads, and how it writes its results."""
 
-    kernel: Kernel | FormulaKernel
+    kernel: Kernel | FormulaKernel | MapKernel
     operands: list[_Pointer]  # in the order of its pointers; results follow
     written: list[bool]  # for each result, whether the kernel writes every element (else it must be zero before)
     operations: int = 0  # per row, added to the elements read and written to estimate the work
+    table: array[int] | None = None  # read by the kernel of a map, before the pointers
+    packed: int = 0  # weights that each chunk packs
 
 
 def _of_product(form: ProductForm, dtype: str, traversal: str) -> _Printed:
     reading = form.reading
+    if is_map(form):
+        return _of_map(form, dtype)
     kernel = Kernel(form.program, form.task, dtype, traversal, form.shared, reading.reads if reading else 0)
     written = {RESULTS[operand] for operand in form.task.results}
     transposed = kernel.transposed
@@ -116,6 +133,13 @@ def _of_product(form: ProductForm, dtype: str, traversal: str) -> _Printed:
             transpose = launch.load_import(form.program, operand, dtype) if operand in transposed else None
             pointers.append(_Pointer(number, rows, source.width, transpose))
     return _Printed(kernel, pointers, [True] * len(form.results))
+
+
+def _of_map(form: ProductForm, dtype: str) -> _Printed:
+    kernel = MapKernel(form.program, form.task, dtype, MAPS[form.rows])
+    pointers = [_Pointer(number, int(o.rows != "one"), o.width) for number, o in enumerate(form.operands)]
+    packed = form.program.widths[2] if MAPS[form.rows] == "rows" else 0
+    return _Printed(kernel, pointers, [True] * len(form.results), form.program.widths[2] // 8, kernel.table, packed)
 
 
 def _of_formula(base: Formula, dtype: str, traversal: str) -> _Printed:
@@ -133,13 +157,14 @@ class _Runner:
     def __init__(self, form: Any, dtype: torch.dtype, traversal: str) -> None:
         self.dtype, self.compute, self.traversal, self.reading = dtype, ACCUMULATE[dtype], traversal, form.reading
         printed = _PRINT[form.family](form, NAMES[self.compute], traversal)
-        self.compiled, self.operands = launch.load(printed.kernel), printed.operands
+        self.compiled, self.operands, self.table = launch.load(printed.kernel), printed.operands, printed.table
         #: Width of every result, the entry of the sizes for its rows, and whether the kernel writes all of it.
         self.results = [
             (r.width, SIZE_INDEX.get(r.rows), whole) for r, whole in zip(form.results, printed.written, strict=True)
         ]
-        widths = [o.width for o in (*self.operands, *form.results)]
+        widths = [o.width for o in self.operands if o.rows] + [r.width for r in form.results if r.rows != "one"]
         self.elements = sum(widths) + printed.operations
+        self.shared = sum(result.width for result in form.results if result.rows == "one") + printed.packed
         self.sums = [number for number, result in enumerate(form.results) if result.rows == "one"]
         self.folds = [number for number, result in enumerate(form.results) if result.rows == "table"]
         self.item = self.compute.itemsize
@@ -149,8 +174,8 @@ class _Runner:
         workers, compute, reading = torch.get_num_threads(), self.compute, self.reading
         chunks = 1
         if workers > 1 or self.sums:
-            chunks = launch.chunks_for(sizes[0] * self.elements, workers, bool(self.sums))
-        packed: list[int] = []
+            chunks = launch.chunks_for(sizes[0] * self.elements, workers, bool(self.sums), self.shared)
+        packed = [] if self.table is None else [self.table.buffer_info()[0], 0]
         alive = []
         for number, rows, width, transpose in self.operands:
             tensor = operands[number]
@@ -227,5 +252,5 @@ def empty(like: Tensor, rows: int, width: int) -> Tensor:
 def _transposed(tensor: Tensor, transpose: Compiled, workers: int) -> Tensor:
     out = empty(tensor, tensor.shape[0], tensor.shape[1])
     packed = [tensor.data_ptr(), tensor.stride(0), out.data_ptr(), out.stride(0)]
-    transpose(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers, False), workers)
+    transpose(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers), workers)
     return out

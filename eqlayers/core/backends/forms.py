@@ -113,7 +113,7 @@ def _of_product(request: Request) -> Runner:
     form = request.form
     if not form.task.results:
         return _nothing
-    if form.rows not in KERNELS:
+    if form.rows not in KERNELS and not (request.backend == "cpu" and cpu.is_map(form)):
         return _row_by_row(request)
     # only gradients of x along a graph may have no fixed order
     ordered = request.deterministic or not (request.graph and "x" in form.task.results)

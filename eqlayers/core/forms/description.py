@@ -28,8 +28,8 @@ KNOWN: dict[str, Description] = {}
 _LETTERS = {rows[0]: rows for rows in ROWS}
 Flags = tuple[bool, ...]
 Rows = tuple[str, str, str, str]
-#: Rows of x, y, w and z by (along a graph, shared weights); and for results of every edge with its own weights, by the
-#: rows of x and y.
+#: Rows of x, y, w and z by (along a graph, shared weights); for results of every edge with its own weights, by the rows
+#: of x and y; and for maps, whose y is one row, by the rows of w.
 ROW_MAPS: dict[tuple[object, object], Rows] = {
     (False, False): ("each", "each", "each", "each"),
     (False, True): ("each", "each", "one", "each"),
@@ -37,6 +37,8 @@ ROW_MAPS: dict[tuple[object, object], Rows] = {
     (True, True): ("src", "each", "one", "dst"),
     ("src", "each"): ("src", "each", "each", "each"),
     ("src", "dst"): ("src", "dst", "each", "each"),
+    ("map", "one"): ("each", "one", "one", "each"),
+    ("map", "src"): ("each", "one", "src", "each"),
 }
 
 

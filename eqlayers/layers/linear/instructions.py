@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from eqlayers_kernels.forms.program import Slot
 
 from ...core.checks import check_flag, check_integer, check_items, is_integer
 from ...core.errors import ConfigError, IndexRangeError, IrrepsError
-from ...core.torch_internals import is_plain, on_tape, under_autocast
-
-#: Bytes of the rows that are mapped at a time without autograd, so that rows and results stay in the CPU's cache.
-PART = 2**21
-#: Fewest rows of a fast matrix product.
-LEAST_ROWS = 128
 
 
 class LinearInstruction(NamedTuple):
@@ -139,30 +132,6 @@ def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool
     n = "" if shared else "n"
     inner, outer = ("du", "dw") if ir_mul else ("ud", "wd")
     return torch.einsum(f"n{f}{inner},{n}{f}{g}uw->n{g}{outer}", block.unflatten(-1, shape), matrix)
-
-
-def joined(
-    columns: Callable[..., list[Tensor]],
-    x: Tensor,
-    weights: Tensor,
-    matrices: Sequence[Tensor],
-    width: int,
-    moved: bool,
-) -> Tensor:
-    """Concatenate the columns of a map of x to ``[n, ..., width]``; without autograd on a CPU, some rows at a time.
-
-    Rows are only split if columns are ``moved``, that is, if the concatenation copies them anyway.
-    """
-    if moved and x.is_cpu and not is_compiling() and not on_tape((x, weights)) and not under_autocast("cpu"):
-        rows, most = x.shape[0], max(LEAST_ROWS, PART // (max(width, x.shape[-1], 1) * x.element_size()))
-        if rows > most and is_plain((x, weights)):
-            rows = math.ceil(rows / math.ceil(rows / most))  # in parts of one size
-            y = x.new_empty(x.shape[0], width)
-            for part, into in zip(x.split(rows), y.split(rows), strict=True):
-                torch.cat(columns(part, weights, matrices), -1, out=into)
-            return y
-    parts = columns(x, weights, matrices)
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def with_bias(y: Tensor, bias: Tensor, flags: Sequence[bool], slots: Sequence[Slot]) -> Tensor:

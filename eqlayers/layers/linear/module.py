@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +13,16 @@ from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
+from ...core.apply import run_program
+from ...core.backends.forms import chosen
 from ...core.checks import check_choice, check_tensor
 from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ShapeError
+from ...core.forms.description import Form
+from ...core.forms.request import Request
+from ...core.graph import Graph
+from ...core.operator import at_once
+from ...core.torch_internals import is_plain, under_autocast, wrapped_by_func
 from ...e3nn_compat.state_dict import E3nnFlags, check_e3nn_layer, e3nn_channels, share_tensors
 from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
 from ...irreps.algebra import as_irreps
@@ -26,7 +34,6 @@ from ..tensor_product.lower import linear_program
 from .instructions import (
     LinearInstruction,
     check_channels,
-    joined,
     mixed,
     read_biases,
     read_linear,
@@ -36,6 +43,13 @@ from .instructions import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+@cache
+def _one(dtype: torch.dtype) -> Tensor:
+    """The second operand of a map's program, ``[1]``; it is made outside of inference mode, to be saved by autograd."""
+    with torch.inference_mode(False):
+        return torch.ones(1, dtype=dtype, device="cpu")
 
 
 @compile_mode("script")  # for e3nn.util.jit
@@ -53,7 +67,7 @@ class Linear(E3nnFlags, EquivariantModule):
         biases: True for a bias on all 0e groups of the output, or one flag per group.
         path_normalization: 'element' or 'path'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: As in other layers, with BackendError if it does not take the tensors; all run ``torch.matmul``.
+        backend: As in other layers; without kernels for maps, as on GPUs, all run ``torch.matmul``.
 
     Attributes:
         weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major.
@@ -67,7 +81,7 @@ class Linear(E3nnFlags, EquivariantModule):
 
     Example:
         >>> Linear("8x0e + 4x1o", "2x0e + 3x1o", biases=True)
-        Linear(8x0e+4x1o -> 2x0e+3x1o | 2 paths | 28 weights | 2 biases | mul_ir, torch.matmul)
+        Linear(8x0e+4x1o -> 2x0e+3x1o | 2 paths | 28 weights | 2 biases | mul_ir, backend ...)
     """
 
     _torchscript = (("forward", "layer_linear(self.spec, features, weight, bias, self.weight, self.bias)"),)
@@ -127,14 +141,15 @@ class Linear(E3nnFlags, EquivariantModule):
         read = [(number, path) for number, path in enumerate(paths) if 0 not in path.path_shape]
         self._arriving = [[pair for pair in read if pair[1].i_out == i] for i in range(len(self.irreps_out))]
         self._biased = flags
-        alone = len(self._out.slots) == 1 and (layout == "ir_mul" or self._out.slots[0].dim == 1)  # is not copied
-        self._in_parts = channels[0] is None and not alone
         factors = {path.path_weight for path in paths}
         self._factor = factors.pop() if len(factors) == 1 else None
         self.num_paths = len(paths)
         self.weight_index_slices = weight_slices(self.instructions)
         self._weights = Weights("Linear", paths)
         self.weight_numel = self._weights.numel
+        self._form = None
+        if self.weight_numel and channels[0] is None and owns[1]:
+            self._form = Form(linear_program(irreps, [(p.i_in, p.i_out, p.path_weight) for p in paths], layout))
         self.bias_numel = sum(math.prod(i.path_shape) for i in bias_paths)
         self._reads = any(self._arriving) or self.bias_numel > 0
         self.internal_weights, self.shared_weights = owns
@@ -249,11 +264,30 @@ class Linear(E3nnFlags, EquivariantModule):
 
     def _map(self, x: Tensor, w: Tensor) -> Tensor:
         shared = w.ndim == len(self._lead_w) + 1
+        y = self._by_kernel(x, w) if shared else None
+        if y is not None:
+            return y
         # one factor for all paths: one multiplication instead of one per path
         matrices = self._weights.parts(w if self._factor is None else w * self._factor)
         if self._factor is None:
             matrices = [m * path.path_weight for m, path in zip(matrices, self._paths, strict=True)]
-        return joined(self._columns, x, w, matrices, self._out.dim, shared and self._in_parts)
+        parts = self._columns(x, w, matrices)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def _by_kernel(self, x: Tensor, w: Tensor, graph: Graph | None = None) -> Tensor | None:
+        """Map rows ``[n, irreps_in.dim]`` by generated C in one call; None where it cannot be used.
+
+        Weights are ``[weight_numel]``, or ``[senders, weight_numel]`` with a graph from senders to rows.
+        """
+        if self._form is None or not x.is_cpu or self.backend not in (None, "cpu") or under_autocast("cpu"):
+            return None
+        form = self._form.calls["map", "one" if graph is None else "src"]
+        if is_plain((x, w)):
+            got = at_once(form, (x, _one(x.dtype), w), graph, self.backend)
+            return None if got is None else got[0]
+        if wrapped_by_func(x) or wrapped_by_func(w) or chosen("cpu", x.dtype, self.backend, form.key) != "cpu":
+            return None  # under torch.func products of torch are faster
+        return run_program(form, (x, x.new_ones(1), w), graph, self.backend)
 
     def _columns(self, x: Tensor, w: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
         """The columns of the result as a tensor ``[n(, f_out), mul * dim]`` for each group."""
@@ -309,6 +343,12 @@ class Linear(E3nnFlags, EquivariantModule):
         paths = [(path.i_in, path.i_out, path.path_weight) for path in self._paths]
         return infos_of(linear_program((self.irreps_in, self.irreps_out), paths, self.layout))
 
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
+        """The request for all groups; None for maps that only use matrix products."""
+        if self._form is None or self.backend not in (None, "cpu"):
+            return None
+        return "all groups", self._form.calls["map", "one"].request(dtype, device)
+
     def weight_matrices(self) -> dict[str, list[tuple[int, ...]]]:
         """Shapes of the matrices that the weights are, one per path; see :func:`eqlayers.optim.matrices_of`."""
         return {"weight": [path.path_shape for path in self._paths] * math.prod(self._lead_w)}
@@ -336,7 +376,7 @@ class Linear(E3nnFlags, EquivariantModule):
         bias = f" | {self.bias_numel} biases" if self.bias_numel else ""
         return (
             f"{self.irreps_in} -> {self.irreps_out} | {self.num_paths} paths | {self.weight_numel} weights{bias} | "
-            f"{self.layout}, torch.matmul"
+            f"{self._kind()}"
         )
 
 

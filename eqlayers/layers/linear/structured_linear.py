@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ...core.backends.rows import taken
 from ...core.checks import check_integer, check_items, check_tensor, is_integer
-from ...core.dtypes import device_error
+from ...core.dtypes import device_error, of_one_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...core.graph import check_index
-from ...core.torch_internals import being_traced, is_plain, unwrapped
+from ...core.species import known_species, species_of
+from ...core.torch_internals import being_traced, wrapped_by_func
 from ...irreps.algebra import as_irreps
 from ...sparse import ProgramInfos
 from ..base.module import EquivariantModule, check_dense
@@ -50,7 +51,7 @@ class IrrepwiseLinear(Linear):
 
     Example:
         >>> IrrepwiseLinear("4x0e + 2x1o + 2x1o", 3)
-        IrrepwiseLinear(4x0e+2x1o+2x1o -> 3x0e+3x1o+3x1o | 3 paths | 24 weights | mul_ir, torch.matmul)
+        IrrepwiseLinear(4x0e+2x1o+2x1o -> 3x0e+3x1o+3x1o | 3 paths | 24 weights | mul_ir, backend ...)
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class LowRankLinear(EquivariantModule):
         biases: True for a bias on all 0e groups of the output, or one flag per group.
         path_normalization: 'element' or 'path'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Accepted for symmetry with other layers; dense work always goes to ``torch.matmul``.
+        backend: See :class:`Linear`.
 
     Attributes:
         down, up: The two maps, with r copies of its irrep for each path between them.
@@ -160,7 +161,7 @@ class LowRankLinear(EquivariantModule):
         numel = self.down.weight_numel + self.up.weight_numel
         return (
             f"{self.irreps_in} -> {self.irreps_out} | {self.num_paths} paths of rank {self.rank} | {numel} weights | "
-            f"{self.layout}, torch.matmul"
+            f"{self._kind()}"
         )
 
 
@@ -174,8 +175,6 @@ def _map(
     return layer
 
 
-#: Weights that are gathered and multiplied in the time that a call of a further map costs, measured on CPUs.
-WEIGHTS_OF_A_MAP = 40_000
 #: If species cannot be read: up to this number, the map of each is applied to all atoms; else weights are gathered.
 MASKED = 4
 #: Largest number of gathered weights, 0.5 GiB in float32.
@@ -185,10 +184,10 @@ GATHERED = 1 << 27
 class SpeciesLinear(EquivariantModule):
     r"""A :class:`Linear` with weights for each species: :math:`z_i = W_{k_i} x_i`.
 
-    It is ``FullyConnectedTensorProduct`` with a one-hot second input, without the products by zeros: atoms are gathered
-    by species, and each species is one matrix product; for a few atoms the weights are gathered. On a GPU, in a trace
-    or under vmap species cannot be read, and sizes must not depend on them: there weights are gathered for all atoms,
-    or each of up to four species maps all atoms and the others are masked.
+    It is ``FullyConnectedTensorProduct`` with a one-hot second input, without the products by zeros. Generated C maps
+    the atoms of one species after the other. On a GPU, in a trace or under vmap species cannot be read, and sizes must
+    not depend on them: there weights are gathered for all atoms, or each of up to four species maps all atoms and the
+    others are masked.
 
     Args:
         irreps_in, irreps_out: Irreps of the features before and after.
@@ -234,30 +233,23 @@ class SpeciesLinear(EquivariantModule):
         """
         if check_tensor("features", features, f"[A, {self._width}]").ndim != 2:
             raise ShapeError(f"features must be [A, {self._width}], got {list(features.shape)}. Give one row per atom.")
-        check_index("kind", kind, features.shape[0], self.num_species, "species")
+        known = known_species(kind, features, self.num_species, None)
+        if known is None:
+            check_index("kind", kind, features.shape[0], self.num_species, "species")
         if self.backend is not None:
             check_dense(self.backend, features.dtype, features.device)
         if self.num_species == 1:
             return self.linear(features, self.weight[0])
         if kind.device != features.device:
             raise device_error("kind", kind, "features", features)
-        atoms, numel = kind.shape[0], self.linear.weight_numel
-        species, readable = kind, kind.is_cpu
-        if readable and not is_plain((kind,)):
-            readable = not being_traced() and (species := unwrapped(kind)).ndim == 1
-        if not readable:
-            return self._of_any_species(features, kind)
-        if not atoms * numel:
-            return self.linear(features, self.weight[0])
-        sizes = torch.bincount(species, minlength=self.num_species).tolist()  # which torch.func allows
-        if atoms * numel <= WEIGHTS_OF_A_MAP * sum(map(bool, sizes)):
-            self.linear._in.check("features", features)
-            return self.linear._by_row(features, self.weight[kind])
-        order = kind.argsort(stable=True)
-        sorted_rows = features.index_select(0, order).split(sizes)
-        mapped = [self.linear(rows, w) for rows, w in zip(sorted_rows, self.weight, strict=True) if len(rows)]
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
-        return torch.cat(mapped).index_select(0, back)
+        if features.is_cpu and not (wrapped_by_func(features) or wrapped_by_func(kind)):
+            species = (None if known is None else known.species) or species_of(kind, self.num_species)
+            weight = self.weight if species.present is None else self.weight.index_select(0, species.present)
+            x, w = of_one_dtype(features=features, weight=weight)
+            mapped = self.linear._by_kernel(x, w, species.graph)
+            if mapped is not None:
+                return mapped
+        return self._of_any_species(features, kind)
 
     def weight_matrices(self) -> dict[str, list[tuple[int, ...]]]:
         """Shapes of the matrices that the weights are, by species and path."""

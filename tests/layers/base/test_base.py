@@ -118,7 +118,7 @@ def test_a_layer_made_of_layers_names_the_backends_of_all() -> None:
     """`explain` asks each of them."""
     gate = GatedNonlinearity("8x0e + 4x1o")
     assert gate.selected_backend() == "cpu"
-    assert Interaction("8x0e", "0e + 1o", "8x0e + 4x1o").selected_backend() == "cpu+torch"
+    assert Interaction("8x0e", "0e + 1o", "8x0e + 4x1o").selected_backend() == "cpu"
     assert Interaction("8x0e", "0e + 1o", "8x0e + 4x1o", backend="torch").selected_backend() == "torch"
 
 

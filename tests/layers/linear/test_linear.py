@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import eqlayers as eq
 from eqlayers import Linear, to_ir_mul, to_mul_ir
 from eqlayers.errors import BackendError, ConfigError
-from eqlayers.layers.linear import instructions as linear_paths
 from eqlayers.testing import check_derivatives
 from tests.each import each
 
@@ -123,7 +122,7 @@ def test_weight_views_and_repr() -> None:
     views[1][2].data.zero_()
     assert torch.equal(layer.weight[..., 8:], torch.zeros(2, 3, 3))
     assert layer.weight[..., :8].abs().min() > 0
-    assert repr(layer) == "Linear(2x0e+3x1o -> 4x0e+1x1o | 2 paths | 11 weights | 4 biases | mul_ir, torch.matmul)"
+    assert repr(layer) == "Linear(2x0e+3x1o -> 4x0e+1x1o | 2 paths | 11 weights | 4 biases | mul_ir, backend auto)"
     assert layer.selected_backend() == "torch"
     assert "torch.matmul" in layer.explain()
 
@@ -164,27 +163,27 @@ def test_one_product_for_all_samples(layout: str, frozen: bool) -> None:
 
 @pytest.mark.kernels
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-@pytest.mark.parametrize("rows", [2, 4, 5, 10])
-def test_some_rows_at_a_time_give_the_numbers_of_all(monkeypatch: pytest.MonkeyPatch, layout: str, rows: int) -> None:
-    layer = Linear("2x0e+3x1o+1x1o+1x2e", "4x0e+2x1o+1x3e", biases=True, layout=layout).double()
-    torch.nn.init.normal_(layer.bias)
-    x = torch.randn(rows, layer.irreps_in.dim, dtype=torch.float64)
-    whole = layer(x)  # a tape follows
-    monkeypatch.setattr(linear_paths, "PART", 1)
-    monkeypatch.setattr(linear_paths, "LEAST_ROWS", 2 if rows < 10 else 3)
-    sizes: list[int] = []
-    columns = layer._columns
-    monkeypatch.setattr(layer, "_columns", lambda part, *of: (sizes.append(len(part)), columns(part, *of))[1])
-    with torch.no_grad():
-        torch.testing.assert_close(layer(x), whole, rtol=1e-14, atol=1e-14)
-        assert sizes == {2: [2], 4: [2, 2], 5: [2, 2, 1], 10: [3, 3, 3, 1]}[rows]
-        torch.testing.assert_close(torch.func.vmap(layer)(x[None])[0], whole, rtol=1e-14, atol=1e-14)
-        wrapped = torch.func.jacfwd(lambda scale: layer(scale * x))(torch.ones((), dtype=torch.float64))
-    torch.testing.assert_close(wrapped, whole - layer(0 * x), rtol=1e-13, atol=1e-13)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        few = layer.float()(x.float())
-    with torch.autocast("cpu", torch.bfloat16):
-        assert few.dtype == layer(x.float()).dtype
+@pytest.mark.parametrize("rows", [0, 1, 5, 40])
+def test_generated_c_is_torch(layout: str, rows: int) -> None:
+    """Value and derivatives of three orders; a group without paths, another with two, and odd numbers of channels."""
+    made = [
+        Linear("2x0e+3x1o+1x1o+17x2e", "37x0e+2x1o+18x2e+1x3e", biases=True, layout=layout, backend=name).double()
+        for name in (None, "torch")
+    ]
+    made[1].load_state_dict(made[0].state_dict())
+    assert made[0].selected_backend(dtype=torch.float64) == "cpu"
+    x = torch.randn(rows, made[0].irreps_in.dim, dtype=torch.float64, requires_grad=True)
+    found = []
+    for layer in made:
+        leaves = [x, layer.weight, layer.bias]
+        listed = [layer(x)]
+        for _ in range(3):
+            first = torch.autograd.grad(listed[-1].pow(3).sum(), leaves, create_graph=True)
+            listed += [*first, sum(g.square().sum() for g in first)]
+        found.append(listed)
+    for ours, theirs in zip(*found, strict=True):
+        largest = float(theirs.detach().abs().amax()) if theirs.numel() else 0.0
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12 * largest)
 
 
 @pytest.mark.parametrize(

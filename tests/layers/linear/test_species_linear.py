@@ -7,23 +7,25 @@ import torch
 from e3nn import o3
 from torch.nn.functional import one_hot
 
-from eqlayers.errors import DeviceError
+from eqlayers.errors import DeviceError, IndexRangeError
 from eqlayers.layers.linear import structured_linear
 from eqlayers.nn import Linear, SpeciesLinear
 
+pytestmark = pytest.mark.kernels
 IN, OUT, KIND = "6x0e + 5x1o + 2x0e", "4x0e + 3x1o + 2x2e", torch.tensor([0, 2, 2, 1, 0, 2, 0])
 
 
-@pytest.fixture(params=[0, 10**9], ids=["species by species", "gathered weights"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways, whatever the number of atoms."""
-    monkeypatch.setattr(structured_linear, "WEIGHTS_OF_A_MAP", request.param)
+@pytest.fixture(params=["generated C", "masked", "gathered"], autouse=True)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """The backend, for each of the three ways."""
+    monkeypatch.setattr(structured_linear, "MASKED", 0 if request.param == "gathered" else 3)
+    return None if request.param == "generated C" else "torch"
 
 
 @pytest.fixture
-def layer() -> SpeciesLinear:
+def layer(backend: str | None) -> SpeciesLinear:
     torch.manual_seed(0)
-    return SpeciesLinear(IN, OUT, 3).double()
+    return SpeciesLinear(IN, OUT, 3, backend=backend).double()
 
 
 def test_it_is_e3nns_product_with_one_hot_attributes(layer: SpeciesLinear) -> None:
@@ -41,8 +43,8 @@ def test_it_is_e3nns_product_with_one_hot_attributes(layer: SpeciesLinear) -> No
 
 
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-def test_each_species_is_a_linear_map(layout: str) -> None:
-    layer = SpeciesLinear(IN, OUT, 3, layout=layout)
+def test_each_species_is_a_linear_map(layout: str, backend: str | None) -> None:
+    layer = SpeciesLinear(IN, OUT, 3, layout=layout, backend=backend)
     x = torch.randn(7, layer.irreps_in.dim)
     plain = Linear(IN, OUT, internal_weights=False, shared_weights=True, layout=layout)
     want = torch.stack([plain(row[None], layer.weight[k])[0] for row, k in zip(x, KIND.tolist(), strict=True)])
@@ -70,7 +72,6 @@ def test_species_that_are_absent_and_no_atoms(layer: SpeciesLinear) -> None:
     assert layer(x[:0], KIND[:0]).shape == (0, layer.irreps_out.dim)
 
 
-@pytest.mark.kernels
 def test_traced_and_mapped_it_is_the_same(layer: SpeciesLinear) -> None:
     x = torch.randn(7, layer.irreps_in.dim, dtype=torch.float64)
     want = layer(x, KIND)
@@ -80,22 +81,19 @@ def test_traced_and_mapped_it_is_the_same(layer: SpeciesLinear) -> None:
     torch.testing.assert_close(many, torch.stack([want, 2 * want]), rtol=1e-14, atol=1e-14)
 
 
-def test_weights_are_gathered_for_a_few_atoms(layer: SpeciesLinear, way: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    numel = layer.linear.weight_numel
-    ways: list[int] = []
-    by_row = layer.linear._by_row
-    monkeypatch.setattr(layer.linear, "_by_row", lambda x, w: (ways.append(len(x)), by_row(x, w))[1])
-    monkeypatch.setattr(structured_linear, "WEIGHTS_OF_A_MAP", 2 * numel)  # two atoms of each species that is present
-    for kinds in ([0], [0, 0], [0, 0, 0], [0, 0, 0, 2], [0, 1, 2, 2, 2, 2], [0, 1, 2, 2, 2, 2, 2]):
-        layer(torch.randn(len(kinds), layer.irreps_in.dim, dtype=torch.float64), torch.tensor(kinds))
-    assert ways == [1, 2, 4, 6]
+def test_generated_c_needs_no_gathered_weights(
+    layer: SpeciesLinear, backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(7, layer.irreps_in.dim, dtype=torch.float64)
+    if backend is None:
+        monkeypatch.setattr(layer, "_of_any_species", None)  # the other two ways
+    assert layer(x, KIND).shape == (7, layer.irreps_out.dim)
     with pytest.raises(DeviceError, match="kind must"):
-        layer(
-            torch.randn(2, layer.irreps_in.dim, dtype=torch.float64), torch.zeros(2, dtype=torch.int64, device="meta")
-        )
+        layer(x[:2], torch.zeros(2, dtype=torch.int64, device="meta"))
+    with pytest.raises(IndexRangeError, match="kind must"):
+        layer(x, KIND + 1)
 
 
-@pytest.mark.kernels
 def test_autocast_and_frozen_weights(layer: SpeciesLinear) -> None:
     x = torch.randn(7, layer.irreps_in.dim, requires_grad=True)
     layer.float().requires_grad_(False)

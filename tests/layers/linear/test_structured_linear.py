@@ -56,7 +56,7 @@ def test_low_rank_with_chosen_paths_and_without_any() -> None:
     moved[:, :9] += 1
     assert torch.equal(layer(x), layer(moved))
     assert torch.equal(LowRankLinear("2x0e", "3x1o", 1)(torch.ones(4, 2)), torch.zeros(4, 9))
-    text = "3x0e+2x1o+5x1o -> 4x1o | 1 paths of rank 2 | 18 weights | mul_ir, torch.matmul"
+    text = "3x0e+2x1o+5x1o -> 4x1o | 1 paths of rank 2 | 18 weights | mul_ir, backend torch"
     assert repr(layer).startswith(f"LowRankLinear(\n  {text}")
 
 

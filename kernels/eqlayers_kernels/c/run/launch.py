@@ -10,6 +10,7 @@ from ...forms.program import Program, Slot
 from ..build import compiler
 from ..print.formula import FormulaKernel
 from ..print.loops import NO_MEMORY
+from ..print.maps import MapKernel
 from ..print.printer import Kernel, print_import
 from . import threads
 
@@ -20,6 +21,8 @@ CHUNKS_PER_THREAD = 16
 #: Least elements, read and written, of a chunk: about ten microseconds. Starting a second thread costs as much, so a
 #: call of less than two chunks runs on one thread.
 CHUNK_ELEMENTS = 1 << 14
+#: Least elements of a chunk for each element that all chunks read or write.
+TIMES_SHARED = 8
 
 
 class Compiled:
@@ -68,17 +71,21 @@ def _error(status: int) -> Exception:
     return IndexError("expected the tables of a graph of these sizes, got others; make them with sort_edges")
 
 
-def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
-    """Number of chunks of a call that reads and writes ``elements`` elements on ``workers`` threads."""
-    most = elements // CHUNK_ELEMENTS
+def chunks_for(elements: int, workers: int, summed: bool = False, shared: int = 0) -> int:
+    """Number of chunks of a call that reads and writes ``elements`` elements on ``workers`` threads.
+
+    ``summed`` says whether results are summed over chunks, ``shared`` how many elements every chunk has besides its
+    rows: a row of such results, or packed weights.
+    """
+    most = elements // max(CHUNK_ELEMENTS, TIMES_SHARED * shared)
     if most < 2:
         return 1
-    if shared_result:
-        return SHARED_CHUNKS
+    if summed:
+        return min(SHARED_CHUNKS, most)
     return min(CHUNKS_PER_THREAD * workers, most) if workers > 1 else 1
 
 
-def load(kernel: Kernel | FormulaKernel) -> Compiled:
+def load(kernel: Kernel | FormulaKernel | MapKernel) -> Compiled:
     """Print, compile and load a kernel, from the cache if it is there; CompilerError if the compiler fails."""
     return Compiled(kernel.name, kernel.sources)
 

@@ -162,7 +162,7 @@ def test_small_work_is_one_chunk_and_shared_gradients_have_as_many_on_any_number
     assert launch.chunks_for(large, 1, False) == 1
     assert launch.chunks_for(64 * large, 8, False) == launch.CHUNKS_PER_THREAD * 8
     assert launch.chunks_for(large, 8, False) == 2  # no chunk is too small
-    assert launch.chunks_for(large, 1, True) == launch.chunks_for(large, 8, True) > 8
+    assert launch.chunks_for(16 * large, 1, True) == launch.chunks_for(16 * large, 8, True) == launch.SHARED_CHUNKS
 
 
 def test_the_team_is_left_alone_after_it_waited_for_a_thread_without_a_processor(
