@@ -21,6 +21,7 @@ import torch
 
 import eqlayers_kernels.triton.run.forms as of_products
 import eqlayers_kernels.triton.run.formula_run as of_formulas
+from eqlayers.core.backends.forms import RUNNERS
 from eqlayers.errors import BackendError
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run.launch import Compiled
@@ -94,15 +95,17 @@ def printed(backend: str) -> list[str]:
     """Hashes of all sources of a backend; which layer comes first to a source that several share does not matter."""
     from rich.progress import track
 
+    kinds = [(case, *how) for case in CASES for how in product(case.layouts, (torch.float32, torch.float64))]
+    layers = [case.layer(layout, dtype) for case, layout, dtype in kinds]  # which may look at values of their functions
+    RUNNERS.clear()  # all kernels are printed in the block, and none of these is run behind it
     with recorded(backend) as sources:
-        for case in track(CASES, backend):
-            for layout, dtype in product(case.layouts, (torch.float32, torch.float64)):
-                layer = case.layer(layout, dtype)
-                for module in layer.modules():
-                    if hasattr(module, "backend"):
-                        module.backend = backend
-                with suppress(BackendError):  # a layer that the kernels refuse
-                    two_orders(case, layer, layout, dtype)
+        for layer, (case, layout, dtype) in track([*zip(layers, kinds, strict=True)], backend):
+            for module in layer.modules():
+                if hasattr(module, "backend"):
+                    module.backend = backend
+            with suppress(BackendError):  # a layer that the kernels refuse
+                two_orders(case, layer, layout, dtype)
+    RUNNERS.clear()
     return sorted(sources)
 
 

@@ -32,6 +32,16 @@ class Primitives:
 
     sigmoid, tanh = staticmethod(torch.sigmoid), staticmethod(torch.tanh)
 
+    @staticmethod
+    def at_most_one(value: Tensor) -> Tensor:
+        """The smaller of a value and 1; the derivative is that of the value where it is below 1, else 0."""
+        return torch.where(value >= 1, 1.0, value)
+
+    @staticmethod
+    def below_one(value: Tensor) -> Tensor:
+        """1 where a value is below 1, else 0."""
+        return (value < 1).to(value.dtype)
+
 
 def run_in_torch(
     base: Formula, operands: Sequence[Tensor], endpoints: Endpoints | None, term_by_term: bool = False

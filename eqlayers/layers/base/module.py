@@ -124,8 +124,8 @@ def check_dense(backend: str, dtype: torch.dtype, device: torch.device) -> None:
     _select_dense(backend, dtype, device)
 
 
-class FormulaModule(EquivariantModule):
-    """Base of the layers that run a formula, in one kernel call on every backend."""
+class HoldsFormulas(torch.nn.Module):
+    """Base of the modules that run formulas: a process that loads them registers the formulas."""
 
     _formulas: Any
 
@@ -138,6 +138,10 @@ class FormulaModule(EquivariantModule):
         super().__setstate__(state)
         for base in self.formulas() if "_formulas" in vars(self) else ():
             register_formula(base)
+
+
+class FormulaModule(HoldsFormulas, EquivariantModule):
+    """Base of the layers that run a formula, in one kernel call on every backend."""
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """The request for the formula; None without any."""

@@ -10,19 +10,23 @@ import torch
 from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
+from ...core.backends.forms import chosen
 from ...core.checks import check_floating, check_integer, check_items, check_module, check_optional
-from ...core.dtypes import check_same_dtype
+from ...core.dtypes import ACCUMULATE, check_same_dtype
 from ...core.errors import ConfigError, ShapeError
+from ...core.operator import WITH_KERNELS
 from ...core.torch_internals import under_autocast
+from ..base.module import HoldsFormulas, formula_at_once, run_formula
 from ..gate.activation import NormalizedActivation
 from ..tensor_product.tabled_weights import TabledWeights
 from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
 from .knots import rows_of
+from .lower import MOST_FUNCTIONS, MOST_POWER, activation_formula, bessel_formula
 from .tables import HoldsTables, KnotBasis, SplineTable
 
 
-class RadialBasis(torch.nn.Module):
+class RadialBasis(HoldsFormulas):
     r"""Base of the radial bases: functions of the distance from a start, times an envelope that ends at the cutoff.
 
     A new basis overrides ``functions``. It inherits the checks and the envelope, and can be used in
@@ -76,6 +80,7 @@ class RadialBasis(torch.nn.Module):
                 f"envelope must end at the cutoff, {self.cutoff:g} A, got {reach:g}. Build both with one number."
             )
         self.continuous = self._ends if self.envelope is None else getattr(self.envelope, "continuous", 0)
+        self._formulas = ()
 
     def functions(self, x: Tensor) -> Tensor:
         """Values ``[..., num_basis]`` without the envelope; x ``[...]`` is the length minus ``start``, in Angstrom."""
@@ -95,12 +100,30 @@ class RadialBasis(torch.nn.Module):
                     f"transformed must have the shape of lengths, {list(lengths.shape)}, got "
                     f"{list(transformed.shape)}. Transform these lengths."
                 )
+            if transformed is None:
+                made = self._in_one_call(lengths)
+                if made is not None:  # TorchScript reads no walrus
+                    return made
         at = lengths if transformed is None else transformed
         if self.envelope is None:
             return self.functions(at - self.start if self.start != 0 else at)
         if self._grows:  # infinity times 0 is NaN
             at = torch.where(lengths >= self.cutoff, self.cutoff, at)
         return self.functions(at - self.start if self.start != 0 else at) * self.envelope(lengths)[..., None]
+
+    @torch.jit.unused
+    def _in_one_call(self, lengths: Tensor) -> Tensor | None:
+        """Functions with their envelope by one kernel; None without a formula, or on a backend without kernels."""
+        if not self._formulas:
+            return None
+        rows = lengths.reshape(-1, 1)
+        results = formula_at_once(self._formulas[0], [rows])
+        if results is None:
+            name = chosen(lengths.device.type, lengths.dtype, None, "") if lengths.dtype in ACCUMULATE else ""
+            if name not in WITH_KERNELS:
+                return None
+            results = run_formula(self._formulas[0], [rows])
+        return results[0] if lengths.ndim == 1 else results[0].reshape(*lengths.shape, self.num_basis)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Ignore keys that only a `TabledBasis` has: the state dict may be of a model with tables."""
@@ -142,13 +165,15 @@ class BesselBasis(RadialBasis):
     ) -> None:
         envelope = PolynomialCutoff(cutoff, p) if envelope is None else envelope
         super().__init__(num_basis, cutoff, envelope=envelope)
+        if type(envelope) is PolynomialCutoff and envelope.p in range(MOST_POWER + 1) and num_basis <= MOST_FUNCTIONS:
+            self._formulas = (bessel_formula(self.num_basis, self.cutoff, envelope.p),)
 
     def functions(self, x: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[..., num_basis]``, without the envelope."""
         return bessel(x, self.num_basis, self.cutoff)
 
 
-class ScalarNetwork(HoldsTables):
+class ScalarNetwork(HoldsTables, HoldsFormulas):
     r"""Layers :math:`\phi(x W / \sqrt{n})` without biases, the last one linear: zero where the input is zero.
 
     A table ``[R, W]`` of its results at knots may replace the network; state dicts then hold it, too.
@@ -167,6 +192,13 @@ class ScalarNetwork(HoldsTables):
         self._splines = SplineTable()
         self.activation = NormalizedActivation(activation)
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
+        #: One for each hidden layer, with the factor of its weights; the last one has that of the last layer, too.
+        factors, act = [width**-0.5 for width in widths[:-1]], self.activation.factor
+        acts = [act] * (len(widths) - 3) + [act * factors[-1]]
+        self._formulas = tuple(
+            activation_formula(width, (activation, after), before)
+            for width, after, before in zip(widths[1:-1], acts, factors, strict=False)
+        )
 
     def forward(self, x: Tensor | KnotBasis) -> Tensor | TabledWeights:
         """``[..., widths[0]]`` to ``[..., widths[-1]]``; functions by interpolation to weights by interpolation."""
@@ -193,7 +225,7 @@ class ScalarNetwork(HoldsTables):
             )
         if not under_autocast(x.device.type):
             check_same_dtype(basis=x, weights=self.weights[0])
-        return _last(self._hidden(x, list(self.weights)), self.weights[-1])
+        return self._last(self._hidden(x, list(self.weights)), self.weights[-1])
 
     def rows(
         self, splines: Callable[[Tensor], Tensor], functions: Tensor, weights: Sequence[Tensor] | None = None
@@ -204,20 +236,22 @@ class ScalarNetwork(HoldsTables):
         is applied to the splines of its input, which are fewer.
         """
         weights = list(self.weights) if weights is None else weights
-        return _last(splines(self._hidden(functions, weights)).to(weights[-1].dtype), weights[-1])
+        return self._last(splines(self._hidden(functions, weights)).to(weights[-1].dtype), weights[-1])
 
     def _hidden(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        for weight in weights[:-1]:
-            x = self.activation(x @ (weight.to(x.dtype) * weight.shape[0] ** -0.5))
-        return x
+        """Features behind the hidden layers, times the factor of the weights of the last layer."""
+        lead = x.shape[:-1]
+        for base, weight in zip(self._formulas, weights, strict=False):
+            x = x @ weight.to(x.dtype)
+            (x,) = run_formula(base, [x if len(lead) == 1 else x.reshape(-1, x.shape[-1])])
+        return x if x.ndim == len(lead) + 1 else x.reshape(*lead, x.shape[-1])
+
+    def _last(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x @ (weight if self._formulas else weight * weight.shape[0] ** -0.5)
 
     def extra_repr(self) -> str:
         """Widths of the layers."""
         return " -> ".join(str(w.shape[0]) for w in self.weights) + f" -> {self.weights[-1].shape[1]}"
-
-
-def _last(x: Tensor, weight: Tensor) -> Tensor:
-    return x @ (weight * weight.shape[0] ** -0.5)
 
 
 def hidden_widths(name: str, hidden: Any) -> list[int]:

@@ -347,7 +347,10 @@ class RadialTable(torch.nn.Module):
 
 def in_float64(network: Any) -> Any:
     """A copy of a module in float64, without the graph of its weights, or ConfigError; functions are returned."""
-    return _copied(network, {}).double() if isinstance(network, torch.nn.Module) else network
+    if not isinstance(network, torch.nn.Module):
+        return network
+    with torch.inference_mode(False):  # slopes need weights that autograd can save
+        return _copied(network, {}).double()
 
 
 def _copied(network: Any, memo: dict[int, Any]) -> Any:

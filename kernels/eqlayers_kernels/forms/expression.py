@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 SMALLEST_SQUARE = {"float32": 1e-18, "float64": 1e-100}
 
 
-#: Functions of one number whose derivatives are polynomials of themselves.
-FUNCTIONS = ("sigmoid", "tanh")
+#: Functions of one number: 1 / (1 + exp(-x)), the hyperbolic tangent, the smaller of x and 1, and 1 where x is below 1,
+#: else 0. NaN stays NaN, but in the last.
+FUNCTIONS = ("sigmoid", "tanh", "at_most_one", "below_one")
 
 
 class Node(NamedTuple):
@@ -93,6 +94,14 @@ class Expression:
         """The node of the hyperbolic tangent."""
         return self._node("tanh", value)
 
+    def at_most_one(self, value: int) -> int:
+        """The node of the smaller of a value and 1."""
+        return self._node("at_most_one", value)
+
+    def below_one(self, value: int) -> int:
+        """The node of 1 where a value is below 1, else 0; its derivative is 0."""
+        return self._node("below_one", value)
+
 
 def is_number(node: Node) -> bool:
     """Whether a node is a load or a constant, and so depends on no other node."""
@@ -113,6 +122,8 @@ def partials(expr: Expression, node: Node, index: int) -> list[tuple[int, list[i
         return [(node.args[0], [index, expr.add(expr.one, expr.scale(-1.0, index))])]
     if node.op == "tanh":
         return [(node.args[0], [expr.add(expr.one, expr.scale(-1.0, expr.multiply(index, index)))])]
+    if node.op == "at_most_one":
+        return [(node.args[0], [expr.below_one(node.args[0])])]
     return []
 
 

@@ -287,7 +287,7 @@ def formula(
 def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) -> list[list[Any]]:
     """Evaluate a formula on arrays of any package; ``load(operand, component)`` is the array of a component.
 
-    ``primitives`` has ``inverse_length(*vector)``, ``sigmoid(value)`` and ``tanh(value)``.
+    ``primitives`` has ``inverse_length(*vector)``, and the functions of one value in `FUNCTIONS`.
     """
     values: list[Any] = []
     for node in base.nodes:

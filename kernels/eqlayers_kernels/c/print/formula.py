@@ -36,7 +36,7 @@ _CONSTANTS = {
 
 
 def functions(dtype: str) -> str:
-    """C source of ``sigmoid(V)`` and ``hyperbolic_tangent(V)`` for vectors of 'float32' or 'float64'; NaN stays NaN."""
+    """C source of the functions of one number for vectors of 'float32' or 'float64'."""
     integer, bits, terms, (low, high), end, (upper, lower) = _CONSTANTS[dtype]
     series = f"ALL((T){1 / math.factorial(terms)!r})"
     for k in range(terms - 1, 0, -1):
@@ -65,11 +65,16 @@ static inline V hyperbolic_tangent(V x) {{
   exponential(between(x + x, (T){-2 * end!r}, (T){2 * end!r}), &e);
   return e / (e + (T)2);
 }}
+static inline V at_most_one(V x) {{
+  const W over = (W)(x > (T)1);  // not of NaN
+  return (V)((over & (W)ALL((T)1)) | (~over & (W)x));
+}}
+static inline V below_one(V x) {{ return (V)((W)(x < (T)1) & (W)ALL((T)1)); }}
 """
 
 
-#: C has names of its own for functions of one number.
-NAMES = {"sigmoid": "sigmoid", "tanh": "hyperbolic_tangent"}
+#: Names in C, which has a function tanh.
+NAMES = {name: name for name in FUNCTIONS} | {"tanh": "hyperbolic_tangent"}
 
 _PRIMITIVES = """static inline V inverse_length(V q) {{
   V h;

@@ -164,9 +164,10 @@ class ByChannel(FormulaDriver):
         else:
             inner = [*at_node, *inner, *behind_node]
         return [
-            f"const int64_t blocks = ({base.channels} + LANES - 1) / LANES, units = blocks * arg[0];",
-            "for (int64_t unit = units * chunk / arg[1]; unit < units * (chunk + 1) / arg[1]; unit++) {",
-            "const int64_t n = unit % arg[0], c = unit / arg[0] * LANES;",
+            f"enum {{ BLOCKS = ({base.channels} + LANES - 1) / LANES }};",  # a constant, so that division is fast
+            "const int64_t units = BLOCKS * arg[0], last = units * (chunk + 1) / arg[1];",
+            "for (int64_t unit = units * chunk / arg[1]; unit < last; unit++) {",
+            "const int64_t n = unit / BLOCKS, c = unit % BLOCKS * LANES;",
             f"const int lanes = {base.channels} - c < LANES ? (int)({base.channels} - c) : LANES;",
             *inner,
             "}",

@@ -301,6 +301,12 @@ class FormulaText:
         if op == "tanh":
             yield from _tanh(name, values[0])
             return
+        if op == "at_most_one":
+            yield f"{name} = tl.where({values[0]} > 1.0, 1.0, {values[0]})"  # a NaN stays
+            return
+        if op == "below_one":
+            yield f"{name} = tl.where({values[0]} < 1.0, 1.0, 0.0)"
+            return
         yield f"{name}_square = {' + '.join(f'{value} * {value}' for value in values)}"
         smallest = SMALLEST_SQUARE["float64" if self.double else "float32"]
         yield f"{name}_none = {name}_square <= {smallest}"  # which a NaN is not
