@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.data import Data
-from torch_geometric.loader import DataLoader
+from torch.utils.data import DataLoader
+from torch_geometric.data import Batch, Data
 
 from eqlayers.atoms.periodic import folded
 from eqlayers.data.neighbors import Edges, check_edges
@@ -225,7 +225,7 @@ def _pack(sizes: NDArray[np.int64], most: int, count: int, processes: int) -> li
         num += max(1, num // 50)
 
 
-class StepLoader(DataLoader):
+class StepLoader(DataLoader[Any]):
     """A loader of training batches, each with the number of rows of labels in its optimizer step.
 
     A pass begins when its first batch is asked for. Lightning calls ``iter`` before it sets the epoch of a run that
@@ -271,7 +271,7 @@ def make_loader(
     batch_size: int,
     sampler: EpochSampler | None = None,
     max_edges: int | None = None,
-) -> DataLoader:
+) -> DataLoader[Any]:
     """A loader of graphs that draws nothing from the global random state; each of several processes gets its share."""
     rank, processes = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
     steps: _StepSampler
@@ -282,8 +282,9 @@ def make_loader(
     # Lightning replaces the sampler of a plain loader, for trainer.overfit_batches and predictions
     plain = processes == 1 and not isinstance(steps, EdgeBatchSampler)
     batches: dict[str, Any] = {"batch_size": batch_size, "sampler": sampler} if plain else {"batch_sampler": steps}
-    options = {
+    options: dict[str, Any] = {
         "num_workers": num_workers,
+        "collate_fn": collated,
         "persistent_workers": num_workers > 0,
         "pin_memory": trainer is not None and trainer.strategy.root_device.type == "cuda",
         # A loader without a generator draws a seed for its workers from the global one at every epoch.
@@ -294,6 +295,24 @@ def make_loader(
     loader = StepLoader(dataset, **options, **batches)
     loader.steps_of, loader.trainer = steps, trainer
     return loader
+
+
+class Samples(Sequence[Data]):
+    """Samples of a data set by their indices, which `collated` takes at once, and other loaders one by one."""
+
+    def __init__(self, dataset: StructureDataset, indices: Sequence[int]) -> None:
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.dataset[self.indices[number]]
+
+
+def collated(samples: Sequence[Data]) -> Batch:
+    """The batch of some samples, equal to ``torch_geometric.data.Batch.from_data_list``."""
+    return samples.dataset.batch(samples.indices) if isinstance(samples, Samples) else Batch.from_data_list(samples)
 
 
 class StructureDataset(torch.utils.data.Dataset[Data]):
@@ -366,8 +385,10 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         of_atoms = {"z", "pos"} | {name for name, (label, _) in labels.items() if label.axis == "A"}
         self._tensors = [(name, self._tensor(name, array), name in of_atoms) for name, array in arrays.items()]
         self._local = torch.from_numpy(edges.local)
-        self._atom_offsets: list[int] = [0, *np.cumsum(structures.n_atoms).tolist()]
-        self._edge_offsets: list[int] = [0, *np.cumsum(edges.n_edges).tolist()]
+        self._rows = torch.from_numpy(chosen)
+        self._atom_offsets, self._edge_offsets = (
+            torch.from_numpy(np.cumsum([0, *counts])) for counts in (structures.n_atoms, edges.n_edges)
+        )
 
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array)
@@ -383,17 +404,53 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Data:
-        row = self.rows[index]
-        atoms = slice(self._atom_offsets[row], self._atom_offsets[row + 1])
-        pairs = slice(self._edge_offsets[row], self._edge_offsets[row + 1])
-        sample = Data(edge_index=self._local[:, pairs].long(), group=self._group[index].reshape(1))
+        return Data(**self._gathered([index])[0])
+
+    def __getitems__(self, indices: Sequence[int]) -> Samples:
+        """The samples of a batch, for loaders."""
+        return Samples(self, indices)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Samples as one batch: what ``Batch.from_data_list`` makes of them, by one gather for each tensor."""
+        values, atoms, edges = self._gathered(indices)
+        lone = torch.arange(len(indices) + 1)
+        steps = {name: atoms for name, _, of_atoms in self._tensors if of_atoms} | dict.fromkeys(_OF_EDGES, edges)
+        batch = Batch(_base_cls=Data, **values)
+        batch.batch = torch.repeat_interleave(atoms.diff())
+        batch.ptr = atoms
+        batch._num_graphs = len(indices)
+        batch._slice_dict = {name: steps.get(name, lone) for name in values}
+        batch._inc_dict = {name: torch.zeros(len(indices), dtype=torch.int64) for name in values}
+        batch._inc_dict["edge_index"] = atoms[:-1]
+        return batch
+
+    def _gathered(self, indices: Sequence[int]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
+        """The tensors of some samples, and the numbers of their first atoms and edges, with the ends."""
+        index = torch.as_tensor(indices, dtype=torch.int64)
+        rows = self._rows[index]
+        first_atom, atoms = _ranges(self._atom_offsets, rows)
+        first_edge, pairs = _ranges(self._edge_offsets, rows)
+        edge_index = self._local[:, pairs] + first_atom[:-1].repeat_interleave(first_edge.diff())
+        values = {"edge_index": edge_index, "group": self._group[index]}
         for name, tensor, of_atoms in self._tensors:
-            sample[name] = tensor[atoms] if of_atoms else tensor[row : row + 1]
+            values[name] = tensor[atoms if of_atoms else rows]
         if self._periodic:
-            src, dst = sample.edge_index
             shifts = self._shifts[pairs]
             if self._moved is not None:
+                src, dst = edge_index
                 moved = self._moved[atoms]
                 shifts = shifts + moved[dst] - moved[src]
-            sample.shifts = shifts.to(self.dtype)
-        return sample
+            values["shifts"] = shifts.to(self.dtype)
+        return values, first_atom, first_edge
+
+
+#: Names of the tensors of a sample with a row or column for each edge.
+_OF_EDGES = ("edge_index", "shifts")
+
+
+def _ranges(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of rows that lie side by side: their offsets among one another, with the end; and the index of all of them."""
+    starts = offsets[rows]
+    counts = offsets[rows + 1] - starts
+    first = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    return first, torch.arange(int(first[-1])) + (starts - first[:-1]).repeat_interleave(counts)

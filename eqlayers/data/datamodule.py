@@ -12,7 +12,7 @@ import torch
 from lightning import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
-from torch_geometric.loader import DataLoader
+from torch.utils.data import DataLoader
 
 from eqlayers.atoms.periodic import check_cutoff
 from eqlayers.data.batches import EpochSampler, StructureDataset, make_loader
@@ -156,24 +156,24 @@ class SplitDataModule(LightningDataModule):
         fix = "no error of it is reported. Name it in keys, or draw the part from structures that have it"
         return [f"the {name} part has no {' and no '.join(sorted(no))}: {fix}" for name, no in lacks.items() if no]
 
-    def train_dataloader(self) -> DataLoader:
+    def train_dataloader(self) -> DataLoader[Any]:
         """Training batches that depend on `seed` and the epoch alone."""
         dataset = self.part("train")
         return self._loader(dataset, self.batch_size, EpochSampler(len(dataset), self.seed), self.max_edges)
 
-    def val_dataloader(self) -> DataLoader | list[DataLoader]:
+    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
         """Validation batches in the order of the split; an empty list without a validation part."""
         dataset = self.part("val")
         return self._loader(dataset, self.eval_size(dataset)) if len(dataset) else []
 
-    def test_dataloader(self) -> DataLoader:
+    def test_dataloader(self) -> DataLoader[Any]:
         """Test batches in the order of the split."""
         dataset = self.part("test")
         if len(dataset) == 0:
             raise DataError("the test part must hold at least one structure, got none. Set test or test_path.")
         return self._loader(dataset, self.eval_size(dataset))
 
-    def predict_dataloader(self) -> DataLoader:
+    def predict_dataloader(self) -> DataLoader[Any]:
         """Batches of the test part; `idx` tells the rows."""
         return self.test_dataloader()
 
@@ -193,7 +193,7 @@ class SplitDataModule(LightningDataModule):
         most = self.eval_batch_size if self.max_edges is None else self.max_edges // max(1, int(dataset.n_edges.max()))
         return max(1, min(self.eval_batch_size, most))
 
-    def _loader(self, dataset: Any, batch_size: int, *order: Any) -> DataLoader:
+    def _loader(self, dataset: Any, batch_size: int, *order: Any) -> DataLoader[Any]:
         return make_loader(dataset, self.num_workers, self.seed, self.trainer, batch_size, *order)
 
 
@@ -229,7 +229,7 @@ def read_auxiliary(auxiliary: Any, target: str, known: Sequence[str] | None = No
 class MoleculeDataModule(SplitDataModule):
     """QM9, or a small set like it, with one property, split, batched and described.
 
-    Batches come from `torch_geometric.loader.DataLoader`: what `StructureDataset` gives, concatenated, with `batch`
+    Batches are `torch_geometric.data.Batch`: what `StructureDataset` gives, concatenated, with `batch`
     `[A]` and `num_graphs`; the property is `y` `[G]` float64 (the target's unit).
 
     Args:

@@ -54,7 +54,7 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 class StructureDataModule(SplitDataModule):
     """Structures with energies, forces and stress, split, batched, described, and searched for common mistakes.
 
-    Batches come from `torch_geometric.loader.DataLoader`: what `StructureDataset` gives, concatenated, with `batch`
+    Batches are `torch_geometric.data.Batch`: what `StructureDataset` gives, concatenated, with `batch`
     `[A]` and `num_graphs`. A label that a structure lacks is NaN; `labels` names those that occur.
 
     After `setup`: `train_set`, `val_set`, `test_set`, `statistics`, `labels` of the new structures of the training

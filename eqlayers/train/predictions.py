@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from ase.data import chemical_symbols
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
-from torch_geometric.loader import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
+from ..data.batches import collated
 from ..data.datamodule import auxiliaries
 from ..data.statistics import regression
 from ..data.structures import Label, plain
@@ -206,7 +206,7 @@ def energies_of(potential: Potential | Committee, part: Dataset[Any], size: int)
     """``[N]`` eV: predictions for the structures of a dataset, ``size`` at once."""
     training, energies = potential.training, []
     potential.eval()
-    for batch in DataLoader(part, size, generator=torch.Generator()):  # no number of the global state
+    for batch in DataLoader(part, size, collate_fn=collated, generator=torch.Generator()):  # not the global state
         known = Structures.of(batch.to(potential.device))
         cell = None if known.cell is None else known.cell.to(potential.dtype)
         energies.append(potential(known._replace(pos=known.pos.to(potential.dtype), cell=cell), ("energy",))["energy"])

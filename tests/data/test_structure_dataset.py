@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Batch
 from torch_geometric.loader import DataLoader
 
 from eqlayers.atoms.periodic import neighbor_list
 from eqlayers.data import neighbors
-from eqlayers.data.batches import StructureDataset
+from eqlayers.data.batches import StructureDataset, collated
 from eqlayers.data.neighbors import radius_graph, structure_edges
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
@@ -87,6 +88,31 @@ def test_batches_are_what_potentials_take(mixed, dtype):
     vectors = taken.pos[dst] - taken.pos[src] + (taken.shifts[:, None] @ taken.cell[taken.batch[src]])[:, 0]
     assert (vectors.norm(dim=1) < CUTOFF + 1e-5).all()
     assert torch.equal(taken.batch[src], taken.batch[dst])
+
+
+@pytest.mark.parametrize("indices", [[0, 1, 2], [2, 2, 0], [1]])
+def test_a_batch_is_what_torch_geometric_makes_of_samples(mixed, indices):
+    dataset = StructureDataset(mixed, structure_edges(mixed, CUTOFF), np.array([1, 2, 0]))
+    expected, batch = Batch.from_data_list([dataset[n] for n in indices]), dataset.batch(indices)
+    assert batch.to_dict().keys() == expected.to_dict().keys()
+    for one, other in ((batch, expected), *zip(batch.to_data_list(), expected.to_data_list(), strict=True)):
+        assert (one.num_graphs if one is batch else 1) == (len(indices) if one is batch else 1)
+        for name, value in other.to_dict().items():
+            assert (one[name].dtype, one[name].shape) == (value.dtype, value.shape), name
+            torch.testing.assert_close(one[name], value, rtol=0, atol=0, equal_nan=True)
+    sampler = [indices]
+    for loader in (DataLoader, torch.utils.data.DataLoader):  # which take samples one by one, and at once
+        options = {} if loader is DataLoader else {"collate_fn": collated}
+        (loaded,) = loader(dataset, batch_sampler=sampler, **options)
+        assert torch.equal(loaded.edge_index, expected.edge_index)
+    assert torch.equal(collated([dataset[n] for n in indices]).pos, expected.pos)
+
+
+def test_an_index_behind_the_last_sample_is_refused(mixed):
+    dataset = StructureDataset(mixed, structure_edges(mixed, CUTOFF))
+    assert [int(sample.idx) for sample in dataset] == [0, 1, 2]
+    with pytest.raises(IndexError):
+        dataset.batch([0, 3])
 
 
 def test_far_and_unwrapped_atoms_keep_their_digits(mixed):
