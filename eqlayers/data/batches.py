@@ -237,8 +237,9 @@ class StepLoader(DataLoader[Any]):
 
     steps_of: _StepSampler | None = None
     trainer: Any = None
+    dataset: Any
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Any:
         rows = iter(self._step_rows())
         for batch in super().__iter__():
             batch.step_rows = next(rows, None)
@@ -387,7 +388,7 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         self._local = torch.from_numpy(edges.local)
         self._rows = torch.from_numpy(chosen)
         self._atom_offsets, self._edge_offsets = (
-            torch.from_numpy(np.cumsum([0, *counts])) for counts in (structures.n_atoms, edges.n_edges)
+            torch.from_numpy(np.append(0, np.cumsum(counts))) for counts in (structures.n_atoms, edges.n_edges)
         )
 
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
