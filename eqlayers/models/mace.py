@@ -208,7 +208,7 @@ class MACE(EquivariantModule):
         for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
             x = product(*message(x, atom_types, edges, basis, graph), atom_types)
             columns.append(readout(x))
-        return torch.stack(columns).sum(0)
+        return sum(columns[1:], columns[0])
 
     def _radial_functions(self, atom_types: Tensor, lengths: Tensor, graph: Graph) -> Tensor | KnotBasis:
         """Radial functions ``[E, num_basis]`` of the edges, or interpolation weights if they are tabled."""

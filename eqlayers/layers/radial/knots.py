@@ -7,15 +7,23 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from e3nn.o3 import Irreps
 from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Expression, Formula, formula
 
+from ...core.apply import run_program
+from ...core.backends.constants import Constants
+from ...core.backends.forms import chosen
 from ...core.checks import check_floating, check_integer, check_number
 from ...core.errors import ConfigError, ShapeError
-from ...core.forms.description import register_formula
+from ...core.forms.description import Form, register_formula
+from ...core.graph import Graph
+from ...core.operator import WITH_KERNELS
+from ...core.torch_internals import is_plain
 from ..base.columns import row_of
 from ..base.module import KeepsFloat64, run_formula
+from ..tensor_product.lower import scale_program
 
 MOST_KNOTS = 1 << 14
 #: Rows of a table for each knot: the slope, times the distance of knots, the value,
@@ -155,6 +163,51 @@ def spline(values: Tensor, end: str) -> Tensor:
     v = [values.narrow(-2, values.shape[-2] - n, 1) for n in (3, 4, 5)]  # from the last knot but one backwards
     last = 2 * v[0] - 0.5 * v[1] + (2 / 27) * v[2]  # a third of the curvature at the end
     return torch.cat([coefficients[..., :-1, :], last, -0.5 * last, last], -2)
+
+
+_constants = Constants()
+
+
+def splines(values: Tensor, knots: int, end: str) -> Tensor:
+    """Coefficients ``[P * (K + 2), W]`` of `spline` for values ``[P * K, W]`` at the same knots of P pairs of species.
+
+    The map is linear: its factors are edges of a graph from knots to coefficients, so that the kernel of a convolution
+    without weights is one call in place of fifty.
+    """
+    pairs, width = values.shape[0] // knots, values.shape[1]
+    if chosen(values.device.type, values.dtype, None, "") not in WITH_KERNELS or not width:
+        return spline(values.unflatten(0, (pairs, knots)), end).flatten(0, 1)
+    key = pairs, knots, end
+    edge_index = _constants((*key, "edges"), values.device, lambda: _edges(*key)[0])
+    factors = _constants((*key, values.dtype), values.device, lambda: _edges(*key)[1].to(values.dtype))
+    graph = _graphs.get((key, values.device)) if is_plain((values,)) else None  # a trace sorts edges of its own
+    if graph is None:
+        graph = Graph(edge_index, pairs * knots, pairs * (knots + 2), copy=False)
+        if is_plain((values,)):
+            _graphs[key, values.device] = graph
+    return run_program(_sums(width).calls[True, True], (values, factors, values.new_empty(0)), graph)
+
+
+_graphs: dict[Any, Graph] = {}
+
+
+def _edges(pairs: int, knots: int, end: str) -> tuple[Tensor, Tensor]:
+    """Edges ``[2, E]`` from values to coefficients, and their factors ``[E, 1]``."""
+    one = spline(torch.eye(knots, dtype=torch.float64, device="cpu"), end)
+    dst, src = one.nonzero().unbind(1)
+    pair = torch.arange(pairs)[:, None]
+    ends = [(index + pair * count).flatten() for index, count in ((src, knots), (dst, knots + 2))]
+    return torch.stack(ends), one[dst, src].repeat(pairs)[:, None]
+
+
+@torch.compiler.assume_constant_result
+def _sums(width: int) -> Form:  # compilers do not trace this call
+    return _form(width)
+
+
+@lru_cache
+def _form(width: int) -> Form:
+    return Form(scale_program(Irreps([(width, "0e")]), Irreps("0e"), [1.0], "ir_mul"))
 
 
 #: Factors, in a coefficient of a spline, of values two knots away, one knot away, and at the knot.

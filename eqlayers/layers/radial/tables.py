@@ -14,7 +14,7 @@ from ...core.errors import ConfigError, IndexRangeError
 from ...core.torch_internals import is_plain
 from ..base.module import KeepsFloat64
 from ..tensor_product.tabled_weights import TabledWeights
-from .knots import ORDERS, TO_COEFFICIENTS, Knots, check_end, cutoff_of, end_of, spline, spline_rows, whole
+from .knots import ORDERS, TO_COEFFICIENTS, Knots, check_end, cutoff_of, end_of, spline_rows, splines, whole
 
 
 class KnotBasis(NamedTuple):
@@ -246,7 +246,9 @@ class SplineTable:
             return at.weights(self._cached(at, rows, tensors, dtype))
         few = dtype is torch.float64 or (dtype is torch.float32 and at.knots <= _FEW)
         if few and not at.kink and not self.precise:
-            return _of_coefficients(at, rows(lambda values: _coefficients(at, values), at.functions, None).to(dtype))
+            return _of_coefficients(
+                at, rows(lambda values: splines(values, at.knots, at.end), at.functions, None).to(dtype)
+            )
         return at.weights(rows(at.rows, at.functions, None).to(dtype))
 
     def _cached(self, at: KnotBasis, rows: Rows, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -307,11 +309,6 @@ def _same(known: list[Tensor], values: list[Tensor]) -> bool:
     return len(known) == len(values) and all(
         a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(known, values, strict=True)
     )
-
-
-def _coefficients(at: KnotBasis, values: Tensor) -> Tensor:
-    """Coefficients ``[pairs * (K + 2), W]`` of B-splines, from values ``[pairs * K, W]`` at the knots."""
-    return spline(values.unflatten(0, (-1, at.knots)), at.end).flatten(0, 1)
 
 
 def _of_coefficients(at: KnotBasis, table: Tensor) -> TabledWeights:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.functional import TabledWeights
-from eqlayers.layers.radial.knots import Knots, spline
-from eqlayers.layers.radial.tables import _coefficients, _of_coefficients
+from eqlayers.layers.radial.knots import Knots, spline, splines
+from eqlayers.layers.radial.tables import _of_coefficients
 from eqlayers.nn import BesselBasis, Interaction, KnotBasis, RadialNetwork, RadialTable, TabledBasis, TensorProductConv
 from eqlayers.testing import check_derivatives
 
@@ -383,6 +383,23 @@ def test_a_kept_table_is_rounded_once(knots: int | None) -> None:
     assert torch.equal(rounded, exact.float())
 
 
+@pytest.mark.kernels
+@pytest.mark.parametrize("end", ["open", "level", "flat"])
+@pytest.mark.parametrize("pairs", [1, 3])
+def test_splines_of_pairs_are_sums_along_a_graph(pairs: int, end: str) -> None:
+    values = torch.randn(pairs * 9, 5, dtype=torch.float64, requires_grad=True)
+    wanted = spline(values.unflatten(0, (pairs, 9)), end).flatten(0, 1)
+    found = splines(values, 9, end)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-14)
+    weights = torch.randn_like(found)
+    slopes = [torch.autograd.grad((one * weights).sum(), values)[0] for one in (found, wanted)]
+    torch.testing.assert_close(*slopes, rtol=0, atol=1e-14)
+    compiled = torch.compile(splines, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(values, 9, end), wanted, rtol=0, atol=1e-14)
+    assert splines(values[:, :0], 9, end).shape == (pairs * 11, 0)
+    torch.testing.assert_close(splines(values.half(), 9, end), wanted.half(), rtol=0, atol=2e-2)
+
+
 @pytest.mark.parametrize("pairs", [1, 3])
 def test_live_tables_hold_the_coefficients_of_the_same_splines(pairs: int) -> None:
     torch.manual_seed(0)
@@ -390,7 +407,7 @@ def test_live_tables_hold_the_coefficients_of_the_same_splines(pairs: int) -> No
     interval, coefficients = Knots(20, CUTOFF)(torch.rand(31, dtype=torch.float64) * 1.1 * CUTOFF)
     read = KnotBasis(interval + 20 * torch.arange(31).remainder(pairs), coefficients, functions, 20, "level", pairs)
     mixed = torch.nn.Linear(4, 3, bias=False).double()
-    live = _coefficients(read, mixed(read.basis))
+    live = splines(mixed(read.basis), read.knots, read.end)
     assert live.shape == (pairs * 22, 3)
     wanted = read.weights(read.table(mixed)).weights()
     torch.testing.assert_close(_of_coefficients(read, live).weights(), wanted, rtol=0, atol=1e-13)
