@@ -17,9 +17,9 @@ from ..core.dtypes import default_dtype
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..irreps.layout import LAYOUTS, to_ir_mul, to_mul_ir
-from ..models import NequIP, Potential, Structures
 from .config import DEVICE, Field, Known, read_settings
-from .measure import OperatorClock, alternate, describe, find_device, keep_random_state, ratio, summary, threads
+from .measure import alternate, describe, find_device, keep_random_state, ratio, summary, threads
+from .operators import SMALL, STEPS, operators_of
 from .products.problems import GraphSpec, Problem
 from .results import Record, Say, goal, quiet
 from .step import E3nnConv
@@ -165,16 +165,11 @@ def run_overhead(
         "is all that costs. Gradients: whether the inputs require them."
     ]
     if fields["device"] == "cpu":
-        call = water()
-        counted = OperatorClock()
-        with counted:
-            call()
         ratios = host_ratios()
-        notes += [f"Host time of 5 rows on one thread: {what}: {value:.1f}." for what, value in ratios.items()]
-        notes.append(
-            f"Energy and forces of water by NequIP are {counted.operators} operations of torch; {counted.kernels} of "
-            "them are kernels of this package."
-        )
+        notes += [f"Host time on one thread: {what}: {value:.1f}." for what, value in ratios.items()]
+        for what, (build, _) in STEPS.items():
+            operators, kernels = operators_of(build)
+            notes.append(f"{what}: {operators} operators of torch; {kernels} of them are kernels of this package.")
     return {"kind": "overhead", **head, "rows": rows, "goals": goals, "notes": notes, "ratios": ratios}
 
 
@@ -216,16 +211,6 @@ class Bare(torch.autograd.Function):
         return None, None, None
 
 
-def water() -> Callable[[], Any]:
-    """A call that computes energy and forces of water by a small NequIP potential."""
-    network = NequIP([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=2, cutoff=4.0, num_basis=4, radial_hidden=(8,))
-    potential = Potential(network, species=[1, 8])
-    pos = torch.tensor([[0.0, 0.0, 0.12], [0.0, 0.76, -0.48], [0.0, -0.76, -0.48]])
-    edges = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
-    molecule = Structures(torch.tensor([8, 1, 1]), pos, edges)
-    return lambda: potential(molecule)["forces"]
-
-
 def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
     """Host times of calls relative to torch.add or an empty autograd Function: ratios of the fastest repeats.
 
@@ -242,7 +227,7 @@ def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
         "product, tape": (True, lambda: layer(x, y)),
         "product": (False, lambda: layer(x, y)),
         "convolution": (False, lambda: conv(x, y, w, graph)),
-        "water": (True, water()),
+        **{name: (True, build()) for name, build in SMALL.items()},
     }
     best = dict.fromkeys(timed, float("inf"))
     with threads(1):
@@ -250,10 +235,11 @@ def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
             for name, (taped, call) in timed.items():
                 with torch.set_grad_enabled(taped):
                     call()
-                    best[name] = min(best[name], timeit.timeit(call, number=calls))
+                    number = 1 if name in SMALL else calls
+                    best[name] = min(best[name], timeit.timeit(call, number=number) / number)
     return {
-        "TensorProduct with a tape, bare autograd Functions": best["product, tape"] / best["Function"],
-        "TensorProduct without a tape, torch.add": best["product"] / best["add"],
-        "TensorProductConv with a Graph, without a tape, torch.add": best["convolution"] / best["add"],
-        "energy and forces of water by NequIP, torch.add": best["water"] / best["add"],
+        f"TensorProduct of {ROWS} rows with a tape, bare autograd Functions": best["product, tape"] / best["Function"],
+        f"TensorProduct of {ROWS} rows without a tape, torch.add": best["product"] / best["add"],
+        f"TensorProductConv of {ROWS} rows with a Graph, without a tape, torch.add": best["convolution"] / best["add"],
+        **{f"{name}, torch.add": best[name] / best["add"] for name in SMALL},
     }

@@ -327,7 +327,7 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         """Features ``[A, irreps_in.dim]`` to messages ``[A, irreps_message.dim]``, and the self-connection or None."""
         received = self.down(self.product(self.up(x), edges.harmonics, self.radial(basis), graph))
         if self.density is None:
-            message = received / self.mean_neighbors.to(x.dtype)
+            message = received / self.mean_neighbors
         else:
             density = self.density(basis)
             near = torch.tanh((density.weights() if isinstance(density, TabledWeights) else density) ** 2)

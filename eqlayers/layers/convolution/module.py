@@ -220,7 +220,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         """
         received = self.product(self.up(x), edge_attr, self.radial(lengths, basis), edge_index)
         weight = self.down.weight  # multiplies the weights, which are fewer than features
-        h = self.down(received, weight * self.mean_neighbors.rsqrt().to(weight.dtype))
+        h = self.down(received, weight * self.mean_neighbors.rsqrt())
         past = None
         if self.self_connection is not None:
             by_species = isinstance(self.self_connection, SpeciesLinear)

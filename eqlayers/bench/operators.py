@@ -1,0 +1,111 @@
+"""Steps of small networks, and the number of torch operators in each: the host's work around the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from ase import Atoms
+from ase.build import bulk, molecule
+
+from ..models import MACE, MoleculeNetwork, NequIP, Potential, Structures
+from ..models.structures import NeighborLists, collate
+from .measure import OperatorClock, keep_random_state
+
+OUTPUTS = ("energy", "forces")
+Step = Callable[[], Any]
+
+
+def crystals() -> list[Atoms]:
+    """Two cells of wurtzite AlN with 32 atoms each."""
+    cell = bulk("AlN", "wurtzite", a=3.1, c=5.0) * (2, 2, 2)
+    cell.rattle(0.05)
+    return [cell, cell]
+
+
+def waters() -> list[Atoms]:
+    """Two molecules of water, for which the host is nearly all that costs."""
+    return [molecule("H2O")] * 2
+
+
+def joined(model: Any, structures: list[Atoms]) -> Structures:
+    """Structures as one batch, with neighbours within the cutoff of the model."""
+    return collate(model, structures, [NeighborLists(model.cutoff)(atoms) for atoms in structures])
+
+
+def updated(network: torch.nn.Module, loss: Callable[[], torch.Tensor]) -> Step:
+    """A training step: the loss, the gradients of all weights, and a step of AdamW."""
+    optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+
+    def step() -> None:
+        value = loss()
+        optimizer.zero_grad()
+        value.backward(inputs=[*network.parameters()])
+        optimizer.step()
+
+    return step
+
+
+def training(make: Callable[..., Any], species: list[str], structures: Callable[[], list[Atoms]]) -> Step:
+    """A training step on energies and forces."""
+    potential = Potential(make(species), species)
+    batch = joined(potential, structures())
+
+    def loss() -> torch.Tensor:
+        out = potential(batch, OUTPUTS)
+        return out["energy"].sum() ** 2 * 1e-3 + out["forces"].square().mean()
+
+    return updated(potential, loss)
+
+
+def molecules() -> Step:
+    """A training step of the network of ``configs/qm9_mini.yaml`` on one number for each of 32 molecules."""
+    how: dict[str, Any] = {"lmax": 2, "layers": 4, "num_basis": 8, "radial_hidden": [32], "knots": 256, "cutoff": 3.5}
+    network = MoleculeNetwork(["H", "C", "N", "O", "F"], hidden="16x0e + 16x1o + 16x2e", readout="scalar", **how)
+    listed = [molecule(name) for name in ("CH3CH2OH", "H2O", "CH3COOH", "C6H6")] * 8
+    at = joined(SimpleNamespace(cutoff=3.5, device=torch.device("cpu"), dtype=torch.float32), listed)
+
+    def loss() -> torch.Tensor:
+        values: torch.Tensor = network(at.z, at.pos, at.edge_index, at.batch, at.num_graphs)
+        return values.square().mean()
+
+    return updated(network, loss)
+
+
+def water() -> Step:
+    """Energy and forces of one molecule of water by a network of three layers."""
+    potential = Potential(nequip(["H", "O"]), ["H", "O"]).eval()
+    batch = joined(potential, waters()[:1])
+    return lambda: potential(batch, OUTPUTS)
+
+
+mace = partial(MACE, hidden="16x0e + 16x1o", lmax=2, layers=2)
+nequip = partial(NequIP, hidden="8x0e + 8x1o", lmax=2, layers=3)
+#: What is done -> (function that builds the step, the most operators in it).
+STEPS: dict[str, tuple[Callable[[], Step], int]] = {
+    "MACE, training": (lambda: training(mace, ["Al", "N"], crystals), 475),
+    "MACE with tables, training": (lambda: training(partial(mace, knots=256), ["Al", "N"], crystals), 455),
+    "NequIP, training": (lambda: training(nequip, ["Al", "N"], crystals), 330),
+    "MoleculeNetwork, training": (molecules, 255),
+    "NequIP, energy and forces of water": (water, 145),
+}
+#: Steps whose time is the host's.
+SMALL: dict[str, Callable[[], Step]] = {
+    "MACE, training on two molecules of water": lambda: training(mace, ["H", "O"], waters),
+    "NequIP, training on two molecules of water": lambda: training(nequip, ["H", "O"], waters),
+    "NequIP, energy and forces of water": water,
+}
+
+
+def operators_of(build: Callable[[], Step]) -> tuple[int, int]:
+    """The number of torch operators in a step, with views; and how many of them are kernels of this package."""
+    with keep_random_state(torch.device("cpu")):
+        torch.manual_seed(0)
+        step = build()
+        step()  # makes what is cached
+        with OperatorClock() as counted:
+            step()
+    return counted.operators, counted.kernels
