@@ -450,7 +450,7 @@ _OF_EDGES = ("edge_index", "shifts")
 
 
 def _ranges(offsets: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of rows that lie side by side: their offsets among one another, with the end; and the index of all of them."""
+    """Offsets of rows that will lie side by side, with the end, and the index of all their elements."""
     starts = offsets[rows]
     counts = offsets[rows + 1] - starts
     first = torch.nn.functional.pad(counts.cumsum(0), (1, 0))

@@ -13,17 +13,17 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "kernels/eqlayers_kernels"
 #: What is counted -> its folders, folders in these that are left out, and the most lines.
 LIMITS = {
-    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 53_387),
+    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 53_645),
     "the layers and what they run on": (
         (*(f"eqlayers/{name}" for name in ("core", "irreps", "layers", "sparse", "e3nn_compat")), KERNELS),
         ("eqlayers/core/files",),
-        27_047,
+        27_246,
     ),
-    "the benchmark": (("eqlayers/bench",), (), 7_243),
-    "the tests": (("tests",), (), 63_600),
+    "the benchmark": (("eqlayers/bench",), (), 7_340),
+    "the tests": (("tests",), (), 63_730),
 }
 #: The most Python files of the package without the benchmark.
-FILES = 307
+FILES = 308
 
 
 @cache

@@ -34,7 +34,7 @@ class Primitives:
 
     @staticmethod
     def at_most_one(value: Tensor) -> Tensor:
-        """The smaller of a value and 1; the derivative is that of the value where it is below 1, else 0."""
+        """The smaller of a value and 1; where the value is below 1 the derivative is 1, else 0."""
         return torch.where(value >= 1, 1.0, value)
 
     @staticmethod

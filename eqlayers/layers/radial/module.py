@@ -192,7 +192,7 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
         self._splines = SplineTable()
         self.activation = NormalizedActivation(activation)
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
-        #: One for each hidden layer, with the factor of its weights; the last one has that of the last layer, too.
+        #: One for each hidden layer, with the factor of its weights; the last one has the factor behind it, too.
         factors, act = [width**-0.5 for width in widths[:-1]], self.activation.factor
         acts = [act] * (len(widths) - 3) + [act * factors[-1]]
         self._formulas = tuple(
