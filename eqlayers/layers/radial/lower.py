@@ -22,22 +22,21 @@ from ..gate.lower import Act, activated
 #: Most functions, and the largest power of an envelope, in a formula; others are computed by torch.
 MOST_FUNCTIONS, MOST_POWER = 32, 32
 #: Terms of the power series: third derivatives have the last digit of float64.
-TERMS = 18
+TERMS = 14
 
 
 @lru_cache(maxsize=256)
 def bessel_formula(number: int, cutoff: float, p: int) -> Formula:
     """The formula from lengths ``[E, 1]`` to ``[E, number]`` Bessel functions times the envelope of power p."""
     expr = Expression()
-    ratio = expr.scale(1 / cutoff, expr.load(0, 0))
-    u = expr.at_most_one(ratio)
+    u = expr.at_most_one(expr.scale(1 / cutoff, expr.load(0, 0)))  # 1 beyond the cutoff, with derivatives of 0
     square = expr.multiply(u, u)
     shifted = expr.add(square, expr.constant(-0.5))
     cosine, sine = (_polynomial(expr, shifted, _series(odd)) for odd in (False, True))
     rest = expr.add(expr.one, expr.scale(-1.0, u))
     falling = expr.multiply(expr.multiply(rest, rest), rest)
     envelope = expr.multiply(falling, _polynomial(expr, u, [(k + 1) * (k + 2) / 2 for k in range(p)]))
-    scaled = expr.scale(math.sqrt(2 / cutoff) / cutoff, expr.multiply(envelope, expr.below_one(ratio)))
+    scaled = expr.scale(math.sqrt(2 / cutoff) / cutoff, envelope)
     outputs, a, c = [], sine, cosine
     for _ in range(number):
         outputs.append(expr.multiply(scaled, a))
