@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Protocol
 
@@ -299,7 +300,7 @@ def make_loader(
 
 
 class Samples(Sequence[Data]):
-    """Samples of a data set by their indices, which `collated` takes at once, and other loaders one by one."""
+    """Samples of a data set by their indices: `collated` makes a batch of them, other functions read single ones."""
 
     def __init__(self, dataset: StructureDataset, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -308,7 +309,11 @@ class Samples(Sequence[Data]):
         return len(self.indices)
 
     def __getitem__(self, number: Any) -> Any:
-        return self.dataset[self.indices[number]]
+        picked = self.indices[number]
+        return Samples(self.dataset, picked) if isinstance(number, slice) else self.dataset[picked]
+
+    def __reduce__(self) -> Any:
+        return list, (list(self),)  # another process gets no data set
 
 
 def collated(samples: Sequence[Data]) -> Batch:
@@ -317,7 +322,7 @@ def collated(samples: Sequence[Data]) -> Batch:
 
 
 class StructureDataset(torch.utils.data.Dataset[Data]):
-    """Map-style dataset of structures: every sample is a few slices of flat tensors.
+    """Map-style dataset of structures: samples and batches are gathered from flat tensors.
 
     A sample is a `torch_geometric.data.Data` with `z` `[A]` int64, `pos` `[A, 3]` (Angstrom; images of the atoms around
     their centre, where float32 is finest, unless the data set has float32 already), `edge_index` `[2, E]` int64 (src,
@@ -407,27 +412,28 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
     def __getitem__(self, index: int) -> Data:
         return Data(**self._gathered([index])[0])
 
-    def __getitems__(self, indices: Sequence[int]) -> Samples:
-        """The samples of a batch, for loaders."""
-        return Samples(self, indices)
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Data]:
+        """The samples of a batch, for loaders; one by one if a subclass makes other samples."""
+        others = type(self).__getitem__ is not StructureDataset.__getitem__
+        return [self[index] for index in indices] if others else Samples(self, indices)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Samples as one batch: what ``Batch.from_data_list`` makes of them, by one gather for each tensor."""
+        """These samples as one batch: what ``Batch.from_data_list`` makes of them, by one gather for each tensor."""
         values, atoms, edges = self._gathered(indices)
         lone = torch.arange(len(indices) + 1)
         steps = {name: atoms for name, _, of_atoms in self._tensors if of_atoms} | dict.fromkeys(_OF_EDGES, edges)
         batch = Batch(_base_cls=Data, **values)
         batch.batch = torch.repeat_interleave(atoms.diff())
-        batch.ptr = atoms
+        batch.ptr = atoms.clone()
         batch._num_graphs = len(indices)
         batch._slice_dict = {name: steps.get(name, lone) for name in values}
         batch._inc_dict = {name: torch.zeros(len(indices), dtype=torch.int64) for name in values}
-        batch._inc_dict["edge_index"] = atoms[:-1]
+        batch._inc_dict["edge_index"] = atoms[:-1].clone()
         return batch
 
     def _gathered(self, indices: Sequence[int]) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
         """The tensors of some samples, and the numbers of their first atoms and edges, with the ends."""
-        index = torch.as_tensor(indices, dtype=torch.int64)
+        index = torch.tensor([operator.index(one) for one in indices], dtype=torch.int64)
         rows = self._rows[index]
         first_atom, atoms = _ranges(self._atom_offsets, rows)
         first_edge, pairs = _ranges(self._edge_offsets, rows)

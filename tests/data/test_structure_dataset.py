@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch_geometric.loader import DataLoader
 
 from eqlayers.atoms.periodic import neighbor_list
 from eqlayers.data import neighbors
-from eqlayers.data.batches import StructureDataset, collated
+from eqlayers.data.batches import StructureDataset, collated, make_loader
 from eqlayers.data.neighbors import radius_graph, structure_edges
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
@@ -106,6 +107,35 @@ def test_a_batch_is_what_torch_geometric_makes_of_samples(mixed, indices):
         (loaded,) = loader(dataset, batch_sampler=sampler, **options)
         assert torch.equal(loaded.edge_index, expected.edge_index)
     assert torch.equal(collated([dataset[n] for n in indices]).pos, expected.pos)
+
+
+def test_samples_of_a_subclass_and_of_other_functions(mixed):
+    class Flat(StructureDataset):
+        def __getitem__(self, index):
+            sample = super().__getitem__(index)
+            sample.flat = torch.ones(1)
+            return sample
+
+    edges = structure_edges(mixed, CUTOFF)
+    (batch,) = make_loader(Flat(mixed, edges), 0, 0, None, 3)
+    assert batch.flat.tolist() == [1.0] * 3
+    dataset = StructureDataset(mixed, edges)
+    samples = dataset.__getitems__([2, 0, 1])
+    assert [int(sample.idx) for sample in samples[1:]] == [0, 1]
+    assert len(pickle.dumps(samples[:1])) < len(pickle.dumps(dataset))
+    assert [int(sample.idx) for sample in pickle.loads(pickle.dumps(samples))] == [2, 0, 1]
+    batch = dataset.batch([0, 1])
+    batch.ptr += 1
+    assert [len(sample.z) for sample in batch.to_data_list()] == N_ATOMS[:2]
+
+
+@pytest.mark.parametrize("index", [1.7, "1", np.array([0, 1]), None])
+def test_an_index_that_is_no_integer_is_refused(mixed, index):
+    dataset = StructureDataset(mixed, structure_edges(mixed, CUTOFF))
+    with pytest.raises(TypeError):
+        dataset[index]
+    with pytest.raises(TypeError):
+        dataset.batch([index])
 
 
 def test_an_index_behind_the_last_sample_is_refused(mixed):

@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "kernels/eqlayers_kernels"
 #: What is counted -> its folders, folders in these that are left out, and the most lines.
 LIMITS = {
-    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 53_645),
+    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 53_700),
     "the layers and what they run on": (
         (*(f"eqlayers/{name}" for name in ("core", "irreps", "layers", "sparse", "e3nn_compat")), KERNELS),
         ("eqlayers/core/files",),
-        27_246,
+        27_290,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_340),
-    "the tests": (("tests",), (), 63_730),
+    "the tests": (("tests",), (), 63_830),
 }
 #: The most Python files of the package without the benchmark.
 FILES = 308

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+#: Most copies of an irrep that the kernel of maps takes; of more, torch's products of matrices are faster.
+WIDEST = 256
+
+
 @cache
 def _one(dtype: torch.dtype) -> Tensor:
     """The second operand of a map's program, ``[1]``; it is made outside of inference mode, to be saved by autograd."""
@@ -67,7 +71,8 @@ class Linear(E3nnFlags, EquivariantModule):
         biases: True for a bias on all 0e groups of the output, or one flag per group.
         path_normalization: 'element' or 'path'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: As in other layers; without kernels for maps, as on GPUs, all run ``torch.matmul``.
+        backend: See :class:`eqlayers.TensorProduct`; BackendError if it does not take the tensors. On GPUs and for more
+            than 256 copies of an irrep every backend runs ``torch.matmul``.
 
     Attributes:
         weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major.
@@ -148,7 +153,8 @@ class Linear(E3nnFlags, EquivariantModule):
         self._weights = Weights("Linear", paths)
         self.weight_numel = self._weights.numel
         self._form = None
-        if self.weight_numel and channels[0] is None and owns[1]:
+        widest = max((max(irreps[0][p.i_in].mul, irreps[1][p.i_out].mul) for p in paths), default=0)
+        if self.weight_numel and widest <= WIDEST and channels[0] is None and owns[1]:
             self._form = Form(linear_program(irreps, [(p.i_in, p.i_out, p.path_weight) for p in paths], layout))
         self.bias_numel = sum(math.prod(i.path_shape) for i in bias_paths)
         self._reads = any(self._arriving) or self.bias_numel > 0

@@ -15,7 +15,7 @@ from ...core.dtypes import device_error, of_one_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...core.graph import check_index
 from ...core.species import known_species, species_of
-from ...core.torch_internals import being_traced, wrapped_by_func
+from ...core.torch_internals import being_traced, unwrapped, wrapped_by_func
 from ...irreps.algebra import as_irreps
 from ...sparse import ProgramInfos
 from ..base.module import EquivariantModule, check_dense
@@ -184,10 +184,10 @@ GATHERED = 1 << 27
 class SpeciesLinear(EquivariantModule):
     r"""A :class:`Linear` with weights for each species: :math:`z_i = W_{k_i} x_i`.
 
-    It is ``FullyConnectedTensorProduct`` with a one-hot second input, without the products by zeros. Generated C maps
-    the atoms of one species after the other. On a GPU, in a trace or under vmap species cannot be read, and sizes must
-    not depend on them: there weights are gathered for all atoms, or each of up to four species maps all atoms and the
-    others are masked.
+    It is ``FullyConnectedTensorProduct`` with a one-hot second input, without the products by zeros. On a CPU the atoms
+    of one species are mapped after the other: by one call of generated C, or by products of torch where `Linear` uses
+    these. On a GPU, and where vmap maps the species, species cannot be read, and sizes must not depend on them: weights
+    are gathered for all atoms, or each of up to four species maps all atoms and the others are masked.
 
     Args:
         irreps_in, irreps_out: Irreps of the features before and after.
@@ -249,6 +249,8 @@ class SpeciesLinear(EquivariantModule):
             mapped = self.linear._by_kernel(x, w, species.graph)
             if mapped is not None:
                 return mapped
+        if kind.is_cpu and not being_traced() and (species_read := unwrapped(kind)).ndim == 1:
+            return self._of_each_species(features, species_read)
         return self._of_any_species(features, kind)
 
     def weight_matrices(self) -> dict[str, list[tuple[int, ...]]]:
@@ -259,6 +261,16 @@ class SpeciesLinear(EquivariantModule):
     def infos(self) -> ProgramInfos:
         """The map as infos of sparse products; see :attr:`Linear.infos`. The weights of a row are ``weight[kind]``."""
         return self.linear.infos
+
+    def _of_each_species(self, features: Tensor, kind: Tensor) -> Tensor:
+        """Map the features of one species after the other, where no kernel does."""
+        if not features.shape[0]:
+            return self.linear(features, self.weight[0])
+        sizes = torch.bincount(kind, minlength=self.num_species).tolist()  # which torch.func allows
+        order = kind.argsort(stable=True)
+        parts = features.index_select(0, order).split(sizes)
+        mapped = [self.linear(rows, w) for rows, w in zip(parts, self.weight, strict=True) if len(rows)]
+        return torch.cat(mapped).index_select(0, order.argsort())
 
     def _of_any_species(self, features: Tensor, kind: Tensor) -> Tensor:
         """Map features without reading the species, so that operations do not depend on their values."""

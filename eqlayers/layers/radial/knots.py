@@ -20,7 +20,7 @@ from ...core.errors import ConfigError, ShapeError
 from ...core.forms.description import Form, register_formula
 from ...core.graph import Graph
 from ...core.operator import WITH_KERNELS
-from ...core.torch_internals import is_plain
+from ...core.torch_internals import being_traced, is_plain
 from ..base.columns import row_of
 from ..base.module import KeepsFloat64, run_formula
 from ..tensor_product.lower import scale_program
@@ -175,12 +175,13 @@ def splines(values: Tensor, knots: int, end: str) -> Tensor:
     without weights is one call in place of fifty.
     """
     pairs, width = values.shape[0] // knots, values.shape[1]
-    if chosen(values.device.type, values.dtype, None, "") not in WITH_KERNELS or not width:
-        return spline(values.unflatten(0, (pairs, knots)), end).flatten(0, 1)
+    # compilers cannot trace the making of constants, and fuse the operators of `spline`
+    if being_traced() or not width or chosen(values.device.type, values.dtype, None, "") not in WITH_KERNELS:
+        return spline(values.unflatten(0, (-1, knots)), end).flatten(0, 1)
     key = pairs, knots, end
     edge_index = _constants((*key, "edges"), values.device, lambda: _edges(*key)[0])
     factors = _constants((*key, values.dtype), values.device, lambda: _edges(*key)[1].to(values.dtype))
-    graph = _graphs.get((key, values.device)) if is_plain((values,)) else None  # a trace sorts edges of its own
+    graph = _graphs.get((key, values.device)) if is_plain((values,)) else None
     if graph is None:
         graph = Graph(edge_index, pairs * knots, pairs * (knots + 2), copy=False)
         if is_plain((values,)):
@@ -188,6 +189,7 @@ def splines(values: Tensor, knots: int, end: str) -> Tensor:
     return run_program(_sums(width).calls[True, True], (values, factors, values.new_empty(0)), graph)
 
 
+#: Graphs by numbers of pairs and knots, end and device: one or two for a model.
 _graphs: dict[Any, Graph] = {}
 
 
@@ -200,13 +202,9 @@ def _edges(pairs: int, knots: int, end: str) -> tuple[Tensor, Tensor]:
     return torch.stack(ends), one[dst, src].repeat(pairs)[:, None]
 
 
-@torch.compiler.assume_constant_result
-def _sums(width: int) -> Form:  # compilers do not trace this call
-    return _form(width)
-
-
 @lru_cache
-def _form(width: int) -> Form:
+def _sums(width: int) -> Form:
+    """The product of W scalars of a sender and the factor of an edge."""
     return Form(scale_program(Irreps([(width, "0e")]), Irreps("0e"), [1.0], "ir_mul"))
 
 

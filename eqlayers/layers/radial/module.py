@@ -113,17 +113,8 @@ class RadialBasis(HoldsFormulas):
 
     @torch.jit.unused
     def _in_one_call(self, lengths: Tensor) -> Tensor | None:
-        """Functions with their envelope by one kernel; None without a formula, or on a backend without kernels."""
-        if not self._formulas:
-            return None
-        rows = lengths.reshape(-1, 1)
-        results = formula_at_once(self._formulas[0], [rows])
-        if results is None:
-            name = chosen(lengths.device.type, lengths.dtype, None, "") if lengths.dtype in ACCUMULATE else ""
-            if name not in WITH_KERNELS:
-                return None
-            results = run_formula(self._formulas[0], [rows])
-        return results[0] if lengths.ndim == 1 else results[0].reshape(*lengths.shape, self.num_basis)
+        """Functions with their envelope by one kernel, or None."""
+        return None
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Ignore keys that only a `TabledBasis` has: the state dict may be of a model with tables."""
@@ -165,8 +156,32 @@ class BesselBasis(RadialBasis):
     ) -> None:
         envelope = PolynomialCutoff(cutoff, p) if envelope is None else envelope
         super().__init__(num_basis, cutoff, envelope=envelope)
-        if type(envelope) is PolynomialCutoff and envelope.p in range(MOST_POWER + 1) and num_basis <= MOST_FUNCTIONS:
+        self._made_for = self._described()
+        if self._made_for and envelope.p in range(MOST_POWER + 1) and num_basis <= MOST_FUNCTIONS:
             self._formulas = (bessel_formula(self.num_basis, self.cutoff, envelope.p),)
+
+    def _described(self) -> tuple[float, ...] | None:
+        """The numbers of the formula; None if a subclass, another envelope or a hook must be asked."""
+        envelope: Any = self.envelope
+        if type(envelope) is not PolynomialCutoff or envelope._forward_hooks or envelope._forward_pre_hooks:
+            return None
+        if type(self).functions is not BesselBasis.functions:
+            return None
+        return self.num_basis, self.cutoff, envelope.p, envelope.cutoff
+
+    @torch.jit.unused
+    def _in_one_call(self, lengths: Tensor) -> Tensor | None:
+        """Functions with their envelope by one kernel; None without a formula, or on a backend without kernels."""
+        if not self._formulas or self._described() != self._made_for:
+            return None
+        rows = lengths.reshape(-1, 1)
+        results = formula_at_once(self._formulas[0], [rows])
+        if results is None:
+            name = chosen(lengths.device.type, lengths.dtype, None, "") if lengths.dtype in ACCUMULATE else ""
+            if name not in WITH_KERNELS:
+                return None
+            results = run_formula(self._formulas[0], [rows])
+        return results[0] if lengths.ndim == 1 else results[0].reshape(*lengths.shape, self.num_basis)
 
     def functions(self, x: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[..., num_basis]``, without the envelope."""
@@ -176,6 +191,7 @@ class BesselBasis(RadialBasis):
 class ScalarNetwork(HoldsTables, HoldsFormulas):
     r"""Layers :math:`\phi(x W / \sqrt{n})` without biases, the last one linear: zero where the input is zero.
 
+    Activations are part of formulas, with the factors of the weights: the submodule ``activation`` is not called.
     A table ``[R, W]`` of its results at knots may replace the network; state dicts then hold it, too.
 
     Args:
@@ -192,7 +208,7 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
         self._splines = SplineTable()
         self.activation = NormalizedActivation(activation)
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
-        #: One for each hidden layer, with the factor of its weights; the last one has the factor behind it, too.
+        #: One for each hidden layer, with the factor of its weights; the last one also has the last weights' factor.
         factors, act = [width**-0.5 for width in widths[:-1]], self.activation.factor
         acts = [act] * (len(widths) - 3) + [act * factors[-1]]
         self._formulas = tuple(

@@ -12,7 +12,7 @@ SMALLEST_SQUARE = {"float32": 1e-18, "float64": 1e-100}
 
 
 #: Functions of one number: 1 / (1 + exp(-x)), the hyperbolic tangent, the smaller of x and 1, and 1 where x is below 1,
-#: else 0. NaN stays NaN, but in the last.
+#: else 0. NaN stays NaN, except in the last, which is 0.
 FUNCTIONS = ("sigmoid", "tanh", "at_most_one", "below_one")
 
 

@@ -211,3 +211,13 @@ def test_a_named_backend_that_cannot_take_the_tensors_is_refused(
         assert "was named and refuses" in named.explain()
         with pytest.raises(BackendError, match="'triton' must"):
             named.selected_backend()
+
+
+@pytest.mark.kernels
+def test_wide_maps_are_products_of_matrices() -> None:
+    """Their kernel would be slower: it has no blocks of inner channels."""
+    calls = [Linear(f"{mul}x0e", "2x0e").whole_call(torch.float32, torch.device("cpu")) for mul in (256, 257)]
+    assert [call is not None for call in calls] == [True, False]
+    wide, x = Linear("257x0e + 2x1o", "257x0e + 2x1o"), torch.randn(5, 263)
+    want = torch.cat([x[:, :257] @ wide.weight[:-4].view(257, 257) / 257**0.5, x[:, 257:]], 1)
+    torch.testing.assert_close(wide(x)[:, :257], want[:, :257])

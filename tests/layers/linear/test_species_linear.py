@@ -15,9 +15,11 @@ pytestmark = pytest.mark.kernels
 IN, OUT, KIND = "6x0e + 5x1o + 2x0e", "4x0e + 3x1o + 2x2e", torch.tensor([0, 2, 2, 1, 0, 2, 0])
 
 
-@pytest.fixture(params=["generated C", "masked", "gathered"], autouse=True)
+@pytest.fixture(params=["generated C", "each species", "masked", "gathered"], autouse=True)
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """The backend, for each of the three ways."""
+    """The backend, for each of the four ways; the last two are those of GPUs."""
+    if request.param in ("masked", "gathered"):
+        monkeypatch.setattr(SpeciesLinear, "_of_each_species", SpeciesLinear._of_any_species)
     monkeypatch.setattr(structured_linear, "MASKED", 0 if request.param == "gathered" else 3)
     return None if request.param == "generated C" else "torch"
 

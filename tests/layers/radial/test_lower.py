@@ -103,6 +103,26 @@ def test_a_changed_envelope_is_no_longer_that_of_the_formula() -> None:
     torch.testing.assert_close(BesselBasis(4, envelope=Half(5.0))(r), BesselBasis(4)(r) / 2, rtol=1e-5, atol=1e-6)
 
 
+def test_what_the_formula_does_not_know_is_asked() -> None:
+    class Sevens(BesselBasis):
+        def functions(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.full((*x.shape, self.num_basis), 7.0)
+
+    r, calls = torch.tensor([1.0]), []
+    sevens = Sevens(2, 5.0)
+    torch.testing.assert_close(sevens(r), 7 * sevens.envelope(r)[:, None].expand(1, 2))
+    basis = BesselBasis(2, 5.0)
+    wanted = basis.functions(r) * basis.envelope(r)[:, None]
+    handle = basis.envelope.register_forward_hook(lambda *given: calls.append(1))
+    torch.testing.assert_close(basis(r), wanted)
+    assert len(calls) == 1
+    handle.remove()
+    basis.envelope = PolynomialCutoff(5.0, 3)
+    torch.testing.assert_close(basis(r), basis.functions(r) * basis.envelope(r)[:, None])
+    basis.envelope = None
+    torch.testing.assert_close(basis(r), basis.functions(r))
+
+
 def test_another_process_runs_a_loaded_network() -> None:
     network, r = RadialNetwork(3, hidden=(4,)), torch.tensor([1.0])
     text = f"import pickle; m, r = pickle.loads({pickle.dumps((network, r))!r}); print(*m(r)[0].tolist())"

@@ -394,10 +394,32 @@ def test_splines_of_pairs_are_sums_along_a_graph(pairs: int, end: str) -> None:
     weights = torch.randn_like(found)
     slopes = [torch.autograd.grad((one * weights).sum(), values)[0] for one in (found, wanted)]
     torch.testing.assert_close(*slopes, rtol=0, atol=1e-14)
-    compiled = torch.compile(splines, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(values, 9, end), wanted, rtol=0, atol=1e-14)
     assert splines(values[:, :0], 9, end).shape == (pairs * 11, 0)
     torch.testing.assert_close(splines(values.half(), 9, end), wanted.half(), rtol=0, atol=2e-2)
+
+
+def test_live_tables_in_a_trace_that_no_call_precedes() -> None:
+    lengths = torch.rand(6) * CUTOFF
+    for number, trace in enumerate((
+        lambda network: torch.compile(network, backend="aot_eager", fullgraph=True)(lengths),
+        lambda network: torch.jit.trace(network, (lengths,))(lengths),
+    )):  # fmt: skip
+        network = RadialNetwork(5, hidden=(4,), basis=TabledBasis(BesselBasis(4, CUTOFF), 17 + number)).requires_grad_(
+            False
+        )
+        found = trace(_Weights(network))
+        torch.testing.assert_close(found, network(lengths).weights())
+
+
+class _Weights(torch.nn.Module):
+    """The weights of edges as a tensor."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, lengths: torch.Tensor) -> torch.Tensor:
+        return self.network(lengths).weights()
 
 
 @pytest.mark.parametrize("pairs", [1, 3])
