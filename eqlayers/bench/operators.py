@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from ase import Atoms
-from ase.build import bulk, molecule
 
 from ..models import MACE, MoleculeNetwork, NequIP, Potential, Structures
 from ..models.structures import NeighborLists, collate
 from .measure import OperatorClock, keep_random_state
+
+if TYPE_CHECKING:
+    from ase import Atoms
 
 OUTPUTS = ("energy", "forces")
 Step = Callable[[], Any]
@@ -21,6 +23,8 @@ Step = Callable[[], Any]
 
 def crystals() -> list[Atoms]:
     """Two cells of wurtzite AlN with 32 atoms each."""
+    from ase.build import bulk
+
     cell = bulk("AlN", "wurtzite", a=3.1, c=5.0) * (2, 2, 2)
     cell.rattle(0.05)
     return [cell, cell]
@@ -28,6 +32,8 @@ def crystals() -> list[Atoms]:
 
 def waters() -> list[Atoms]:
     """Two molecules of water, for which the host is nearly all that costs."""
+    from ase.build import molecule
+
     return [molecule("H2O")] * 2
 
 
@@ -63,6 +69,8 @@ def training(make: Callable[..., Any], species: list[str], structures: Callable[
 
 def molecules() -> Step:
     """A training step of the network of ``configs/qm9_mini.yaml`` on one number for each of 32 molecules."""
+    from ase.build import molecule
+
     how: dict[str, Any] = {"lmax": 2, "layers": 4, "num_basis": 8, "radial_hidden": [32], "knots": 256, "cutoff": 3.5}
     network = MoleculeNetwork(["H", "C", "N", "O", "F"], hidden="16x0e + 16x1o + 16x2e", readout="scalar", **how)
     listed = [molecule(name) for name in ("CH3CH2OH", "H2O", "CH3COOH", "C6H6")] * 8
@@ -98,6 +106,11 @@ SMALL: dict[str, Callable[[], Step]] = {
     "NequIP, training on two molecules of water": lambda: training(nequip, ["H", "O"], waters),
     "NequIP, energy and forces of water": water,
 }
+
+
+def missing() -> str | None:
+    """None if the steps can be built, else what they need."""
+    return None if find_spec("ase") else "Steps of networks need ase. Install the extra train."
 
 
 def operators_of(build: Callable[[], Step]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from ..irreps.algebra import as_irreps
 from ..irreps.layout import LAYOUTS, to_ir_mul, to_mul_ir
 from .config import DEVICE, Field, Known, read_settings
 from .measure import alternate, describe, find_device, keep_random_state, ratio, summary, threads
-from .operators import SMALL, STEPS, operators_of
+from .operators import SMALL, STEPS, missing, operators_of
 from .products.problems import GraphSpec, Problem
 from .results import Record, Say, goal, quiet
 from .step import E3nnConv
@@ -167,7 +167,9 @@ def run_overhead(
     if fields["device"] == "cpu":
         ratios = host_ratios()
         notes += [f"Host time on one thread: {what}: {value:.1f}." for what, value in ratios.items()]
-        for what, (build, _) in STEPS.items():
+        if (reason := missing()) is not None:
+            notes.append(reason)
+        for what, (build, _) in STEPS.items() if reason is None else ():
             operators, kernels = operators_of(build)
             notes.append(f"{what}: {operators} operators of torch; {kernels} of them are kernels of this package.")
     return {"kind": "overhead", **head, "rows": rows, "goals": goals, "notes": notes, "ratios": ratios}
@@ -221,13 +223,14 @@ def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
     layer = nn.TensorProduct(IRREPS, SH, IRREPS, PATHS, layout="ir_mul")
     conv = nn.TensorProductConv(IRREPS, SH, IRREPS, PATHS, layout="ir_mul", shared_weights=False)
     graph, w = Graph(torch.arange(2 * ROWS).view(2, ROWS) % ROWS, ROWS), torch.randn(ROWS, conv.weight_numel)
+    small = SMALL if missing() is None else {}
     timed: dict[str, tuple[bool, Callable[[], Any]]] = {
         "add": (False, lambda: torch.add(x, x)),
         "Function": (True, lambda: Bare.apply(x, y, layer.weight)),
         "product, tape": (True, lambda: layer(x, y)),
         "product": (False, lambda: layer(x, y)),
         "convolution": (False, lambda: conv(x, y, w, graph)),
-        **{name: (True, build()) for name, build in SMALL.items()},
+        **{name: (True, build()) for name, build in small.items()},
     }
     best = dict.fromkeys(timed, float("inf"))
     with threads(1):
@@ -235,11 +238,11 @@ def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
             for name, (taped, call) in timed.items():
                 with torch.set_grad_enabled(taped):
                     call()
-                    number = 1 if name in SMALL else calls
+                    number = 1 if name in small else calls
                     best[name] = min(best[name], timeit.timeit(call, number=number) / number)
     return {
         f"TensorProduct of {ROWS} rows with a tape, bare autograd Functions": best["product, tape"] / best["Function"],
         f"TensorProduct of {ROWS} rows without a tape, torch.add": best["product"] / best["add"],
         f"TensorProductConv of {ROWS} rows with a Graph, without a tape, torch.add": best["convolution"] / best["add"],
-        **{f"{name}, torch.add": best[name] / best["add"] for name in SMALL},
+        **{f"{name}, torch.add": best[name] / best["add"] for name in small},
     }
