@@ -96,16 +96,15 @@ def test_a_batch_is_what_torch_geometric_makes_of_samples(mixed, indices):
     dataset = StructureDataset(mixed, structure_edges(mixed, CUTOFF), np.array([1, 2, 0]))
     expected, batch = Batch.from_data_list([dataset[n] for n in indices]), dataset.batch(indices)
     assert batch.to_dict().keys() == expected.to_dict().keys()
+    assert batch.num_graphs == len(indices)
     for one, other in ((batch, expected), *zip(batch.to_data_list(), expected.to_data_list(), strict=True)):
-        assert (one.num_graphs if one is batch else 1) == (len(indices) if one is batch else 1)
         for name, value in other.to_dict().items():
             assert (one[name].dtype, one[name].shape) == (value.dtype, value.shape), name
             torch.testing.assert_close(one[name], value, rtol=0, atol=0, equal_nan=True)
-    sampler = [indices]
-    for loader in (DataLoader, torch.utils.data.DataLoader):  # which take samples one by one, and at once
-        options = {} if loader is DataLoader else {"collate_fn": collated}
-        (loaded,) = loader(dataset, batch_sampler=sampler, **options)
-        assert torch.equal(loaded.edge_index, expected.edge_index)
+    (one_by_one,) = DataLoader(dataset, batch_sampler=[indices])
+    (at_once,) = torch.utils.data.DataLoader(dataset, batch_sampler=[indices], collate_fn=collated)
+    assert torch.equal(one_by_one.edge_index, expected.edge_index)
+    assert torch.equal(at_once.edge_index, expected.edge_index)
     assert torch.equal(collated([dataset[n] for n in indices]).pos, expected.pos)
 
 

@@ -25,6 +25,7 @@ from eqlayers_kernels.forms.product import ProductForm
 from .. import memory
 from ..dtypes import ACCUMULATE, DTYPES
 from ..errors import EqlayersWarning
+from ..forms.description import ROW_MAPS
 from ..forms.request import SIZE_INDEX, Request, Runner, Sizes
 from .registry import as_backend_error
 from .tables import not_of_this_graph, offsets_of
@@ -89,7 +90,7 @@ def make_runner(request: Request) -> Runner:
 
 
 #: Traversal of a map's kernel, by rows of x, y, w and z: one row of weights for all rows, or one for every sender.
-MAPS: dict[tuple[str, ...], str] = {("each", "one", w, "each"): how for w, how in (("one", "rows"), ("src", "by_src"))}
+MAPS: dict[tuple[str, ...], str] = {ROW_MAPS["map", "one"]: "rows", ROW_MAPS["map", "src"]: "by_src"}
 
 
 def is_map(form: ProductForm) -> bool:

@@ -179,12 +179,13 @@ def splines(values: Tensor, knots: int, end: str) -> Tensor:
     if being_traced() or not width or chosen(values.device.type, values.dtype, None, "") not in WITH_KERNELS:
         return spline(values.unflatten(0, (-1, knots)), end).flatten(0, 1)
     key = pairs, knots, end
-    edge_index = _constants((*key, "edges"), values.device, lambda: _edges(*key)[0])
     factors = _constants((*key, values.dtype), values.device, lambda: _edges(*key)[1].to(values.dtype))
-    graph = _graphs.get((key, values.device)) if is_plain((values,)) else None
+    plain = is_plain((values,))
+    graph = _graphs.get((key, values.device)) if plain else None
     if graph is None:
+        edge_index = _constants((*key, "edges"), values.device, lambda: _edges(*key)[0])
         graph = Graph(edge_index, pairs * knots, pairs * (knots + 2), copy=False)
-        if is_plain((values,)):
+        if plain:
             _graphs[key, values.device] = graph
     return run_program(_sums(width).calls[True, True], (values, factors, values.new_empty(0)), graph)
 

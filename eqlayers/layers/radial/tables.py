@@ -246,9 +246,8 @@ class SplineTable:
             return at.weights(self._cached(at, rows, tensors, dtype))
         few = dtype is torch.float64 or (dtype is torch.float32 and at.knots <= _FEW)
         if few and not at.kink and not self.precise:
-            return _of_coefficients(
-                at, rows(lambda values: splines(values, at.knots, at.end), at.functions, None).to(dtype)
-            )
+            table = rows(partial(splines, knots=at.knots, end=at.end), at.functions, None)
+            return _of_coefficients(at, table.to(dtype))
         return at.weights(rows(at.rows, at.functions, None).to(dtype))
 
     def _cached(self, at: KnotBasis, rows: Rows, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:

@@ -404,9 +404,8 @@ def test_live_tables_in_a_trace_that_no_call_precedes() -> None:
         lambda network: torch.compile(network, backend="aot_eager", fullgraph=True)(lengths),
         lambda network: torch.jit.trace(network, (lengths,))(lengths),
     )):  # fmt: skip
-        network = RadialNetwork(5, hidden=(4,), basis=TabledBasis(BesselBasis(4, CUTOFF), 17 + number)).requires_grad_(
-            False
-        )
+        basis = TabledBasis(BesselBasis(4, CUTOFF), 17 + number)
+        network = RadialNetwork(5, hidden=(4,), basis=basis).requires_grad_(False)
         found = trace(_Weights(network))
         torch.testing.assert_close(found, network(lengths).weights())
 
