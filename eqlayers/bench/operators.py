@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from statistics import median
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ..models import MACE, MoleculeNetwork, NequIP, Potential, Structures
+from ..models.compiled import Compiles
 from ..models.structures import NeighborLists, collate
-from .measure import OperatorClock, keep_random_state
+from .measure import OperatorClock, alternate, keep_random_state
 
 if TYPE_CHECKING:
     from ase import Atoms
 
 OUTPUTS = ("energy", "forces")
-Step = Callable[[], Any]
+
+
+class Step(NamedTuple):
+    """A call, and the module whose calls in it can be compiled."""
+
+    module: Compiles
+    run: Callable[[], Any]
 
 
 def crystals() -> list[Atoms]:
@@ -42,7 +51,7 @@ def joined(model: Any, structures: list[Atoms]) -> Structures:
     return collate(model, structures, [NeighborLists(model.cutoff)(atoms) for atoms in structures])
 
 
-def updated(network: torch.nn.Module, loss: Callable[[], torch.Tensor]) -> Step:
+def updated(network: Compiles, loss: Callable[[], torch.Tensor]) -> Step:
     """A training step: the loss, the gradients of all weights, and a step of AdamW."""
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
 
@@ -52,7 +61,7 @@ def updated(network: torch.nn.Module, loss: Callable[[], torch.Tensor]) -> Step:
         value.backward(inputs=[*network.parameters()])
         optimizer.step()
 
-    return step
+    return Step(network, step)
 
 
 def training(make: Callable[..., Any], species: list[str], structures: Callable[[], list[Atoms]]) -> Step:
@@ -87,7 +96,7 @@ def water() -> Step:
     """Energy and forces of one molecule of water by a network of three layers."""
     potential = Potential(nequip(["H", "O"]), ["H", "O"]).eval()
     batch = joined(potential, waters()[:1])
-    return lambda: potential(batch, OUTPUTS)
+    return Step(potential, lambda: potential(batch, OUTPUTS))
 
 
 mace = partial(MACE, hidden="16x0e + 16x1o", lmax=2, layers=2)
@@ -118,7 +127,20 @@ def operators_of(build: Callable[[], Step]) -> tuple[int, int]:
     with keep_random_state(torch.device("cpu")):
         torch.manual_seed(0)
         step = build()
-        step()  # makes what is cached
+        step.run()  # makes what is cached
         with OperatorClock() as counted:
-            step()
+            step.run()
     return counted.operators, counted.kernels
+
+
+def times_of(build: Callable[[], Step], runs: int = 30) -> tuple[float, float, float]:
+    """Seconds of a step by Python and compiled, in turns, medians; and of the first compiled one, with its trace."""
+    with keep_random_state(torch.device("cpu")):
+        torch.manual_seed(0)
+        eager, compiled = build(), build()
+        compiled.module.compile()
+        began = time.perf_counter()
+        compiled.run()
+        first = time.perf_counter() - began
+        plain, traced = alternate([eager.run, compiled.run], runs, "cpu", warmup=2, host=True)
+    return median(plain), median(traced), first

@@ -19,7 +19,7 @@ from ..irreps.algebra import as_irreps
 from ..irreps.layout import LAYOUTS, to_ir_mul, to_mul_ir
 from .config import DEVICE, Field, Known, read_settings
 from .measure import alternate, describe, find_device, keep_random_state, ratio, summary, threads
-from .operators import SMALL, STEPS, missing, operators_of
+from .operators import SMALL, STEPS, missing, operators_of, times_of
 from .products.problems import GraphSpec, Problem
 from .results import Record, Say, goal, quiet
 from .step import E3nnConv
@@ -172,6 +172,14 @@ def run_overhead(
         for what, (build, _) in STEPS.items() if reason is None else ():
             operators, kernels = operators_of(build)
             notes.append(f"{what}: {operators} operators of torch; {kernels} of them are kernels of this package.")
+        steps = {what: build for what, (build, _) in STEPS.items()} | SMALL
+        for what, build in steps.items() if reason is None else ():
+            say(f"{what}, compiled")
+            eager, compiled, first = (1e3 * seconds for seconds in times_of(build))
+            notes.append(
+                f"{what}: {eager:.1f} ms by Python, {compiled:.1f} ms compiled ({compiled / eager:.2f}), "
+                f"{first / 1e3:.1f} s for the first compiled one."
+            )
     return {"kind": "overhead", **head, "rows": rows, "goals": goals, "notes": notes, "ratios": ratios}
 
 
@@ -230,7 +238,7 @@ def host_ratios(repeats: int = 100, calls: int = 50) -> dict[str, float]:
         "product, tape": (True, lambda: layer(x, y)),
         "product": (False, lambda: layer(x, y)),
         "convolution": (False, lambda: conv(x, y, w, graph)),
-        **{name: (True, build()) for name, build in small.items()},
+        **{name: (True, build().run) for name, build in small.items()},
     }
     best = dict.fromkeys(timed, float("inf"))
     with threads(1):

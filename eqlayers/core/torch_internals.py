@@ -6,6 +6,8 @@ releases that `nox -s oldest newest` runs the tests with, so a newer one is trie
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
@@ -16,8 +18,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
 from torch.compiler import is_compiling
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.nn import Parameter
+
+from .errors import EqlayersError
 
 try:
     # Imported as names, because every call of a layer uses them: attributes of attributes cost microseconds.
@@ -33,12 +37,14 @@ try:
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
     from torch._functorch.utils import enable_single_level_autograd_function
     from torch._guards import TracingContext
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.autograd.forward_ad import _set_fwd_grad_enabled
 
     # The base class of Functions that belong to one level of torch.func. They stand at the key Autograd of the
     # operators, where torch.func has taken its own wrappers off. autograd.Function would want setup_context, which
     # costs a plain call more than the rest of its overhead. Without it: autograd.Function, and a slower call.
     from torch.autograd.function import _SingleLevelFunction
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
     from torch.utils._python_dispatch import _disable_current_modes
     from torch.utils._pytree import tree_flatten as tree_flatten
@@ -320,3 +326,84 @@ def tensor_without_numbers(cls: Any, shape: Sequence[int], like: Tensor) -> Any:
 def as_base_tensors() -> AbstractContextManager[object]:
     """A context in which torch functions ignore tensor subclasses. Without it: ``Tensor.__torch_function__``."""
     return torch._C.DisableTorchFunctionSubclass()
+
+
+class TraceFailure(Exception):
+    """Torch cannot trace a function; the text says why and where."""
+
+
+def fake_operands(
+    operands: Sequence[Tensor], axes: Sequence[tuple[str | None, ...] | None], sizes: dict[str, int]
+) -> tuple[list[Tensor], Any]:
+    """Tensors without numbers like the operands, whose named axes have free sizes, and the mode that they belong to.
+
+    All axes of a name have one symbol for their size, which the mode's ``shape_env`` knows. Without it: the symbols
+    of ``make_fx(tracing_mode="symbolic")``, among which equal sizes are one, and whose comparisons are not told.
+    """
+    environment = ShapeEnv()
+    environment.guards = _Guards()
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    free: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+    named = {
+        name: mode.from_tensor(torch.empty(size, device="meta"), symbolic_context=free).shape[0]
+        for name, size in sizes.items()
+    }
+    with mode:
+        fakes = [
+            mode.from_tensor(t.detach(), static_shapes=True)
+            if names is None
+            else t.new_empty([size if name is None else named[name] for name, size in zip(names, t.shape, strict=True)])
+            for t, names in zip(operands, axes, strict=True)
+        ]
+    return fakes, mode
+
+
+def graph_of(
+    function: Callable[..., Any], fakes: Sequence[Tensor], mode: Any
+) -> tuple[torch.fx.GraphModule, str | None]:
+    """The graph of a function of fake operands, and the first comparison that fixed a free size, with its place.
+
+    Raises TraceFailure if torch raises an error, as it does where numbers are read.
+    """
+    try:
+        with mode:
+            graph = make_fx(function, _allow_non_fake_inputs=True)(*fakes)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        if isinstance(error, EqlayersError):
+            raise
+        raise TraceFailure(
+            f"{' '.join(str(error).split())[:120]} in {_last_line(traceback.extract_tb(error.__traceback__))}"
+        ) from error
+    return graph, mode.shape_env.guards.first
+
+
+class _Guards(list[Any]):
+    """Comparisons that a trace depends on; the first one with its line."""
+
+    first: str | None = None
+
+    def append(self, guard: Any) -> None:
+        if not self:
+            self.first = f"{guard.expr} in {_last_line(traceback.extract_stack())}"
+        super().append(guard)
+
+
+def _last_line(frames: traceback.StackSummary) -> str:
+    """The innermost line outside of torch."""
+    here = [one for one in frames if f"{os.sep}torch{os.sep}" not in one.filename and one.filename != __file__]
+    return f"{here[-1].filename}:{here[-1].lineno}, {here[-1].name}" if here else "torch"
+
+
+def always_alike(operator: Any) -> bool:
+    """Whether calls of a graph's operator with the same arguments have the same results and change nothing.
+
+    Without it: no operator is known to be so.
+    """
+    if not isinstance(operator, torch._ops.OpOverload):
+        return True  # arithmetic of sizes, and items of lists
+    return not writes(operator) and torch.Tag.nondeterministic_seeded not in operator.tags
+
+
+def writes(operator: Any) -> bool:
+    """Whether an operator changes an argument. Without it: by the underscore in its name."""
+    return bool(getattr(getattr(operator, "_schema", None), "is_mutable", False))

@@ -20,7 +20,8 @@ from ..core.errors import ConfigError
 from ..core.files.read_write import few, read_json
 from ..core.graph import Graph
 from ..layers.harmonics.module import EdgeVectors
-from .potential import Potential, differentiated
+from .compiled import Compiles
+from .potential import Potential, check_volume, differentiated
 from .properties import AtomicProperties
 from .saving import Classes, SavedPotential, read_potential, restored
 from .structures import Structures
@@ -33,7 +34,7 @@ Array = NDArray[np.float64]
 _FEWEST = 3  # pairs that have a correlation
 
 
-class Committee(nn.Module):
+class Committee(Compiles):
     r"""Several potentials of the same structures: the mean of their results, and the deviation of each result.
 
     .. math:: \bar x = \frac{1}{M} \sum_m x_m, \qquad
@@ -163,7 +164,22 @@ class Committee(nn.Module):
         """
         asked, checked = self.first._requested(outputs), self.first._checked(structures)
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
-        return differentiated(checked, asked, follow, self._predicted, len(self))
+        check_volume(checked, asked)
+
+        def results(committee: Committee, given: Structures) -> dict[str, Tensor]:
+            each = differentiated(given, asked, follow, committee._predicted, len(self))
+            return {f"{number} {name}": value for number, row in enumerate(each) for name, value in row.items()}
+
+        if self.is_traced(checked):
+            self.first.check_values(checked)
+            listed = self.by_trace(checked, (*asked, follow), results)
+        else:
+            listed = results(self, checked)
+        rows: list[dict[str, Tensor]] = [{} for _ in range(len(self))]
+        for key, value in listed.items():
+            number, _, name = key.partition(" ")
+            rows[int(number)][name] = value
+        return rows
 
     def _predicted(self, structures: Structures) -> Iterator[dict[str, Tensor]]:
         """Energies and tensors of each member; edges are made once for members that need the same."""

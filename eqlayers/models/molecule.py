@@ -23,6 +23,7 @@ from ..layers.harmonics.module import EdgeGeometry
 from ..layers.linear.module import Linear
 from ..layers.radial.module import BesselBasis, hidden_widths
 from ..layers.radial.tables import tabled
+from .compiled import Compiles
 from .nequip import reachable
 from .potential import index_by_number, of_species, species_indices
 from .properties import LARGEST_DEGREE, even_scalars, plain_options, pooled
@@ -36,7 +37,7 @@ READOUTS = {"scalar": "0e", "vector": "0e + 1o", "extent": "2x0e"}
 AUXILIARY = ("atom", "sum", "mean", "vector")
 
 
-class MoleculeNetwork(KeepsFloat64):
+class MoleculeNetwork(Compiles, KeepsFloat64):
     r"""Species embedding, interactions, per-atom read-out, pooling, per-species scale and shift in float64.
 
     A scalar property is :math:`\sum_i (\sigma\, e_i + s_{Z_i})` (or the mean over atoms); with ``readout='vector'`` it
@@ -234,7 +235,14 @@ class MoleculeNetwork(KeepsFloat64):
         elif num_graphs is None:
             num_graphs = int(check_tensor("batch", batch, "[A], or None").max()) + 1 if batch.numel() else 0
         checked = Structures(z, pos, edge_index, batch, num_graphs).checked(self.embedding.weight.dtype)
-        batch, kind = checked.batch, species_indices(z, self.species_index, self.species, "model")
+        if self.is_traced(checked):
+            species_indices(z, self.species_index, self.species, "model")
+            return self.by_trace(checked, (), MoleculeNetwork._outputs)
+        return self._outputs(checked)
+
+    def _outputs(self, molecules: Structures) -> dict[str, Tensor]:
+        z, pos, edge_index, batch, num_graphs = molecules[:5]
+        kind = species_indices(z, self.species_index, self.species, "model")
         assert batch is not None
         x = self.embedding(kind)
         graph = Graph(edge_index, z.shape[0])  # sorted once for all steps
@@ -264,8 +272,8 @@ class MoleculeNetwork(KeepsFloat64):
         if not self.auxiliary:
             return {}
         out, values = self.read_auxiliary(x).double(), {}
-        scalars, vectors = out.tensor_split([len(self.auxiliary)], dim=1)
-        components = iter(vectors.reshape(len(out), 3, vectors.shape[1] // 3).unbind(dim=2))
+        scalars, vectors = out[:, : len(self.auxiliary)], out[:, len(self.auxiliary) :]
+        components = iter(vectors.unflatten(1, (3, vectors.shape[1] // 3)).unbind(dim=2))
         for number, (name, how) in enumerate(self.auxiliary.items()):
             scale, atoms = self.auxiliary_scales[number], scalars[:, number]
             if how == "vector":

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from e3nn import o3
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..atoms.elements import SYMBOLS, by_element, read_species, symbols_of
 from ..core.backends.rows import taken
@@ -30,11 +29,12 @@ from ..hints.names import AnswersNames
 from ..irreps.algebra import as_irreps
 from ..layers.base.module import KeepsFloat64
 from ..layers.harmonics.module import EdgeGeometry, EdgeVectors
+from .compiled import Compiles
 from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
 
 
-class Potential(KeepsFloat64, metaclass=AnswersNames):
+class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
     r"""The energy of atoms from a network, with forces, stress and Hessian.
 
     .. math:: E = \sum_i \big(\sigma_{Z_i} (e_i - e_{Z_i}) + s_{Z_i}\big) + E_{rep}, \qquad
@@ -213,7 +213,20 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
         """
         requested, structures = self._requested(outputs), self._checked(structures)
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
-        return differentiated(structures, requested, follow, lambda moved: (self._predicted(moved),))[0]
+        check_volume(structures, requested)
+
+        def results(potential: Potential, given: Structures) -> dict[str, Tensor]:
+            return differentiated(given, requested, follow, lambda moved: (potential._predicted(moved),))[0]
+
+        if self.is_traced(structures):
+            self.check_values(structures)
+            return self.by_trace(structures, (*requested, follow), results)
+        return results(self, structures)
+
+    def check_values(self, structures: Structures) -> None:
+        """Raise IndexRangeError for unknown species and ends of edges out of range, which traces do not check."""
+        self.kind_of(structures.z)
+        check_range("edge_index", structures.edge_index, structures.z.shape[0], "atoms")
 
     def _requested(self, outputs: Iterable[str] | None) -> list[str]:
         """The list of requested outputs, checked to be known and predicted; the default list for None."""
@@ -262,10 +275,10 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
         pos, shifts, cell, batch = structures.pos, structures.shifts, structures.cell, structures.batch
         added = self.added
         if added:
-            pos = pad(pos, (0, 0, 0, added))
+            pos = with_rows(pos, added)
             if cell is not None and not cell.shape[0]:  # without structures, added atoms have no cell
                 cell = shifts = None
-            batch = None if cell is None or batch is None else pad(batch, (0, added))
+            batch = None if cell is None or batch is None else with_rows(batch, added)
         return self.geometry(pos, graph, shifts, cell, batch)
 
     def _from_edges(self, structures: Structures, graph: Graph, edges: EdgeVectors) -> dict[str, Tensor]:
@@ -283,7 +296,7 @@ class Potential(KeepsFloat64, metaclass=AnswersNames):
                 numbers = numbers[:-added]
             energies = numbers * self.scales[species]
             if self.repulsion is not None:
-                z = pad(z, (0, added), value=self.species[0]) if added else z  # no neighbours, so any species
+                z = with_rows(z, added, self.species[0]) if added else z  # no neighbours, so any species
                 energies = energies + self.repulsion(z, edges, graph)[: species.shape[0]].double()
             results["varying"] = energies
             results["energies"] = energies + taken(constant, species)
@@ -344,11 +357,6 @@ def differentiated(
     positions and cells. With ``follow``, derivatives can be differentiated (``create_graph``).
     """
     strained = "stress" in outputs or "virials" in outputs
-    if "stress" in outputs and not _some_volume(structures):
-        raise ConfigError(
-            "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Request "
-            "virials, or give a cell."
-        )
     moved, by, results = structures, [], []
     derived = strained or "forces" in outputs or "born_charges" in outputs
     with torch.set_grad_enabled(torch.is_grad_enabled() or derived):
@@ -385,6 +393,20 @@ def differentiated(
                 chosen if follow or not derived else {name: value.detach() for name, value in chosen.items()}
             )
     return results
+
+
+def with_rows(t: Tensor, rows: int, value: int = 0) -> Tensor:
+    """A tensor with further rows of a value. ``torch.nn.functional.pad`` would fix the number of rows of a trace."""
+    return torch.cat([t, t.new_full((rows, *t.shape[1:]), value)])
+
+
+def check_volume(structures: Structures, outputs: Sequence[str]) -> None:
+    """Raise ConfigError if stress is requested of structures without volume."""
+    if "stress" in outputs and not _some_volume(structures):
+        raise ConfigError(
+            "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Request "
+            "virials, or give a cell."
+        )
 
 
 def _some_volume(structures: Structures) -> bool:

@@ -105,6 +105,11 @@ class Structures(NamedTuple):
                 f"cell must be [{self.num_graphs}, 3, 3], one for each structure, got {list(self.cell.shape)}. "
                 "Give structures without periodic axes a zero cell."
             )
+        if self.shifts is not None and self.shifts.shape != (self.edge_index.shape[1], 3):
+            raise ShapeError(
+                f"shifts must be [{self.edge_index.shape[1]}, 3], one for each edge, got {list(self.shifts.shape)}. "
+                "Take both from one neighbour list."
+            )
         for name, t in (("pos", pos), ("cell", self.cell)):
             if t is not None and t.dtype != dtype:
                 raise DTypeError(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -19,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ..core.checks import check_choice, check_flag, check_integer, check_module, check_number, check_type
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
+from ..models.compiled import Compiles
 from ..models.saving import build_part
 from ..optim import parameter_groups
 from .checkpoints import (
@@ -38,6 +40,8 @@ from .optimizers import build_optimizer, check_optimizer
 from .steps import LOSSES, LabelledModule
 
 PRECISIONS = ("32-true", "64-true")
+#: Steps of a fit after which a trace has saved more seconds than it took, for the smallest steps.
+WORTH_COMPILING = 1_000
 
 
 def check_precision(trainer: Trainer) -> None:
@@ -72,6 +76,8 @@ class TrainedModule(LabelledModule):
 
     #: The logged value whose lowest is in `best.ckpt`, unless ``checkpoint.monitor`` names another.
     best_by = "val/mae"
+    #: Whether a fit compiles the calls of the network; "auto" for a fit of enough steps.
+    compiling: bool | str = False
 
     def __init__(
         self,
@@ -147,8 +153,26 @@ class TrainedModule(LabelledModule):
         steps += max(0, trainer.max_epochs - epochs) * each
         return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
+    def called(self) -> nn.Module:
+        """The module whose calls can be compiled."""
+        return check_module("model", self.model)
+
+    def _compile(self) -> None:
+        """Compile the calls of the network, if that is configured and pays."""
+        called, again, required = self.called(), self.hparams["checkpointing"], self.compiling is True
+        steps = 0 if self.plan is None else self.plan.steps - self.trainer.global_step
+        if required and (again or not isinstance(called, Compiles)):
+            what = "model.checkpointing" if again else f"a network of the class {type(called).__name__}"
+            raise ConfigError(
+                f"compile must be auto or false where a network cannot be traced, got {what}. Set compile to false."
+            )
+        if isinstance(called, Compiles) and (required or (self.compiling and not again and steps >= WORTH_COMPILING)):
+            called.compile(required=required)
+            rank_zero_info("compile: the network is traced at the first step, which takes some seconds")
+
     def on_train_start(self) -> None:
-        """Use the learning-rate plan of this start where the checkpoint has another one, and print the change."""
+        """Compile, use this start's learning-rate plan where the checkpoint has another one, and print the change."""
+        self._compile()
         if self.saved_plan is None or self.plan is None:
             return
         scheduler = self.trainer.lr_scheduler_configs[0].scheduler

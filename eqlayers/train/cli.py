@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jsonargparse import Namespace
@@ -70,6 +70,11 @@ OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "name": (str, "default", "Name of the run: its folder below --runs."),
     "runs": (str, "runs", "Folder of all runs."),
     "threads": (int, 1, "CPU threads of torch; 0 for torch's choice."),
+    "compile": (
+        bool | Literal["auto"],
+        "auto",
+        "Trace the network's calls once, in some seconds, for faster steps; auto for 1,000 steps or more.",
+    ),
     "ckpt_path": (str | None, None, "Checkpoint in place of the run's best.ckpt; a fit begins with it."),
     "test_after_fit": (bool, True, "Test the best weights after the fit."),
     "report": (bool, True, "Write report.html into the folder after a test."),
@@ -290,6 +295,7 @@ class TrainingCLI(LightningCLI):
     def after_instantiate_classes(self) -> None:
         """Record the network's configuration in checkpoints: ``load_from_checkpoint(path)`` of the module suffices."""
         self._begin()
+        self.model.compiling = self.config["compile"]
         self.model.hparams["model"] = self.config_dump["model"]["model"]
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, Stopping):  # which checkpoints know by the value, for all commands

@@ -133,6 +133,10 @@ class PotentialModule(TrainedModule):
         """The network."""
         return self.potential.network
 
+    def called(self) -> nn.Module:
+        """The potential, whose calls can be compiled."""
+        return self.potential
+
     def use(self, potential: Potential) -> None:
         """Train this potential, with the weights by species that are configured."""
         weights = by_element("model.species_weights", self.hparams["species_weights"] or {}, "weight")

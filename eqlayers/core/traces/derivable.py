@@ -1,0 +1,118 @@
+"""A function of tensors as two programs: its results, and their gradient, which autograd calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..errors import ConfigError
+from .run import Program
+from .simplify import simplify
+from .trace import Axes, Function, fake_of, trace
+
+
+class Derivable:
+    """A function of tensors, traced once, that runs without Python's layers, and its gradient by some operands.
+
+    Args:
+        function: Returns a list of tensors.
+        operands: Tensors with the shapes, dtypes and devices of later calls, but for free sizes.
+        axes: Of each operand, the names of its free sizes, see :data:`.trace.SIZES`.
+        wanted: Of each operand, whether the gradient by it is wanted.
+        what: What the function is, for errors.
+
+    Example:
+        >>> x = torch.arange(3.0, requires_grad=True)
+        >>> square = Derivable(lambda x: [x * x], [x], [("atoms",)], [True], "a square")
+        >>> square([x])[0].sum().backward()
+        >>> x.grad
+        tensor([0., 2., 4.])
+    """
+
+    def __init__(
+        self, function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], wanted: Sequence[bool], what: str
+    ) -> None:
+        numbers = [number for number, want in enumerate(wanted) if want]
+        counts: dict[str, int] = {}
+        self.moving: list[bool] = []  # whether each result has a gradient
+
+        def joint(*tensors: Tensor) -> list[Tensor]:
+            """Results, tensors in place of the gradients of results, and gradients."""
+            leaves = [tensors[number].detach().requires_grad_() for number in numbers]
+            moved = dict(zip(numbers, leaves, strict=True))
+            with torch.set_grad_enabled(bool(numbers)):
+                results = list(function(*(moved.get(number, t) for number, t in enumerate(tensors))))
+            self.moving[:] = [bool(numbers) and result.requires_grad for result in results]
+            moving = [result for result, moves in zip(results, self.moving, strict=True) if moves]
+            cotangents = [torch.empty_like(result) for result in moving]
+            slopes: Sequence[Tensor | None] = [None] * len(leaves)
+            if moving:
+                slopes = torch.autograd.grad(moving, leaves, cotangents, allow_unused=True)
+            by_number = {number: one for number, one in zip(numbers, slopes, strict=True) if one is not None}
+            self.numbers = list(by_number)
+            counts.update(results=len(results), cotangents=len(cotangents))
+            return [t.detach() for t in (*results, *cotangents, *by_number.values())]
+
+        module = trace(joint, operands, axes, what)
+        simplify(module.graph)
+        self.operands = len(operands)
+        nodes = list(module.graph.nodes)
+        outputs: list[fx.Node] = list(nodes[-1].args[0])
+        results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
+        cotangents, gradients = rest[: counts["cotangents"]], rest[counts["cotangents"] :]
+        inputs = module.graph.find_nodes(op="placeholder")
+        first = _before(results)
+        second = _before(gradients, {*first, *inputs, *cotangents})
+        kept = [node for node in nodes if (node in first or node in inputs) and second.intersection(node.users)]
+        self.kept_tensors = [isinstance(fake_of(node), Tensor) for node in kept]
+        self.forward = Program(module, inputs, [node for node in nodes if node in first], [*results, *kept])
+        self.backward = Program(module, [*kept, *cotangents], [node for node in nodes if node in second], gradients)
+        self.count = len(results)
+
+    def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The results, which autograd can differentiate once."""
+        if self.numbers and torch.is_grad_enabled():
+            results: Sequence[Tensor] = _Call.apply(self, *operands)
+            return results
+        return self.forward(operands)[: self.count]
+
+
+def _before(ends: Sequence[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:
+    """The nodes that some nodes depend on, and these, but for known ones."""
+    before, stack = set[fx.Node](), list(ends)
+    while stack:
+        if (node := stack.pop()) not in before and node not in known:
+            before.add(node)
+            stack += node.all_input_nodes
+    return before
+
+
+class _Call(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, traced: Derivable, *operands: Tensor) -> Any:
+        values = traced.forward(operands)
+        results, kept = tuple(values[: traced.count]), values[traced.count :]
+        ctx.traced = traced
+        ctx.save_for_backward(*[one for one, is_tensor in zip(kept, traced.kept_tensors, strict=True) if is_tensor])
+        ctx.sizes = [one for one, is_tensor in zip(kept, traced.kept_tensors, strict=True) if not is_tensor]
+        ctx.mark_non_differentiable(*[one for one, moves in zip(results, traced.moving, strict=True) if not moves])
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        traced: Derivable = ctx.traced
+        if torch.is_grad_enabled():
+            raise ConfigError(
+                "a compiled call must be differentiated once, got a second derivative (create_graph=True). Switch "
+                "compiling off before: potential.compile(False)."
+            )
+        tensors, sizes = iter(ctx.saved_tensors), iter(ctx.sizes)
+        kept = [next(tensors if is_tensor else sizes) for is_tensor in traced.kept_tensors]
+        given = [one for one, moves in zip(cotangents, traced.moving, strict=True) if moves]
+        gradients: list[Tensor | None] = [None] * (1 + traced.operands)
+        for number, one in zip(traced.numbers, traced.backward([*kept, *given]), strict=True):
+            gradients[1 + number] = one
+        return tuple(gradients)

@@ -1,0 +1,65 @@
+"""Traces functions of tensors: graphs of operators that hold for all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from ..errors import ConfigError
+from ..torch_internals import TraceFailure, fake_operands, graph_of
+
+#: Sizes of a trace by name. A size of 0 or 1 would become a constant, and so would one that equals another.
+SIZES = {"atoms": 10_007, "edges": 1_000_003, "structures": 1_009}
+#: Names of the axes of an operand, None for a fixed size; or None for an operand whose sizes are all fixed.
+Axes = tuple[str | None, ...] | None
+Function = Callable[..., Sequence[Tensor]]
+
+
+class Refused(ConfigError):
+    """A function cannot be traced."""
+
+
+def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], what: str) -> fx.GraphModule:
+    """The graph of ``function(*operands)``, which returns tensors; numbers of the operands are not read.
+
+    Args:
+        function: Of tensors. Python runs once; its branches become fixed.
+        operands: Tensors with the dtypes and devices of later calls.
+        axes: Of each operand, the names of its free sizes.
+        what: What the function is, for errors.
+
+    Raises:
+        Refused: The function reads numbers of tensors, or fixes a free size; with the line that does.
+
+    Example:
+        >>> graph = trace(lambda x: [x.sum(0) / x.shape[0]], [torch.zeros(3, 2)], [("atoms", None)], "the mean")
+        >>> graph(torch.ones(7, 2))[0]
+        tensor([1., 1.])
+    """
+    fakes, mode = fake_operands(operands, axes, SIZES)
+    try:
+        graph, fixed = graph_of(function, fakes, mode)
+    except TraceFailure as error:
+        raise _refusal(what, "numbers", str(error)) from error
+    if fixed:
+        raise _refusal(what, "sizes", fixed)
+    return graph
+
+
+def _refusal(what: str, read: str, detail: str) -> Refused:
+    return Refused(
+        f"{what} must be traced once for all structures, without {read} of tensors in Python, got {detail}. Write it "
+        "with operators of torch, or do not compile."
+    )
+
+
+def is_operator(node: fx.Node, name: str) -> bool:
+    """Whether a node calls an operator such as ``eqlayers.form.default``."""
+    return node.op == "call_function" and str(node.target) == name
+
+
+def fake_of(node: fx.Node) -> Any:
+    """The value that a node had in the trace: a tensor without numbers, or a size."""
+    return node.meta["val"]

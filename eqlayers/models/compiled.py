@@ -1,0 +1,172 @@
+"""Compiled calls of potentials: each kind of call is traced once, and then runs without Python's layers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..core.checks import check_flag
+from ..core.errors import EqlayersWarning
+from ..core.torch_internals import is_plain
+from ..core.traces.derivable import Derivable
+from ..core.traces.trace import Axes, Refused
+from .structures import Structures
+
+#: Names of the free sizes of the fields of structures.
+AXES: dict[str, Axes] = {
+    "z": ("atoms",),
+    "pos": ("atoms", None),
+    "edge_index": (None, "edges"),
+    "batch": ("atoms",),
+    "cell": ("structures", None, None),
+    "shifts": ("edges", None),
+}
+#: The function of a module that is traced: results by name from structures.
+Method = Callable[[Any, Structures], dict[str, Tensor]]
+
+
+class Compiles(nn.Module):
+    """A module whose calls can be compiled: `compile` switches it on, and each kind of call is traced at its first.
+
+    A compiled call gives the numbers of the module itself, to rounding. It reads weights and buffers at every call. A
+    change of anything else, such as another cutoff, needs another `compile`. Hooks inside the module run in the trace
+    alone. Calls under torch.func, torch.compile, torch.export or a profiler run as if not compiled.
+    """
+
+    _compiled: Compiled | None = None
+
+    def compile(self, enabled: bool = True, required: bool = True) -> None:
+        """Trace calls from now on, each kind of call once, in some seconds.
+
+        Kinds of calls differ in outputs, in dtype and device, in which tensors require gradients, in the mode of
+        training, and in whether structures have a cell. Numbers of atoms, edges and structures do not matter. Results
+        can be differentiated once.
+
+        Args:
+            enabled: False for no traces any more.
+            required: Whether a call that cannot be traced raises ConfigError; else calls run as if not compiled, after
+                a warning.
+
+        Example:
+            >>> from eqlayers.models import NequIP, Potential
+            >>> potential = Potential(NequIP([1], hidden="4x0e + 4x1o", lmax=1, layers=1), species=[1]).eval()
+            >>> pair = Structures(torch.tensor([1, 1]), torch.eye(2, 3), torch.tensor([[0, 1], [1, 0]]))
+            >>> forces = potential(pair)["forces"]
+            >>> potential.compile()
+            >>> torch.allclose(potential(pair)["forces"], forces)
+            True
+        """
+        required = check_flag("required", required)
+        self._compiled = Compiled(required) if check_flag("enabled", enabled) else None
+
+    def is_traced(self, structures: Structures) -> bool:
+        """Whether a call with these structures is to run by its trace."""
+        return self._compiled is not None and is_plain((structures.pos,))
+
+    def by_trace(self, structures: Structures, kind: tuple[Any, ...], method: Method) -> dict[str, Tensor]:
+        """The results of ``method(self, structures)`` by its trace; ``kind`` is all that the method depends on.
+
+        Structures are checked by the caller, values included.
+        """
+        assert self._compiled is not None
+        try:
+            return self._compiled(self, structures, kind, method)
+        except Refused as error:
+            if self._compiled.required:
+                raise
+            self._compiled = None
+            warnings.warn(f"calls are not compiled: {error}", EqlayersWarning, stacklevel=3)
+            return method(self, structures)
+
+
+class Compiled:
+    """The traces of a module by kind of call. A copy begins without traces."""
+
+    def __init__(self, required: bool) -> None:
+        self.required = required
+        self._traces: dict[Any, _Traced] = {}
+
+    def __reduce__(self) -> Any:
+        return Compiled, (self.required,)
+
+    def __call__(
+        self, module: nn.Module, structures: Structures, kind: tuple[Any, ...], method: Method
+    ) -> dict[str, Tensor]:
+        """The results of ``method(module, structures)``, of which ``kind`` names all that the method depends on."""
+        modules = [module]
+        for one in modules:  # grows while it is read
+            modules.extend([child for child in one._modules.values() if child is not None])
+        weights = [
+            t for one in modules for part in (one._parameters, one._buffers) for t in part.values() if t is not None
+        ]
+        fields = [t for name in AXES if (t := getattr(structures, name)) is not None]
+        count = structures.pos.new_empty(structures.num_graphs)
+        operands = [*weights, *fields, count]
+        graded = torch.is_grad_enabled()
+        alike = tuple([(t.dtype, t.device, graded and t.requires_grad) for t in operands])
+        modes = tuple([(id(one), one.training) for one in modules])
+        device = structures.pos.device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        present = structures.cell is not None
+        ordered = torch.are_deterministic_algorithms_enabled()
+        key = kind, alike, modes, autocast, present, ordered
+        traced = self._traces.get(key)
+        if traced is None:
+            traced = self._traces[key] = _Traced(module, modules, weights, structures, operands, method, graded)
+        return dict(zip(traced.names, traced.call(operands), strict=True))
+
+
+class _Traced:
+    """A kind of call: names of the results, and the function of weights and fields of structures.
+
+    Holds the modules, so that their identities in the key stay theirs.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        modules: list[nn.Module],
+        weights: list[Tensor],
+        structures: Structures,
+        operands: list[Tensor],
+        method: Method,
+        graded: bool,
+    ) -> None:
+        self.modules, self.names = modules, list[str]()
+        held = _Held(module, method)
+        listed = {name: id(t) for name, t in _named_tensors(held)}
+        order = {id(t): number for number, t in enumerate(weights)}
+        fields = [name for name in AXES if getattr(structures, name) is not None]
+
+        def function(*given: Tensor) -> list[Tensor]:
+            of = dict(zip(fields, given[len(weights) :], strict=False))
+            moved = Structures(**of, num_graphs=given[-1].shape[0])
+            results = functional_call(held, {name: given[order[one]] for name, one in listed.items()}, (moved,))
+            self.names[:] = results
+            return list(results.values())
+
+        axes = [*[None] * len(weights), *(AXES[name] for name in fields), ("structures",)]
+        wanted = [graded and t.requires_grad for t in operands]
+        self.call = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
+
+
+class _Held(nn.Module):
+    """A module whose forward is a method of another one."""
+
+    def __init__(self, module: nn.Module, method: Method) -> None:
+        super().__init__()
+        self.module, self.method = module, method
+
+    def forward(self, structures: Structures) -> dict[str, Tensor]:
+        """The results of the method."""
+        return self.method(self.module, structures)
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)

@@ -1,0 +1,114 @@
+"""Graphs of functions: equal for all sizes, smaller than what was traced, and right where memory is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from eqlayers import Linear
+from eqlayers.core.traces.derivable import Derivable
+from eqlayers.core.traces.simplify import simplify
+from eqlayers.core.traces.trace import SIZES, Refused, trace
+from eqlayers.errors import ShapeError
+
+ATOMS = ("atoms", None)
+
+
+def graph_of(function: Callable[..., Sequence[Tensor]], *operands: Tensor) -> fx.GraphModule:
+    """The simplified graph of a function of rows."""
+    module = trace(function, operands, [ATOMS] * len(operands), "the function")
+    simplify(module.graph)
+    module.recompile()
+    return module
+
+
+def calls(module: fx.GraphModule) -> list[str]:
+    """Names of the operators."""
+    return [str(node.target).split(".")[1] for node in module.graph.nodes if node.op == "call_function"]
+
+
+def test_equal_nodes_are_one_and_unused_ones_go() -> None:
+    module = graph_of(lambda x: [x.sin() + x.sin(), torch.cat([x.cos(), x.cos()]), x.tan()][:2], torch.zeros(3, 2))
+    assert sorted(calls(module)) == ["add", "cat", "cos", "sin"]
+    x = torch.randn(5, 2)
+    for one, other in zip(module(x), (2 * x.sin(), torch.cat([x.cos()] * 2)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_what_is_written_or_drawn_is_not_united() -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        first, second = x.new_zeros(2), x.new_zeros(2)
+        first.add_(1.0)
+        rows = x.new_zeros(2, 2)
+        rows[0].sub_(2.0)
+        return [first + second, rows + x.new_zeros(2, 2), torch.rand(9) - torch.rand(9), x * 1 + x * 1.0]
+
+    one, rows, drawn, _ = graph_of(function, torch.zeros(3, 2))(torch.zeros(4, 2))
+    assert one.tolist() == [1.0, 1.0]
+    assert rows.tolist() == [[-2.0, -2.0], [0.0, 0.0]]
+    assert drawn.abs().max() > 0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 1_009])
+def test_any_number_of_rows(rows: int) -> None:
+    """Sizes of one name are one symbol, whatever the first operands were."""
+
+    def function(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [x @ y.T, torch.cat([x, y]), (x + y).sum(0) / x.shape[0], x.new_ones(x.shape[0] + y.shape[0])]
+
+    module = graph_of(function, torch.zeros(1, 2), torch.zeros(1, 2))
+    x, y = torch.randn(rows, 2), torch.randn(rows, 2)
+    for one, other in zip(module(x, y), function(x, y), strict=True):
+        assert torch.equal(one, other) or not rows
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: [x * float(x.sum())],
+        lambda x: [x if x.shape[0] > 5 else -x],
+        lambda x: [torch.nn.functional.pad(x, (0, 0, 0, 1))],
+        lambda x: [x if bool((x > 0).all()) else -x],
+    ],
+)
+def test_decisions_by_numbers_and_sizes_are_refused(function: Callable[[Tensor], list[Tensor]]) -> None:
+    with pytest.raises(Refused, match=r"the function must be traced once.*test_traces.py:\d+, <lambda>"):
+        graph_of(function, torch.zeros(3, 2))
+
+
+def test_errors_of_layers_come_through() -> None:
+    layer = Linear("2x0e", "2x0e")
+    with pytest.raises(ShapeError, match="features must be"):
+        graph_of(lambda x: [layer(x)], torch.zeros(3, 5))
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_results_and_gradients_of_layers(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = Linear("2x0e + 3x1o", "3x0e + 2x1o").to(dtype)
+
+    def function(x: Tensor, scale: Tensor) -> list[Tensor]:
+        y = layer(x).square()
+        return [y.sum(1), (y * scale).sum(), scale * 2.0]
+
+    x, scale = torch.randn(3, 11, dtype=dtype, requires_grad=True), torch.tensor([2.0], dtype=dtype)
+    traced = Derivable(function, [x, scale], [ATOMS, None], [True, False], "the function")
+    for rows in (0, 1, 2, 50):
+        rows_of = torch.randn(rows, 11, dtype=dtype, requires_grad=True)
+        results, expected = traced([rows_of, scale]), function(rows_of, scale)
+        assert [one.requires_grad for one in results] == [True, True, False]
+        slopes = [torch.autograd.grad(one[0].sum() + 3.0 * one[1], rows_of)[0] for one in (results, expected)]
+        for one, other in zip([*results, slopes[0]], [*expected, slopes[1]], strict=True):
+            assert torch.equal(one, other)
+    with torch.no_grad():
+        assert not traced([x, scale])[0].requires_grad
+
+
+def test_sizes_are_primes_that_nothing_else_has() -> None:
+    for size in SIZES.values():
+        assert all(size % divisor for divisor in range(2, int(size**0.5) + 1))
+    assert len(set(SIZES.values())) == len(SIZES)
