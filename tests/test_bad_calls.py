@@ -318,6 +318,7 @@ OTHERS = {
     "for backends, not for users": ("Backend", "register", "select", "verdicts"),
     "made by a function": ("CompressionReport", "CompressionRow", "SavedPotential"),
     "looked at by the potential that takes it": ("Structures",),
+    "the same function as Potential.compile": ("Committee.compile", "MoleculeNetwork.compile"),
     "called by Potential, which looks at what it passes": (
         "Equiformer.forward", "MACE.forward", "NequIP.forward", "TFN.forward", "TabledBasis.between"),
     "tests/models/test_committee.py": ("load_committee",),

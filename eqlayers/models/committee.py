@@ -166,13 +166,13 @@ class Committee(Compiles):
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
         check_volume(checked, asked)
 
-        def results(committee: Committee, given: Structures) -> dict[str, Tensor]:
-            each = differentiated(given, asked, follow, committee._predicted, len(self))
+        def results(committee: Committee, atoms: Structures) -> dict[str, Tensor]:
+            each = differentiated(atoms, asked, follow, committee._predicted, len(self))
             return {f"{number} {name}": value for number, row in enumerate(each) for name, value in row.items()}
 
-        if self.is_traced(checked):
-            self.first.check_values(checked)
-            listed = self.by_trace(checked, (*asked, follow), results)
+        if self._is_traced(checked):
+            self.first._check_values(checked)
+            listed = self._by_trace(checked, (*asked, follow), results)
         else:
             listed = results(self, checked)
         rows: list[dict[str, Tensor]] = [{} for _ in range(len(self))]

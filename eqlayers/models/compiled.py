@@ -64,11 +64,11 @@ class Compiles(nn.Module):
         required = check_flag("required", required)
         self._compiled = Compiled(required) if check_flag("enabled", enabled) else None
 
-    def is_traced(self, structures: Structures) -> bool:
+    def _is_traced(self, structures: Structures) -> bool:
         """Whether a call with these structures is to run by its trace."""
         return self._compiled is not None and is_plain((structures.pos,))
 
-    def by_trace(self, structures: Structures, kind: tuple[Any, ...], method: Method) -> dict[str, Tensor]:
+    def _by_trace(self, structures: Structures, kind: tuple[Any, ...], method: Method) -> dict[str, Tensor]:
         """The results of ``method(self, structures)`` by its trace; ``kind`` is all that the method depends on.
 
         Structures are checked by the caller, values included.
@@ -143,10 +143,10 @@ class _Traced:
         order = {id(t): number for number, t in enumerate(weights)}
         fields = [name for name in AXES if getattr(structures, name) is not None]
 
-        def function(*given: Tensor) -> list[Tensor]:
-            of = dict(zip(fields, given[len(weights) :], strict=False))
-            moved = Structures(**of, num_graphs=given[-1].shape[0])
-            results = functional_call(held, {name: given[order[one]] for name, one in listed.items()}, (moved,))
+        def function(*tensors: Tensor) -> list[Tensor]:
+            of = dict(zip(fields, tensors[len(weights) :], strict=False))
+            moved = Structures(**of, num_graphs=tensors[-1].shape[0])
+            results = functional_call(held, {name: tensors[order[one]] for name, one in listed.items()}, (moved,))
             self.names[:] = results
             return list(results.values())
 

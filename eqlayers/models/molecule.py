@@ -235,9 +235,9 @@ class MoleculeNetwork(Compiles, KeepsFloat64):
         elif num_graphs is None:
             num_graphs = int(check_tensor("batch", batch, "[A], or None").max()) + 1 if batch.numel() else 0
         checked = Structures(z, pos, edge_index, batch, num_graphs).checked(self.embedding.weight.dtype)
-        if self.is_traced(checked):
+        if self._is_traced(checked):
             species_indices(z, self.species_index, self.species, "model")
-            return self.by_trace(checked, (), MoleculeNetwork._outputs)
+            return self._by_trace(checked, (), MoleculeNetwork._outputs)
         return self._outputs(checked)
 
     def _outputs(self, molecules: Structures) -> dict[str, Tensor]:

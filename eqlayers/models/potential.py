@@ -215,15 +215,15 @@ class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
         check_volume(structures, requested)
 
-        def results(potential: Potential, given: Structures) -> dict[str, Tensor]:
-            return differentiated(given, requested, follow, lambda moved: (potential._predicted(moved),))[0]
+        def results(potential: Potential, atoms: Structures) -> dict[str, Tensor]:
+            return differentiated(atoms, requested, follow, lambda moved: (potential._predicted(moved),))[0]
 
-        if self.is_traced(structures):
-            self.check_values(structures)
-            return self.by_trace(structures, (*requested, follow), results)
+        if self._is_traced(structures):
+            self._check_values(structures)
+            return self._by_trace(structures, (*requested, follow), results)
         return results(self, structures)
 
-    def check_values(self, structures: Structures) -> None:
+    def _check_values(self, structures: Structures) -> None:
         """Raise IndexRangeError for unknown species and ends of edges out of range, which traces do not check."""
         self.kind_of(structures.z)
         check_range("edge_index", structures.edge_index, structures.z.shape[0], "atoms")

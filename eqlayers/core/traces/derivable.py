@@ -111,8 +111,8 @@ class _Call(torch.autograd.Function):
             )
         tensors, sizes = iter(ctx.saved_tensors), iter(ctx.sizes)
         kept = [next(tensors if is_tensor else sizes) for is_tensor in traced.kept_tensors]
-        given = [one for one, moves in zip(cotangents, traced.moving, strict=True) if moves]
+        moving = [one for one, moves in zip(cotangents, traced.moving, strict=True) if moves]
         gradients: list[Tensor | None] = [None] * (1 + traced.operands)
-        for number, one in zip(traced.numbers, traced.backward([*kept, *given]), strict=True):
+        for number, one in zip(traced.numbers, traced.backward([*kept, *moving]), strict=True):
             gradients[1 + number] = one
         return tuple(gradients)

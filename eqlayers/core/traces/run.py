@@ -23,7 +23,7 @@ class Program:
 
     Args:
         module: Has the constants of the graph.
-        inputs: Nodes whose values are given.
+        inputs: Nodes whose values are arguments.
         nodes: Nodes that run.
         outputs: Nodes whose values are returned.
     """
@@ -33,7 +33,7 @@ class Program:
     ) -> None:
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         for number, node in enumerate(inputs):
-            copies[node] = graph.placeholder(f"given_{number}")
+            copies[node] = graph.placeholder(f"input_{number}")
             copies[node].meta = node.meta
         for node in nodes:
             if node not in copies:

@@ -37,13 +37,13 @@ def _unite_equal(graph: fx.Graph) -> None:
 
 def _written(graph: fx.Graph) -> set[fx.Node]:
     """Nodes whose memory an operator changes, and those that have it before: these are no constants."""
-    found = set()
+    written = set()
     for node in graph.nodes:
         if writes(node.target):
-            while isinstance(node, fx.Node) and node not in found:
-                found.add(node)
+            while isinstance(node, fx.Node) and node not in written:
+                written.add(node)
                 node = node.args[0] if node.args else None
-    return found
+    return written
 
 
 def _hashable(value: Any) -> Any:
