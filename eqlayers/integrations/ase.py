@@ -102,6 +102,8 @@ class Calculator(AseCalculator):
         skin: Angstrom added to the cutoff of neighbour lists, which are recomputed when an atom has moved by half of it
             or the cell has changed. Edges beyond the cutoff are removed in every call, so results do not depend on it.
         keep_memory: Whether the process keeps freed memory, see :func:`eqlayers.keep_memory`.
+        compile: Whether to compile the potential, see :meth:`eqlayers.models.Potential.compile`; pays after a few hundred
+            calls.
         record: Whether a GPU replays one recorded call, see :class:`eqlayers.models.Recorded`; ten times as fast for a
             small system.
         classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.
@@ -136,6 +138,7 @@ class Calculator(AseCalculator):
         device: Any = None,
         skin: float = 0.3,
         keep_memory: bool = True,
+        compile: bool = False,
         record: bool = False,
         classes: Classes | None = None,
         **options: Any,
@@ -145,6 +148,8 @@ class Calculator(AseCalculator):
         self.potential = as_potential(potential_or_path, dtype, device, classes)
         if check_flag("keep_memory", keep_memory):
             memory.keep_memory()
+        if check_flag("compile", compile):
+            self.potential.compile()
         self._recorded = None
         if check_flag("record", record):
             if isinstance(self.potential, Committee):

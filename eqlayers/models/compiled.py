@@ -64,6 +64,11 @@ class Compiles(nn.Module):
         required = check_flag("required", required)
         self._compiled = Compiled(required) if check_flag("enabled", enabled) else None
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether calls run by their traces."""
+        return self._compiled is not None
+
     def _is_traced(self, structures: Structures) -> bool:
         """Whether a call with these structures is to run by its trace."""
         return self._compiled is not None and is_plain((structures.pos,))

@@ -34,6 +34,8 @@ from .relaxation import OPTIMIZERS, relax
 from .select import run_select, select_options
 
 _FAILED, _STOPPED = 1, 130
+#: Steps of a relaxation or of dynamics after which a trace has saved more seconds than it took.
+WORTH_COMPILING = 1_000
 
 
 def run(args: Sequence[str]) -> int:
@@ -142,6 +144,8 @@ def _call(part: Mapping[str, Any]) -> str:
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
     calculator = Calculator(loaded(options), record=options.record)
     compile_for(calculator.potential, atoms)
+    if options.steps >= WORTH_COMPILING:
+        calculator.potential.compile(required=False)
     return calculator
 
 
@@ -149,7 +153,8 @@ def _model_row(options: argparse.Namespace, calculator: Calculator) -> tuple[str
     """Printed row for the model: files, number of members, dtype and device."""
     dtype = str(calculator.potential.dtype).removeprefix("torch.")
     members = f", {len(calculator.potential)} members" if isinstance(calculator.potential, Committee) else ""
-    return ("model", f"{' '.join(options.model)}{members} in {dtype} on {options.device}")
+    compiled = ", compiled" if calculator.potential.is_compiled else ""
+    return ("model", f"{' '.join(options.model)}{members} in {dtype} on {options.device}{compiled}")
 
 
 def _relax_options(parser: argparse.ArgumentParser) -> None:

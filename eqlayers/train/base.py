@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -168,7 +167,8 @@ class TrainedModule(LabelledModule):
             )
         if isinstance(called, Compiles) and (required or (self.compiling and not again and steps >= WORTH_COMPILING)):
             called.compile(required=required)
-            rank_zero_info("compile: the network is traced at the first step, which takes some seconds")
+            if self.trainer.is_global_zero:
+                print("compile: the network is traced at the first step, which takes some seconds", flush=True)
 
     def on_train_start(self) -> None:
         """Compile, use this start's learning-rate plan where the checkpoint has another one, and print the change."""

@@ -1,5 +1,6 @@
 """The calculator against ASE's own differences, skins against none, batches against single structures."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,19 @@ def test_atoms_that_cannot_be(potential: Potential, atoms: Atoms, error: type[Ex
         Calculator(potential).calculate(atoms)
     with pytest.raises(error, match=r"structures\[1\] must"):
         list(predict(potential, [water(), atoms]))
+
+
+@pytest.mark.kernels
+def test_a_compiled_potential_gives_the_same(potential: Potential) -> None:
+    plain, compiled = Calculator(potential), Calculator(copy.deepcopy(potential), compile=True)
+    assert compiled.potential.is_compiled
+    assert not plain.potential.is_compiled
+    for atoms in (crystal(), water()):
+        plain.calculate(atoms, ["forces"])
+        compiled.calculate(atoms, ["forces"])
+        assert plain.results.keys() == compiled.results.keys()
+        for name, values in plain.results.items():
+            np.testing.assert_allclose(compiled.results[name], values, rtol=ROUNDING, atol=ROUNDING)
 
 
 def test_arguments_that_cannot_be(potential: Potential) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from eqlayers.errors import ConfigError, DTypeError, EqlayersWarning, IndexRangeError, ShapeError
 from eqlayers.models import MACE, TFN, Committee, Equiformer, MoleculeNetwork, NequIP, Potential, Structures
+from eqlayers.models.inner import inner_graph
 from eqlayers.models.structures import NeighborLists, collate
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork
@@ -109,6 +110,29 @@ def test_all_sizes_run_by_one_trace(name: str) -> None:
         assert len(compiled._traces) == 1
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_inner_graph_has_energies_and_forces(name: str) -> None:
+    """Forces are sums of slopes by the vectors of edges, and virials are products of both."""
+    potential = made(name, repulsion=name == "toy").double().eval()
+    inner = inner_graph(potential)
+    for atoms in BATCHES.values():
+        batch = batch_of(potential, atoms())
+        src, dst = batch.edge_index
+        assert batch.cell is not None
+        assert batch.batch is not None
+        assert batch.shifts is not None
+        shifts = torch.einsum("ei,eij->ej", batch.shifts.double(), batch.cell[batch.batch[dst]])
+        vectors = batch.pos[dst] - batch.pos[src] + shifts
+        energies, slopes = inner(potential, batch.z, vectors, batch.edge_index)
+        forces = torch.zeros_like(batch.pos).index_add(0, src, slopes).index_add(0, dst, -slopes)
+        expected = potential(batch, ["energies", "forces", "virials"])
+        assert_alike([energies, forces], [expected["energies"], expected["forces"]], rounding=1e3)
+        products = -torch.einsum("ei,ej->eij", vectors, slopes)
+        virials = torch.zeros_like(expected["virials"]).index_add(0, batch.batch[dst], products)
+        scale = expected["energies"].abs().max()
+        assert (0.5 * (virials + virials.mT) - expected["virials"]).abs().max() <= 1e-12 * scale
+
+
 def test_no_atoms_and_no_structures() -> None:
     potential = made()
     nothing = Structures(torch.empty(0, dtype=torch.int64), torch.empty(0, 3), torch.empty(2, 0, dtype=torch.int64))
@@ -149,14 +173,23 @@ def test_molecules_with_further_outputs() -> None:
 
 def test_committees() -> None:
     committee = Committee([made("toy").train(), made("NequIP").train()])
-    both = []
     for atoms in (BATCHES["three molecules"], BATCHES["crystals"]):
-        batch = batch_of(committee, atoms())
+        batch, both = batch_of(committee, atoms()), []
         for compiled in (True, False):
             committee.compile(compiled)
             results = committee(batch)
             both.append([*results.values(), *learned(committee, results)])
-        assert_alike(*both[-2:])
+        assert_alike(*both)
+
+
+def test_members_with_other_cutoffs_are_not_traced() -> None:
+    """Numbers decide which edges are theirs."""
+    shorter = Potential(NequIP(SPECIES, lmax=1, **TINY | {"cutoff": 3.0}), SPECIES).eval()
+    committee = Committee([shorter, made("NequIP").eval()])
+    batch = batch_of(committee, BATCHES["crystals"]())
+    committee.compile()
+    with pytest.raises(ConfigError, match="do not compile"):
+        committee(batch)
 
 
 def test_weights_are_read_at_every_call() -> None:
