@@ -61,8 +61,7 @@ def inner_graph(potential: Potential) -> Inner:
     index, vectors = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(1, 3, dtype=potential.dtype)
     operands = [*named.values(), *(t.to(potential.device) for t in (index[0], vectors, index))]
     graph = trace(function, operands, [*[None] * len(named), *AXES], "the potential")
-    simplify(graph.graph)
-    graph.recompile()
+    simplify(graph)
     return Inner(graph, tuple(named))
 
 

@@ -20,8 +20,7 @@ ATOMS = ("atoms", None)
 def graph_of(function: Callable[..., Sequence[Tensor]], *operands: Tensor) -> fx.GraphModule:
     """The simplified graph of a function of rows."""
     module = trace(function, operands, [ATOMS] * len(operands), "the function")
-    simplify(module.graph)
-    module.recompile()
+    simplify(module)
     return module
 
 
@@ -38,18 +37,28 @@ def test_equal_nodes_are_one_and_unused_ones_go() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_constants_are_computed_once() -> None:
+    weights = torch.arange(4.0).view(2, 2)
+    module = graph_of(lambda x: [x @ (2.0 * weights).exp().T], torch.zeros(3, 2))
+    assert calls(module) == ["mm"]
+    torch.testing.assert_close(module(torch.ones(1, 2))[0], torch.ones(1, 2) @ (2.0 * weights).exp().T)
+
+
 def test_what_is_written_or_drawn_is_not_united() -> None:
     def function(x: Tensor) -> list[Tensor]:
         first, second = x.new_zeros(2), x.new_zeros(2)
         first.add_(1.0)
         rows = x.new_zeros(2, 2)
         rows[0].sub_(2.0)
-        return [first + second, rows + x.new_zeros(2, 2), torch.rand(9) - torch.rand(9), x * 1 + x * 1.0]
+        constant = torch.ones(2)
+        changed = constant.clone().add_(1.0) + constant
+        return [first + second, rows + x.new_zeros(2, 2), torch.rand(9) - torch.rand(9), x * 1 + x * 1.0, changed]
 
-    one, rows, drawn, _ = graph_of(function, torch.zeros(3, 2))(torch.zeros(4, 2))
+    one, rows, drawn, _, changed = graph_of(function, torch.zeros(3, 2))(torch.zeros(4, 2))
     assert one.tolist() == [1.0, 1.0]
     assert rows.tolist() == [[-2.0, -2.0], [0.0, 0.0]]
     assert drawn.abs().max() > 0
+    assert changed.tolist() == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 1_009])

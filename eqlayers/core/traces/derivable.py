@@ -57,7 +57,7 @@ class Derivable:
             return [t.detach() for t in (*results, *cotangents, *by_number.values())]
 
         module = trace(joint, operands, axes, what)
-        simplify(module.graph)
+        simplify(module)
         self.operands = len(operands)
         nodes = list(module.graph.nodes)
         outputs: list[fx.Node] = list(nodes[-1].args[0])

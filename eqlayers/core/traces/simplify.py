@@ -1,33 +1,62 @@
-"""Makes graphs smaller: nodes that compute the same become one; unused ones, checks and aliases go."""
+"""Makes graphs smaller: nodes that compute the same become one; constants are computed; unused ones and checks go."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from ..torch_internals import always_alike, writes
 from .trace import is_operator
 
+#: Operators whose result is their operand, without autograd and for constants.
+ALIASES = ("detach", "alias", "lift_fresh_copy")
 
-def simplify(graph: fx.Graph) -> None:
+
+def simplify(module: fx.GraphModule) -> None:
     """Remove what a program without autograd does not need; the caller checks values before the program runs."""
+    graph, written = module.graph, _written(module.graph)
     for node in list(graph.nodes):
         if is_operator(node, "aten._assert_async.msg"):
             graph.erase_node(node)
-        elif is_operator(node, "aten.detach.default") or is_operator(node, "aten.alias.default"):
+        elif any(is_operator(node, f"aten.{name}.default") for name in ALIASES) and node not in written:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     graph.eliminate_dead_code()
-    _unite_equal(graph)
+    _compute_constants(module, written)
+    _unite_equal(graph, written)
     graph.eliminate_dead_code()
+    module.recompile()
 
 
-def _unite_equal(graph: fx.Graph) -> None:
+def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
+    """Replace nodes that depend on constants alone by their values."""
+    values, places = dict[fx.Node, Any](), dict[Any, fx.Node]()
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr" and node not in written:
+            values[node] = value = getattr(module, node.target)
+            place = value.data_ptr(), value.dtype, value.shape, value.stride()
+            if value.numel() and (earlier := places.setdefault(place, node)) is not node:
+                node.replace_all_uses_with(earlier)
+        inputs = node.all_input_nodes
+        if node.op != "call_function" or node in written or not (inputs and always_alike(node.target)):
+            continue
+        if all(one in values for one in inputs):
+            args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = value = node.target(*args, **kwargs)
+            if isinstance(value, Tensor):
+                module.register_buffer(name := f"computed_{len(values)}", value, persistent=False)
+                with module.graph.inserting_before(node):
+                    constant = module.graph.get_attr(name)
+                constant.meta, values[constant] = node.meta, value
+                node.replace_all_uses_with(constant)
+
+
+def _unite_equal(graph: fx.Graph, written: set[fx.Node]) -> None:
     """Replace each node by an earlier one with the same operator and arguments."""
-    changed, known = _written(graph), dict[Any, fx.Node]()
+    known = dict[Any, fx.Node]()
     for node in list(graph.nodes):
-        if node.op != "call_function" or node in changed or not always_alike(node.target):
+        if node.op != "call_function" or node in written or not always_alike(node.target):
             continue
         key = node.target, _hashable(node.args), _hashable(node.kwargs)
         if (earlier := known.setdefault(key, node)) is not node:

@@ -20,7 +20,7 @@ from ...core.errors import ConfigError, ShapeError
 from ...core.forms.description import Form, register_formula
 from ...core.graph import Graph
 from ...core.operator import WITH_KERNELS
-from ...core.torch_internals import being_traced, is_plain
+from ...core.torch_internals import is_plain
 from ..base.columns import row_of
 from ..base.module import KeepsFloat64, run_formula
 from ..tensor_product.lower import scale_program
@@ -175,8 +175,9 @@ def splines(values: Tensor, knots: int, end: str) -> Tensor:
     without weights is one call in place of fifty.
     """
     pairs, width = values.shape[0] // knots, values.shape[1]
-    # compilers cannot trace the making of constants, and fuse the operators of `spline`
-    if being_traced() or not width or chosen(values.device.type, values.dtype, None, "") not in WITH_KERNELS:
+    # torch's compilers cannot trace the making of constants, and fuse the operators of `spline`
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if traced or not width or chosen(values.device.type, values.dtype, None, "") not in WITH_KERNELS:
         return spline(values.unflatten(0, (-1, knots)), end).flatten(0, 1)
     key = pairs, knots, end
     factors = _constants((*key, values.dtype), values.device, lambda: _edges(*key)[1].to(values.dtype))
