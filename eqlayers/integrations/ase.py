@@ -102,8 +102,7 @@ class Calculator(AseCalculator):
         skin: Angstrom added to the cutoff of neighbour lists, which are recomputed when an atom has moved by half of it
             or the cell has changed. Edges beyond the cutoff are removed in every call, so results do not depend on it.
         keep_memory: Whether the process keeps freed memory, see :func:`eqlayers.keep_memory`.
-        compile: Whether to compile the potential, see :meth:`eqlayers.models.Potential.compile`; pays after a few hundred
-            calls.
+        compile: Whether to compile the potential, see :meth:`eqlayers.models.Potential.compile`, for hundreds of calls.
         record: Whether a GPU replays one recorded call, see :class:`eqlayers.models.Recorded`; ten times as fast for a
             small system.
         classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.

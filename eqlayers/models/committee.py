@@ -164,17 +164,14 @@ class Committee(Compiles):
         """
         asked, checked = self.first._requested(outputs), self.first._checked(structures)
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
-        check_volume(checked, asked)
+        if "stress" in asked:
+            check_volume(checked)
 
         def results(committee: Committee, atoms: Structures) -> dict[str, Tensor]:
             each = differentiated(atoms, asked, follow, committee._predicted, len(self))
             return {f"{number} {name}": value for number, row in enumerate(each) for name, value in row.items()}
 
-        if self._is_traced(checked):
-            self.first._check_values(checked)
-            listed = self._by_trace(checked, (*asked, follow), results)
-        else:
-            listed = results(self, checked)
+        listed = self._by_trace(checked, (*asked, follow), self.first._check_values, results)
         rows: list[dict[str, Tensor]] = [{} for _ in range(len(self))]
         for key, value in listed.items():
             number, _, name = key.partition(" ")

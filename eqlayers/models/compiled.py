@@ -1,21 +1,25 @@
-"""Compiled calls of potentials: each kind of call is traced once, and then runs without Python's layers."""
+"""Traces of potentials: compiled calls, which run without Python's layers, and the inner graph of edge vectors."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.func import functional_call
 
 from ..core.checks import check_flag
 from ..core.errors import EqlayersWarning
 from ..core.torch_internals import is_plain
 from ..core.traces.derivable import Derivable
-from ..core.traces.trace import Axes, Refused
+from ..core.traces.simplify import simplify
+from ..core.traces.trace import Axes, Refused, trace
 from .structures import Structures
+
+if TYPE_CHECKING:
+    from .potential import Potential
 
 #: Names of the free sizes of the fields of structures.
 AXES: dict[str, Axes] = {
@@ -69,23 +73,28 @@ class Compiles(nn.Module):
         """Whether calls run by their traces."""
         return self._compiled is not None
 
-    def _is_traced(self, structures: Structures) -> bool:
-        """Whether a call with these structures is to run by its trace."""
-        return self._compiled is not None and is_plain((structures.pos,))
+    def _by_trace(
+        self, structures: Structures, kind: tuple[Any, ...], check: Callable[[Structures], object], method: Method
+    ) -> dict[str, Tensor]:
+        """The results of ``method(self, structures)``, by its trace if calls are compiled.
 
-    def _by_trace(self, structures: Structures, kind: tuple[Any, ...], method: Method) -> dict[str, Tensor]:
-        """The results of ``method(self, structures)`` by its trace; ``kind`` is all that the method depends on.
-
-        Structures are checked by the caller, values included.
+        Args:
+            structures: Whose shapes are checked.
+            kind: All that the method depends on beside them.
+            check: Raises if their values are wrong, which no trace does.
+            method: What is traced.
         """
-        assert self._compiled is not None
+        compiled = self._compiled
+        if compiled is None or not is_plain((structures.pos,)):
+            return method(self, structures)
+        check(structures)
         try:
-            return self._compiled(self, structures, kind, method)
+            return compiled(self, structures, kind, method)
         except Refused as error:
-            if self._compiled.required:
+            if compiled.required:
                 raise
             self._compiled = None
-            warnings.warn(f"calls are not compiled: {error}", EqlayersWarning, stacklevel=3)
+            warnings.warn(f"calls are not compiled: {error}", EqlayersWarning, stacklevel=4)
             return method(self, structures)
 
 
@@ -175,3 +184,80 @@ class _Held(nn.Module):
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
+
+
+# ---- the inner graph ------------------------------------------------------------------------------------------------
+
+INNER_AXES: tuple[Axes, ...] = (("atoms",), ("edges", None), (None, "edges"))
+
+
+class Inner(NamedTuple):
+    """A potential without positions, cells, strain and batches, which are around this graph.
+
+    Attributes:
+        graph: From the weights, then ``z [A]``, ``vectors [E, 3]`` and ``edge_index [2, E]``, to energies of atoms
+            ``[A]`` float64 and slopes ``[E, 3]``, the derivatives of their sum by the vectors. Its inputs are checked
+            by the caller.
+        weights: Names of the weights and buffers, in the order of the graph's inputs.
+
+    Example:
+        >>> from eqlayers.models import Potential
+        >>> from eqlayers.testing import ToyNetwork
+        >>> potential = Potential(ToyNetwork(1), species=[29]).eval()
+        >>> inner = inner_graph(potential)
+        >>> vectors, pair = torch.tensor([[0.0, 0.0, 2.3], [0.0, 0.0, -2.3]]), torch.tensor([[0, 1], [1, 0]])
+        >>> [tuple(t.shape) for t in inner(potential, torch.tensor([29, 29]), vectors, pair)]
+        [(2,), (2, 3)]
+    """
+
+    graph: fx.GraphModule
+    weights: tuple[str, ...]
+
+    def __call__(self, potential: Potential, z: Tensor, vectors: Tensor, edge_index: Tensor) -> list[Tensor]:
+        """Run the graph with the weights of a potential."""
+        results: list[Tensor] = self.graph(
+            *(_tensors(potential)[name] for name in self.weights), z, vectors, edge_index
+        )
+        return results
+
+
+def inner_graph(potential: Potential) -> Inner:
+    """Trace the inner graph of a potential, with the dtype and device that it has now.
+
+    Raises:
+        ConfigError: The network cannot be traced; with the line that cannot, or it predicts no energy.
+    """
+    potential._requested(("energy",))
+    named = _tensors(potential)
+    held = _ByVectors(potential)
+
+    def function(*inputs: Tensor) -> list[Tensor]:
+        weights = {f"potential.{name}": t for name, t in zip(named, inputs, strict=False)}
+        results: list[Tensor] = functional_call(held, weights, inputs[len(named) :])
+        return results
+
+    index, vectors = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(1, 3, dtype=potential.dtype)
+    operands = [*named.values(), *(t.to(potential.device) for t in (index[0], vectors, index))]
+    graph = trace(function, operands, [*[None] * len(named), *INNER_AXES], "the potential")
+    simplify(graph)
+    return Inner(graph, tuple(named))
+
+
+class _ByVectors(nn.Module):
+    def __init__(self, potential: Potential) -> None:
+        super().__init__()
+        self.potential = potential
+
+    def forward(self, z: Tensor, vectors: Tensor, edge_index: Tensor) -> list[Tensor]:
+        """Energies of atoms and slopes by vectors, which are shifts of atoms at the origin."""
+        with torch.enable_grad():
+            vectors = vectors.detach().requires_grad_()
+            atoms = Structures(z, vectors.new_zeros(z.shape[0], 3), edge_index, torch.zeros_like(z), 1, None, vectors)
+            results = self.potential._predicted(atoms)
+            (slopes,) = torch.autograd.grad(results["varying"].sum(), vectors)
+        return [results["energies"].detach(), slopes]
+
+
+def _tensors(potential: Potential) -> dict[str, Tensor]:
+    named = [*potential.named_parameters(), *potential.named_buffers()]
+    return {name: t.detach() for name, t in named}

@@ -235,14 +235,15 @@ class MoleculeNetwork(Compiles, KeepsFloat64):
         elif num_graphs is None:
             num_graphs = int(check_tensor("batch", batch, "[A], or None").max()) + 1 if batch.numel() else 0
         checked = Structures(z, pos, edge_index, batch, num_graphs).checked(self.embedding.weight.dtype)
-        if self._is_traced(checked):
-            species_indices(z, self.species_index, self.species, "model")
-            return self._by_trace(checked, (), MoleculeNetwork._outputs)
-        return self._outputs(checked)
+        return self._by_trace(checked, (), self._kinds, MoleculeNetwork._outputs)
+
+    def _kinds(self, molecules: Structures) -> Tensor:
+        """Index ``[A]`` of every atom's species; IndexRangeError for unknown ones."""
+        return species_indices(molecules.z, self.species_index, self.species, "model")
 
     def _outputs(self, molecules: Structures) -> dict[str, Tensor]:
         z, pos, edge_index, batch, num_graphs = molecules[:5]
-        kind = species_indices(z, self.species_index, self.species, "model")
+        kind = self._kinds(molecules)
         assert batch is not None
         x = self.embedding(kind)
         graph = Graph(edge_index, z.shape[0])  # sorted once for all steps

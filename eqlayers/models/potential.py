@@ -213,15 +213,11 @@ class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
         """
         requested, structures = self._requested(outputs), self._checked(structures)
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
-        check_volume(structures, requested)
-
-        def results(potential: Potential, atoms: Structures) -> dict[str, Tensor]:
-            return differentiated(atoms, requested, follow, lambda moved: (potential._predicted(moved),))[0]
-
-        if self._is_traced(structures):
-            self._check_values(structures)
-            return self._by_trace(structures, (*requested, follow), results)
-        return results(self, structures)
+        if "stress" in requested:
+            check_volume(structures)
+        if self._compiled is not None:
+            return self._by_trace(structures, (*requested, follow), self._check_values, _results_of(requested, follow))
+        return differentiated(structures, requested, follow, lambda moved: (self._predicted(moved),))[0]
 
     def _check_values(self, structures: Structures) -> None:
         """Raise IndexRangeError for unknown species and ends of edges out of range, which traces do not check."""
@@ -400,9 +396,16 @@ def with_rows(t: Tensor, rows: int, value: int = 0) -> Tensor:
     return torch.cat([t, t.new_full((rows, *t.shape[1:]), value)])
 
 
-def check_volume(structures: Structures, outputs: Sequence[str]) -> None:
-    """Raise ConfigError if stress is requested of structures without volume."""
-    if "stress" in outputs and not _some_volume(structures):
+def _results_of(outputs: list[str], follow: bool) -> Callable[[Potential, Structures], dict[str, Tensor]]:
+    """The method of a potential that a trace is of."""
+    return lambda potential, atoms: differentiated(
+        atoms, outputs, follow, lambda moved: (potential._predicted(moved),)
+    )[0]
+
+
+def check_volume(structures: Structures) -> None:
+    """Raise ConfigError for structures without volume, which have no stress."""
+    if not _some_volume(structures):
         raise ConfigError(
             "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Request "
             "virials, or give a cell."

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from eqlayers.errors import ConfigError, DTypeError, EqlayersWarning, IndexRangeError, ShapeError
 from eqlayers.models import MACE, TFN, Committee, Equiformer, MoleculeNetwork, NequIP, Potential, Structures
-from eqlayers.models.inner import inner_graph
+from eqlayers.models.compiled import inner_graph
 from eqlayers.models.structures import NeighborLists, collate
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork

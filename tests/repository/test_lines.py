@@ -20,7 +20,7 @@ LIMITS = {
         27_800,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_400),
-    "the tests": (("tests",), (), 64_330),
+    "the tests": (("tests",), (), 64_450),
 }
 #: The most Python files of the package without the benchmark.
 FILES = 314

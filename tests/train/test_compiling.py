@@ -62,7 +62,9 @@ def assert_near(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor
     """Equal to rounding, which an optimizer divides by small numbers."""
     assert weights.keys() == others.keys()
     for name, one in weights.items():
-        torch.testing.assert_close(one, others[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            one, others[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("way", WAYS)

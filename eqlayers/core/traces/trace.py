@@ -34,6 +34,7 @@ def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], 
         Refused: The function reads numbers of tensors, or fixes a free size; with the line that does.
 
     Example:
+        >>> import torch
         >>> graph = trace(lambda x: [x.sum(0) / x.shape[0]], [torch.zeros(3, 2)], [("atoms", None)], "the mean")
         >>> graph(torch.ones(7, 2))[0]
         tensor([1., 1.])

@@ -176,7 +176,7 @@ def splines(values: Tensor, knots: int, end: str) -> Tensor:
     """
     pairs, width = values.shape[0] // knots, values.shape[1]
     # torch's compilers cannot trace the making of constants, and fuse the operators of `spline`
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
     if traced or not width or chosen(values.device.type, values.dtype, None, "") not in WITH_KERNELS:
         return spline(values.unflatten(0, (-1, knots)), end).flatten(0, 1)
     key = pairs, knots, end
