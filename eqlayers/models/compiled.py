@@ -118,19 +118,23 @@ class Compiled:
         weights = [
             t for one in modules for part in (one._parameters, one._buffers) for t in part.values() if t is not None
         ]
-        fields = [t for name in AXES if (t := getattr(structures, name)) is not None]
+        fields = [t.contiguous() for name in AXES if (t := getattr(structures, name)) is not None]
         count = structures.pos.new_empty(structures.num_graphs)
         operands = [*weights, *fields, count]
         graded = torch.is_grad_enabled()
         alike = tuple([(t.dtype, t.device, graded and t.requires_grad) for t in operands])
+        layouts = tuple([(t.shape, t.stride()) for t in weights])  # programs check nothing
         modes = tuple([(id(one), one.training) for one in modules])
         device = structures.pos.device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         present = structures.cell is not None
         ordered = torch.are_deterministic_algorithms_enabled()
-        key = kind, alike, modes, autocast, present, ordered
+        key = kind, alike, layouts, modes, autocast, present, ordered
         traced = self._traces.get(key)
         if traced is None:
+            if not is_plain(operands):
+                kinds = sorted({type(t).__name__ for t in weights})
+                raise Refused(f"weights must be plain tensors to be traced, got {', '.join(kinds)}. Do not compile.")
             traced = self._traces[key] = _Traced(module, modules, weights, structures, operands, method, graded)
         return dict(zip(traced.names, traced.call(operands), strict=True))
 

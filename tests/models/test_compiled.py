@@ -147,6 +147,34 @@ def test_no_atoms_and_no_structures() -> None:
     assert_alike(*both)
 
 
+def test_strided_inputs_and_weights() -> None:
+    potential = made().eval()
+    batch = batch_of(potential, BATCHES["three molecules"]())
+    eager = [*potential(batch).values()]
+    potential.compile()
+    potential(batch)
+    strided = batch._replace(
+        pos=torch.cat([batch.pos, batch.pos], 1)[:, :3],
+        edge_index=batch.edge_index.T.contiguous().T,
+        z=batch.z.flip(0).flip(0),
+    )
+    assert_alike([*potential(strided).values()], eager)
+    for weight in potential.parameters():
+        if weight.ndim == 2:
+            weight.data = weight.data.T.contiguous().T
+    assert_alike([*potential(strided).values()], eager)
+
+
+def test_a_trace_in_inference_mode() -> None:
+    potential = made().eval()
+    batch = batch_of(potential, BATCHES["crystals"]())
+    eager = [*potential(batch).values()]
+    potential.compile()
+    with torch.inference_mode():
+        assert_alike([t.clone() for t in potential(batch).values()], eager)
+    assert_alike([*potential(batch).values()], eager)
+
+
 def test_stress_and_structures_without_cell() -> None:
     potential = made("MACE").eval()
     crystal = batch_of(potential, [bulk("Cu"), bulk("Cu", cubic=True)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from ..errors import ConfigError
@@ -34,14 +35,13 @@ def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], 
         Refused: The function reads numbers of tensors, or fixes a free size; with the line that does.
 
     Example:
-        >>> import torch
         >>> graph = trace(lambda x: [x.sum(0) / x.shape[0]], [torch.zeros(3, 2)], [("atoms", None)], "the mean")
         >>> graph(torch.ones(7, 2))[0]
         tensor([1., 1.])
     """
-    fakes, mode = fake_operands(operands, axes, SIZES)
     try:
-        graph, fixed = graph_of(function, fakes, mode)
+        with torch.inference_mode(False):  # in which nothing could be differentiated
+            graph, fixed = graph_of(function, *fake_operands(operands, axes, SIZES))
     except TraceFailure as error:
         raise _refusal(what, "numbers", str(error)) from error
     if fixed:
