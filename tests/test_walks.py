@@ -139,5 +139,5 @@ def test_a_configuration_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     reads = [name.partition(":")[0] for _, name in came.steps]
     capsys.readouterr()
     print(f"fit --print_config: {came}")
-    assert len(came.steps) <= 997
+    assert len(came.steps) <= 998
     assert reads.count("read_yaml") + reads.count("read_yaml_lines") == 1

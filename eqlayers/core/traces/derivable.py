@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import ConfigError
-from .run import Program
+from .run import GraphProgram
 from .simplify import simplify
 from .trace import Axes, Function, fake_of, trace
 
@@ -68,14 +68,16 @@ class Derivable:
         second = _before(gradients, {*first, *inputs, *cotangents})
         kept = [node for node in nodes if (node in first or node in inputs) and second.intersection(node.users)]
         self.kept_tensors = [isinstance(fake_of(node), Tensor) for node in kept]
-        self.forward = Program(module, inputs, [node for node in nodes if node in first], [*results, *kept])
-        self.backward = Program(module, [*kept, *cotangents], [node for node in nodes if node in second], gradients)
+        self.forward = GraphProgram(module, inputs, [node for node in nodes if node in first], [*results, *kept])
+        self.backward = GraphProgram(
+            module, [*kept, *cotangents], [node for node in nodes if node in second], gradients
+        )
         self.count = len(results)
 
     def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
         """The results, which autograd can differentiate once."""
         if self.numbers and torch.is_grad_enabled():
-            results: Sequence[Tensor] = _Call.apply(self, *operands)
+            results: Sequence[Tensor] = _DerivableCall.apply(self, *operands)
             return results
         return self.forward(operands)[: self.count]
 
@@ -90,7 +92,7 @@ def _before(ends: Sequence[fx.Node], known: Set[fx.Node] = frozenset()) -> set[f
     return before
 
 
-class _Call(torch.autograd.Function):
+class _DerivableCall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, traced: Derivable, *operands: Tensor) -> Any:
         values = traced.forward(operands)

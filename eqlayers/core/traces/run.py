@@ -17,7 +17,7 @@ from ..torch_internals import below_autograd, outside_of_autocast
 from .trace import fake_of, is_operator
 
 
-class Program:
+class GraphProgram:
     """Nodes of a graph in their order, as a function from values of some nodes to values of others.
 
     Autograd and the dispatcher see the operators of torch alone: kernels of forms are found when the program is built.
