@@ -361,14 +361,14 @@ def fake_operands(
 def graph_of(
     function: Callable[..., Any], fakes: Sequence[Tensor], mode: Any
 ) -> tuple[torch.fx.GraphModule, str | None]:
-    """The graph of a function of fake operands, and the first comparison that fixed a free size, with its place.
+    """The graph of a function of fake operands, and the first comparison that fixed a free size, with its line.
 
     Raises TraceFailure if torch raises an error, as it does where numbers are read.
     """
     try:
         with mode:
             graph = make_fx(function, _allow_non_fake_inputs=True)(*fakes)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, TypeError) as error:
         if isinstance(error, EqlayersError):
             raise
         raise TraceFailure(

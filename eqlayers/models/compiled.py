@@ -30,6 +30,8 @@ AXES: dict[str, Axes] = {
     "cell": ("structures", None, None),
     "shifts": ("edges", None),
 }
+#: Calls after which a trace has saved more seconds than it took, for the smallest systems.
+WORTH_COMPILING = 1_000
 #: The function of a module that is traced: results by name from structures.
 Method = Callable[[Any, Structures], dict[str, Tensor]]
 
@@ -174,15 +176,15 @@ class _Traced:
 
 
 class _Held(nn.Module):
-    """A module whose forward is a method of another one."""
+    """A module whose forward is a function of another one."""
 
-    def __init__(self, module: nn.Module, method: Method) -> None:
+    def __init__(self, module: nn.Module, method: Callable[..., Any]) -> None:
         super().__init__()
         self.module, self.method = module, method
 
-    def forward(self, structures: Structures) -> dict[str, Tensor]:
-        """The results of the method."""
-        return self.method(self.module, structures)
+    def forward(self, *inputs: Any) -> Any:
+        """The results of the function."""
+        return self.method(self.module, *inputs)
 
 
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -219,9 +221,8 @@ class Inner(NamedTuple):
 
     def __call__(self, potential: Potential, z: Tensor, vectors: Tensor, edge_index: Tensor) -> list[Tensor]:
         """Run the graph with the weights of a potential."""
-        results: list[Tensor] = self.graph(
-            *(_tensors(potential)[name] for name in self.weights), z, vectors, edge_index
-        )
+        named = dict(_named_tensors(potential))
+        results: list[Tensor] = self.graph(*map(named.__getitem__, self.weights), z, vectors, edge_index)
         return results
 
 
@@ -232,11 +233,10 @@ def inner_graph(potential: Potential) -> Inner:
         ConfigError: The network cannot be traced; with the line that cannot, or it predicts no energy.
     """
     potential._requested(("energy",))
-    named = _tensors(potential)
-    held = _ByVectors(potential)
+    named, held = dict(_named_tensors(potential)), _Held(potential, _by_vectors)
 
     def function(*inputs: Tensor) -> list[Tensor]:
-        weights = {f"potential.{name}": t for name, t in zip(named, inputs, strict=False)}
+        weights = {f"module.{name}": t for name, t in zip(named, inputs, strict=False)}
         results: list[Tensor] = functional_call(held, weights, inputs[len(named) :])
         return results
 
@@ -247,21 +247,11 @@ def inner_graph(potential: Potential) -> Inner:
     return Inner(graph, tuple(named))
 
 
-class _ByVectors(nn.Module):
-    def __init__(self, potential: Potential) -> None:
-        super().__init__()
-        self.potential = potential
-
-    def forward(self, z: Tensor, vectors: Tensor, edge_index: Tensor) -> list[Tensor]:
-        """Energies of atoms and slopes by vectors, which are shifts of atoms at the origin."""
-        with torch.enable_grad():
-            vectors = vectors.detach().requires_grad_()
-            atoms = Structures(z, vectors.new_zeros(z.shape[0], 3), edge_index, torch.zeros_like(z), 1, None, vectors)
-            results = self.potential._predicted(atoms)
-            (slopes,) = torch.autograd.grad(results["varying"].sum(), vectors)
-        return [results["energies"].detach(), slopes]
-
-
-def _tensors(potential: Potential) -> dict[str, Tensor]:
-    named = [*potential.named_parameters(), *potential.named_buffers()]
-    return {name: t.detach() for name, t in named}
+def _by_vectors(potential: Potential, z: Tensor, vectors: Tensor, edge_index: Tensor) -> list[Tensor]:
+    """Energies of atoms and slopes by vectors, which are shifts of atoms at the origin."""
+    with torch.enable_grad():
+        vectors = vectors.detach().requires_grad_()
+        atoms = Structures(z, vectors.new_zeros(z.shape[0], 3), edge_index, torch.zeros_like(z), 1, None, vectors)
+        results = potential._predicted(atoms)
+        (slopes,) = torch.autograd.grad(results["varying"].sum(), vectors)
+    return [results["energies"].detach(), slopes]

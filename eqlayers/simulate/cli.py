@@ -22,6 +22,7 @@ from ..core.files.read_write import flattened
 from ..integrations.ase import Calculator
 from ..models import Committee, Potential, load_committee, load_potential, read_potential
 from ..models.committee import committee_files
+from ..models.compiled import WORTH_COMPILING
 from ..models.molecule import MoleculeProperty, load_property
 from ..models.saving import Classes, describe_part
 from ..nn import explain
@@ -34,8 +35,6 @@ from .relaxation import OPTIMIZERS, relax
 from .select import run_select, select_options
 
 _FAILED, _STOPPED = 1, 130
-#: Steps of a relaxation or of dynamics after which a trace has saved more seconds than it took.
-WORTH_COMPILING = 1_000
 
 
 def run(args: Sequence[str]) -> int:

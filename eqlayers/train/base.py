@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ..core.checks import check_choice, check_flag, check_integer, check_module, check_number, check_type
 from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models import recomputed
-from ..models.compiled import Compiles
+from ..models.compiled import WORTH_COMPILING, Compiles
 from ..models.saving import build_part
 from ..optim import parameter_groups
 from .checkpoints import (
@@ -39,8 +39,6 @@ from .optimizers import build_optimizer, check_optimizer
 from .steps import LOSSES, LabelledModule
 
 PRECISIONS = ("32-true", "64-true")
-#: Steps of a fit after which a trace has saved more seconds than it took, for the smallest steps.
-WORTH_COMPILING = 1_000
 
 
 def check_precision(trainer: Trainer) -> None:

@@ -6,30 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
 
 from eqlayers.cli.main import main
-from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.train import base, checkpoint_path, read_checkpoint
+from tests.train.frames import DATA, write_frames
 
 pytestmark = pytest.mark.kernels
 NETWORK = {"species": [1, 6, 8], "hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1, "radial_hidden": [4]}
 CONFIG = {
     "task": "potential",
     "report": False,
-    "data": {
-        "path": "frames.npz",
-        "units": {"energy": "eV", "forces": "eV/Angstrom"},
-        "cutoff": 3.0,
-        "batch_size": 3,
-        "split": "time",
-        "train": 7,
-        "val": 3,
-        "test": 3,
-    },
+    "data": DATA | {"train": 7},
     "model": {"model": {"class_path": "eqlayers.models.NequIP", "init_args": NETWORK}, "warmup_steps": 2},
     "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1},
 }
@@ -47,8 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The configuration, and few frames of the embedded trajectory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(CONFIG))
-    with np.load(embedded_trajectory("ethanol_md")) as stored:
-        np.savez(tmp_path / "frames.npz", z=stored["z"], **{name: stored[name][:40] for name in ("R", "E", "F")})
+    write_frames(tmp_path)
 
 
 def fit(name: str, compile_: str, *options: str) -> tuple[dict[str, torch.Tensor], Any]:

@@ -9,28 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from eqlayers.cli.main import main
-from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.errors import ConfigError
 from eqlayers.train import checkpoint_path, read_checkpoint, run
+from tests.train.frames import DATA, write_frames
 
 CONFIG = {
     "task": "potential",
     "report": False,
-    "data": {
-        "path": "frames.npz",
-        "units": {"energy": "eV", "forces": "eV/Angstrom"},
-        "cutoff": 3.0,
-        "batch_size": 3,
-        "split": "time",
-        "train": 6,
-        "val": 3,
-        "test": 3,
-    },
+    "data": DATA,
     "model": {
         "model": {
             "class_path": "eqlayers.models.NequIP",
@@ -46,8 +36,7 @@ RUN = Path("runs/own")
 def write_inputs(folder: Path) -> None:
     """The configuration, and few frames of the embedded trajectory: each fit reads and checks a whole file."""
     (folder / "run.yaml").write_text(yaml.safe_dump(CONFIG))
-    with np.load(embedded_trajectory("ethanol_md")) as stored:
-        np.savez(folder / "frames.npz", z=stored["z"], **{name: stored[name][:40] for name in ("R", "E", "F")})
+    write_frames(folder)
 
 
 @pytest.fixture(autouse=True)
