@@ -342,16 +342,17 @@ def next_basis(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 
     A shift of all eigenvalues, which changes no eigenvector, keeps directions of eigenvalue 0 as they are.
     """
-    product = gram @ basis
-    values = (basis * product).sum(-2)
-    order = values.argsort(dim=-1, descending=True, stable=True)
-    shifted = product + ALIKE[gram.dtype] * values.mean(-1)[..., None, None] * basis
-    return _orthonormal(shifted.gather(-1, order[..., None, :].expand_as(shifted))), order
+    shifted = gram.clone()
+    diagonal = shifted.diagonal(dim1=-2, dim2=-1)
+    diagonal += ALIKE[gram.dtype] * diagonal.mean(-1, keepdim=True)  # of all eigenvalues
+    product = shifted @ basis
+    order = (basis * product).sum(-2).argsort(dim=-1, descending=True, stable=True)
+    return _orthonormal(product.gather(-1, order[..., None, :].expand_as(product))), order
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
-    """The columns made orthonormal one after the other, by one batched QR decomposition."""
-    return torch.linalg.qr(columns)[0]
+    """The columns made orthonormal one after the other, by one batched QR decomposition whose R is not computed."""
+    return torch.linalg.householder_product(*torch.geqrf(columns))
 
 
 def state_dtype(parameter: Tensor) -> torch.dtype:
