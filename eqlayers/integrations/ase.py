@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..core import memory
 from ..core.checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
-from ..core.errors import ConfigError, OutOfMemoryError, needs_packages
+from ..core.errors import OutOfMemoryError, needs_packages
 from ..hints.names import named_arguments, parameters, refuse_others
-from ..models import Committee, Potential, Recorded, load_committee, load_potential
+from ..models import Committee, Potential, load_committee, load_potential
 from ..models.committee import DEVIATION, committee_files, together
 from ..models.molecule import MoleculeProperty
 from ..models.saving import Classes
@@ -102,16 +102,15 @@ class Calculator(AseCalculator):
         skin: Angstrom added to the cutoff of neighbour lists, which are recomputed when an atom has moved by half of it
             or the cell has changed. Edges beyond the cutoff are removed in every call, so results do not depend on it.
         keep_memory: Whether the process keeps freed memory, see :func:`eqlayers.keep_memory`.
-        compile: Whether to compile the potential, see :meth:`eqlayers.models.Potential.compile`, for hundreds of calls.
-        record: Whether a GPU replays one recorded call, see :class:`eqlayers.models.Recorded`; ten times as fast for a
-            small system.
+        compile: Whether to compile the potential, see :meth:`eqlayers.models.Potential.compile`, for hundreds of calls:
+            a GPU replays recorded ones, ten times as fast for a small system.
         classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.
         **options: Options of ASE's calculators, such as ``directory``.
 
     Raises:
         ArgumentError: An option is unknown to this class and to ASE's.
         ConfigError, DataError, DTypeError, DeviceError: A file, dtype, device or skin is invalid; a list is empty, or
-            its members are incompatible; a committee, or a device other than a GPU, is to be recorded.
+            its members are incompatible; at the first call, a network that cannot be compiled.
         IndexRangeError: Atoms have a species that the potential does not have.
 
     Example:
@@ -138,7 +137,6 @@ class Calculator(AseCalculator):
         skin: float = 0.3,
         keep_memory: bool = True,
         compile: bool = False,
-        record: bool = False,
         classes: Classes | None = None,
         **options: Any,
     ) -> None:
@@ -149,14 +147,6 @@ class Calculator(AseCalculator):
             memory.keep_memory()
         if check_flag("compile", compile):
             self.potential.compile()
-        self._recorded = None
-        if check_flag("record", record):
-            if isinstance(self.potential, Committee):
-                raise ConfigError(
-                    f"record must be False for a committee, got {len(self.potential)} members. Leave it out, or give "
-                    "one potential."
-                )
-            self._recorded = Recorded(self.potential)
         self.neighbors = NeighborLists(self.potential.cutoff, skin)
         energies = type(self).implemented_properties if "energy" in self.potential.properties else []
         tensors = self.potential.split.tensors
@@ -182,7 +172,7 @@ class Calculator(AseCalculator):
         # all results are replaced: a direct call may have other atoms and fewer properties than before
         with torch.inference_mode(False):  # forces need autograd
             neighbors = [self.neighbors(checked)]
-            self.results = _evaluate(self.potential, [checked], neighbors, derivatives, self._recorded)[0]
+            self.results = _evaluate(self.potential, [checked], neighbors, derivatives)[0]
 
     def get_hessian(self, atoms: Atoms, chunk_size: int | None = None) -> NDArray[np.float64]:
         """Second derivatives of the energy by positions, for ``ase.vibrations.VibrationsData``.
@@ -258,7 +248,6 @@ def _evaluate(
     structures: Sequence[Atoms],
     neighbors: Sequence[tuple[Tensor, Tensor]],
     derivatives: bool = True,
-    recorded: Recorded | None = None,
 ) -> list[dict[str, Any]]:
     """Compute the results of :class:`Calculator` for each structure of a batch."""
     if isinstance(potential, MoleculeProperty):
@@ -274,8 +263,6 @@ def _evaluate(
             batch = collate(potential, structures, neighbors)
             if isinstance(potential, Committee):
                 each = potential.each(batch, outputs, create_graph=False)
-            elif recorded is not None:
-                each = [recorded(batch, outputs)]
             else:
                 each = [potential(batch, outputs, create_graph=False)]
     except (MemoryError, RuntimeError) as error:

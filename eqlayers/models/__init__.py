@@ -10,7 +10,6 @@ from .molecule import MoleculeNetwork
 from .nequip import NequIP
 from .potential import Potential
 from .recompute import recomputed
-from .recording import Recorded
 from .saving import SavedPotential, build_potential, describe_potential, load_potential, read_potential, save_potential
 from .structures import Structures
 from .tfn import TFN
@@ -25,7 +24,6 @@ __all__ = [
     "MoleculeNetwork",
     "NequIP",
     "Potential",
-    "Recorded",
     "SavedPotential",
     "Structures",
     "build_potential",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,8 +14,10 @@ from ..core.checks import check_flag
 from ..core.errors import EqlayersWarning
 from ..core.torch_internals import is_plain
 from ..core.traces.derivable import Derivable
+from ..core.traces.recorded import RECORDERS, Recorded
 from ..core.traces.simplify import simplify
 from ..core.traces.trace import Axes, Refused, trace
+from .padding import Ghosts
 from .structures import Structures
 
 if TYPE_CHECKING:
@@ -46,17 +48,21 @@ class Compiles(nn.Module):
 
     _compiled: Compiled | None = None
 
-    def compile(self, enabled: bool = True, required: bool = True) -> None:
-        """Trace calls from now on, each kind of call once, in some seconds.
+    def compile(self, enabled: bool = True, required: bool = True, record: bool = True) -> None:
+        """Trace calls from now on, each kind of call once, in some seconds; a GPU replays them as CUDA graphs.
 
         Kinds of calls differ in outputs, in dtype and device, in which tensors require gradients, in the mode of
         training, and in whether structures have a cell. Numbers of atoms, edges and structures do not matter. Results
         can be differentiated once.
 
+        A recorded call is one launch in place of hundreds from Python. Ghost atoms and their edges, at most an eighth
+        of the atoms and a 16th of the edges, fill it up to one of a few sizes, each of which is recorded once.
+
         Args:
             enabled: False for no traces any more.
             required: Whether a call that cannot be traced raises ConfigError; else calls run as if not compiled, after
                 a warning.
+            record: Whether calls on a GPU are recorded.
 
         Example:
             >>> from eqlayers.models import NequIP, Potential
@@ -67,8 +73,8 @@ class Compiles(nn.Module):
             >>> torch.allclose(potential(pair)["forces"], forces)
             True
         """
-        required = check_flag("required", required)
-        self._compiled = Compiled(required) if check_flag("enabled", enabled) else None
+        required, record = check_flag("required", required), check_flag("record", record)
+        self._compiled = Compiled(required, record) if check_flag("enabled", enabled) else None
 
     @property
     def is_compiled(self) -> bool:
@@ -103,12 +109,12 @@ class Compiles(nn.Module):
 class Compiled:
     """The traces of a module by kind of call. A copy begins without traces."""
 
-    def __init__(self, required: bool) -> None:
-        self.required = required
+    def __init__(self, required: bool, record: bool) -> None:
+        self.required, self.record = required, record
         self._traces: dict[Any, _Traced] = {}
 
     def __reduce__(self) -> Any:
-        return Compiled, (self.required,)
+        return Compiled, (self.required, self.record)
 
     def __call__(
         self, module: nn.Module, structures: Structures, kind: tuple[Any, ...], method: Method
@@ -137,7 +143,8 @@ class Compiled:
             if not is_plain(operands):
                 kinds = sorted({type(t).__name__ for t in weights})
                 raise Refused(f"weights must be plain tensors to be traced, got {', '.join(kinds)}. Do not compile.")
-            traced = self._traces[key] = _Traced(module, modules, weights, structures, operands, method, graded)
+            traced = _Traced(module, modules, weights, structures, operands, method, graded, self.record)
+            self._traces[key] = traced
         return dict(zip(traced.names, traced.call(operands), strict=True))
 
 
@@ -156,6 +163,7 @@ class _Traced:
         operands: list[Tensor],
         method: Method,
         graded: bool,
+        record: bool,
     ) -> None:
         self.modules, self.names = modules, list[str]()
         held = _Held(module, method)
@@ -172,7 +180,11 @@ class _Traced:
 
         axes = [*[None] * len(weights), *(AXES[name] for name in fields), ("structures",)]
         wanted = [graded and t.requires_grad for t in operands]
-        self.call = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
+        self.call: Callable[[list[Tensor]], Sequence[Tensor]]
+        self.call = derivable = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
+        if record and structures.pos.device.type in RECORDERS:
+            ghosts = Ghosts(fields, len(weights), module.cutoff, module.species[0])  # type: ignore
+            self.call = Recorded(derivable, ghosts, structures.pos.device)
 
 
 class _Held(nn.Module):

@@ -51,9 +51,9 @@ def run(args: Sequence[str]) -> int:
     return command(options)
 
 
-def _record(parser: argparse.ArgumentParser) -> None:
-    about = "replay one recorded call on a GPU, ten times as fast for a small system"
-    parser.add_argument("--record", action="store_true", help=about)
+def _add_compile(parser: argparse.ArgumentParser) -> None:
+    about = f"compile calls, which a GPU records; auto, the default, for {WORTH_COMPILING:,} steps and more"
+    parser.add_argument("--compile", choices=("auto", "true", "false"), default="auto", help=about)
 
 
 def _check_options(parser: argparse.ArgumentParser) -> None:
@@ -141,10 +141,10 @@ def _call(part: Mapping[str, Any]) -> str:
 
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
-    calculator = Calculator(loaded(options), record=options.record)
+    calculator = Calculator(loaded(options))
     compile_for(calculator.potential, atoms)
-    if options.steps >= WORTH_COMPILING:
-        calculator.potential.compile(required=False)
+    if options.compile == "true" or (options.compile == "auto" and options.steps >= WORTH_COMPILING):
+        calculator.potential.compile(required=options.compile == "true")
     return calculator
 
 
@@ -159,7 +159,7 @@ def _model_row(options: argparse.Namespace, calculator: Calculator) -> tuple[str
 def _relax_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure is taken")
     add_common(parser)
-    _record(parser)
+    _add_compile(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="relaxed structure; STRUCTURE_relaxed.xyz by default")
     parser.add_argument("--trajectory", metavar="FILE", help="a .traj or .xyz of all steps")
     parser.add_argument("--cell", action="store_true", help="relax the cell as well")
@@ -221,7 +221,7 @@ def _relax(options: argparse.Namespace) -> int:
 def _md_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure and velocities are taken")
     add_common(parser)
-    _record(parser)
+    _add_compile(parser)
     default = DynamicsSettings()
     about = "; ".join(f"{name}: {ensemble.about}" for name, ensemble in ENSEMBLES.items())
     parser.add_argument("--ensemble", choices=ENSEMBLES, default=default.ensemble, help=f"{about}; nve by default")

@@ -1,9 +1,12 @@
-"""Recorded potentials: the results of the potential itself, for other atoms in the memory of one recording.
+"""Recorded calls: the numbers of the potential itself, for other atoms and weights in the memory of one recording.
 
-In the interpreter's turn a call stands for the replay on a CPU, so that the padding is known to be right.
+On a CPU a stand-in computes every replay again in the same memory, and overwrites what other recordings left there.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,51 +17,47 @@ pytest.importorskip("vesin")
 
 from ase import Atoms
 from ase.build import bulk, molecule
+from torch import Tensor
 
-from eqlayers.errors import ConfigError, DeviceError
+from eqlayers.core.traces import recorded
+from eqlayers.errors import ConfigError, EqlayersWarning
 from eqlayers.integrations.ase import Calculator
-from eqlayers.models import MACE, NequIP, Potential, Recorded, recording
-from eqlayers.models.recording import Results
+from eqlayers.models import MACE, Committee, MoleculeNetwork, NequIP, Potential
 from eqlayers.models.structures import NeighborLists, Structures, collate
+from tests.stand_in import StandIn
 
 OUTPUTS = ("energy", "energies", "forces", "virials")
+Results = dict[str, Tensor]
 
 
 @pytest.fixture
 def recordings(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The calls that were recorded."""
     made: list[object] = []
-    real = recording.record
+    make = StandIn if device.type == "cpu" else recorded.CudaGraphs
 
-    def record(call: Callable[[], Results]) -> tuple[Results, Callable[[], object]]:
-        made.append(call)
-        if device.type == "cuda":
-            return real(call)
-        results = call()
+    class Counted(make):  # type: ignore[misc, valid-type]
+        def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
+            made.append(call)
+            result: tuple[list[Any], Callable[[], object]] = super().__call__(call)
+            return result
 
-        def replay() -> None:
-            for name, value in call().items():
-                results[name].copy_(value)
-
-        return results, replay
-
-    monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr(recording, "DEVICE", device.type)
+    monkeypatch.setitem(recorded.RECORDERS, device.type, Counted)
     return made
 
 
-def potential_on(device: torch.device, name: str) -> Potential:
-    torch.manual_seed(0)
+def potential_on(device: torch.device, name: str, seed: int = 0) -> Potential:
+    torch.manual_seed(seed)
     options = {"lmax": 1, "layers": 2, "cutoff": 4.0, "num_basis": 4, "radial_hidden": (8,)}
     network = (
         MACE([8, 13], "4x0e + 4x1o", correlation=2, **options)
         if name == "MACE"
         else NequIP([8, 13], "4x0e + 4x1o", **options)
     )
-    return Potential(network, [8, 13]).to(device, torch.float64).eval().requires_grad_(False)
+    return Potential(network, [8, 13]).to(device, torch.float64)
 
 
-def of_atoms(potential: Potential, several: list[Atoms]) -> Structures:
+def of_atoms(potential: Any, several: list[Atoms]) -> Structures:
     lists = NeighborLists(potential.cutoff)
     return collate(potential, several, [lists(atoms) for atoms in several])
 
@@ -84,75 +83,173 @@ def assert_same(got: Results, want: Results) -> None:
         torch.testing.assert_close(got[name], value, rtol=1e-11, atol=1e-11)
 
 
+def by_python(potential: Potential, call: Callable[[], Any]) -> Any:
+    """What a call gives while the potential is not compiled."""
+    compiled, potential._compiled = potential._compiled, None
+    result = call()
+    potential._compiled = compiled
+    return result
+
+
+def loss(potential: Potential, structures: Structures) -> Tensor:
+    results = potential(structures)
+    return results["energy"].square().sum() + results["forces"].sin().sum()
+
+
+def slopes(potential: Potential, structures: Structures) -> list[Tensor]:
+    """Gradients of a loss of energies and forces by all weights."""
+    weights = [weight for weight in potential.parameters() if weight.requires_grad]
+    return list(torch.autograd.grad(loss(potential, structures), weights, materialize_grads=True))
+
+
+def assert_equal_slopes(got: list[Tensor], want: list[Tensor]) -> None:
+    most = max(float(t.abs().max()) for t in want)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-13 * most)
+
+
 @pytest.mark.parametrize("name", ["MACE", "NequIP"])
 @pytest.mark.parametrize("kind", [crystal, cluster])
 def test_results_are_those_of_the_potential(
     kind: Callable[[int], Atoms], name: str, device: torch.device, recordings: list[object]
 ) -> None:
-    potential = potential_on(device, name)
-    recorded = Recorded(potential)
+    potential = potential_on(device, name).eval().requires_grad_(False)
+    potential.compile()
     for seeds in ([1, 2], [3, 4], [5, 6]):
         given = of_atoms(potential, [kind(seed) for seed in seeds])
-        got = recorded(given, OUTPUTS)
-        assert_same(got, potential(given, OUTPUTS))
+        got = potential(given, OUTPUTS)
+        assert_same(got, by_python(potential, lambda given=given: potential(given, OUTPUTS)))
     assert len(recordings) == 1
     assert got["forces"].any()
 
 
-def test_what_does_not_fit_is_recorded_again(device: torch.device, recordings: list[object]) -> None:
-    potential = potential_on(device, "NequIP")
-    recorded = Recorded(potential)
+@pytest.mark.parametrize("name", ["MACE", "NequIP"])
+def test_gradients_of_weights_are_those_of_the_potential(
+    name: str, device: torch.device, recordings: list[object]
+) -> None:
+    """For other structures, after steps in the same memory, after new memory for weights, and with frozen weights."""
+    potential = potential_on(device, name)
+    potential.compile()
+    for number, atoms in enumerate(([crystal(0)], [crystal(1)], [cluster(2), crystal(3)], [cluster(4)], [crystal(5)])):
+        given = of_atoms(potential, atoms)
+        assert_equal_slopes(slopes(potential, given), by_python(potential, lambda g=given: slopes(potential, g)))
+        assert (loss(potential, given) - by_python(potential, lambda g=given: loss(potential, g))).abs() < 1e-9
+        with torch.no_grad():
+            for weight in potential.parameters():
+                weight.add_(0.01)
+                if number == 2:
+                    weight.data = weight.data * 1.1
+        if number == 3:
+            next(potential.parameters()).requires_grad_(False)
+    assert len(recordings) == 8  # both passes of a crystal, of two structures, with moved weights, with frozen ones
+
+
+def test_sizes_that_were_met_are_not_recorded_again(
+    device: torch.device, recordings: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    potential = potential_on(device, "NequIP").eval().requires_grad_(False)
+    potential.compile()
     steps = [  # atoms, outputs, recordings so far
         ([crystal(0)], OUTPUTS, 1),
-        ([crystal(1, 1.1)], OUTPUTS, 1),  # fewer edges
-        ([crystal(2, 0.7)], OUTPUTS, 2),  # more than there is room for
-        ([crystal(3)], OUTPUTS, 2),
-        ([crystal(4)], ("energy",), 3),
-        ([crystal(5), crystal(6)], ("energy",), 4),
-        ([cluster(7)], None, 5),
+        ([crystal(1, 0.7)], OUTPUTS, 2),  # more edges
+        ([crystal(2)], OUTPUTS, 2),
+        ([crystal(3)], ("energy",), 3),
+        ([crystal(4), crystal(5)], ("energy",), 4),
+        ([cluster(6)], None, 5),
+        ([crystal(7, 0.7)], OUTPUTS, 5),
     ]
     for atoms, outputs, count in steps:
         given = of_atoms(potential, atoms)
-        assert_same(recorded(given, outputs), potential(given, outputs))
+        want = by_python(potential, lambda given=given, outputs=outputs: potential(given, outputs))
+        assert_same(potential(given, outputs), want)
+        assert len(recordings) == count
+    monkeypatch.setattr(recorded, "MOST", 1)  # the oldest is dropped
+    for atoms, outputs, count in [([crystal(8), crystal(9)], OUTPUTS, 6), ([crystal(8)], OUTPUTS, 7)]:
+        potential(of_atoms(potential, atoms), outputs)
         assert len(recordings) == count
 
 
-def test_results_are_not_overwritten_by_the_next_call(device: torch.device, recordings: list[object]) -> None:
+def test_results_and_gradients_are_not_overwritten_by_the_next_call(
+    device: torch.device, recordings: list[object]
+) -> None:
     potential = potential_on(device, "MACE")
-    recorded = Recorded(potential)
-    first = recorded(of_atoms(potential, [crystal(0)]))
-    before = {name: value.clone() for name, value in first.items()}
-    recorded(of_atoms(potential, [crystal(1)]))
-    assert_same(first, before)
+    potential.compile()
+    first = potential(of_atoms(potential, [crystal(0)]))
+    gradients = slopes(potential, of_atoms(potential, [crystal(0)]))
+    before = {name: value.detach().clone() for name, value in first.items()}, [t.clone() for t in gradients]
+    slopes(potential, of_atoms(potential, [crystal(1)]))
+    assert_same(first, before[0])
+    assert_equal_slopes(gradients, before[1])
 
 
-def test_a_calculator_records(device: torch.device, recordings: list[object]) -> None:
-    potential = potential_on(device, "MACE")
-    plain, fast = Calculator(potential), Calculator(potential, record=True)
+def test_backward_passes_in_any_order(device: torch.device, recordings: list[object]) -> None:
+    """Two calls before their backward passes, of one size and of two, and two passes of one call."""
+    potential = potential_on(device, "NequIP")
+    weights = list(potential.parameters())
+    potential.compile()
+    for second in (crystal(1), cluster(1)):
+        given = [of_atoms(potential, [atoms]) for atoms in (crystal(0), second)]
+        losses = [loss(potential, one) for one in given]
+        got = [torch.autograd.grad(one, weights, retain_graph=True, materialize_grads=True) for one in losses]
+        got.append(torch.autograd.grad(losses[0], weights, materialize_grads=True))
+        want = [by_python(potential, lambda one=one: slopes(potential, one)) for one in given]
+        for one, other in zip(got, [*want, want[0]], strict=True):
+            assert_equal_slopes(list(one), other)
+
+
+def test_weights_that_change_before_the_backward_pass_are_an_error(
+    device: torch.device, recordings: list[object]
+) -> None:
+    potential = potential_on(device, "NequIP")
+    potential.compile()
+    value = loss(potential, of_atoms(potential, [crystal(0)]))
+    with torch.no_grad():
+        next(potential.parameters()).add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+def test_committees_molecules_and_calculators_record(device: torch.device, recordings: list[object]) -> None:
+    members = [potential_on(device, "MACE", seed).eval() for seed in (0, 1)]
+    committee = Committee(members).eval().requires_grad_(False)
+    plain, fast = Calculator(committee), Calculator(Committee(members).eval(), compile=True)
     for seed in range(3):
         atoms = crystal(seed)
         for name in ("forces", "stress", "energy"):
             np.testing.assert_allclose(fast.get_property(name, atoms), plain.get_property(name, atoms), atol=1e-10)
-    assert len(recordings) == 1
+    count = len(recordings)
+    assert count in (1, 2)  # with weights that require gradients, of both passes
+    torch.manual_seed(0)
+    molecules = MoleculeNetwork([8, 13], "4x0e + 4x1o", layers=1, cutoff=4.0).double().to(device).eval()
+    pair = of_atoms(potential_on(device, "NequIP"), [cluster(0), cluster(1)])
+    wanted = molecules(*pair[:5])
+    molecules.compile()
+    torch.testing.assert_close(molecules(*pair[:5]), wanted, rtol=1e-12, atol=1e-12)
+    assert len(recordings) > count
 
 
-def test_what_cannot_be_recorded_is_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "DEVICE", device.type)
-    potential = potential_on(device, "NequIP")
-    with pytest.raises(ConfigError, match="must be in evaluation mode to be recorded, got training mode"):
-        Recorded(potential_on(device, "NequIP").train())
-    with pytest.raises(ConfigError, match=r"record must .*got 2 members"):
-        Calculator([potential, potential_on(device, "NequIP")], record=True)
-
-    def waits(call: Callable[[], Results]) -> tuple[Results, Callable[[], object]]:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(recording, "record", waits)
-    with pytest.raises(ConfigError, match=r"network must not synchronise .*got an operator that does"):
-        Recorded(potential)(of_atoms(potential, [crystal(0)]))
+def test_what_cannot_be_recorded_is_named(
+    device: torch.device, recordings: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    potential = potential_on(device, "NequIP").eval().requires_grad_(False)
     given = of_atoms(potential, [crystal(0)])
-    with pytest.raises(DeviceError, match="structures must"):
-        Recorded(potential)(given._replace(pos=given.pos.to("meta")))
-    monkeypatch.setattr(recording, "DEVICE", "tpu")
-    with pytest.raises(DeviceError, match="must be on a CUDA device to be recorded, got"):
-        Recorded(potential)
+    wanted = potential(given)
+    potential.compile(record=False)
+    assert_same(potential(given), wanted)
+    assert not recordings
+
+    def waits(device: torch.device) -> Any:
+        def record(call: Callable[[], list[Any]]) -> Any:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        return record
+
+    monkeypatch.setitem(recorded.RECORDERS, device.type, waits)
+    potential.compile()
+    with pytest.raises(ConfigError, match=r"must not wait for the device .*got an operator that does: .*record=False"):
+        potential(given)
+    potential.compile(required=False)
+    with pytest.warns(EqlayersWarning, match="calls are not compiled: a call must not wait for the device"):
+        assert_same(potential(given), wanted)
+    with pytest.raises(ConfigError, match="record must be"):
+        potential.compile(record="yes")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.models.recording import record
+from eqlayers.core.traces.recorded import CudaGraphs
 
 IN1, IN2 = "32x0e + 32x1o", "0e + 1o"
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 2, "uvu", True), (1, 1, 3, "uvu", True)]
@@ -71,7 +71,7 @@ def recorded(call: Callable[[], Results], device: torch.device) -> tuple[Results
     if device.type == "cpu":
         results = call()
         return results, lambda: [old.copy_(new) for old, new in zip(results, call(), strict=True)]
-    return record(call)
+    return CudaGraphs(device)(call)
 
 
 @pytest.mark.thinned(4)

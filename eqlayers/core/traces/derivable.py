@@ -58,7 +58,7 @@ class Derivable:
 
         module = trace(joint, operands, axes, what)
         simplify(module)
-        self.operands = len(operands)
+        self.operands, self.axes = len(operands), [() if names is None else names for names in axes]
         nodes = list(module.graph.nodes)
         outputs: list[fx.Node] = list(nodes[-1].args[0])
         results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
@@ -73,6 +73,14 @@ class Derivable:
             module, [*kept, *cotangents], [node for node in nodes if node in second], gradients
         )
         self.count = len(results)
+        names = {
+            str(size): name
+            for node, named in zip(inputs, self.axes, strict=True)
+            for size, name in zip(fake_of(node).shape, named, strict=False)
+            if name is not None
+        }
+        #: Of each result, the names of its free sizes.
+        self.result_axes = [tuple(names.get(str(size)) for size in fake_of(node).shape) for node in results]
 
     def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
         """The results, which autograd can differentiate once."""
@@ -92,6 +100,15 @@ def _before(ends: Sequence[fx.Node], known: Set[fx.Node] = frozenset()) -> set[f
     return before
 
 
+def check_once() -> None:
+    """Raise ConfigError in a backward pass that is to be differentiated."""
+    if torch.is_grad_enabled():
+        raise ConfigError(
+            "a compiled call must be differentiated once, got a second derivative (create_graph=True). Switch "
+            "compiling off before: potential.compile(False)."
+        )
+
+
 class _DerivableCall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, traced: Derivable, *operands: Tensor) -> Any:
@@ -106,11 +123,7 @@ class _DerivableCall(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         traced: Derivable = ctx.traced
-        if torch.is_grad_enabled():
-            raise ConfigError(
-                "a compiled call must be differentiated once, got a second derivative (create_graph=True). Switch "
-                "compiling off before: potential.compile(False)."
-            )
+        check_once()
         tensors, sizes = iter(ctx.saved_tensors), iter(ctx.sizes)
         kept = [next(tensors if is_tensor else sizes) for is_tensor in traced.kept_tensors]
         moving = [one for one, moves in zip(cotangents, traced.moving, strict=True) if moves]

@@ -1,0 +1,130 @@
+"""Structures in memory of a fixed size: atoms and edges of a separate ghost structure fill what is left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from .structures import Structures
+
+#: Capacities are multiples of these, and of a 32nd of the next power of two.
+STEPS = {"atoms": 8, "edges": 64, "structures": 1}
+#: Distance of ghost atoms that an edge connects, and length of their cell, relative to the cutoff.
+GHOST_DISTANCE, GHOST_CELL = 0.9, 10.0
+
+
+def capacity_of(size: int, step: int) -> int:
+    """A size rounded up to a multiple of ``step``, and to five binary digits: at most a 16th more of large sizes.
+
+    Example:
+        >>> [capacity_of(size, 8) for size in (0, 9, 100, 1000, 1100)]
+        [0, 16, 104, 1024, 1152]
+    """
+    step = max(step, 1 << max(0, size.bit_length() - 5))
+    return -(-size // step) * step
+
+
+def ghosts_of(atoms: int) -> int:
+    """The number of ghost atoms that unused edges connect, in memory for so many atoms: a 16th, an even number.
+
+    Unused edges are at most a 16th too, so that a ghost atom has no more edges than other atoms of large systems.
+    """
+    return 2 * -(-max(atoms, 1) // 32)
+
+
+class Ghosts:
+    """Memory for structures: unused atoms are lone ones of a ghost structure, whose last atoms unused edges connect.
+
+    The operands are ``first`` others, the tensors that ``fields`` names, and a tensor with a row for each structure.
+
+    Args:
+        fields: Names of the fields of structures.
+        first: Number of operands before the fields.
+        cutoff: Of edges, in Angstrom.
+        species: Atomic number of ghost atoms.
+    """
+
+    def __init__(self, fields: Sequence[str], first: int, cutoff: float, species: int) -> None:
+        self.first, self.cutoff, self.species = first, cutoff, species
+        self.index = {name: first + number for number, name in enumerate(fields)}
+        self._unused: dict[tuple[int, int], Tensor] = {}  # edges of ghost atoms, by numbers of atoms and edges
+
+    def sizes(self, operands: Sequence[Tensor]) -> dict[str, int]:
+        """Numbers of atoms, edges and structures."""
+        atoms, edges = (operands[self.index[name]].shape[-1] for name in ("z", "edge_index"))
+        return {"atoms": atoms, "edges": edges, "structures": operands[-1].shape[0]}
+
+    def capacity(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Numbers of atoms, edges and structures of the memory, ghosts among them."""
+        numbers = {name: capacity_of(size, STEPS[name]) for name, size in sizes.items()}
+        atoms = sizes["atoms"]
+        while numbers["atoms"] - ghosts_of(numbers["atoms"]) < atoms:
+            numbers["atoms"] = capacity_of(numbers["atoms"] + 1, STEPS["atoms"])
+        return numbers | {"structures": numbers["structures"] + 1}
+
+    def memory(self, operands: Sequence[Tensor], capacity: Mapping[str, int]) -> list[Tensor]:
+        """New memory for structures, in which all atoms are ghosts."""
+        atoms, edges, structures = (capacity[name] for name in ("atoms", "edges", "structures"))
+        shapes = {
+            "z": (atoms,),
+            "pos": (atoms, 3),
+            "edge_index": (2, edges),
+            "batch": (atoms,),
+            "cell": (structures, 3, 3),
+            "shifts": (edges, 3),
+        }
+        padded = {name: operands[number].new_zeros(shapes[name]) for name, number in self.index.items()}
+        padded["z"].fill_(self.species)
+        ghosts = ghosts_of(atoms)
+        padded["pos"][atoms - ghosts :: 2, 2] = GHOST_DISTANCE * self.cutoff
+        padded["batch"].fill_(structures - 1)
+        if "cell" in padded:
+            padded["cell"].diagonal(dim1=1, dim2=2).fill_(GHOST_CELL * self.cutoff)
+        if (atoms, edges) not in self._unused:
+            ends = torch.arange(edges, device=padded["z"].device) % ghosts
+            unused = (atoms - ghosts + torch.stack([ends ^ 1, ends])).to(padded["edge_index"].dtype)
+            self._unused[atoms, edges] = unused  # from an even atom to the next, and back
+        return [*operands[: self.first], *padded.values(), operands[-1].new_zeros(structures)]
+
+    def fill(self, memory: Sequence[Tensor], operands: Sequence[Tensor]) -> None:
+        """Copy structures into the memory; all else in it belongs to ghosts."""
+        sizes = self.sizes(operands)
+        for name, number in self.index.items():
+            part = memory[number]
+            part = part[:, : sizes["edges"]] if name == "edge_index" else part[: len(operands[number])]
+            part.copy_(operands[number])
+        padded = {name: memory[number] for name, number in self.index.items()}
+        total, edges = len(padded["z"]), padded["edge_index"].shape[1]
+        lone = slice(sizes["atoms"], total - ghosts_of(total))
+        if lone.start < lone.stop:
+            padded["batch"][lone] = len(memory[-1]) - 1
+            padded["pos"][lone] = 0
+        if sizes["edges"] < edges:
+            unused = slice(sizes["edges"], edges)
+            padded["edge_index"][:, unused].copy_(self._unused[total, edges][:, unused])
+            if "shifts" in padded:
+                padded["shifts"][unused] = 0
+
+
+def padded(structures: Structures, cutoff: float, species: int) -> Structures:
+    """A copy of structures in memory of a fixed size.
+
+    Args:
+        structures: With their field ``batch``.
+        cutoff, species: See :class:`Ghosts`.
+
+    Example:
+        >>> pair = Structures(torch.tensor([1, 1]), torch.eye(2, 3), torch.tensor([[0, 1], [1, 0]]))
+        >>> pair = padded(pair._replace(batch=torch.zeros_like(pair.z)), cutoff=5.0, species=1)
+        >>> pair.z.shape, pair.edge_index.shape, pair.num_graphs
+        (torch.Size([8]), torch.Size([2, 64]), 2)
+    """
+    fields = {name: t for name, t in structures._asdict().items() if isinstance(t, Tensor)}
+    operands = [*fields.values(), structures.pos.new_empty(structures.num_graphs)]
+    ghosts = Ghosts(tuple(fields), 0, cutoff, species)
+    capacity = ghosts.capacity(ghosts.sizes(operands))
+    memory = ghosts.memory(operands, capacity)
+    ghosts.fill(memory, operands)
+    return Structures(**dict(zip(fields, memory, strict=False)), num_graphs=capacity["structures"])

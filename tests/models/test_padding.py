@@ -1,0 +1,89 @@
+"""Structures in memory of a fixed size have the energies, forces and gradients of weights of those without ghosts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eqlayers.models import TFN, Potential
+from eqlayers.models.padding import STEPS, Ghosts, capacity_of, ghosts_of, padded
+from eqlayers.models.structures import Structures
+
+
+def crystal(edges: int, atoms: int = 3) -> Structures:
+    """Atoms in a cell, with so many edges across its faces."""
+    index = torch.arange(edges)
+    generator = torch.Generator().manual_seed(edges)
+    return Structures(
+        torch.tensor([8, 13]).repeat(atoms)[:atoms],
+        torch.rand(atoms, 3, dtype=torch.float64, generator=generator),
+        torch.stack([index % atoms, (index + 1) % atoms]),
+        torch.zeros(atoms, dtype=torch.int64),
+        1,
+        cell=4.0 * torch.eye(3, dtype=torch.float64)[None],
+        shifts=torch.ones(edges, 3, dtype=torch.float64),
+    )
+
+
+NONE = Structures(
+    torch.empty(0, dtype=torch.int64),
+    torch.empty(0, 3, dtype=torch.float64),
+    torch.empty(2, 0, dtype=torch.int64),
+    torch.empty(0, dtype=torch.int64),
+    0,
+    cell=torch.empty(0, 3, 3, dtype=torch.float64),
+    shifts=torch.empty(0, 3, dtype=torch.float64),
+)
+
+
+@pytest.mark.parametrize("atoms", [0, 1, 31, 32, 33, 450, 511, 512, 4096, 70_001])
+def test_memory_is_little_more_than_the_structures(atoms: int) -> None:
+    """And a ghost atom has no more edges than others, where steps are no larger than a 16th."""
+    ghosts = Ghosts(("z", "edge_index"), 0, 5.0, 8)
+    for degree in (0, 10, 40):
+        sizes = {"atoms": atoms, "edges": atoms * degree, "structures": atoms // 14}
+        capacity = ghosts.capacity(sizes)
+        number = ghosts_of(capacity["atoms"])
+        assert capacity["atoms"] - number >= atoms
+        assert number % 2 == 0
+        assert capacity["atoms"] <= max(1.13 * atoms, atoms + 2 * STEPS["atoms"])
+        assert sizes["edges"] <= capacity["edges"] <= max(17 / 16 * sizes["edges"], sizes["edges"] + STEPS["edges"])
+        assert sizes["structures"] < capacity["structures"] <= 17 / 16 * sizes["structures"] + 2
+        unused = capacity["edges"] - sizes["edges"]
+        assert unused <= max(degree * number, STEPS["edges"])
+
+
+def test_few_sizes_serve_many() -> None:
+    assert len({capacity_of(size, 64) for size in range(4000, 5000)}) <= 6
+
+
+def test_fewer_atoms_and_edges_leave_none_of_those_before() -> None:
+    ghosts = Ghosts(("z", "pos", "edge_index", "batch", "cell", "shifts"), 0, 5.0, 29)
+    first, later = ([*crystal(*size)[:4], *crystal(*size)[5:], torch.empty(1)] for size in ((150, 13), (20, 3)))
+    memory = ghosts.memory(first, ghosts.capacity(ghosts.sizes(first)))
+    fresh = [t.clone() for t in memory]
+    ghosts.fill(memory, first)
+    ghosts.fill(memory, later)
+    ghosts.fill(fresh, later)
+    for number in (1, 2, 3, 4, 5):
+        torch.testing.assert_close(memory[number], fresh[number], rtol=0, atol=0)
+    z, pos, edges, batch, cell, shifts, _ = memory
+    torch.testing.assert_close(edges[:, :20], later[2])
+    assert not shifts[20:].any()
+    assert batch.tolist() == [0] * 3 + [1] * (len(z) - 3)
+    ends = edges[:, 20:]
+    assert int(ends.min()) == len(z) - ghosts_of(len(z))
+    torch.testing.assert_close((pos[ends[1]] - pos[ends[0]]).norm(dim=1), torch.full(ends[0].shape, 4.5).double())
+    assert float(torch.linalg.det(cell[1])) == 50.0**3
+
+
+def test_structures_with_ghosts_have_the_energies_of_those_without() -> None:
+    """One of them, lone atoms, and none: beside the lone atoms that are subtracted the ghosts change nothing."""
+    network = TFN([8, 13], hidden="2x0e + 2x1o", lmax=1, layers=1, radial_hidden=[4], cutoff=5.0)
+    potential = Potential(network, [8, 13], {8: -3.0, 13: 2.0}).double().eval()
+    assert potential.added == 2
+    for structures in (crystal(20), crystal(0), crystal(150, 40), NONE):
+        asked = ("energy", "energies", "forces", "stress")
+        wanted, results = potential(structures, asked), potential(padded(structures, 5.0, 8), asked)
+        for name, value in wanted.items():
+            torch.testing.assert_close(results[name][: len(value)], value, rtol=0, atol=1e-12)
