@@ -59,7 +59,8 @@ except ImportError as error:
 _NOTHING = nullcontext()
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # make_fx(pre_dispatch=True)
 SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leaves out
-foreach_add_, foreach_mul_ = torch._foreach_add_, torch._foreach_mul_  # Without them: a loop over the tensors.
+# Without them: a loop over the tensors.
+foreach_add_, foreach_mul_, foreach_copy_ = torch._foreach_add_, torch._foreach_mul_, torch._foreach_copy_
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

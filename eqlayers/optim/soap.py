@@ -66,7 +66,8 @@ class SOAP(torch.optim.Optimizer):
         eps: Added to the root of the second moment.
         weight_decay: Decoupled weight decay, times ``lr``.
         capturable: Whether a step may be recorded by a CUDA graph: nothing is read from the device, and a step with a
-            gradient that is not finite is counted and changes no weight and no average. Otherwise it raises an error.
+            gradient that is not finite is counted in ``skipped`` and changes no weight and no average. Otherwise it
+            raises an error.
             Call :meth:`renew` every ``precondition_every`` replays, which renew no eigenvectors.
 
     Raises:
@@ -121,6 +122,8 @@ class SOAP(torch.optim.Optimizer):
             raise ConfigError("parameters must be real, got complex ones. Hold real and imaginary parts apart.")
         self._stacks: list[tuple[int, Stack]] | None = None  # with the numbers of their groups
         self._served: list[int] = []
+        #: The number of skipped steps, on the device; None before a step that may be skipped.
+        self.skipped: Tensor | None = None
         options = shared | {"lr": lr, "weight_decay": weight_decay}
         super().__init__(parameter_groups(module, weight_decay) if params is None else params, options)
 
@@ -166,6 +169,9 @@ class SOAP(torch.optim.Optimizer):
         finite = torch.isfinite(torch.stack(bounds).square() * MOST).all()
         if not capturable and not finite:
             self._refuse(served)
+        if capturable:
+            self.skipped = torch.zeros_like(finite, dtype=torch.int64) if self.skipped is None else self.skipped
+            self.skipped += ~finite
         for (group, stack), gradient in zip(stacks, gradients, strict=True):
             passes = finite.to(gradient.dtype) if capturable else 1.0
             gradient = torch.where(finite, gradient, 0.0) if capturable else gradient

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..core.checks import check_number
 from ..core.errors import ConfigError
+from ..core.torch_internals import foreach_copy_
 from .base import to_precision
 
 
@@ -44,9 +45,10 @@ class EMA(WeightAveraging):
         if not 0.0 <= check_number("ema.decay", decay, fix="Set it to 0.999.") < 1.0:
             raise ConfigError(f"the decay of the average must be in [0, 1), got {decay}. Set ema.decay, e.g. to 0.999.")
         self.decay = float(decay)
+        self._count = 0  # of averaged steps, known without reading it from the device
         self._averaged: list[Tensor] = []
         self._current: list[Tensor] = []
-        self._buffers: list[tuple[Tensor, Tensor]] = []
+        self._buffers: tuple[list[Tensor], list[Tensor]] = ([], [])
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
 
     def _average(self, average: Any, current: Any, step: Tensor | int) -> None:
@@ -66,10 +68,11 @@ class EMA(WeightAveraging):
         model = self._average_model
         assert model is not None  # created in setup("fit")
         model.to(pl_module.device)
-        if int(model.n_averaged) == 0:
+        self._count = int(model.n_averaged)
+        if self._count == 0:
             model.module.load_state_dict(pl_module.state_dict())
         self._averaged, self._current = ([p.detach() for p in m.parameters()] for m in (model.module, pl_module))
-        self._buffers = list(zip(model.module.buffers(), pl_module.buffers(), strict=True))
+        self._buffers = [*model.module.buffers()], [*pl_module.buffers()]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -80,13 +83,13 @@ class EMA(WeightAveraging):
         if trainer.global_step <= self._latest_update_step:  # gradients are being accumulated
             return
         self._latest_update_step = trainer.global_step
-        if int(model.n_averaged) == 0:
+        if self._count == 0:
             model.update_parameters(pl_module)
-            return
-        self._average(self._averaged, self._current, model.n_averaged)
-        model.n_averaged += 1
-        for buffer, current in self._buffers:
-            buffer.copy_(current)
+        else:
+            self._average(self._averaged, self._current, self._count)
+            model.n_averaged += 1
+            foreach_copy_(*self._buffers)
+        self._count += 1
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Restore averaged and raw weights when a fit resumes; otherwise only the averaged ones in the state_dict."""
@@ -96,4 +99,4 @@ class EMA(WeightAveraging):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Delete the average after a fit, as a later validation would use it instead of the given weights."""
         if stage == "fit":
-            self._average_model, self._averaged, self._current, self._buffers = None, [], [], []
+            self._average_model, self._averaged, self._current, self._buffers = None, [], [], ([], [])

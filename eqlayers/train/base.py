@@ -150,6 +150,17 @@ class TrainedModule(LabelledModule):
         steps += max(0, trainer.max_epochs - epochs) * each
         return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
+    def on_train_epoch_end(self) -> None:
+        """Check the last losses, and that no step of the epoch was skipped because of its gradients."""
+        super().on_train_epoch_end()
+        for optimizer in self.trainer.optimizers:
+            skipped = getattr(optimizer, "skipped", None)
+            if skipped is not None and int(skipped):
+                raise DataError(
+                    f"gradients must be finite, got others in {int(skipped)} steps until epoch {self.current_epoch}. "
+                    "Lower model.learning_rate, clip gradients, or look for atoms too near to each other."
+                )
+
     def called(self) -> nn.Module:
         """The module whose calls can be compiled."""
         return check_module("model", self.model)
@@ -196,6 +207,7 @@ class TrainedModule(LabelledModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Record what the weights were trained on, and the plan of the learning rate."""
+        self.check_losses()  # before weights that are not finite are saved
         if self.plan is not None:
             checkpoint["eqlayers_plan"] = list(self.plan)
         if (data := self._data()) is not None:

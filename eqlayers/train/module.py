@@ -192,10 +192,10 @@ class PropertyModule(TrainedModule):
         yield "y", predictions["y"][:, None], batch.y[:, None].double(), 1 / self.loss_scale
         for key in self.labels[1:]:
             value, label = (each.double().reshape(len(each), -1) for each in (predictions[key], batch[key]))
-            yield key, value, label, label.new_tensor(1 / self._scales[key])
+            yield key, value, label, label.new_full((), 1 / self._scales[key])
 
-    def weigh(self, name: str, losses: Tensor, labelled: Tensor, batch: Any, stage: str) -> Tensor:
-        """All losses, but of a part of the target those alone of molecules without the target."""
+    def counted(self, name: str, labelled: Tensor, batch: Any) -> Tensor:
+        """All labelled rows, but of a part of the target those alone of molecules without the target."""
         if self.without_target is None or name != self.labels[1 + [*self.auxiliary].index(self.without_target)]:
-            return losses
-        return losses[torch.isnan(batch.y)[labelled]]
+            return labelled
+        return labelled & torch.isnan(batch.y)

@@ -76,6 +76,8 @@ def build_optimizer(
         options["betas"] = tuple(betas or named.betas)  # type: ignore[union-attr]
     try:
         of_module = "module" in inspect.signature(cls).parameters
+        if cls is SOAP and any(weight.is_cuda for weight in model.parameters()):
+            options["capturable"] = True  # reads nothing from the GPU in a step, and counts steps that it skips
         what: Any = model if of_module else parameter_groups(model, weight_decay)
         return cls(what, **options | ({"weight_decay": weight_decay} if of_module else {}) | further)
     except EqlayersError:

@@ -20,7 +20,7 @@ from ..models.properties import OUTPUTS
 from .base import TrainedModule
 from .checkpoints import check_network
 from .fine_tuning import begun, fit_shifts
-from .steps import ERRORS, LABELS, STAGES, error_metrics
+from .steps import ERRORS, LABELS, STAGES, atoms_of, error_metrics
 
 
 class PotentialModule(TrainedModule):
@@ -268,7 +268,7 @@ class PotentialModule(TrainedModule):
 
     def rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
         """Name, prediction, label and factor to the unit of the loss of each label, ``[rows, columns]``."""
-        atoms = torch.bincount(batch.batch, minlength=batch.num_graphs).double()
+        atoms = atoms_of(batch).double()
         for name in self.labels:
             label, value = getattr(batch, name), predictions[name]
             if name == "energy":
@@ -283,14 +283,15 @@ class PotentialModule(TrainedModule):
                 rows = (volume / (atoms * self.scale))[:, None].to(value.dtype)
                 yield name, value.flatten(1), label.flatten(1).to(value.dtype), rows
 
-    def weigh(self, name: str, losses: Tensor, labelled: Tensor, batch: Any, stage: str) -> Tensor:
-        """Losses of the labelled rows, times weights of species and groups."""
+    def weigh(self, name: str, losses: Tensor, batch: Any, stage: str) -> Tensor:
+        """Losses of rows, times weights of species and groups."""
         if name == "forces" and self.hparams["species_weights"]:
-            losses = losses * self.species_factors[self.potential.kind_of(batch.z)][labelled].to(losses.dtype)
+            losses = losses * self.species_factors[self.potential.kind_of(batch.z)].to(losses.dtype)
         if self._group_weights:
-            of_structures = self._group_weights[stage].to(losses.device)[batch.group]
+            weights = self._group_weights[stage] = self._group_weights[stage].to(losses.device)
+            of_structures = weights[batch.group]
             each = of_structures[batch.batch] if name == "forces" else of_structures
-            losses = losses * each[labelled].to(losses.dtype)
+            losses = losses * each.to(losses.dtype)
         return losses
 
     def loss_weights(self) -> dict[str, float]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.utilities import dim_zero_cat
 
 from ..core.errors import DataError
@@ -38,15 +38,56 @@ class Values(Metric):
         return dim_zero_cat(self.values)
 
 
+class MeanError(Metric):
+    """The mean of a power of errors, and the root of the mean, added up in float64.
+
+    The mean is over rows that have a label. Those of torchmetrics count all rows, or read numbers from the device.
+    """
+
+    full_state_update = False
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, power: int) -> None:
+        super().__init__()
+        self.power = power
+        self.set_dtype(torch.float64)
+        for name in ("total", "count"):
+            self.add_state(name, default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, errors: Tensor, labelled: Tensor) -> None:
+        """Add errors ``[rows, columns]``, which are 0 in rows without a label."""
+        self.total += errors.abs().pow(self.power).sum()
+        self.count += labelled.sum() * errors.shape[1]
+
+    def compute(self) -> Tensor:
+        """The mean error; NaN without labels."""
+        return (self.total / self.count) ** (1 / self.power)
+
+
 def error_metrics() -> MetricCollection:
-    """Mean absolute and root mean squared error, added up in float64: total energies are 1e5 times the errors."""
-    return MetricCollection(
-        {
-            "mae": MeanAbsoluteError().set_dtype(torch.float64),
-            "rmse": MeanSquaredError(squared=False).set_dtype(torch.float64),
-        },
-        compute_groups=False,
-    )
+    """Mean absolute and root mean squared error."""
+    return MetricCollection({"mae": MeanError(1), "rmse": MeanError(2)}, compute_groups=False)
+
+
+def atoms_of(batch: Any) -> Tensor:
+    """The number of atoms ``[G]`` of each structure, without ``bincount``, which reads numbers from a GPU."""
+    ones = torch.ones_like(batch.batch)
+    return ones.new_zeros(batch.num_graphs).index_add(0, batch.batch, ones)
+
+
+class Loss(NamedTuple):
+    """The loss of a step, and of each label the rows that count with their losses, to name structures in an error."""
+
+    total: Tensor
+    parts: list[tuple[str, Tensor, Tensor]]
+    batch: Any
+    where: str
+
+
+#: Steps after which losses are checked, by type of device: to read a number, Python waits for a GPU.
+CHECKED_EVERY = {"cpu": 1}
+CHECKED_EVERY_ON_OTHERS = 20
 
 
 class LabelledModule(LightningModule):
@@ -67,6 +108,8 @@ class LabelledModule(LightningModule):
     errors: nn.ModuleDict
     #: Number of the last optimizer step of the training.
     step = 0
+    #: Steps after which losses are checked to be finite.
+    checked_every = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,6 +117,7 @@ class LabelledModule(LightningModule):
         self.test_values = nn.ModuleDict({name: Values() for name in names})
         self._val_sums: dict[str, Tensor] = {}  # by label: the sum of losses on the validation part, and their number
         self._logged: set[tuple[str, str]] = set()  # metrics that the trainer has in this epoch, by stage and name
+        self._unchecked: list[Loss] = []
 
     # ---- what a module says -----------------------------------------------------------------------------------------
 
@@ -93,8 +137,12 @@ class LabelledModule(LightningModule):
         """Name, prediction, label and factor to the unit of the loss of each label, ``[rows, columns]``."""
         raise NotImplementedError
 
-    def weigh(self, name: str, losses: Tensor, labelled: Tensor, batch: Any, stage: str) -> Tensor:
-        """Losses of the labelled rows, or of the ones among them that count, times weights of atoms and structures."""
+    def counted(self, name: str, labelled: Tensor, batch: Any) -> Tensor:
+        """Whether each row counts, of which ``labelled`` says whether it has a label."""
+        return labelled
+
+    def weigh(self, name: str, losses: Tensor, batch: Any, stage: str) -> Tensor:
+        """Losses of rows times weights of atoms and structures."""
         return losses
 
     def loss_weights(self) -> dict[str, float]:
@@ -134,41 +182,57 @@ class LabelledModule(LightningModule):
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def _step(self, batch: Any, stage: str, batch_idx: int) -> Tensor:
+        """The loss of a batch. No number is read: rows without a label have an error of 0, and are not counted."""
         predictions, weights = self.outputs(batch), self.loss_weights()
         total, size = torch.zeros((), dtype=torch.float64, device=self.device), LOSSES[self.hparams["loss"]]
         parts: list[tuple[str, Tensor, Tensor]] = []
         for name, value, label, factor in self.rows(batch, predictions):
             labelled = torch.isfinite(label).all(-1)
-            self._log_errors(stage, name, value.detach()[labelled], label[labelled], batch)
-            unweighted = size(((value - label) * factor)[labelled])
-            parts.append((name, labelled, unweighted))
-            losses = self.weigh(name, unweighted, labelled, batch, stage)
-            mean = losses.mean() if len(losses) else losses.sum()  # 0, of which every parameter has a gradient
+            self._log_errors(stage, name, value.detach(), label, labelled, batch)
+            counted = self.counted(name, labelled, batch)
+            unweighted = size(torch.where(counted[:, None], value - label, 0.0) * factor)
+            parts.append((name, counted, unweighted.detach()))
+            losses, count = self.weigh(name, unweighted, batch, stage), counted.sum()
+            mean = losses.sum() / count.clamp(min=1)  # without rows 0, of which every parameter has a gradient
             if stage == "val":
-                sums = [losses.detach().sum().double(), losses.new_tensor(len(losses)).double()]
-                self._val_sums[name] += torch.stack(sums)
-            total = total + weights[name] * mean * self.share_of_step(batch, name, len(losses))
+                self._val_sums[name] += torch.stack([losses.detach().sum().double(), count.double()])
+            total = total + weights[name] * mean * self.share_of_step(batch, name, count)
         if "energy" in predictions and "energy" not in self.labels:  # processes wait for a gradient of all parameters
             total = total + 0.0 * predictions["energy"].sum()
-        if not torch.isfinite(total):
+        where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
+        self._unchecked.append(Loss(total.detach(), parts, batch, where))
+        if len(self._unchecked) >= self.checked_every:
+            self.check_losses()
+        return total
+
+    def check_losses(self) -> None:
+        """Raise DataError if a loss since the last check is not finite; with its structures.
+
+        On a GPU, steps between two checks may have been made with weights that are not finite: they are not saved.
+        """
+        unchecked, self._unchecked = self._unchecked, []
+        if not unchecked:
+            return
+        finite = torch.isfinite(torch.stack([loss.total for loss in unchecked])).tolist()
+        for (total, parts, batch, where), good in zip(unchecked, finite, strict=True):
+            if good:
+                continue
             axes = {"N": torch.arange(batch.num_graphs, device=batch.batch.device), "A": batch.batch}
-            bad = [axes[self.label(name).axis][labelled][~torch.isfinite(losses)] for name, labelled, losses in parts]
-            where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
+            bad = [axes[self.label(name).axis][counted & ~torch.isfinite(losses)] for name, counted, losses in parts]
             raise DataError(
-                f"the loss at {where} must be finite, got {float(total.detach())} for the structures "
+                f"the loss at {where} must be finite, got {float(total)} for the structures "
                 f"{batch.idx[torch.cat(bad).unique()][:8].tolist()}. Lower model.learning_rate, lengthen "
                 "model.warmup_steps or lower trainer.gradient_clip_val; look for atoms too near to each other."
             )
-        return total
 
-    def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, batch: Any) -> None:
-        factor, pairs = self.label(name).factor, {name: (value, label)}
+    def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, labelled: Tensor, batch: Any) -> None:
+        error = torch.where(labelled[:, None], value.double() - label.double(), 0.0) * self.label(name).factor
+        pairs = {name: error}
         if name == "energy":
-            atoms = torch.bincount(batch.batch, minlength=batch.num_graphs)[torch.isfinite(batch.energy), None]
-            pairs["energy_per_atom"] = (value / atoms, label / atoms)
-        for quantity, (predicted, true) in pairs.items():
+            pairs["energy_per_atom"] = error / atoms_of(batch)[:, None]
+        for quantity, rows in pairs.items():
             errors: MetricCollection = self.errors[f"{stage}_{quantity}"]  # type: ignore[assignment]
-            errors.update(predicted.double().flatten() * factor, true.double().flatten() * factor)
+            errors.update(rows, labelled)
             if (stage, quantity) in self._logged:
                 continue  # the trainer asks a metric for its value at the end of the epoch; a call takes it 0.3 ms
             self._logged.add((stage, quantity))
@@ -194,7 +258,7 @@ class LabelledModule(LightningModule):
         predictions, values = self.outputs(batch, more=True), {}
         for name, value, label, _ in self.rows(batch, predictions):
             labelled = torch.isfinite(label).all(-1)
-            self._log_errors("test", name, value.detach()[labelled], label[labelled], batch)
+            self._log_errors("test", name, value.detach(), label, labelled, batch)
             rows = [label, value.detach().double() - label.double()]
             single = self.label(name).shape == ()
             values[f"{name}_true"], values[f"{name}_error"] = (r[:, 0] if single else r for r in rows)
@@ -205,21 +269,28 @@ class LabelledModule(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Log the metric objects again in this epoch."""
         self._logged.clear()
+        self.checked_every = CHECKED_EVERY.get(self.device.type, CHECKED_EVERY_ON_OTHERS)
+
+    def on_train_epoch_end(self) -> None:
+        """Check the last losses."""
+        self.check_losses()
 
     def on_validation_epoch_start(self) -> None:
-        """Begin the sums of the loss."""
+        """Check the last losses of the training, and begin the sums of the loss."""
+        self.check_losses()
         self._logged.clear()
         self._val_sums = {name: torch.zeros(2, dtype=torch.float64, device=self.device) for name in self.labels}
 
     def on_validation_epoch_end(self) -> None:
         """Log the loss of all structures, whatever the batches were and which of them have a label."""
+        self.check_losses()
         weights, loss = self.loss_weights(), torch.zeros((), dtype=torch.float64, device=self.device)
         for name, sums in self._val_sums.items():
             total, count = self.trainer.strategy.reduce(sums, reduce_op="sum")
             loss += weights[name] * total / count.clamp(min=1)
         self.log("val/loss", loss, sync_dist=True)
 
-    def share_of_step(self, batch: Any, label: str, count: int) -> float:
+    def share_of_step(self, batch: Any, label: str, count: Any) -> Any:
         """The factor on the mean over ``count`` rows of a label in a batch, so that a step has the mean over its rows.
 
         Lightning takes the mean over the batches whose gradients it adds up, and over processes, as if each had as
@@ -244,7 +315,7 @@ class LabelledModule(LightningModule):
     def keep(self, batch: Any, **values: Tensor) -> None:
         """Keep values of a tested batch for the report, with the species, sizes, groups and rows of its structures."""
         values |= {"z": batch.z, "idx": batch.idx, "group": batch.group}
-        values["atoms"] = torch.bincount(batch.batch, minlength=batch.num_graphs)
+        values["atoms"] = atoms_of(batch)
         for name, value in values.items():
             self.test_values[name].update(value)  # type: ignore[operator]
 
