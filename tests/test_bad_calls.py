@@ -322,7 +322,6 @@ OTHERS = {
     "called by Potential, which looks at what it passes": (
         "Equiformer.forward", "MACE.forward", "NequIP.forward", "TFN.forward", "TabledBasis.between"),
     "tests/models/test_committee.py": ("load_committee",),
-    "on a GPU, tests/gpu/test_recording.py": ("Recorded", "Recorded.__call__", "Recorded.call"),
     "tests/models/test_saving.py": ("load_potential", "read_potential", "save_potential"),
     "tests/testing": ("PotentialReport", "PotentialRow", "ToyNetwork", "check_potential", "example_structures"),
     "tests/integrations": (

@@ -25,7 +25,7 @@ from eqlayers.bench.networks.packages import Subject
 from eqlayers.bench.networks.run import subject_of
 from eqlayers.bench.networks.timing import training_step
 from eqlayers.core.files.read_write import atomic_write
-from eqlayers.models import Recorded, compress
+from eqlayers.models import compress
 
 OPTIONS = {
     "mace": {"cutoff": 6.0, "hidden": "128x0e + 128x1o", "lmax": 3, "correlation": 3},
@@ -66,12 +66,12 @@ def calls(subject: Subject) -> Iterator[tuple[str, Call]]:
     assert subject.native is not None
     potential = subject.native(subject.make(torch.float32)).to("cuda").eval().requires_grad_(False)
     yield "eqlayers", lambda: potential(structures, OUTPUTS)
-    recorded = Recorded(potential)
-    yield "eqlayers, recorded", lambda: recorded(structures, OUTPUTS)
+    potential.compile()
+    yield "eqlayers, recorded", lambda: potential(structures, OUTPUTS)
     tables = subject.native(subject.make(torch.float32)).eval().requires_grad_(False)
     compress(tables, TABLES.tolerance)
-    replayed = Recorded(tables.to("cuda"))
-    yield "eqlayers, tables, recorded", lambda: replayed(structures, OUTPUTS)
+    tables.to("cuda").compile()
+    yield "eqlayers, tables, recorded", lambda: tables(structures, OUTPUTS)
 
 
 def steps(subject: Subject) -> Iterator[tuple[str, Call]]:
@@ -79,11 +79,15 @@ def steps(subject: Subject) -> Iterator[tuple[str, Call]]:
     for name, network in peers(subject):
         yield name, prepared(Entrant("", PEER, network, subject.evaluate))
     assert subject.native is not None
-    potential = subject.native(subject.make(torch.float32)).to("cuda")
     evaluate = evaluate_potential(subject.sample)
-    yield "eqlayers", prepared(Entrant("", PEER, potential, evaluate, True))
-    tables = OWN[LIVE].make(subject, TABLES, torch.float32).to("cuda")
-    yield "eqlayers, live tables", prepared(Entrant("", PEER, tables, evaluate, True))
+    for name, potential in (
+        ("eqlayers", subject.native(subject.make(torch.float32))),
+        ("eqlayers, live tables", OWN[LIVE].make(subject, TABLES, torch.float32)),
+    ):
+        potential.to("cuda")
+        yield name, prepared(Entrant("", PEER, potential, evaluate, True))
+        potential.compile()
+        yield f"{name}, recorded", prepared(Entrant("", PEER, potential, evaluate, True))
 
 
 def prepared(entrant: Entrant) -> Call:

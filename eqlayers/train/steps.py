@@ -41,7 +41,7 @@ class Values(Metric):
 class MeanError(Metric):
     """The mean of a power of errors, and the root of the mean, added up in float64.
 
-    The mean is over rows that have a label. Those of torchmetrics count all rows, or read numbers from the device.
+    The mean is over labels that there are. The errors of torchmetrics count all rows, or read numbers from the device.
     """
 
     full_state_update = False
@@ -55,10 +55,11 @@ class MeanError(Metric):
         for name in ("total", "count"):
             self.add_state(name, default=torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, errors: Tensor, labelled: Tensor) -> None:
-        """Add errors ``[rows, columns]``, which are 0 in rows without a label."""
-        self.total += errors.abs().pow(self.power).sum()
-        self.count += labelled.sum() * errors.shape[1]
+    def update(self, errors: Tensor, count: Tensor) -> None:
+        """Add errors ``[rows, columns]``, of which so many are of a label and the others are 0."""
+        norm = torch.linalg.vector_norm(errors, self.power)
+        self.total += norm if self.power == 1 else norm**self.power
+        self.count += count
 
     def compute(self) -> Tensor:
         """The mean error; NaN without labels."""
@@ -227,17 +228,17 @@ class LabelledModule(LightningModule):
 
     def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, labelled: Tensor, batch: Any) -> None:
         error = torch.where(labelled[:, None], value.double() - label.double(), 0.0) * self.label(name).factor
-        pairs = {name: error}
+        pairs, count = {name: error}, labelled.sum() * error.shape[1]
         if name == "energy":
             pairs["energy_per_atom"] = error / atoms_of(batch)[:, None]
         for quantity, rows in pairs.items():
             errors: MetricCollection = self.errors[f"{stage}_{quantity}"]  # type: ignore[assignment]
-            errors.update(rows, labelled)
+            errors.update(rows, count)
             if (stage, quantity) in self._logged:
                 continue  # the trainer asks a metric for its value at the end of the epoch; a call takes it 0.3 ms
             self._logged.add((stage, quantity))
-            for kind, error in errors.items(keep_base=True):
-                self.log_error(f"{stage}/{self.metric(quantity, str(kind))}", error, batch)
+            for kind, one in errors.items(keep_base=True):
+                self.log_error(f"{stage}/{self.metric(quantity, str(kind))}", one, batch)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch."""

@@ -181,7 +181,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "Potential": (models.Potential, {"network": POTENTIAL.network, "species": [1, 8]}, {"network": "network",
         "repulsion": "repulsion", "subtract_isolated": "option flag"}),
     "Potential.forward": (POTENTIAL.forward, {"structures": molecule()}, {"structures": "structures"}),
-    "Potential.compile": (POTENTIAL.compile, {}, dict.fromkeys(("enabled", "required"), "flag")),
+    "Potential.compile": (POTENTIAL.compile, {}, dict.fromkeys(("enabled", "required", "record"), "flag")),
     "Potential.atomic_energies": (POTENTIAL.atomic_energies, {"structures": molecule()}, {"structures": "structures"}),
     "Potential.hessian": (POTENTIAL.hessian, {"structures": molecule()}, {"structures": "structures"}),
     "Potential.kind_of": (POTENTIAL.kind_of, {"z": molecule().z}, {"z": "numbers of atoms"}),

@@ -83,6 +83,19 @@ def test_any_number_of_rows(rows: int) -> None:
         assert torch.equal(one, other) or not rows
 
 
+def test_comparisons_that_hold_for_all_sizes_are_none() -> None:
+    """Torch asks whether 3 (n + 2) rows are a multiple of n + 2, and does not see that they are."""
+
+    def function(x: Tensor) -> list[Tensor]:
+        rows = torch.cat([x, x.new_ones(2, 6)]).reshape(-1, 2)
+        return [rows.reshape(x.shape[0] + 2, 3, 2).sum(0)]
+
+    module = graph_of(function, torch.zeros(1, 6))
+    for rows in (0, 1, 5):
+        x = torch.randn(rows, 6)
+        assert torch.equal(module(x)[0], function(x)[0])
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -13,17 +13,17 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "kernels/eqlayers_kernels"
 #: What is counted -> its folders, folders in these that are left out, and the most lines.
 LIMITS = {
-    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 54_500),
+    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 54_740),
     "the layers and what they run on": (
         (*(f"eqlayers/{name}" for name in ("core", "irreps", "layers", "sparse", "e3nn_compat")), KERNELS),
         ("eqlayers/core/files",),
-        27_800,
+        27_945,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_400),
-    "the tests": (("tests",), (), 64_450),
+    "the tests": (("tests",), (), 64_900),
 }
 #: The most Python files of the package without the benchmark.
-FILES = 314
+FILES = 315
 
 
 @cache

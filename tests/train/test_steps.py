@@ -20,7 +20,7 @@ def test_values_and_errors_keep_the_digits_of_total_energies() -> None:
     values.update(true[3:].float())
     assert values.compute().dtype == torch.float64
     assert values.compute().tolist() == pytest.approx([-1e6 + 1e-3] * 3 + [-1e6], abs=1e-9)
-    errors.update((true + 1e-3 - true)[:, None], torch.ones(4, dtype=torch.bool))
+    errors.update((true + 1e-3 - true)[:, None], torch.tensor(4))
     assert {name: float(value) for name, value in errors.compute().items()} == pytest.approx(
         {"mae": 1e-3, "rmse": 1e-3}, rel=1e-6
     )

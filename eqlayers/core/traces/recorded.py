@@ -18,16 +18,18 @@ MOST = 16
 
 
 class Recorder(Protocol):
-    """Records calls: returns the results, and a function that computes them again in the same memory."""
+    """Records calls."""
 
-    def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]: ...
+    def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
+        """The results, and a function that computes them again in the same memory."""
 
 
 class CudaGraphs:
     """Records calls as CUDA graphs, whose intermediate tensors share one pool of memory."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._pool = device, None
+        self._device = device
+        self._pool: Any = None
 
     def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
         """Record a call."""
