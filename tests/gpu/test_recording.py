@@ -92,8 +92,8 @@ def by_python(potential: Potential, call: Callable[[], Any]) -> Any:
 
 
 def loss(potential: Potential, structures: Structures) -> Tensor:
-    results = potential(structures)
-    return results["energy"].square().sum() + results["forces"].sin().sum()
+    results = potential(structures, ("energy", "energies", "forces"))
+    return results["energy"].square().sum() + results["energies"].cos().sum() + results["forces"].sin().sum()
 
 
 def slopes(potential: Potential, structures: Structures) -> list[Tensor]:
