@@ -17,7 +17,8 @@ from eqlayers.core.traces import recorded
 class StandIn:
     """Records calls; a recording and a replay overwrite what earlier recordings left in the pool.
 
-    A call and the next one may be the two passes of one recording, so that they spare each other.
+    A recording itself computes nothing. A call and the next one may be the two passes of one recording, so that they
+    spare each other.
     """
 
     made = 0
@@ -34,6 +35,9 @@ class StandIn:
         number = len(self.memories)
         self.memories.append(fresh)
         written = {id(t) for t in fresh}
+
+        for t in fresh:  # a recording computes nothing
+            once(t).fill_(math.nan if t.is_floating_point() else 2**40)
 
         def replay() -> None:
             with _disable_current_modes():  # which do not see what is in a CUDA graph either

@@ -411,7 +411,18 @@ def always_alike(operator: Any) -> bool:
     """
     if not isinstance(operator, torch._ops.OpOverload):
         return True  # arithmetic of sizes, and items of lists
-    return not writes(operator) and torch.Tag.nondeterministic_seeded not in operator.tags
+    return not writes(operator) and not draws(operator)
+
+
+def views(operator: Any) -> bool:
+    """Whether results of an operator have the memory of its first argument. Without it: never, and copy more."""
+    schema = getattr(operator, "_schema", None)
+    return schema is not None and any(result.alias_info is not None for result in schema.returns)
+
+
+def draws(operator: Any) -> bool:
+    """Whether an operator draws random numbers. Without it: by a list of names."""
+    return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
 
 
 def writes(operator: Any) -> bool:

@@ -171,7 +171,8 @@ class Committee(Compiles):
             each = differentiated(atoms, asked, follow, committee._predicted, len(self))
             return {f"{number} {name}": value for number, row in enumerate(each) for name, value in row.items()}
 
-        listed = self._by_trace(checked, (*asked, follow), self.first._check_values, results)
+        kind = *asked, follow, *[member.subtract_isolated for member in self.potentials]
+        listed = self._by_trace(checked, kind, self.first._check_values, results)
         rows: list[dict[str, Tensor]] = [{} for _ in range(len(self))]
         for key, value in listed.items():
             number, _, name = key.partition(" ")

@@ -55,8 +55,9 @@ class Compiles(nn.Module):
         training, and in whether structures have a cell. Numbers of atoms, edges and structures do not matter. Results
         can be differentiated once.
 
-        A recorded call is one launch in place of hundreds from Python. Ghost atoms and their edges, at most an eighth
-        of the atoms and a 16th of the edges, fill it up to one of a few sizes, each of which is recorded once.
+        A recorded call is one launch in place of hundreds from Python. Ghost atoms and their edges, a twentieth of the
+        edges on average and at most an eighth, fill it up to one of a few sizes, each of which is recorded once.
+        Calls that draw random numbers are not recorded.
 
         Args:
             enabled: False for no traces any more.
@@ -75,6 +76,12 @@ class Compiles(nn.Module):
         """
         required, record = check_flag("required", required), check_flag("record", record)
         self._compiled = Compiled(required, record) if check_flag("enabled", enabled) else None
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Forget traces: layers may take other coefficients from a state dict than they had."""
+        super()._load_from_state_dict(*args)
+        if self._compiled is not None:
+            self._compiled = Compiled(self._compiled.required, self._compiled.record)
 
     @property
     def is_compiled(self) -> bool:
@@ -182,7 +189,7 @@ class _Traced:
         wanted = [graded and t.requires_grad for t in operands]
         self.call: Callable[[list[Tensor]], Sequence[Tensor]]
         self.call = derivable = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
-        if record and structures.pos.device.type in RECORDERS:
+        if record and structures.pos.device.type in RECORDERS and not derivable.is_random:
             ghosts = Ghosts(fields, len(weights), module.cutoff, module.species[0])  # type: ignore
             self.call = Recorded(derivable, ghosts, structures.pos.device)
 

@@ -9,27 +9,27 @@ from torch import Tensor
 
 from .structures import Structures
 
-#: Capacities are multiples of these, and of a 32nd of the next power of two.
+#: Capacities are multiples of these, and of a 16th of the next power of two.
 STEPS = {"atoms": 8, "edges": 64, "structures": 1}
 #: Distance of ghost atoms that an edge connects, and length of their cell, relative to the cutoff.
 GHOST_DISTANCE, GHOST_CELL = 0.9, 10.0
 
 
 def capacity_of(size: int, step: int) -> int:
-    """A size rounded up to a multiple of ``step``, and to five binary digits: at most a 16th more of large sizes.
+    """A size rounded up to a multiple of ``step``, and to four binary digits: at most an eighth more of large sizes.
 
     Example:
         >>> [capacity_of(size, 8) for size in (0, 9, 100, 1000, 1100)]
         [0, 16, 104, 1024, 1152]
     """
-    step = max(step, 1 << max(0, size.bit_length() - 5))
+    step = max(step, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
 
 
 def ghosts_of(atoms: int) -> int:
     """The number of ghost atoms that unused edges connect, in memory for so many atoms: a 16th, an even number.
 
-    Unused edges are at most a 16th too, so that a ghost atom has no more edges than other atoms of large systems.
+    Unused edges are at most an eighth, so that a ghost atom has at most twice the edges of other atoms.
     """
     return 2 * -(-max(atoms, 1) // 32)
 

@@ -216,7 +216,12 @@ class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
         if "stress" in requested:
             check_volume(structures)
         if self._compiled is not None:
-            return self._by_trace(structures, (*requested, follow), self._check_values, _results_of(requested, follow))
+            return self._by_trace(
+                structures,
+                (*requested, follow, self.subtract_isolated),
+                self._check_values,
+                _results_of(requested, follow),
+            )
         return differentiated(structures, requested, follow, lambda moved: (self._predicted(moved),))[0]
 
     def _check_values(self, structures: Structures) -> None:

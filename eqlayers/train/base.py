@@ -151,8 +151,12 @@ class TrainedModule(LabelledModule):
         return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
     def on_train_epoch_end(self) -> None:
-        """Check the last losses, and that no step of the epoch was skipped because of its gradients."""
-        super().on_train_epoch_end()
+        """Check the last losses and steps."""
+        self._check()
+
+    def _check(self) -> None:
+        """Raise DataError if a loss is not finite, or the optimizer skipped a step because of its gradients."""
+        self.check_losses()
         for optimizer in self.trainer.optimizers:
             skipped = getattr(optimizer, "skipped", None)
             if skipped is not None and int(skipped):
@@ -207,7 +211,7 @@ class TrainedModule(LabelledModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Record what the weights were trained on, and the plan of the learning rate."""
-        self.check_losses()  # before weights that are not finite are saved
+        self._check()  # before weights that are not finite are saved
         if self.plan is not None:
             checkpoint["eqlayers_plan"] = list(self.plan)
         if (data := self._data()) is not None:

@@ -193,31 +193,37 @@ class LabelledModule(LightningModule):
             counted = self.counted(name, labelled, batch)
             unweighted = size(torch.where(counted[:, None], value - label, 0.0) * factor)
             parts.append((name, counted, unweighted.detach()))
-            losses, count = self.weigh(name, unweighted, batch, stage), counted.sum()
+            losses, count = self.weigh(name, unweighted, batch, stage), counted.sum(dtype=torch.float64)
             mean = losses.sum() / count.clamp(min=1)  # without rows 0, of which every parameter has a gradient
             if stage == "val":
-                self._val_sums[name] += torch.stack([losses.detach().sum().double(), count.double()])
+                self._val_sums[name] += torch.stack([losses.detach().sum().double(), count])
             total = total + weights[name] * mean * self.share_of_step(batch, name, count)
         if "energy" in predictions and "energy" not in self.labels:  # processes wait for a gradient of all parameters
             total = total + 0.0 * predictions["energy"].sum()
         where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
         self._unchecked.append(Loss(total.detach(), parts, batch, where))
         if len(self._unchecked) >= self.checked_every:
-            self.check_losses()
+            self.check_losses(together=stage == "train")
         return total
 
-    def check_losses(self) -> None:
+    def check_losses(self, together: bool = True) -> None:
         """Raise DataError if a loss since the last check is not finite; with its structures.
 
         On a GPU, steps between two checks may have been made with weights that are not finite: they are not saved.
+
+        Args:
+            together: Whether all processes check now, so that all end: one of them saves weights.
         """
         unchecked, self._unchecked = self._unchecked, []
         if not unchecked:
             return
         finite = torch.isfinite(torch.stack([loss.total for loss in unchecked])).tolist()
-        for (total, parts, batch, where), good in zip(unchecked, finite, strict=True):
-            if good:
-                continue
+        wrong = next((loss for loss, good in zip(unchecked, finite, strict=True) if not good), None)
+        several = self._trainer is not None and self.trainer.world_size > 1 and self.checked_every > 1
+        if together and several and not self.trainer.strategy.reduce_boolean_decision(wrong is None) and wrong is None:
+            raise DataError("the loss must be finite, got another one in another process. Read its error.")
+        if wrong is not None:
+            total, parts, batch, where = wrong
             axes = {"N": torch.arange(batch.num_graphs, device=batch.batch.device), "A": batch.batch}
             bad = [axes[self.label(name).axis][counted & ~torch.isfinite(losses)] for name, counted, losses in parts]
             raise DataError(
@@ -272,10 +278,6 @@ class LabelledModule(LightningModule):
         self._logged.clear()
         self.checked_every = CHECKED_EVERY.get(self.device.type, CHECKED_EVERY_ON_OTHERS)
 
-    def on_train_epoch_end(self) -> None:
-        """Check the last losses."""
-        self.check_losses()
-
     def on_validation_epoch_start(self) -> None:
         """Check the last losses of the training, and begin the sums of the loss."""
         self.check_losses()
@@ -284,7 +286,7 @@ class LabelledModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the loss of all structures, whatever the batches were and which of them have a label."""
-        self.check_losses()
+        self.check_losses(together=False)  # parts of processes may have other numbers of batches
         weights, loss = self.loss_weights(), torch.zeros((), dtype=torch.float64, device=self.device)
         for name, sums in self._val_sums.items():
             total, count = self.trainer.strategy.reduce(sums, reduce_op="sum")
@@ -298,7 +300,7 @@ class LabelledModule(LightningModule):
         many rows. With this factor, several small batches have the gradient of one large batch.
         """
         rows = getattr(batch, "step_rows", None) if self.training else None
-        return 1.0 if rows is None else count / max(rows[label], 1e-300)
+        return 1.0 if rows is None else count / rows[label] if rows[label] else 0.0
 
     def log_error(self, name: str, metric: Metric, batch: Any, **more: Any) -> None:
         """Log a metric object, whose value the trainer computes at the end of an epoch."""

@@ -110,6 +110,35 @@ def test_decisions_by_numbers_and_sizes_are_refused(function: Callable[[Tensor],
         graph_of(function, torch.zeros(3, 2))
 
 
+def test_changes_of_operands_are_refused() -> None:
+    """As a mean that is kept in a buffer: a program would leave the change out."""
+
+    def function(x: Tensor, mean: Tensor) -> list[Tensor]:
+        mean[0].lerp_(x.mean(0)[0], 0.1)
+        return [x - mean]
+
+    with pytest.raises(Refused, match=r"without changes of tensors .*lerp_.* of a weight, a buffer or an input"):
+        graph_of(function, torch.zeros(3, 2), torch.zeros(3, 2))
+
+
+def test_gradients_have_memory_of_their_own() -> None:
+    """Gradients that are one tensor, or a view of another or of an operand, are added to in place."""
+    start = [torch.ones(2), torch.ones(1, 2), torch.ones(2, 1), torch.ones(2, 2)]
+    x, *weights = [t.requires_grad_(number > 0) for number, t in enumerate([torch.rand(3, 2), *start])]
+
+    def function(x: Tensor, one: Tensor, row: Tensor, column: Tensor, both: Tensor) -> list[Tensor]:
+        return [(x[:2] + one + row + both + column.T * x[:2]).sum() + (x * one).sum()]
+
+    traced = Derivable(function, [x, *weights], [None] * 5, [False, True, True, True, True], "a sum")
+    for _ in range(3):
+        for call in (traced, lambda operands: function(*operands)):
+            value = call([x, *weights])[0]
+            (value if call is traced else -value).backward()
+    for weight in weights:
+        assert weight.grad is not None
+        torch.testing.assert_close(weight.grad, torch.zeros_like(weight), rtol=0, atol=1e-6)
+
+
 def test_errors_of_layers_come_through() -> None:
     layer = Linear("2x0e", "2x0e")
     with pytest.raises(ShapeError, match="features must be"):

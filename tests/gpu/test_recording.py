@@ -130,7 +130,7 @@ def test_gradients_of_weights_are_those_of_the_potential(
     """For other structures, after steps in the same memory, after new memory for weights, and with frozen weights."""
     potential = potential_on(device, name)
     potential.compile()
-    for number, atoms in enumerate(([crystal(0)], [crystal(1)], [cluster(2), crystal(3)], [cluster(4)], [crystal(5)])):
+    for number, atoms in enumerate(([crystal(0)], [cluster(1)], [cluster(2), crystal(3)], [cluster(4)], [crystal(5)])):
         given = of_atoms(potential, atoms)
         assert_equal_slopes(slopes(potential, given), by_python(potential, lambda g=given: slopes(potential, g)))
         assert (loss(potential, given) - by_python(potential, lambda g=given: loss(potential, g))).abs() < 1e-9
@@ -163,10 +163,19 @@ def test_sizes_that_were_met_are_not_recorded_again(
         want = by_python(potential, lambda given=given, outputs=outputs: potential(given, outputs))
         assert_same(potential(given, outputs), want)
         assert len(recordings) == count
-    monkeypatch.setattr(recorded, "MOST", 1)  # the oldest is dropped
-    for atoms, outputs, count in [([crystal(8), crystal(9)], OUTPUTS, 6), ([crystal(8)], OUTPUTS, 7)]:
-        potential(of_atoms(potential, atoms), outputs)
-        assert len(recordings) == count
+
+
+def test_a_size_beyond_the_most_is_not_recorded(
+    device: torch.device, recordings: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the same numbers in the same memory."""
+    monkeypatch.setattr(recorded, "MOST", 1)
+    potential = potential_on(device, "NequIP")
+    potential.compile()
+    for number, atoms in enumerate(([crystal(0)], [cluster(1), crystal(2)], [crystal(3)], [cluster(4), cluster(5)])):
+        given = of_atoms(potential, atoms)
+        assert_equal_slopes(slopes(potential, given), by_python(potential, lambda g=given: slopes(potential, g)))
+        assert len(recordings) == 2, number  # both passes of the first
 
 
 def test_results_and_gradients_are_not_overwritten_by_the_next_call(
@@ -195,6 +204,61 @@ def test_backward_passes_in_any_order(device: torch.device, recordings: list[obj
         want = [by_python(potential, lambda one=one: slopes(potential, one)) for one in given]
         for one, other in zip(got, [*want, want[0]], strict=True):
             assert_equal_slopes(list(one), other)
+
+
+def test_calls_in_inference_mode_and_without(device: torch.device, recordings: list[object]) -> None:
+    potential = potential_on(device, "NequIP").eval().requires_grad_(False)
+    given = of_atoms(potential, [crystal(0)])
+    wanted = potential(given, ("energy",))
+    potential.compile()
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            assert_same(potential(given, ("energy",)), wanted)
+    assert len(recordings) <= 2
+
+
+class Network(torch.nn.Module):
+    """Energies of atoms by their neighbours, with a module on scalars of all atoms."""
+
+    cutoff, irreps_sh, lone_atoms_are_zero = 4.0, "0e", True
+
+    def __init__(self, on_all: torch.nn.Module) -> None:
+        super().__init__()
+        self.mix, self.on_all, self.read = torch.nn.Linear(1, 4), on_all, torch.nn.Linear(4, 1)
+
+    def forward(self, types: Tensor, edges: Any, graph: Any) -> Tensor:
+        near = (edges.lengths - 1.0).square()
+        x = near.new_zeros(types.shape[0]).index_add(0, graph.edge_index[1], near)[:, None] * 0.1 + types[:, None]
+        result: Tensor = self.read(torch.tanh(self.on_all(self.mix(x))))[:, 0]
+        return result
+
+
+class LessMean(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+def test_means_over_all_atoms_are_not_recorded_and_told(device: torch.device, recordings: list[object]) -> None:
+    potential = Potential(Network(LessMean()), [8, 13]).to(device, torch.float64)
+    given = of_atoms(potential, [crystal(0)])
+    wanted = {name: value.detach() for name, value in potential(given).items()}
+    potential.compile()
+    with pytest.raises(ConfigError, match="results must not depend on other structures of a batch"):
+        potential(given)
+    potential.compile(record=False)
+    assert_same(potential(given), wanted)
+
+
+def test_random_numbers_are_not_recorded(device: torch.device, recordings: list[object]) -> None:
+    """Two backward passes of one call have one mask."""
+    potential = Potential(Network(torch.nn.Dropout(0.5)), [8, 13]).to(device, torch.float64)
+    potential.compile()
+    given, other = (of_atoms(potential, [crystal(seed)]) for seed in (0, 1))
+    value, weights = potential(given)["energy"].sum(), list(potential.parameters())
+    first = torch.autograd.grad(value, weights, retain_graph=True)
+    potential(other)
+    assert_equal_slopes(list(torch.autograd.grad(value, weights)), list(first))
+    assert not recordings
 
 
 def test_weights_that_change_before_the_backward_pass_are_an_error(

@@ -133,6 +133,24 @@ def test_the_inner_graph_has_energies_and_forces(name: str) -> None:
         assert (0.5 * (virials + virials.mT) - expected["virials"]).abs().max() <= 1e-12 * scale
 
 
+def test_traces_are_forgotten_with_the_coefficients_that_they_hold() -> None:
+    """A state dict may have coefficients of other signs, which layers follow, and a potential other lone atoms."""
+    potential = made("MACE").double().eval()
+    batch = batch_of(potential, BATCHES["three molecules"]())
+    potential.compile()
+    potential(batch)
+    state = {name: -t if "U_matrix_2" in name else t for name, t in potential.state_dict().items()}
+    assert sum("U_matrix_2" in name for name in state)
+    potential.load_state_dict(state)
+    for subtracted in (True, False):
+        potential.subtract_isolated = subtracted
+        results = potential(batch)
+        compiled, potential._compiled = potential._compiled, None
+        assert compiled is not None
+        assert_alike(list(results.values()), list(potential(batch).values()))
+        potential._compiled = compiled
+
+
 def test_no_atoms_and_no_structures() -> None:
     potential = made()
     nothing = Structures(torch.empty(0, dtype=torch.int64), torch.empty(0, 3), torch.empty(2, 0, dtype=torch.int64))

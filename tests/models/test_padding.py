@@ -38,7 +38,7 @@ NONE = Structures(
 
 @pytest.mark.parametrize("atoms", [0, 1, 31, 32, 33, 450, 511, 512, 4096, 70_001])
 def test_memory_is_little_more_than_the_structures(atoms: int) -> None:
-    """And a ghost atom has no more edges than others, where steps are no larger than a 16th."""
+    """And a ghost atom has at most about twice the edges of others."""
     ghosts = Ghosts(("z", "edge_index"), 0, 5.0, 8)
     for degree in (0, 10, 40):
         sizes = {"atoms": atoms, "edges": atoms * degree, "structures": atoms // 14}
@@ -46,15 +46,15 @@ def test_memory_is_little_more_than_the_structures(atoms: int) -> None:
         number = ghosts_of(capacity["atoms"])
         assert capacity["atoms"] - number >= atoms
         assert number % 2 == 0
-        assert capacity["atoms"] <= max(1.13 * atoms, atoms + 2 * STEPS["atoms"])
-        assert sizes["edges"] <= capacity["edges"] <= max(17 / 16 * sizes["edges"], sizes["edges"] + STEPS["edges"])
-        assert sizes["structures"] < capacity["structures"] <= 17 / 16 * sizes["structures"] + 2
+        assert capacity["atoms"] <= max(1.25 * atoms, atoms + 2 * STEPS["atoms"])
+        assert sizes["edges"] <= capacity["edges"] <= max(9 / 8 * sizes["edges"], sizes["edges"] + STEPS["edges"])
+        assert sizes["structures"] < capacity["structures"] <= 9 / 8 * sizes["structures"] + 2
         unused = capacity["edges"] - sizes["edges"]
-        assert unused <= max(degree * number, STEPS["edges"])
+        assert unused <= max(2.2 * degree * number, STEPS["edges"])
 
 
 def test_few_sizes_serve_many() -> None:
-    assert len({capacity_of(size, 64) for size in range(4000, 5000)}) <= 6
+    assert len({capacity_of(size, 64) for size in range(4000, 5000)}) <= 4
 
 
 def test_fewer_atoms_and_edges_leave_none_of_those_before() -> None:

@@ -68,6 +68,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "huber": of_frames(loss="huber", species_weights={"H": 2.0}),
     "mse, second stage": of_frames(loss="mse", second_stage=0.5, second_energy_weight=10.0),
     "stress, groups": config(ALLOY, [29, 79], {"config_type_weights": {"bulk": 2.0}}),
+    "missing labels": config(ALLOY | {"path": "partly.xyz", "batch_size": 1}, [29, 79], {}),
     "dipoles": config(DIPOLES, [1, 6, 8], {}, properties=["dipole"]),
     "adamw": of_frames(optimizer="adamw", weight_decay=0.1),
     "molecules": {
@@ -87,8 +88,8 @@ OPTIONS = {
     "adamw": ["--ema.decay", "0.5", "--trainer.gradient_clip_val", "0.1"],
 }
 #: Operators of a step outside of the recordings: the loss, errors, clipping, the optimizer and the average.
-MOST = {"l1": 300, "huber": 325, "mse, second stage": 290, "stress, groups": 355, "dipoles": 215, "adamw": 190}
-MOST["molecules"] = 400
+MOST = {"l1": 305, "huber": 330, "mse, second stage": 295, "stress, groups": 360, "missing labels": 360}
+MOST |= {"dipoles": 215, "adamw": 195, "molecules": 405}
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "is_nonzero", "equal", "_unique2")
 
 
@@ -114,7 +115,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_frames(tmp_path)
     with np.load("frames.npz") as frames, np.load(embedded_trajectory("ethanol_md")) as stored:
         np.savez("dipoles.npz", **frames, dipole=stored["dipole"][:40])
-    write("alloy.xyz", list(crystals(12)))
+    listed = list(crystals(12))
+    write("alloy.xyz", listed)
+    for number, atoms in enumerate(listed):
+        for name in ("forces", "stress") if number in (1, 2, 6) else ():
+            del atoms.calc.results[name]
+    write("partly.xyz", listed)
 
 
 def crystals(number: int) -> Iterator[Atoms]:
@@ -182,6 +188,7 @@ def fit(name: str, way: str, compile_: str, *options: str) -> tuple[dict[str, to
     return weights, json.loads((Path("runs") / name / "history.json").read_text())
 
 
+@pytest.mark.filterwarnings("ignore:(forces|stresses) of 3 structures are NaN")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_recorded_fit_trains_the_same_weights_and_reads_nothing(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, other = fit("plain", way, "false")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from eqlayers.train.steps import LabelledModule, Values, error_metrics
+from eqlayers.errors import DataError
+from eqlayers.train.steps import LabelledModule, Loss, Values, error_metrics
 from tests.each import each
 
 
@@ -33,3 +34,24 @@ def test_shares_make_a_mean_over_batches_the_mean_over_rows(rows: list[int], sha
     assert [of(SimpleNamespace(training=True), batch, "forces", count) for count in rows] == share
     assert of(SimpleNamespace(training=False), batch, "forces", 2) == 1, "validation sums errors, and takes no means"
     assert of(SimpleNamespace(training=True), SimpleNamespace(), "forces", 2) == 1
+
+
+def test_processes_end_together() -> None:
+    """A process whose losses are finite ends as well, where one of the others has found another loss."""
+    asked: list[bool] = []
+
+    def reduced(decision: bool) -> bool:
+        asked.append(decision)
+        return False
+
+    module = LabelledModule()
+    module._trainer = SimpleNamespace(world_size=2, strategy=SimpleNamespace(reduce_boolean_decision=reduced))  # type: ignore[assignment]
+    module.checked_every = 2
+    module.check_losses()
+    module._unchecked = [Loss(torch.ones(()), [], None, "epoch 0")]
+    module.check_losses(together=False)
+    assert not asked
+    module._unchecked = [Loss(torch.ones(()), [], None, "epoch 0")]
+    with pytest.raises(DataError, match="got another one in another process"):
+        module.check_losses()
+    assert asked == [True]

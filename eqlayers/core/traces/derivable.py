@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import ConfigError
+from ..torch_internals import draws
 from .run import GraphProgram
 from .simplify import simplify
-from .trace import Axes, Function, fake_of, trace
+from .trace import Axes, Function, fake_of, owner_of, trace
 
 
 class Derivable:
@@ -60,11 +61,14 @@ class Derivable:
         simplify(module)
         self.operands, self.axes = len(operands), [() if names is None else names for names in axes]
         nodes = list(module.graph.nodes)
+        self.is_random = any(draws(node.target) for node in nodes)
         outputs: list[fx.Node] = list(nodes[-1].args[0])
         results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
         cotangents, gradients = rest[: counts["cotangents"]], rest[counts["cotangents"] :]
         inputs = module.graph.find_nodes(op="placeholder")
         first = _before(results)
+        gradients = _apart(module.graph, gradients, {*first, *inputs, *cotangents})
+        nodes = list(module.graph.nodes)
         second = _before(gradients, {*first, *inputs, *cotangents})
         kept = [node for node in nodes if (node in first or node in inputs) and second.intersection(node.users)]
         self.kept_tensors = [isinstance(fake_of(node), Tensor) for node in kept]
@@ -107,6 +111,21 @@ def check_once() -> None:
             "a compiled call must be differentiated once, got a second derivative (create_graph=True). Switch "
             "compiling off before: potential.compile(False)."
         )
+
+
+def _apart(graph: fx.Graph, gradients: Sequence[fx.Node], known: Set[fx.Node]) -> list[fx.Node]:
+    """The gradients, copied where they share memory: ``weight.grad`` takes their memory, and adds to it later."""
+    taken, apart = set[fx.Node](), list[fx.Node]()
+    end = next(node for node in reversed(graph.nodes) if node.op == "output")
+    for node in gradients:
+        owner = owner_of(node)
+        if owner in known or owner in taken or owner.op == "get_attr":
+            with graph.inserting_before(end):
+                copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta, node = node.meta, copy
+        taken.add(owner)
+        apart.append(node)
+    return apart
 
 
 class _DerivableCall(torch.autograd.Function):

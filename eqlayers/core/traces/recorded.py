@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,15 +14,17 @@ from .trace import Refused
 
 #: Warm-up calls before a recording, which compile kernels and initialise libraries.
 CALLS_BEFORE = 3
-#: Recordings of one function that are kept, one for each size; the oldest is dropped for a further one.
-MOST = 16
+#: Recordings of one function, one for each size; calls of further sizes are not recorded.
+MOST = 128
+#: Numbers to whose multiples gradients are filled up in one vector, so that kernels may load several at once.
+ALIGNED = 4
 
 
 class Recorder(Protocol):
     """Records calls."""
 
     def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
-        """The results, and a function that computes them again in the same memory."""
+        """Memory of the results, and a function that computes them in it."""
 
 
 class CudaGraphs:
@@ -32,7 +35,7 @@ class CudaGraphs:
         self._pool: Any = None
 
     def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
-        """Record a call."""
+        """Record a call, which computes nothing."""
         with torch.cuda.device(self._device):
             return self._recorded(call)
 
@@ -44,8 +47,8 @@ class CudaGraphs:
                 call()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # threads of data loaders may copy batches meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # torch's own stream is of the device that came first; threads of data loaders may copy batches meanwhile
+        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
             results = call()
         self._pool = graph.pool()
         return results, graph.replay
@@ -62,7 +65,7 @@ class Padding(Protocol):
         """The free sizes by name."""
 
     def capacity(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The free sizes of the memory for operands of some sizes."""
+        """The free sizes of the memory for operands of some sizes, which depend on nothing else."""
 
     def memory(self, operands: Sequence[Tensor], capacity: Mapping[str, int]) -> list[Tensor]:
         """New memory for the operands with free sizes; the others are read where they are."""
@@ -75,9 +78,9 @@ class Recorded:
     """A traced function whose calls are replays: a GPU launches all kernels at once, in place of Python one by one.
 
     A replay reads operands without free sizes, such as weights, where they are; the other operands are copied into
-    the memory of a recording. Results and gradients are copies. Another size or other weights are recorded when they
-    come first. All recordings share memory for what the backward pass needs. A backward pass after another call
-    replays its forward pass first.
+    the memory of a recording. Results and gradients are copies. A size is recorded when it comes first, and all sizes
+    anew if weights were moved to other memory. All recordings share memory for what the backward pass needs. A
+    backward pass after another call replays its forward pass first.
 
     Args:
         traced: The function.
@@ -86,9 +89,11 @@ class Recorded:
     """
 
     def __init__(self, traced: Derivable, padding: Padding, device: torch.device) -> None:
-        self.traced, self.padding, self.recorder = traced, padding, RECORDERS[device.type](device)
-        self.recordings: dict[Any, _Recording] = {}
+        self.traced, self.padding, self.device = traced, padding, device
+        self.recordings: dict[tuple[int, ...], _Recording] = {}
         self.turn = 0  # of the latest forward pass, whose intermediate tensors are in memory
+        self._addresses: list[int] = []  # of operands without free sizes
+        self._recorder: Recorder | None = None
 
     def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
         """The results, which autograd can differentiate once.
@@ -96,6 +101,8 @@ class Recorded:
         Raises:
             Refused: The function cannot be recorded.
         """
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return self.traced(operands)  # in a recording of the caller's
         if self.traced.numbers and torch.is_grad_enabled():
             results: Sequence[Tensor] = _RecordedCall.apply(self, *operands)
             return results
@@ -105,40 +112,54 @@ class Recorded:
         """The recording for some operands, after a replay with them, and copies of the results."""
         sizes = self.padding.sizes(operands)
         capacity = self.padding.capacity(sizes)
-        fixed = [t.data_ptr() for t, named in zip(operands, self.traced.axes, strict=True) if not any(named)]
-        key = (*capacity.values(), *fixed)
-        recording = self.recordings.pop(key, None)
+        key, axes = tuple(capacity.values()), self.traced.axes
+        addresses = [t.data_ptr() for t, named in zip(operands, axes, strict=True) if not any(named)]
         self.turn += 1
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
+            if addresses != self._addresses:
+                self.recordings, self._addresses = {}, addresses
+                self._recorder = RECORDERS[self.device.type](self.device)
+            recording, first = self.recordings.get(key), not self.recordings
             if recording is None:
-                while len(self.recordings) >= MOST:
-                    del self.recordings[next(iter(self.recordings))]
                 memory = self.padding.memory(operands, capacity)
                 self.padding.fill(memory, operands)
-                recording = _Recording(self.traced, memory, self.recorder)
+                recorder = self._recorder if len(self.recordings) < MOST else None
+                recording = _Recording(self.traced, memory, recorder)
+                if recorder is not None:
+                    self.recordings[key] = recording
             else:
                 self.padding.fill(recording.operands, operands)
             recording.forward()
-            self.recordings[key] = recording  # the latest is the last
-            axes = zip(recording.results, self.traced.result_axes, strict=True)
-            return recording, [_part(result, named, sizes).clone() for result, named in axes]
+            named = zip(recording.results, self.traced.result_axes, strict=True)
+            results = [_part(result, one, sizes).clone() for result, one in named]
+            if first:
+                _check_alike(results, self.traced.forward(operands)[: self.traced.count], operands)
+        return recording, results
 
 
 class _Recording:
-    """Memory of one size for operands, results and gradients, and the replays of both passes."""
+    """Memory of one size for operands, results and gradients, and functions that run both passes in it.
 
-    def __init__(self, traced: Derivable, operands: list[Tensor], recorder: Recorder) -> None:
-        self.operands = operands
+    Without a recorder the functions run the programs of the trace, with the same numbers.
+    """
+
+    def __init__(self, traced: Derivable, operands: list[Tensor], recorder: Recorder | None) -> None:
+        self.traced, self.operands = traced, operands
+        self.forward: Callable[[], object] = self._forward
+        self.backward: Callable[[], object] = self._backward
+        self.results: list[Tensor] = []
+        self.gradients: list[Tensor] = []
+        self.cotangents: list[Tensor] = []
+        self._kept: list[Any] = []
+        if recorder is None:
+            return
         try:
-            values, self.forward = recorder(lambda: traced.forward(operands))
-            self.results: list[Tensor] = values[: traced.count]
+            values, self.forward = recorder(self._forward)
+            self._take(values)
             if traced.numbers:
-                kept = values[traced.count :]
-                moving = zip(self.results, traced.moving, strict=True)
-                cotangents = [torch.zeros_like(result) for result, moves in moving if moves]
-                self.cotangents = cotangents
-                gradients, self.backward = recorder(lambda: _joined(traced.backward([*kept, *cotangents])))
-                self.gradients: list[Tensor] = gradients
+                self.forward()  # a recording computes nothing, and warm-ups of the backward pass need numbers
+                self.gradients, self.backward = recorder(self._backward)
+                self._kept = []  # its memory is the pool's
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or "captur" not in str(error):
                 raise
@@ -147,11 +168,28 @@ class _Recording:
                 f"{' '.join(str(error).split())[:200]}. Use compile(record=False)."
             ) from error
 
+    def _take(self, values: list[Any]) -> None:
+        """Store the values of the forward pass."""
+        self.results, self._kept = values[: self.traced.count], values[self.traced.count :]
+        if not self.cotangents:
+            moving = zip(self.results, self.traced.moving, strict=True)
+            self.cotangents = [torch.zeros_like(result) for result, moves in moving if moves]
+
+    def _forward(self) -> list[Any]:
+        values = self.traced.forward(self.operands)
+        self._take(values)
+        return values
+
+    def _backward(self) -> list[Tensor]:
+        self.gradients = _joined(self.traced.backward([*self._kept, *self.cotangents]))
+        return self.gradients
+
 
 def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
     """All numbers of one dtype in one vector each, in the order of the dtypes: one copy serves for all gradients."""
     dtypes = dict.fromkeys(t.dtype for t in tensors)
-    return [torch.cat([t.flatten() for t in tensors if t.dtype == dtype]) for dtype in dtypes]
+    filled = [(t.dtype, torch.nn.functional.pad(t.flatten(), (0, -t.numel() % ALIGNED))) for t in tensors]
+    return [torch.cat([t for one, t in filled if one == dtype]) for dtype in dtypes]
 
 
 def _part(t: Tensor, axes: Sequence[str | None], sizes: Mapping[str, int]) -> Tensor:
@@ -160,6 +198,18 @@ def _part(t: Tensor, axes: Sequence[str | None], sizes: Mapping[str, int]) -> Te
         if name is not None:
             t = t.narrow(axis, 0, sizes[name])
     return t
+
+
+def _check_alike(padded: Sequence[Tensor], plain: Sequence[Tensor], operands: Sequence[Tensor]) -> None:
+    """Raise Refused if results depend on the rest of the memory: a function looks across structures."""
+    eps = max(torch.finfo(t.dtype).eps for t in operands if t.is_floating_point())
+    for one, other in zip(padded, plain, strict=True):
+        most = float(other.nan_to_num().abs().max()) if other.numel() else 0.0
+        if not torch.allclose(one, other, rtol=0.0, atol=eps**0.5 * most, equal_nan=True):
+            raise Refused(
+                "results must not depend on other structures of a batch to be recorded, got others beside ghost atoms. "
+                "Compute means over the atoms of each structure, or use compile(record=False)."
+            )
 
 
 class _RecordedCall(torch.autograd.Function):
@@ -178,7 +228,7 @@ class _RecordedCall(torch.autograd.Function):
         traced, recording, operands = recorded.traced, ctx.recording, ctx.saved_tensors
         check_once()
         sizes = recorded.padding.sizes(operands)
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             if ctx.turn != recorded.turn:  # another call was made since
                 recorded.turn += 1
                 ctx.turn = recorded.turn
@@ -191,16 +241,11 @@ class _RecordedCall(torch.autograd.Function):
                     memory.zero_()
                 part.copy_(cotangents[number])
             recording.backward()
-            rows = {t.dtype: iter(t.clone().split(_lengths(recording, traced, t.dtype))) for t in recording.gradients}
+            copies, starts = {t.dtype: t.clone() for t in recording.gradients}, Counter[torch.dtype]()
             gradients: list[Tensor | None] = [None] * (1 + traced.operands)
             for number in traced.numbers:
-                like = recording.operands[number]
-                gradient = next(rows[like.dtype]).view(like.shape)
+                like, start = recording.operands[number], starts[recording.operands[number].dtype]
+                gradient = copies[like.dtype][start : start + like.numel()].view(like.shape)
                 gradients[1 + number] = _part(gradient, traced.axes[number], sizes)
+                starts[like.dtype] += like.numel() + -like.numel() % ALIGNED
         return tuple(gradients)
-
-
-def _lengths(recording: _Recording, traced: Derivable, dtype: torch.dtype) -> list[int]:
-    """Numbers of the gradients of one dtype."""
-    operands = [recording.operands[number] for number in traced.numbers]
-    return [t.numel() for t in operands if t.dtype == dtype]

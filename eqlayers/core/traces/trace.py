@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import ConfigError
-from ..torch_internals import TraceFailure, fake_operands, graph_of
+from ..torch_internals import TraceFailure, fake_operands, graph_of, views, writes
 
 #: Sizes of a trace by name. A size of 0 or 1 would become a constant, and so would one that equals another.
 SIZES = {"atoms": 10_007, "edges": 1_000_003, "structures": 1_009}
@@ -32,7 +33,8 @@ def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], 
         what: What the function is, for errors.
 
     Raises:
-        Refused: The function reads numbers of tensors, or fixes a free size; with the line that does.
+        Refused: The function reads numbers of tensors, or fixes a free size; with the line that does. Or it changes
+            an operand in place, such as a mean of a training that is kept in a buffer.
 
     Example:
         >>> graph = trace(lambda x: [x.sum(0) / x.shape[0]], [torch.zeros(3, 2)], [("atoms", None)], "the mean")
@@ -46,6 +48,9 @@ def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], 
         raise _refusal(what, "numbers", str(error)) from error
     if fixed:
         raise _refusal(what, "sizes", fixed)
+    changing = (node for node in graph.graph.nodes if writes(node.target))
+    if (node := next((one for one in changing if owner_of(one.args[0]).op == "placeholder"), None)) is not None:
+        raise _refusal(what, "changes", f"{node.target} of a weight, a buffer or an input")
     return graph
 
 
@@ -54,6 +59,13 @@ def _refusal(what: str, read: str, detail: str) -> Refused:
         f"{what} must be traced once for all structures, without {read} of tensors in Python, got {detail}. Write it "
         "with operators of torch, or do not compile."
     )
+
+
+def owner_of(node: fx.Node) -> fx.Node:
+    """The node that made the memory of a node's tensor, of which it may be a view."""
+    while node.op == "call_function" and (node.target is operator.getitem or views(node.target)):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def is_operator(node: fx.Node, name: str) -> bool:
