@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .structures import Structures
-
 #: Capacities are multiples of these, and of a 16th of the next power of two.
 STEPS = {"atoms": 8, "edges": 64, "structures": 1}
 #: Distance of ghost atoms that an edge connects, and length of their cell, relative to the cutoff.
@@ -106,25 +104,3 @@ class Ghosts:
             padded["edge_index"][:, unused].copy_(self._unused[total, edges][:, unused])
             if "shifts" in padded:
                 padded["shifts"][unused] = 0
-
-
-def padded(structures: Structures, cutoff: float, species: int) -> Structures:
-    """A copy of structures in memory of a fixed size.
-
-    Args:
-        structures: With their field ``batch``.
-        cutoff, species: See :class:`Ghosts`.
-
-    Example:
-        >>> pair = Structures(torch.tensor([1, 1]), torch.eye(2, 3), torch.tensor([[0, 1], [1, 0]]))
-        >>> pair = padded(pair._replace(batch=torch.zeros_like(pair.z)), cutoff=5.0, species=1)
-        >>> pair.z.shape, pair.edge_index.shape, pair.num_graphs
-        (torch.Size([8]), torch.Size([2, 64]), 2)
-    """
-    fields = {name: t for name, t in structures._asdict().items() if isinstance(t, Tensor)}
-    operands = [*fields.values(), structures.pos.new_empty(structures.num_graphs)]
-    ghosts = Ghosts(tuple(fields), 0, cutoff, species)
-    capacity = ghosts.capacity(ghosts.sizes(operands))
-    memory = ghosts.memory(operands, capacity)
-    ghosts.fill(memory, operands)
-    return Structures(**dict(zip(fields, memory, strict=False)), num_graphs=capacity["structures"])

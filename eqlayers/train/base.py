@@ -157,7 +157,7 @@ class TrainedModule(LabelledModule):
     def _check(self) -> None:
         """Raise DataError if a loss is not finite, or the optimizer skipped a step because of its gradients."""
         self.check_losses()
-        for optimizer in self.trainer.optimizers:
+        for optimizer in [] if self._trainer is None else self._trainer.optimizers:
             skipped = getattr(optimizer, "skipped", None)
             if skipped is not None and int(skipped):
                 raise DataError(

@@ -116,9 +116,9 @@ def test_results_are_those_of_the_potential(
     potential = potential_on(device, name).eval().requires_grad_(False)
     potential.compile()
     for seeds in ([1, 2], [3, 4], [5, 6]):
-        given = of_atoms(potential, [kind(seed) for seed in seeds])
-        got = potential(given, OUTPUTS)
-        assert_same(got, by_python(potential, lambda given=given: potential(given, OUTPUTS)))
+        batch = of_atoms(potential, [kind(seed) for seed in seeds])
+        got = potential(batch, OUTPUTS)
+        assert_same(got, by_python(potential, lambda batch=batch: potential(batch, OUTPUTS)))
     assert len(recordings) == 1
     assert got["forces"].any()
 
@@ -131,9 +131,9 @@ def test_gradients_of_weights_are_those_of_the_potential(
     potential = potential_on(device, name)
     potential.compile()
     for number, atoms in enumerate(([crystal(0)], [cluster(1)], [cluster(2), crystal(3)], [cluster(4)], [crystal(5)])):
-        given = of_atoms(potential, atoms)
-        assert_equal_slopes(slopes(potential, given), by_python(potential, lambda g=given: slopes(potential, g)))
-        assert (loss(potential, given) - by_python(potential, lambda g=given: loss(potential, g))).abs() < 1e-9
+        batch = of_atoms(potential, atoms)
+        assert_equal_slopes(slopes(potential, batch), by_python(potential, lambda g=batch: slopes(potential, g)))
+        assert (loss(potential, batch) - by_python(potential, lambda g=batch: loss(potential, g))).abs() < 1e-9
         with torch.no_grad():
             for weight in potential.parameters():
                 weight.add_(0.01)
@@ -159,9 +159,9 @@ def test_sizes_that_were_met_are_not_recorded_again(
         ([crystal(7, 0.7)], OUTPUTS, 5),
     ]
     for atoms, outputs, count in steps:
-        given = of_atoms(potential, atoms)
-        want = by_python(potential, lambda given=given, outputs=outputs: potential(given, outputs))
-        assert_same(potential(given, outputs), want)
+        batch = of_atoms(potential, atoms)
+        want = by_python(potential, lambda batch=batch, outputs=outputs: potential(batch, outputs))
+        assert_same(potential(batch, outputs), want)
         assert len(recordings) == count
 
 
@@ -173,8 +173,8 @@ def test_a_size_beyond_the_most_is_not_recorded(
     potential = potential_on(device, "NequIP")
     potential.compile()
     for number, atoms in enumerate(([crystal(0)], [cluster(1), crystal(2)], [crystal(3)], [cluster(4), cluster(5)])):
-        given = of_atoms(potential, atoms)
-        assert_equal_slopes(slopes(potential, given), by_python(potential, lambda g=given: slopes(potential, g)))
+        batch = of_atoms(potential, atoms)
+        assert_equal_slopes(slopes(potential, batch), by_python(potential, lambda g=batch: slopes(potential, g)))
         assert len(recordings) == 2, number  # both passes of the first
 
 
@@ -197,23 +197,23 @@ def test_backward_passes_in_any_order(device: torch.device, recordings: list[obj
     weights = list(potential.parameters())
     potential.compile()
     for second in (crystal(1), cluster(1)):
-        given = [of_atoms(potential, [atoms]) for atoms in (crystal(0), second)]
-        losses = [loss(potential, one) for one in given]
+        batch = [of_atoms(potential, [atoms]) for atoms in (crystal(0), second)]
+        losses = [loss(potential, one) for one in batch]
         got = [torch.autograd.grad(one, weights, retain_graph=True, materialize_grads=True) for one in losses]
         got.append(torch.autograd.grad(losses[0], weights, materialize_grads=True))
-        want = [by_python(potential, lambda one=one: slopes(potential, one)) for one in given]
+        want = [by_python(potential, lambda one=one: slopes(potential, one)) for one in batch]
         for one, other in zip(got, [*want, want[0]], strict=True):
             assert_equal_slopes(list(one), other)
 
 
 def test_calls_in_inference_mode_and_without(device: torch.device, recordings: list[object]) -> None:
     potential = potential_on(device, "NequIP").eval().requires_grad_(False)
-    given = of_atoms(potential, [crystal(0)])
-    wanted = potential(given, ("energy",))
+    batch = of_atoms(potential, [crystal(0)])
+    wanted = potential(batch, ("energy",))
     potential.compile()
     for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode, torch.enable_grad):
         with mode():
-            assert_same(potential(given, ("energy",)), wanted)
+            assert_same(potential(batch, ("energy",)), wanted)
     assert len(recordings) <= 2
 
 
@@ -240,21 +240,21 @@ class LessMean(torch.nn.Module):
 
 def test_means_over_all_atoms_are_not_recorded_and_told(device: torch.device, recordings: list[object]) -> None:
     potential = Potential(Network(LessMean()), [8, 13]).to(device, torch.float64)
-    given = of_atoms(potential, [crystal(0)])
-    wanted = {name: value.detach() for name, value in potential(given).items()}
+    batch = of_atoms(potential, [crystal(0)])
+    wanted = {name: value.detach() for name, value in potential(batch).items()}
     potential.compile()
     with pytest.raises(ConfigError, match="results must not depend on other structures of a batch"):
-        potential(given)
+        potential(batch)
     potential.compile(record=False)
-    assert_same(potential(given), wanted)
+    assert_same(potential(batch), wanted)
 
 
 def test_random_numbers_are_not_recorded(device: torch.device, recordings: list[object]) -> None:
     """Two backward passes of one call have one mask."""
     potential = Potential(Network(torch.nn.Dropout(0.5)), [8, 13]).to(device, torch.float64)
     potential.compile()
-    given, other = (of_atoms(potential, [crystal(seed)]) for seed in (0, 1))
-    value, weights = potential(given)["energy"].sum(), list(potential.parameters())
+    batch, other = (of_atoms(potential, [crystal(seed)]) for seed in (0, 1))
+    value, weights = potential(batch)["energy"].sum(), list(potential.parameters())
     first = torch.autograd.grad(value, weights, retain_graph=True)
     potential(other)
     assert_equal_slopes(list(torch.autograd.grad(value, weights)), list(first))
@@ -296,10 +296,10 @@ def test_what_cannot_be_recorded_is_named(
     device: torch.device, recordings: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     potential = potential_on(device, "NequIP").eval().requires_grad_(False)
-    given = of_atoms(potential, [crystal(0)])
-    wanted = potential(given)
+    batch = of_atoms(potential, [crystal(0)])
+    wanted = potential(batch)
     potential.compile(record=False)
-    assert_same(potential(given), wanted)
+    assert_same(potential(batch), wanted)
     assert not recordings
 
     def waits(device: torch.device) -> Any:
@@ -311,9 +311,9 @@ def test_what_cannot_be_recorded_is_named(
     monkeypatch.setitem(recorded.RECORDERS, device.type, waits)
     potential.compile()
     with pytest.raises(ConfigError, match=r"must not wait for the device .*got an operator that does: .*record=False"):
-        potential(given)
+        potential(batch)
     potential.compile(required=False)
     with pytest.warns(EqlayersWarning, match="calls are not compiled: a call must not wait for the device"):
-        assert_same(potential(given), wanted)
+        assert_same(potential(batch), wanted)
     with pytest.raises(ConfigError, match="record must be"):
         potential.compile(record="yes")  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eqlayers.models import TFN, Potential
-from eqlayers.models.padding import STEPS, Ghosts, capacity_of, ghosts_of, padded
+from eqlayers.models.padding import STEPS, Ghosts, capacity_of, ghosts_of
 from eqlayers.models.structures import Structures
 
 
@@ -34,6 +34,17 @@ NONE = Structures(
     cell=torch.empty(0, 3, 3, dtype=torch.float64),
     shifts=torch.empty(0, 3, dtype=torch.float64),
 )
+
+
+def padded(structures: Structures, cutoff: float, species: int) -> Structures:
+    """A copy of structures in memory of a fixed size."""
+    fields = {name: t for name, t in structures._asdict().items() if isinstance(t, torch.Tensor)}
+    operands = [*fields.values(), structures.pos.new_empty(structures.num_graphs)]
+    ghosts = Ghosts(tuple(fields), 0, cutoff, species)
+    capacity = ghosts.capacity(ghosts.sizes(operands))
+    memory = ghosts.memory(operands, capacity)
+    ghosts.fill(memory, operands)
+    return Structures(**dict(zip(fields, memory, strict=False)), num_graphs=capacity["structures"])
 
 
 @pytest.mark.parametrize("atoms", [0, 1, 31, 32, 33, 450, 511, 512, 4096, 70_001])
