@@ -157,7 +157,7 @@ def peers(session: nox.Session) -> None:
 
 def run_layers(session: nox.Session, *options: str) -> None:
     """Install this package with the torch of the session's constraints, and run the layers' tests."""
-    install(session, "hypothesis", "pytest-xdist", "PyYAML")
+    install(session, "hypothesis", "pytest-xdist", "PyYAML", "ase", "vesin")
     options = ("--numprocesses", "auto", "--dist", "loadgroup", "-m", "not slow", *options)
     session.run("pytest", *options, *(session.posargs or LAYERS), env={"OMP_NUM_THREADS": "1"})
 

@@ -101,7 +101,10 @@ def test_comparisons_that_hold_for_all_sizes_are_none() -> None:
     [
         lambda x: [x * float(x.sum())],
         lambda x: [x if x.shape[0] > 5 else -x],
-        lambda x: [torch.nn.functional.pad(x, (0, 0, 0, 1))],
+        pytest.param(
+            lambda x: [torch.nn.functional.pad(x, (0, 0, 0, 1))],
+            marks=pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 pads any number of rows"),
+        ),
         lambda x: [x if bool((x > 0).all()) else -x],
     ],
 )
@@ -123,17 +126,16 @@ def test_changes_of_operands_are_refused() -> None:
 
 def test_gradients_have_memory_of_their_own() -> None:
     """Gradients that are one tensor, or a view of another or of an operand, are added to in place."""
-    start = [torch.ones(2), torch.ones(1, 2), torch.ones(2, 1), torch.ones(2, 2)]
-    x, *weights = [t.requires_grad_(number > 0) for number, t in enumerate([torch.rand(3, 2), *start])]
+    x, weights = torch.rand(3, 2), [torch.ones(size).requires_grad_() for size in ((2,), (1, 2), (3, 2))]
 
-    def function(x: Tensor, one: Tensor, row: Tensor, column: Tensor, both: Tensor) -> list[Tensor]:
-        return [(x[:2] + one + row + both + column.T * x[:2]).sum() + (x * one).sum()]
+    def function(x: Tensor, one: Tensor, row: Tensor, whole: Tensor) -> list[Tensor]:
+        return [((x + one + row).sin() + whole * x).sum()]
 
-    traced = Derivable(function, [x, *weights], [None] * 5, [False, True, True, True, True], "a sum")
-    for _ in range(3):
-        for call in (traced, lambda operands: function(*operands)):
-            value = call([x, *weights])[0]
-            (value if call is traced else -value).backward()
+    traced = Derivable(function, [x, *weights], [None] * 4, [False, True, True, True], "a sum")
+    for _ in range(2):
+        traced([x, *weights])[0].backward()
+    for _ in range(2):
+        (-function(x, *weights)[0]).backward()
     for weight in weights:
         assert weight.grad is not None
         torch.testing.assert_close(weight.grad, torch.zeros_like(weight), rtol=0, atol=1e-6)

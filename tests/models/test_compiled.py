@@ -271,7 +271,7 @@ def test_frozen_and_thawed_layers() -> None:
     potential = made().train()
     batch, part = batch_of(potential, BATCHES["three molecules"]()), next(potential.network.parameters())
     potential.compile()
-    for free in (True, False, True):
+    for free in (False, True, False, True):
         part.requires_grad_(free)
         gradients = learned(potential, potential(batch))
         assert [one is not None for one in gradients] == [p.requires_grad for p in potential.parameters()]
@@ -307,6 +307,7 @@ def test_copies_are_independent() -> None:
     potential.compile()
     before = potential(batch)["energy"]
     average = copy.deepcopy(potential)
+    assert average._compiled is not potential._compiled
     with torch.no_grad():
         for weight in average.parameters():
             weight.mul_(1.1)

@@ -66,13 +66,14 @@ class Derivable:
         results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
         cotangents, gradients = rest[: counts["cotangents"]], rest[counts["cotangents"] :]
         inputs = module.graph.find_nodes(op="placeholder")
-        first = _before(results)
+        first = {node for node in _before(results) if node.op != "get_attr"}  # both parts have the constants
         gradients = _apart(module.graph, gradients, {*first, *inputs, *cotangents})
         nodes = list(module.graph.nodes)
         second = _before(gradients, {*first, *inputs, *cotangents})
         kept = [node for node in nodes if (node in first or node in inputs) and second.intersection(node.users)]
         self.kept_tensors = [isinstance(fake_of(node), Tensor) for node in kept]
-        self.forward = GraphProgram(module, inputs, [node for node in nodes if node in first], [*results, *kept])
+        before = first.union(node for node in nodes if node.op == "get_attr")
+        self.forward = GraphProgram(module, inputs, [node for node in nodes if node in before], [*results, *kept])
         self.backward = GraphProgram(
             module, [*kept, *cotangents], [node for node in nodes if node in second], gradients
         )

@@ -145,8 +145,8 @@ class _Recording:
 
     def __init__(self, traced: Derivable, operands: list[Tensor], recorder: Recorder | None) -> None:
         self.traced, self.operands = traced, operands
-        self.forward: Callable[[], object] = self._forward
-        self.backward: Callable[[], object] = self._backward
+        self.forward: Callable[[], object] = self._run_forward
+        self.backward: Callable[[], object] = self._run_backward
         self.results: list[Tensor] = []
         self.gradients: list[Tensor] = []
         self.cotangents: list[Tensor] = []
@@ -158,8 +158,8 @@ class _Recording:
             self._take(values)
             if traced.numbers:
                 self.forward()  # a recording computes nothing, and warm-ups of the backward pass need numbers
-                self.gradients, self.backward = recorder(self._backward)
-                self._kept = []  # its memory is the pool's
+                kept, self._kept = self._kept, []  # whose memory becomes the pool's with the end of this function
+                self.gradients, self.backward = recorder(lambda: self._backward(kept))
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or "captur" not in str(error):
                 raise
@@ -169,20 +169,22 @@ class _Recording:
             ) from error
 
     def _take(self, values: list[Any]) -> None:
-        """Store the values of the forward pass."""
         self.results, self._kept = values[: self.traced.count], values[self.traced.count :]
         if not self.cotangents:
             moving = zip(self.results, self.traced.moving, strict=True)
             self.cotangents = [torch.zeros_like(result) for result, moves in moving if moves]
 
     def _forward(self) -> list[Any]:
-        values = self.traced.forward(self.operands)
-        self._take(values)
-        return values
+        return self.traced.forward(self.operands)
 
-    def _backward(self) -> list[Tensor]:
-        self.gradients = _joined(self.traced.backward([*self._kept, *self.cotangents]))
-        return self.gradients
+    def _backward(self, kept: list[Any]) -> list[Tensor]:
+        return _joined(self.traced.backward([*kept, *self.cotangents]))
+
+    def _run_forward(self) -> None:
+        self._take(self._forward())
+
+    def _run_backward(self) -> None:
+        self.gradients = self._backward(self._kept)
 
 
 def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
