@@ -95,9 +95,14 @@ def contraction(spec: str, sizes: Mapping[str, int]) -> Pair:
         if inner > 1:
             x, y = x.flatten(-inner), y.flatten(start, start + inner - 1)
         y = y.flatten(start + 1) if len(right) > 1 else y if right else y.unsqueeze(-1)
-        if start:  # else torch folds the rows into one matrix by itself
+        if start:
             x = x.flatten(start, start + rows - 1) if rows > 1 else x if rows else x.unsqueeze(start)
-        z = x @ y
+        if start == 1:  # `@` would fix sizes in traces of torch 2.11
+            z = torch.bmm(x, y)
+        elif start == 0 and rows > 1:
+            z = torch.mm(x.flatten(0, -2), y).unflatten(0, x.shape[:-1])
+        else:
+            z = x @ y
         if len(right) != 1:
             z = z.unflatten(-1, right_sizes) if right else z.squeeze(-1)
         if start and rows != 1:

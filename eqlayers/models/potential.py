@@ -467,5 +467,6 @@ def under_strain(structures: Structures, strain: Tensor) -> Structures:
     """Structures with positions and cells multiplied by 1 + the symmetric part of strain ``[G, 3, 3]``."""
     stretch = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.mT)
     assert structures.batch is not None
-    pos = (structures.pos[:, None] @ stretch[structures.batch])[:, 0]
-    return structures._replace(pos=pos, cell=None if structures.cell is None else structures.cell @ stretch)
+    # `@` would fix sizes in traces of torch 2.11
+    pos = torch.bmm(structures.pos[:, None], stretch[structures.batch])[:, 0]
+    return structures._replace(pos=pos, cell=None if structures.cell is None else structures.cell.bmm(stretch))

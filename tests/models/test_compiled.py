@@ -26,6 +26,7 @@ from eqlayers.testing import ToyNetwork
 
 pytestmark = pytest.mark.kernels
 SPECIES = [1, 6, 8, 29]
+NEEDS_FUNC = pytest.mark.skipif(torch.__version__ < "2.7", reason="torch.func of torch 2.6 reads no species")
 TINY = {"hidden": "2x0e + 2x1o", "layers": 2, "cutoff": 4.0, "radial_hidden": (4,)}
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "MACE": lambda: MACE(SPECIES, lmax=2, correlation=2, **TINY),
@@ -347,6 +348,7 @@ def test_values_are_checked_before_a_trace_runs() -> None:
         potential(batch._replace(pos=batch.pos.double()))
 
 
+@NEEDS_FUNC
 def test_second_derivatives_are_refused_and_hessians_are_not() -> None:
     potential = made().train()
     batch = batch_of(potential, [molecule("H2O")])
@@ -398,6 +400,7 @@ def test_what_cannot_be_traced_is_named_with_its_line(what: str) -> None:
         potential(batch)
 
 
+@NEEDS_FUNC
 def test_other_ways_to_trace_see_the_module_itself() -> None:
     potential = made().eval()
     batch = batch_of(potential, [molecule("H2O")])
