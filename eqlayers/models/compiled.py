@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.func import functional_call
 
 from ..core.checks import check_flag
-from ..core.errors import EqlayersWarning
+from ..core.errors import EqlayersError, EqlayersWarning
 from ..core.torch_internals import is_plain
 from ..core.traces.derivable import Derivable
 from ..core.traces.recorded import RECORDERS, Recorded
@@ -105,8 +105,9 @@ class Compiles(nn.Module):
         check(structures)
         try:
             return compiled(self, structures, kind, method)
-        except Refused as error:
-            if compiled.required:
+        except Exception as error:  # auto must not end a training that would run without it
+            known = isinstance(error, (EqlayersError, torch.OutOfMemoryError)) and not isinstance(error, Refused)
+            if compiled.required or known:
                 raise
             self._compiled = None
             warnings.warn(f"calls are not compiled: {error}", EqlayersWarning, stacklevel=4)
@@ -146,13 +147,28 @@ class Compiled:
         ordered = torch.are_deterministic_algorithms_enabled()
         key = kind, alike, layouts, modes, autocast, present, ordered
         traced = self._traces.get(key)
-        if traced is None:
+        if first := traced is None:
             if not is_plain(operands):
                 kinds = sorted({type(t).__name__ for t in weights})
                 raise Refused(f"weights must be plain tensors to be traced, got {', '.join(kinds)}. Do not compile.")
             traced = _Traced(module, modules, weights, structures, operands, method, graded, self.record)
             self._traces[key] = traced
-        return dict(zip(traced.names, traced.call(operands), strict=True))
+        results = dict(zip(traced.names, traced.call(operands), strict=True))
+        if first and isinstance(traced.call, Recorded):
+            check_alike(results, method(module, structures), structures.pos.dtype)
+        return results
+
+
+def check_alike(recorded: dict[str, Tensor], results: dict[str, Tensor], dtype: torch.dtype) -> None:
+    """Raise Refused if recorded results differ from the results of the module itself, as where it looks across structures."""
+    for name, value in results.items():
+        most = float(value.detach().nan_to_num().abs().max()) if value.numel() else 0.0
+        near = {"rtol": 0.0, "atol": torch.finfo(dtype).eps ** 0.5 * most, "equal_nan": True}
+        if not torch.allclose(recorded[name], value, **near):
+            raise Refused(
+                f"recorded results must equal the results of the network itself, got another {name}. Compute means over the "
+                "atoms of each structure, as ghost atoms fill up a batch, or use compile(record=False)."
+            )
 
 
 class _Traced:

@@ -400,6 +400,31 @@ def test_what_cannot_be_traced_is_named_with_its_line(what: str) -> None:
         potential(batch)
 
 
+@pytest.mark.parametrize("raised", [KeyError("a node"), RuntimeError("a device"), torch.OutOfMemoryError("full")])
+def test_any_error_ends_compiling_unless_it_is_required(raised: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    potential = made().eval()
+    batch = batch_of(potential, [molecule("H2O")])
+    eager = potential(batch)
+
+    def broken(*args: Any) -> Any:
+        raise raised
+
+    monkeypatch.setattr("eqlayers.models.compiled.Derivable", broken)
+    potential.compile()
+    with pytest.raises(type(raised)):
+        potential(batch)
+    potential.compile(required=False)
+    if isinstance(raised, torch.OutOfMemoryError):
+        with pytest.raises(torch.OutOfMemoryError):
+            potential(batch)
+    else:
+        with pytest.warns(EqlayersWarning, match="calls are not compiled: .*a (node|device)"):
+            assert_alike([*potential(batch).values()], [*eager.values()])
+    potential.compile(required=False)
+    with pytest.raises(IndexRangeError):
+        potential(batch._replace(z=torch.full_like(batch.z, 5)))
+
+
 @NEEDS_FUNC
 def test_other_ways_to_trace_see_the_module_itself() -> None:
     potential = made().eval()
