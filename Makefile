@@ -21,7 +21,7 @@ RELEASES := $(patsubst $(PINS)/triton-%.txt,$(VENV)/triton/%/.installed,$(wildca
 BESIDE_MACE := ConfigArgParse cuequivariance cuequivariance-torch e3nn h5py lmdb mace-torch matscipy orjson prettytable python_hostlist torch-ema wcwidth
 
 # What a command does and how long that takes on two cores: `make help` lists it, and each command says it first.
-does.train    := fit to the energy U0 of the embedded molecules and test it: 6 to 17 min on an AMD EPYC, by what else it runs
+does.train    := fit to the energy U0 of the embedded molecules and test it: 4 to 17 min on an AMD EPYC, by what else it runs
 does.test     := all tests but the slow ones and the tests of sessions of nox: 6 to 13 min on an AMD EPYC, 4 to 7 min with the kernels of an earlier run
 does.test-all := every test there is in .venv, with the slow ones and the tests of sessions of nox
 does.lint     := ruff, mypy, and the tests of text and structure of the repository: a minute

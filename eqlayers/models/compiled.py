@@ -160,14 +160,14 @@ class Compiled:
 
 
 def check_alike(recorded: dict[str, Tensor], results: dict[str, Tensor], dtype: torch.dtype) -> None:
-    """Raise Refused if recorded results differ from the results of the module itself, as where it looks across structures."""
+    """Raise Refused if recorded results differ from the module's, as where it looks across structures."""
     for name, value in results.items():
         most = float(value.detach().nan_to_num().abs().max()) if value.numel() else 0.0
         near = {"rtol": 0.0, "atol": torch.finfo(dtype).eps ** 0.5 * most, "equal_nan": True}
         if not torch.allclose(recorded[name], value, **near):
             raise Refused(
-                f"recorded results must equal the results of the network itself, got another {name}. Compute means over the "
-                "atoms of each structure, as ghost atoms fill up a batch, or use compile(record=False)."
+                f"recorded results must equal the results of the network itself, got another {name}. Compute means over "
+                "the atoms of each structure, as ghost atoms fill up a batch, or use compile(record=False)."
             )
 
 
