@@ -166,8 +166,8 @@ def check_alike(recorded: dict[str, Tensor], results: dict[str, Tensor], dtype: 
         near = {"rtol": 0.0, "atol": torch.finfo(dtype).eps ** 0.5 * most, "equal_nan": True}
         if not torch.allclose(recorded[name], value, **near):
             raise Refused(
-                f"recorded results must equal the results of the network itself, got another {name}. Compute means over "
-                "the atoms of each structure, as ghost atoms fill up a batch, or use compile(record=False)."
+                f"recorded results must equal the results of the network itself, got another {name}. Compute means "
+                "over the atoms of each structure, as ghost atoms fill up a batch, or use compile(record=False)."
             )
 
 
