@@ -6,6 +6,7 @@ On a CPU a stand-in computes every replay again in the same memory, and overwrit
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,18 @@ def test_random_numbers_are_not_recorded(device: torch.device, recordings: list[
     potential(other)
     assert_equal_slopes(list(torch.autograd.grad(value, weights)), list(first))
     assert not recordings
+
+
+def test_threads_share_the_memory_of_recordings(device: torch.device, recordings: list[object]) -> None:
+    potential = potential_on(device, "NequIP")
+    batches = [of_atoms(potential, [crystal(seed)]) for seed in range(4)]
+    want = [slopes(potential, batch) for batch in batches]
+    potential.compile()
+    slopes(potential, batches[0])
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            for got, other in zip(pool.map(lambda batch: slopes(potential, batch), batches), want, strict=True):
+                assert_equal_slopes(got, other)
 
 
 def test_weights_that_change_before_the_backward_pass_are_an_error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from threading import RLock
 from typing import Any, Protocol
 
 import torch
@@ -94,6 +95,7 @@ class Recorded:
         self.turn = 0  # of the latest forward pass, whose intermediate tensors are in memory
         self._addresses: list[int] = []  # of operands without free sizes
         self._recorder: Recorder | None = None
+        self.lock = RLock()  # of the memory, which threads share
 
     def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
         """The results, which autograd can differentiate once.
@@ -114,8 +116,8 @@ class Recorded:
         capacity = self.padding.capacity(sizes)
         key, axes = tuple(capacity.values()), self.traced.axes
         addresses = [t.data_ptr() for t, named in zip(operands, axes, strict=True) if not any(named)]
-        self.turn += 1
-        with torch.inference_mode(False), torch.no_grad():
+        with self.lock, torch.inference_mode(False), torch.no_grad():
+            self.turn += 1
             if addresses != self._addresses:
                 self.recordings, self._addresses = {}, addresses
                 self._recorder = RECORDERS[self.device.type](self.device)
@@ -203,8 +205,9 @@ class _RecordedCall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recorded: Recorded, *operands: Tensor) -> Any:
         ctx.recorded = recorded
-        ctx.recording, results = recorded.replayed(operands)
-        ctx.turn = recorded.turn
+        with recorded.lock:
+            ctx.recording, results = recorded.replayed(operands)
+            ctx.turn = recorded.turn
         ctx.save_for_backward(*operands)  # an error if weights are changed before the backward pass
         ctx.mark_non_differentiable(*[t for t, moves in zip(results, recorded.traced.moving, strict=True) if not moves])
         return tuple(results)
@@ -215,7 +218,7 @@ class _RecordedCall(torch.autograd.Function):
         traced, recording, operands = recorded.traced, ctx.recording, ctx.saved_tensors
         check_once()
         sizes = recorded.padding.sizes(operands)
-        with torch.inference_mode(False), torch.no_grad():
+        with recorded.lock, torch.inference_mode(False), torch.no_grad():
             if ctx.turn != recorded.turn:  # another call was made since
                 recorded.turn += 1
                 ctx.turn = recorded.turn
