@@ -100,7 +100,7 @@ def contraction(spec: str, sizes: Mapping[str, int]) -> Pair:
         if start == 1:  # `@` would fix sizes in traces of torch 2.11
             z = torch.bmm(x, y)
         elif start == 0 and rows > 1:
-            z = torch.mm(x.flatten(0, -2), y).unflatten(0, x.shape[:-1])
+            z = torch.mm(x.flatten(0, -2), y).view(*x.shape[:-1], y.shape[1])
         else:
             z = x @ y
         if len(right) != 1:

@@ -418,7 +418,7 @@ def always_alike(operator: Any) -> bool:
 
 
 def views(operator: Any) -> bool:
-    """Whether results of an operator have the memory of its first argument. Without it: never, and copy more."""
+    """Whether results of an operator have the memory of its first argument. Without it: copy every gradient."""
     schema = getattr(operator, "_schema", None)
     return schema is not None and any(result.alias_info is not None for result in schema.returns)
 

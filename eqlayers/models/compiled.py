@@ -46,6 +46,8 @@ class Compiles(nn.Module):
     alone. Calls under torch.func, torch.compile, torch.export or a profiler run as if not compiled.
     """
 
+    cutoff: float
+    species: tuple[int, ...]
     _compiled: Compiled | None = None
 
     def compile(self, enabled: bool = True, required: bool = True, record: bool = True) -> None:
@@ -125,10 +127,10 @@ class Compiled:
         return Compiled, (self.required, self.record)
 
     def __call__(
-        self, module: nn.Module, structures: Structures, kind: tuple[Any, ...], method: Method
+        self, module: Compiles, structures: Structures, kind: tuple[Any, ...], method: Method
     ) -> dict[str, Tensor]:
         """The results of ``method(module, structures)``, of which ``kind`` names all that the method depends on."""
-        modules = [module]
+        modules: list[nn.Module] = [module]
         for one in modules:  # grows while it is read
             modules.extend([child for child in one._modules.values() if child is not None])
         weights = [
@@ -179,7 +181,7 @@ class _Traced:
 
     def __init__(
         self,
-        module: nn.Module,
+        module: Compiles,
         modules: list[nn.Module],
         weights: list[Tensor],
         structures: Structures,
@@ -206,7 +208,7 @@ class _Traced:
         self.call: Callable[[list[Tensor]], Sequence[Tensor]]
         self.call = derivable = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
         if record and structures.pos.device.type in RECORDERS and not derivable.is_random:
-            ghosts = Ghosts(fields, len(weights), module.cutoff, module.species[0])  # type: ignore
+            ghosts = Ghosts(fields, len(weights), module.cutoff, module.species[0])
             self.call = Recorded(derivable, ghosts, structures.pos.device)
 
 

@@ -67,8 +67,7 @@ class SOAP(torch.optim.Optimizer):
         weight_decay: Decoupled weight decay, times ``lr``.
         capturable: Whether a step may be recorded by a CUDA graph: nothing is read from the device, and a step with a
             gradient that is not finite is counted in ``skipped`` and changes no weight and no average. Otherwise it
-            raises an error.
-            Call :meth:`renew` every ``precondition_every`` replays, which renew no eigenvectors.
+            raises an error. Call :meth:`renew` every ``precondition_every`` replays, which renew no eigenvectors.
 
     Raises:
         ConfigError: An option is out of range, the module has no parameters, ``params`` are of another module,

@@ -85,7 +85,7 @@ def assert_same(got: Results, want: Results) -> None:
 
 
 def by_python(potential: Potential, call: Callable[[], Any]) -> Any:
-    """What a call gives while the potential is not compiled."""
+    """The result of a call while the potential is not compiled."""
     compiled, potential._compiled = potential._compiled, None
     result = call()
     potential._compiled = compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -66,6 +67,26 @@ def test_memory_is_little_more_than_the_structures(atoms: int) -> None:
 
 def test_few_sizes_serve_many() -> None:
     assert len({capacity_of(size, 64) for size in range(4000, 5000)}) <= 4
+
+
+#: Sets -> median and spread of atoms of a structure, of neighbours of an atom, and the most atoms.
+SETS = {"QM9": (18, 0.17, 17, 0.05, 29), "SPICE": (35, 0.5, 22, 0.18, 110), "MPtrj": (24, 0.75, 45, 0.35, 444)}
+
+
+@pytest.mark.parametrize(("name", "most"), [("QM9", 12), ("SPICE", 35), ("MPtrj", 85)])
+def test_few_sizes_serve_batches(name: str, most: int) -> None:
+    """4,000 batches of 32 structures; ghosts are an eighth of the atoms and a 20th of the edges."""
+    atoms, width, degree, spread, largest = SETS[name]
+    rng, ghosts = np.random.default_rng(0), Ghosts(("z", "edge_index"), 0, 5.0, 8)
+    numbers = np.clip(rng.lognormal(np.log(atoms), width, (4_000, 32)).round(), 1, largest)
+    edges = (numbers * rng.lognormal(np.log(degree), spread, numbers.shape)).sum(1).astype(int)
+    sums = numbers.sum(1).astype(int)
+    padded = [
+        ghosts.capacity({"atoms": int(a), "edges": int(e), "structures": 32}) for a, e in zip(sums, edges, strict=True)
+    ]
+    assert len({tuple(one.values()) for one in padded}) <= most
+    assert np.mean([one["atoms"] for one in padded] / sums) < 1.13
+    assert np.mean([one["edges"] for one in padded] / edges) < 1.06
 
 
 def test_fewer_atoms_and_edges_leave_none_of_those_before() -> None:

@@ -20,7 +20,7 @@ LIMITS = {
         28_040,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_400),
-    "the tests": (("tests",), (), 65_100),
+    "the tests": (("tests",), (), 65_120),
 }
 #: The most Python files of the package without the benchmark.
 FILES = 315

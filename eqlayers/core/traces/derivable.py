@@ -60,9 +60,8 @@ class Derivable:
         module = trace(joint, operands, axes, what)
         simplify(module)
         self.operands, self.axes = len(operands), [() if names is None else names for names in axes]
-        nodes = list(module.graph.nodes)
-        self.is_random = any(draws(node.target) for node in nodes)
-        outputs: list[fx.Node] = list(nodes[-1].args[0])
+        self.is_random = any(draws(node.target) for node in module.graph.nodes)
+        outputs: list[fx.Node] = list(next(iter(reversed(module.graph.nodes))).args[0])
         results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
         cotangents, gradients = rest[: counts["cotangents"]], rest[counts["cotangents"] :]
         inputs = module.graph.find_nodes(op="placeholder")

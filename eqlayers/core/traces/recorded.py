@@ -76,10 +76,10 @@ class Padding(Protocol):
 
 
 class Recorded:
-    """A traced function whose calls are replays: a GPU launches all kernels at once, in place of Python one by one.
+    """A traced function that a GPU runs as CUDA graphs: one launch of each pass in place of one of every kernel.
 
-    A replay reads operands without free sizes, such as weights, where they are; the other operands are copied into
-    the memory of a recording. Results and gradients are copies. A size is recorded when it comes first, and all sizes
+    A graph reads operands without free sizes, such as weights, where they are; the others are copied into the memory
+    of a recording. Results and gradients are copies. A size is recorded when it comes first, and all sizes
     anew if weights were moved to other memory. All recordings share memory for what the backward pass needs. A
     backward pass after another call replays its forward pass first.
 
