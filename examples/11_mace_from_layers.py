@@ -67,7 +67,7 @@ class Network(torch.nn.Module):
 
     def forward(self, atom_types, edges, graph):
         """``[A]``, the number of each atom."""
-        basis = self.basis(edges.lengths)  # the same for both layers
+        basis = self.basis(graph.of_pairs(edges.lengths))  # the same for both layers
         x = self.first(self.embedding(atom_types), atom_types, edges, basis, graph)
         y = self.second(x, atom_types, edges, basis, graph)
         return (self.read_first(x) + self.read_second(y)).squeeze(-1)

@@ -166,6 +166,42 @@ def structure_neighbors(
         yield rows, edges + first, shifts, coincide
 
 
+def half_of(
+    edge_index: NDArray[Any], shifts: NDArray[Any] | None = None, fewest: int = 128
+) -> NDArray[np.int64] | None:
+    """Numbers of edges `[E / 2]`, one edge of each pair of opposite ones; None if an edge has no opposite one.
+
+    Sums of hashes in both directions are compared, which are 64-bit numbers. The result is None for less than
+    ``fewest`` edges: for these, copies cost more time than radial networks.
+
+    Example:
+        >>> half_of(np.array([[0, 1, 1, 2], [1, 0, 2, 1]]), fewest=0).tolist()
+        [0, 2]
+    """
+    src, dst = (end.astype(np.int64, copy=False) for end in edge_index)
+    columns, first = np.stack([src, dst]), src < dst
+    if shifts is not None:
+        moved = shifts.T.astype(np.int64, copy=False)
+        columns = np.concatenate([columns, moved])
+        first |= (src == dst) & (np.sign(moved).T @ np.array([4, 2, 1]) > 0)  # by the first that is not 0
+    half = np.flatnonzero(first)
+    if len(src) < fewest or 2 * len(half) != len(src):
+        return None
+    there, back = columns[:, half], columns[:, ~first]
+    back[:2] = back[1::-1]
+    back[2:] *= -1
+    return half if _hashed(there) == _hashed(back) else None
+
+
+def _hashed(columns: NDArray[np.int64]) -> int:
+    """The sum of a hash of each column, in 64 bits."""
+    mixed = np.zeros(columns.shape[1], np.uint64)
+    for row in columns.view(np.uint64):
+        mixed = (mixed ^ row) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return int(mixed.sum())
+
+
 def folded(
     pos: NDArray[np.float64],
     cell: NDArray[np.float64],

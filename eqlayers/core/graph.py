@@ -84,6 +84,28 @@ def check_index(name: str, index: Any, rows: int, size: int, what: str) -> Tenso
     return index
 
 
+def check_mirrored(edge_index: Tensor, shifts: Tensor | None = None) -> None:
+    """Raise ShapeError or IndexRangeError unless the second half of the edges is the first one, reversed.
+
+    Values are checked on the CPU only, and not in a trace.
+    """
+    edges = edge_index.shape[1]
+    if edges % 2:
+        raise ShapeError(f"mirrored edges must be an even number, got {edges}. Leave out mirrored.")
+    if not edge_index.is_cpu or not is_plain((edge_index,)):
+        return
+    there, back = edge_index.chunk(2, 1)
+    alike = torch.equal(there, back.flip(0))
+    if alike and shifts is not None:
+        there, back = shifts.chunk(2)
+        alike = torch.equal(there, -back)
+    if not alike:
+        raise IndexRangeError(
+            f"mirrored edges must be the edges of one direction, then the same {edges // 2} edges with their ends (and "
+            "shifts) reversed, got others. Make them by collate, or leave out mirrored."
+        )
+
+
 def check_graph(graph: Any) -> Graph:
     """The value if it is a `Graph`, or ConfigError."""
     return check_type("graph", graph, Graph, "an eqlayers.Graph", "Make one: eqlayers.Graph(edge_index, num_src).")
@@ -110,18 +132,26 @@ class Graph:
         num_src: Number of senders, rows of x.
         num_dst: Number of receivers, rows of the result; as many as senders if None.
         copy: Whether to keep a copy of ``edge_index``; without, it must not be changed as long as the graph is used.
+        mirrored: Whether the second half of the edges is the first half with its ends reversed. Then what both
+            directions of a pair share, such as radial functions, need only be computed for the first half.
 
     Raises:
         ShapeError, DTypeError: ``edge_index`` is no ``[2, E]`` tensor of integers, or a number of nodes is no
             number. Indices outside their nodes are found when a convolution sorts the edges.
+        ShapeError, IndexRangeError: Edges are not mirrored (values are checked on the CPU only).
 
     Example:
         >>> Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]), 3)
         Graph(3 edges, 3 senders, 3 receivers)
     """
 
-    def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None, copy: bool = True) -> None:
+    def __init__(
+        self, edge_index: Tensor, num_src: int, num_dst: int | None = None, copy: bool = True, mirrored: bool = False
+    ) -> None:
         edge_index = check_edge_index(edge_index)
+        self.mirrored = mirrored is not False and check_flag("mirrored", mirrored)
+        if self.mirrored:
+            check_mirrored(edge_index)
         self._edge_index = edge_index.clone() if copy is not False and check_flag("copy", copy) else edge_index
         simple = type(num_src) is int and 0 <= num_src <= _MOST
         self._num_src = num_src if simple else _check_number("num_src", num_src)
@@ -169,6 +199,25 @@ class Graph:
             if not (traced or wrapped_by_func(src)):
                 self._in_range = True
         return src, dst
+
+    def of_pairs(self, values: Tensor) -> Tensor:
+        """The rows of one edge of each pair, ``[E / 2, ...]`` of ``[E, ...]``; all rows if edges are not mirrored.
+
+        Convolutions repeat weights of pairs for the other direction.
+
+        Example:
+            >>> graph = Graph(torch.tensor([[0, 1, 1, 2], [1, 2, 0, 1]]), 3, mirrored=True)
+            >>> lengths = torch.tensor([0.7, 0.9, 0.7, 0.9])
+            >>> graph.of_pairs(lengths), graph.of_edges(graph.of_pairs(lengths))
+            (tensor([0.7000, 0.9000]), tensor([0.7000, 0.9000, 0.7000, 0.9000]))
+        """
+        return values[: self.num_edges // 2] if self.mirrored else values
+
+    def of_edges(self, values: Tensor) -> Tensor:
+        """A row for each edge, from rows of pairs, see `of_pairs`; other tensors are returned unchanged."""
+        if not self.mirrored or 2 * values.shape[0] != self.num_edges:
+            return values
+        return torch.stack([values, values]).flatten(0, 1)  # second derivatives of cat are slow
 
     def tables(self, sort: Callable[[Tensor, int, int], Tensor], plain: bool = False) -> Tensor:
         """The sorted edges, from ``sort(edge_index, num_src, num_dst)`` at the first call, then cached.
@@ -282,10 +331,11 @@ class Graph:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Graph:
         """The graph on another device; itself if it is there."""
         moved = self._edge_index.to(device, non_blocking=non_blocking)
-        return self if moved is self._edge_index else Graph(moved, self._num_src, self._num_dst, copy=False)
+        return self if moved is self._edge_index else Graph(moved, self._num_src, self._num_dst, False, self.mirrored)
 
     def __repr__(self) -> str:
-        return f"Graph({self.num_edges} edges, {self._num_src} senders, {self._num_dst} receivers)"
+        kind = "mirrored edges" if self.mirrored else "edges"
+        return f"Graph({self.num_edges} {kind}, {self._num_src} senders, {self._num_dst} receivers)"
 
 
 def _check_number(name: str, value: Any) -> Any:

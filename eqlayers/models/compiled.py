@@ -18,7 +18,7 @@ from ..core.traces.recorded import RECORDERS, Recorded
 from ..core.traces.simplify import simplify
 from ..core.traces.trace import Axes, Refused, trace
 from .padding import Ghosts
-from .structures import Structures
+from .structures import Structures, mirror, one_way
 
 if TYPE_CHECKING:
     from .potential import Potential
@@ -136,7 +136,8 @@ class Compiled:
         weights = [
             t for one in modules for part in (one._parameters, one._buffers) for t in part.values() if t is not None
         ]
-        fields = [t.contiguous() for name in AXES if (t := getattr(structures, name)) is not None]
+        operand = one_way(structures) if structures.mirrored else structures
+        fields = [t.contiguous() for name in AXES if (t := getattr(operand, name)) is not None]
         count = structures.pos.new_empty(structures.num_graphs)
         operands = [*weights, *fields, count]
         graded = torch.is_grad_enabled()
@@ -147,7 +148,7 @@ class Compiled:
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         present = structures.cell is not None
         ordered = torch.are_deterministic_algorithms_enabled()
-        key = kind, alike, layouts, modes, autocast, present, ordered
+        key = kind, alike, layouts, modes, autocast, present, ordered, structures.mirrored
         traced = self._traces.get(key)
         if first := traced is None:
             if not is_plain(operands):
@@ -197,8 +198,9 @@ class _Traced:
         fields = [name for name in AXES if getattr(structures, name) is not None]
 
         def function(*tensors: Tensor) -> list[Tensor]:
-            of = dict(zip(fields, tensors[len(weights) :], strict=False))
+            of: dict[str, Any] = dict(zip(fields, tensors[len(weights) :], strict=False))
             moved = Structures(**of, num_graphs=tensors[-1].shape[0])
+            moved = mirror(moved) if structures.mirrored else moved
             results = functional_call(held, {name: tensors[order[one]] for name, one in listed.items()}, (moved,))
             self.names[:] = results
             return list(results.values())

@@ -211,14 +211,15 @@ class MACE(EquivariantModule):
         return sum(columns[1:], columns[0])
 
     def _radial_functions(self, atom_types: Tensor, lengths: Tensor, graph: Graph) -> Tensor | KnotBasis:
-        """Radial functions ``[E, num_basis]`` of the edges, or interpolation weights if they are tabled."""
-        transform = self.transform
+        """Radial functions ``[E, num_basis]`` of edges or of pairs, or interpolation weights if they are tabled."""
+        transform, lengths = self.transform, graph.of_pairs(lengths)
         if transform is None:
             functions: Tensor | KnotBasis = self.basis(lengths)
             return functions
+        species = [atom_types[graph.of_pairs(end)] for end in graph.ends]
         if not isinstance(self.basis, TabledBasis):
-            return self.basis(lengths, transform(lengths, atom_types, graph))
-        return self.basis.between(lengths, transform, *atom_types[graph.edge_index.long()])
+            return self.basis(lengths, transform.between(lengths, *species))
+        return self.basis.between(lengths, transform, *species)
 
     def extra_repr(self) -> str:
         """Species, features, correlation, degree and cutoff."""
@@ -331,7 +332,7 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         else:
             density = self.density(basis)
             near = torch.tanh((density.weights() if isinstance(density, TabledWeights) else density) ** 2)
-            neighbors = 1 + summed_rows(near, graph.edge_index[1].long(), x.shape[0])
+            neighbors = 1 + summed_rows(graph.of_edges(near), graph.edge_index[1].long(), x.shape[0])
             message = received / neighbors
         if self.style.residual:
             return message, self.skip(x, species)
@@ -399,5 +400,7 @@ class Readout(EquivariantModule):
         scalars = x
         for number, linear in enumerate(self.maps):
             scalars = linear(self.activation(scalars) if number else scalars)
+        if self.tensors is None and self.maps:
+            return scalars
         parts = [scalars] if len(self.maps) else []
         return torch.cat([*parts, *([] if self.tensors is None else [self.tensors(x)])], dim=1)

@@ -117,7 +117,7 @@ class NequIP(torch.nn.Module):
     def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Outputs of atoms ``[A, columns]``; see the argument ``network`` of :class:`Potential`."""
         x = self.embedding(atom_types)
-        basis = self.basis(edges.lengths)  # the same in all steps
+        basis = self.basis(graph.of_pairs(edges.lengths))  # the same in all steps
         for step in self.steps:
             x = step(x, edges.harmonics, edges.lengths, graph, atom_types, basis)
         return self.read(x)

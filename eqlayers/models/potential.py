@@ -269,7 +269,9 @@ class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
         atoms, added = structures.z.shape[0], self.added
         if added:
             check_range("edge_index", structures.edge_index, atoms, "atoms")  # no edge may join an added atom
-        return Graph(structures.edge_index, atoms + added)
+        graph = Graph(structures.edge_index, atoms + added, copy=False)
+        graph.mirrored = structures.mirrored  # as was checked
+        return graph
 
     def _edges_of(self, structures: Structures, graph: Graph) -> EdgeVectors:
         """Vectors, lengths and harmonics of the edges of ``graph``, the result of :meth:`_graph_of`."""

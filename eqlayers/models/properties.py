@@ -130,7 +130,7 @@ class AtomicProperties(KeepsFloat64):
                 f"{list(values.shape)}. Reshape its result."
             )
         values = values.reshape(atoms, columns)
-        energies = values[:, 0] if "energy" in self.properties else None  # the first of the scalars
+        energies = values.select(1, 0) if "energy" in self.properties else None  # the first of the scalars
         if not self.tensors:
             return energies, {}
         if added:

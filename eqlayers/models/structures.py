@@ -12,7 +12,7 @@ from torch import Tensor
 from ..atoms.elements import symbols_of
 from ..core.checks import check_floating, check_integer, check_number, check_tensor, check_type, got
 from ..core.errors import ConfigError, DataError, DTypeError, IndexRangeError, ShapeError
-from ..core.graph import check_edge_index, check_range
+from ..core.graph import check_edge_index, check_mirrored, check_range
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -38,6 +38,8 @@ class Structures(NamedTuple):
         cell: ``[G, 3, 3]``, a lattice vector in each row; None without periodic axes. Vectors of open axes only enter
             the volume that stress is divided by; zero if there is none.
         shifts: ``[E, 3]``, displacement of the receiver in lattice vectors; None without a cell.
+        mirrored: Whether the second half of the edges is the first half with its ends and shifts reversed, so that
+            networks compute radial functions for one edge of each pair. `collate` and loaders give such edges.
 
     Example:
         >>> pair = torch.tensor([[0, 1], [1, 0]])
@@ -52,12 +54,14 @@ class Structures(NamedTuple):
     num_graphs: int = 1
     cell: Tensor | None = None
     shifts: Tensor | None = None
+    mirrored: bool = False
 
     @classmethod
     def of(cls, batch: Any) -> Structures:
         """Structures from an object with these attributes, such as a batch of a data loader.
 
-        Missing attributes other than z, pos and edge_index are taken as None.
+        Missing attributes other than z, pos and edge_index are taken as None. With `half`, numbers of edges
+        ``[E / 2]``, one of each pair, the edges are mirrored.
 
         Example:
             >>> from types import SimpleNamespace
@@ -66,15 +70,19 @@ class Structures(NamedTuple):
             tensor([1])
         """
         graphs = getattr(batch, "num_graphs", None)
-        return cls(
+        edges, shifts, half = batch.edge_index, getattr(batch, "shifts", None), getattr(batch, "half", None)
+        if half is not None:
+            edges, shifts = edges[:, half], None if shifts is None else shifts[half]
+        structures = cls(
             batch.z,
             batch.pos,
-            batch.edge_index,
+            edges,
             getattr(batch, "batch", None),
             1 if graphs is None else graphs,
             getattr(batch, "cell", None),
-            getattr(batch, "shifts", None),
+            shifts,
         )
+        return structures if half is None else mirror(structures)
 
     def checked(self, dtype: torch.dtype) -> Structures:
         """Check shapes, dtypes and indices; return the structures with ``batch`` filled in.
@@ -110,6 +118,8 @@ class Structures(NamedTuple):
                 f"shifts must be [{self.edge_index.shape[1]}, 3], one for each edge, got {list(self.shifts.shape)}. "
                 "Take both from one neighbour list."
             )
+        if self.mirrored:
+            check_mirrored(self.edge_index, self.shifts)
         for name, t in (("pos", pos), ("cell", self.cell)):
             if t is not None and t.dtype != dtype:
                 raise DTypeError(
@@ -117,6 +127,27 @@ class Structures(NamedTuple):
                     "or the model with `.double()`."
                 )
         return self._replace(batch=batch)
+
+
+def mirror(structures: Structures) -> Structures:
+    """Structures with edges of one direction, and after these the same edges with their ends and shifts reversed.
+
+    Example:
+        >>> pair = Structures(torch.tensor([1, 1]), torch.eye(2, 3), torch.tensor([[0], [1]]))
+        >>> mirror(pair).edge_index.tolist(), one_way(mirror(pair)).edge_index.tolist()
+        ([[0, 1], [1, 0]], [[0], [1]])
+    """
+    edges, shifts = structures.edge_index, structures.shifts
+    edges, shifts = torch.cat([edges, edges.flip(0)], 1), None if shifts is None else torch.cat([shifts, -shifts])
+    return structures._replace(edge_index=edges, shifts=shifts, mirrored=True)
+
+
+def one_way(structures: Structures) -> Structures:
+    """Mirrored structures with the edges of one direction, from which `mirror` makes the others."""
+    edges, shifts = structures.edge_index, structures.shifts
+    pairs = edges.shape[1] // 2
+    shifts = None if shifts is None else shifts[:pairs]
+    return structures._replace(edge_index=edges[:, :pairs], shifts=shifts, mirrored=False)
 
 
 # ---- from ASE's Atoms ---------------------------------------------------------------------------------------------
@@ -267,7 +298,7 @@ def collate(
     """
     if not structures:
         raise ConfigError(f"structures must be at least one, got {got(structures)}. Leave out empty batches.")
-    from ..atoms.periodic import folded  # imports vesin, which networks do not need
+    from ..atoms.periodic import folded, half_of  # imports vesin, which networks do not need
 
     sizes = [len(atoms) for atoms in structures]
     starts = np.cumsum([0, *sizes])
@@ -279,8 +310,11 @@ def collate(
     index = torch.cat([pairs + int(start) for (pairs, _), start in zip(neighbors, starts[:-1], strict=True)], dim=1)
     back = torch.from_numpy(moved)
     shifts = torch.cat([shift for _, shift in neighbors]) + back[index[1]] - back[index[0]]
+    half = half_of(index.numpy(), shifts.numpy())
+    if half is not None:
+        index, shifts = index[:, half], shifts[half]
     device, dtype = potential.device, potential.dtype
-    return Structures(
+    batch = Structures(
         z=torch.from_numpy(np.concatenate([atoms.numbers for atoms in structures]).astype(np.int64)).to(device),
         pos=torch.from_numpy(pos).to(device, dtype),
         edge_index=index.to(device),
@@ -289,3 +323,4 @@ def collate(
         cell=torch.from_numpy(cell).to(device, dtype),
         shifts=shifts.to(device),
     )
+    return batch if half is None else mirror(batch)

@@ -105,7 +105,7 @@ class TFN(torch.nn.Module):
     def forward(self, atom_types: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Outputs of atoms ``[A, columns]``; see the argument ``network`` of :class:`Potential`."""
         x = self.embedding(atom_types)
-        radial = self.basis(edges.lengths)
+        radial = self.basis(graph.of_pairs(edges.lengths))
         for step in self.steps:
             x = step(x, edges.harmonics, radial, graph, self.mean_neighbors)
         return self.read(x)

@@ -318,6 +318,7 @@ def _symmetries(case: Case, step: float) -> Deviations:
         pos=old.pos[order],
         edge_index=order.argsort()[old.edge_index][:, edges],
         shifts=old.shifts[edges],
+        mirrored=False,
     )
     changes["permutation"] = (permuted, eye, order)
     return [

@@ -59,4 +59,4 @@ def test_a_batch_of_a_loader_is_taken_by_its_attributes() -> None:
     batch = SimpleNamespace(z=GOOD.z, pos=GOOD.pos, edge_index=PAIR, num_graphs=None, batch=None)
     assert Structures.of(batch) == GOOD
     more = SimpleNamespace(**vars(batch) | CELLS | {"num_graphs": 2, "batch": torch.tensor([0, 1])})
-    assert Structures.of(more)[3:] == (more.batch, 2, more.cell, more.shifts)
+    assert Structures.of(more)[3:] == (more.batch, 2, more.cell, more.shifts, False)

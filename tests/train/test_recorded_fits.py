@@ -191,15 +191,16 @@ def fit(name: str, way: str, compile_: str, *options: str) -> tuple[dict[str, to
 @pytest.mark.filterwarnings("ignore:(forces|stresses) of 3 structures are NaN")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_recorded_fit_trains_the_same_weights_and_reads_nothing(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, other = fit("plain", way, "false")
+    exact = ["--trainer.precision", "64-true", *([] if way == "molecules" else ["--data.dtype", "float64"])]
+    plain, other = fit("plain", way, "false", *exact)
     record_on_cpu(monkeypatch)
     with without_reads(MOST[way]):
-        weights, history = fit("recorded", way, "true")
+        weights, history = fit("recorded", way, "true", *exact)
     assert 2 <= StandIn.made <= 20  # a few sizes, in both passes
     for name, one in weights.items():
-        torch.testing.assert_close(one, plain[name], rtol=1e-4, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(one, plain[name], rtol=1e-8, atol=1e-9, msg=lambda text, n=name: f"{n}: {text}")
     for row, one in zip(history, other, strict=True):
-        assert row["val_mae"] == pytest.approx(one["val_mae"], rel=1e-4)
+        assert row["val_mae"] == pytest.approx(one["val_mae"], rel=1e-8)
     assert np.isfinite(row["val_mae"])
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from ..torch_internals import always_alike, writes
-from .trace import is_operator
+from .trace import fake_of, is_operator
 
 #: Operators whose result is their operand, without autograd and for constants.
 ALIASES = ("detach", "alias", "lift_fresh_copy")
+#: Operators whose results depend on the dtype and the device of their operand alone, if sizes are numbers.
+FILLED = tuple(f"aten.new_{kind}.default" for kind in ("ones", "zeros", "full"))
 
 
 def simplify(module: fx.GraphModule) -> None:
@@ -41,8 +44,12 @@ def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
         inputs = node.all_input_nodes
         if node.op != "call_function" or node in written or not (inputs and always_alike(node.target)):
             continue
-        if all(one in values for one in inputs):
-            args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        known = values
+        if str(node.target) in FILLED and len(inputs) == 1 and not any(user.op == "output" for user in node.users):
+            like = fake_of(inputs[0])
+            known = {inputs[0]: torch.empty(0, dtype=like.dtype, device=like.device)}
+        if all(one in known for one in inputs):
+            args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
             values[node] = value = node.target(*args, **kwargs)
             if isinstance(value, Tensor):
                 module.register_buffer(name := f"computed_{len(values)}", value, persistent=False)

@@ -79,7 +79,8 @@ class TensorProductConv(ProductLayer):
             x: ``[num_src, irreps_in1.dim]`` features of the senders.
             edge_attr: ``[E, irreps_in2.dim]``.
             weight: ``[E, weight_numel]`` per edge, as a tensor or by a table (:class:`eqlayers.nn.RadialTable`);
-                ``[weight_numel]`` if shared, or None for the internal weights.
+                ``[E / 2, weight_numel]`` for both edges of each pair of a mirrored graph; ``[weight_numel]`` if shared,
+                or None for the internal weights.
             edge_index: ``[2, E]`` int64 or int32, rows (src, dst), in any order; or a :class:`eqlayers.Graph`, which
                 sorts the edges once for all layers that get it.
             num_nodes: Number of receivers; as many as senders if None.
@@ -209,8 +210,9 @@ class Interaction(KeepsFloat64, EquivariantModule):
             lengths: ``[E]`` Angstrom.
             edge_index: ``[2, E]`` (src, dst); dst receives. Or a :class:`eqlayers.Graph`, sorted once for all layers.
             species: ``[A]`` int64, counted from 0, for a self-connection by species.
-            basis: ``[E, num_basis]``, ``radial.basis(lengths)``, which steps of one network share; or by interpolation,
-                of a :class:`eqlayers.nn.TabledBasis`.
+            basis: ``[E, num_basis]``, ``radial.basis(lengths)``, which steps of one network share, or
+                ``[E / 2, num_basis]`` of ``graph.of_pairs(lengths)``; or by interpolation, of a
+                :class:`eqlayers.nn.TabledBasis`.
 
         Returns:
             ``[A, irreps_out.dim]``.
@@ -218,6 +220,8 @@ class Interaction(KeepsFloat64, EquivariantModule):
         Raises:
             ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
+        if basis is None and isinstance(edge_index, Graph):
+            lengths = edge_index.of_pairs(lengths)
         received = self.product(self.up(x), edge_attr, self.radial(lengths, basis), edge_index)
         weight = self.down.weight  # multiplies the weights, which are fewer than features
         h = self.down(received, weight * self.mean_neighbors.rsqrt())

@@ -68,6 +68,8 @@ def run_convolution(
     if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)) and x.ndim:
         if num_nodes is not None or not isinstance(edge_index, Graph):
             edge_index = as_graph(edge_index, x.shape[0], num_nodes)
+        if not shared:
+            w = edge_index.of_edges(w)
         results = at_once(plan.form.calls[True, shared], (x, y, w), edge_index, backend, deterministic)
         if results is not None:
             return results[0]
@@ -76,12 +78,12 @@ def run_convolution(
     plan.layouts[1].check("edge_attr", y)
     table = None
     if isinstance(w, TabledWeights):
-        w.check(graph.num_edges, plan.weight_numel)
+        w.check(graph, plan.weight_numel)
         interval, orders = w.interval, w.orders
         x, y, w, coefficients = of_one_dtype(x=x, edge_attr=y, weight=w.table, coefficients=w.coefficients)
         table = TabledWeights(w, interval, coefficients, orders)
     else:
-        x, y, w = of_one_dtype(x=x, edge_attr=y, weight=w)
+        x, y, w = of_one_dtype(x=x, edge_attr=y, weight=w if shared else graph.of_edges(w))
     edges = graph.num_edges
     num_rows = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
     for tensor, rows in zip((x, y, w), num_rows, strict=False):
@@ -95,7 +97,7 @@ def run_convolution(
         name = chosen(x.device.type, x.dtype, backend, plan.form.key)
         if plan.paths and BACKENDS[name].whole is None:
             return _read_from_table(plan, x, y, table, graph, name, deterministic)
-        w = table.weights()
+        w = graph.of_edges(table.weights())
     return run_program(plan.form.calls[True, shared], (x, y, w), graph, backend, deterministic)
 
 
@@ -107,9 +109,10 @@ def _read_from_table(
     num_nodes = graph.num_src, graph.num_dst
 
     def sort(interval: Tensor) -> Tensor:
+        interval = graph.of_edges(interval)
         return sorted_intervals(graph.tables(sorted_edges), graph.edge_index, interval, *num_nodes, intervals)
 
-    operands = x, y, w.table, w.coefficients
+    operands = x, y, w.table, graph.of_edges(w.coefficients)
     tables = graph.interval_tables(w.interval, intervals, sort)
     if is_plain(operands):
         results = at_once(plan.form.tabled(*w.reading), operands, graph, backend, deterministic, tables)

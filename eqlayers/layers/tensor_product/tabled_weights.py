@@ -12,6 +12,7 @@ from eqlayers_kernels.forms.product import Reading
 from ...core.backends.rows import taken
 from ...core.checks import check_integer, check_tensor
 from ...core.errors import ConfigError, DeviceError, DTypeError, ShapeError
+from ...core.graph import Graph
 
 
 class TabledWeights(NamedTuple):
@@ -62,8 +63,8 @@ class TabledWeights(NamedTuple):
             f"[E, {self.table.shape[-1]}] is needed. Use weights.weights(), or leave out the table."
         )
 
-    def check(self, edges: int, width: int) -> None:
-        """Raise ShapeError, DTypeError or DeviceError unless they are weights ``[edges, width]``."""
+    def check(self, graph: Graph, width: int) -> None:
+        """Raise ShapeError, DTypeError or DeviceError unless they are weights of the graph's edges, or of its pairs."""
         table, interval, coefficients, orders = self
         for name, tensor in zip(self._fields, self[:3], strict=False):
             check_tensor(name, tensor, "of weights by interpolation")
@@ -75,6 +76,9 @@ class TabledWeights(NamedTuple):
                 f"a table of weights must be [R, {width}] with {orders} rows more for each interval, got "
                 f"{list(table.shape)} and coefficients {list(coefficients.shape)}. Make it by RadialTable."
             )
+        edges = graph.num_edges
+        if interval.ndim == 1 and graph.mirrored and 2 * interval.shape[0] == edges:
+            edges = interval.shape[0]
         if interval.shape != (edges,) or coefficients.shape[0] != edges:
             raise ShapeError(
                 f"intervals and coefficients must be [{edges}] and [{edges}, {reads}], one for each edge, got "
