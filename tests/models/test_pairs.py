@@ -159,6 +159,7 @@ def test_half_of_few_edges() -> None:
     assert empty is not None
     assert len(empty) == 0
     assert half_of(np.array([[1], [1]]), fewest=0) is None, "an edge to itself without a shift"
+    assert half_of(np.array([[0, 2, 5, 4], [4, 5, 0, 2]]), fewest=0) is None, "the same ends, joined otherwise"
     edges, shifts = edges_of(crystal())
     assert half_of(edges, shifts, edges.shape[1]) is not None
     assert half_of(edges, shifts, edges.shape[1] + 1) is None
