@@ -52,7 +52,8 @@ def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
             args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
             values[node] = value = node.target(*args, **kwargs)
             if isinstance(value, Tensor):
-                module.register_buffer(name := f"computed_{len(values)}", value, persistent=False)
+                name = f"computed_{len(dict(module.named_buffers()))}"  # a graph may have been simplified before
+                module.register_buffer(name, value, persistent=False)
                 with module.graph.inserting_before(node):
                     constant = module.graph.get_attr(name)
                 constant.meta, values[constant] = node.meta, value

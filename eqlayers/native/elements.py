@@ -1,0 +1,81 @@
+"""Operators of torch that compute each element from the same element of their operands, as formulas in C."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .values import TYPES
+
+#: Operator -> C, of operands 0, 1, ...; ``F`` ends the name of a function of the type.
+FORMULAS = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "rsub": "{1} - {0}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "neg": "-{0}",
+    "addcmul": "{0} + {value} * {1} * {2}",
+    "reciprocal": "1 / {0}",
+    "sqrt": "sqrtF({0})",
+    "rsqrt": "1 / sqrtF({0})",
+    "exp": "expF({0})",
+    "log": "logF({0})",
+    "sin": "sinF({0})",
+    "cos": "cosF({0})",
+    "tanh": "tanhF({0})",
+    "abs": "fabsF({0})",
+    "floor": "floorF({0})",
+    "sigmoid": "1 / (1 + expF(-{0}))",
+    "sigmoid_backward": "{0} * {1} * (1 - {1})",
+    "tanh_backward": "{0} * (1 - {1} * {1})",
+    "silu": "{0} / (1 + expF(-{0}))",
+    "silu_backward": "{0} / (1 + expF(-{1})) * (1 + {1} * (1 - 1 / (1 + expF(-{1}))))",
+    "maximum": "{0} != {0} || {0} > {1} ? {0} : {1}",
+    "minimum": "{0} != {0} || {0} < {1} ? {0} : {1}",
+    "where": "{0} ? {1} : {2}",
+    "masked_fill": "{1} ? {2} : {0}",
+    "nan_to_num": "{0} != {0} ? 0 : {0}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "logical_not": "!{0}",
+    "logical_and": "{0} && {1}",
+    "bitwise_and": "{0} & {1}",
+    "_to_copy": "{0}",
+}
+
+
+def formula(name: str, operands: list[str], dtype: torch.dtype, options: dict[str, Any]) -> str | None:
+    """The C expression of an operator of simple expressions, in the type of its operands; None if there is none."""
+    end = "f" if dtype == torch.float32 else ""
+    if name == "clamp":
+        low, high = ([*operands[1:], None, None])[:2]
+        text = operands[0] if low is None else f"({operands[0]} < {low} ? {low} : {operands[0]})"
+        return text if high is None else f"({text} > {high} ? {high} : {text})"
+    if name == "pow":
+        base, power = operands[:2]
+        return f"{base} * {base}" if power in ("2", "2.0") else f"pow{end}({base}, {power})"
+    known = FORMULAS.get(name.removesuffix("_"), FORMULAS.get(name))
+    if known is None:
+        return None
+    return known.replace("F(", f"{end}(").format(*operands, value=options.get("value", 1))
+
+
+def number(value: Any, dtype: torch.dtype) -> str:
+    """A number in C."""
+    if dtype is torch.bool or isinstance(value, bool):
+        return str(int(value))
+    if not dtype.is_floating_point:
+        return f"INT64_C({int(value)})"
+    value = float(value)
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    return f"(({TYPES[dtype]}){value!r})"

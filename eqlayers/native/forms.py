@@ -1,0 +1,170 @@
+"""Calls of the kernels of forms, and of the sorts of edges that they need, in a native program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from eqlayers_kernels.c.run.edges import graph_offsets, interval_offsets
+
+from ..core.backends import cpu
+from ..core.forms.description import describe
+from ..core.forms.request import SIZE_INDEX
+from ..core.traces.trace import fake_of
+from .sizes import text_of
+from .values import TYPES, Buffer, View
+
+if TYPE_CHECKING:
+    from .compiler import Compiler
+
+
+class FormCalls:
+    """The steps of forms; see `Compiler`."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[tuple[str, ...], str] = {}  # sources -> name
+        self.texts: dict[str, Buffer] = {}  # tables of maps
+
+    def sort(self: Compiler, kind: str, *args: Any) -> View:
+        """A step that sorts edges."""
+        if kind == "edge_tables":
+            ends, senders, receivers = args
+            ends = self.packed(ends)
+            edges = ends.shape[1]
+            out = self.new([graph_offsets(edges, senders, receivers).length], torch.int64)
+            sizes = ", ".join(map(text_of, (edges, senders, receivers)))
+            text = f"if (sort_edges({address(ends)}, {sizes}, {out.buffer.name}) >= 0) return EQLAYERS_END;"
+            self.add(text, [ends.buffer], [out.buffer], "sort")
+            return out
+        tables, ends, interval, senders, receivers, intervals = args
+        ends, interval = self.packed(ends), self.packed(interval)
+        edges = ends.shape[1]
+        before = graph_offsets(edges, senders, receivers).length
+        out = self.new([before + interval_offsets(edges, intervals).length], torch.int64)
+        text = (
+            f"memcpy({out.buffer.name}, {tables.buffer.name}, {text_of(before)} * sizeof(int64_t)); "
+            f"if (sort_places({address(ends)}, {address(interval)}, {text_of(edges)}, {text_of(senders)}, "
+            f"{text_of(intervals)}, {out.buffer.name} + {text_of(before)}) >= 0) return EQLAYERS_END;"
+        )
+        self.add(text, [tables.buffer, ends.buffer, interval.buffer], [out.buffer], "sort")
+        return out
+
+    def form(
+        self: Compiler,
+        node: fx.Node,
+        operands: Sequence[Any],
+        tables: View | None,
+        rows: int,
+        senders: int,
+        receivers: int,
+        key: str,
+        *_: Any,
+    ) -> list[View]:
+        """The steps of a form: a call of a kernel for each traversal."""
+        dtype = fake_of(node.args[0][0]).dtype  # type: ignore[index]
+        if dtype not in cpu.NAMES:
+            raise self.refuse(f"kernels have no {dtype}")
+        form = describe(key).form
+        sizes = [rows, senders, receivers, 0]
+        return self._form(form, [self.stored(one) for one in operands], tables, sizes, dtype)
+
+    def _form(
+        self: Compiler, form: Any, operands: list[View], tables: View | None, sizes: list[int], dtype: torch.dtype
+    ) -> list[View]:
+        def new(result: Any) -> View:
+            index = SIZE_INDEX.get(result.rows)
+            return self.new([result.width] if index is None else [sizes[index], result.width], dtype)
+
+        if form.family == "sum":
+            out: list[View | None] = [None] * len(form.results)
+            for part, picks, targets in form.parts:
+                made = self._form(part, [operands[pick] for pick in picks], tables, sizes, dtype)
+                for target, value in zip(targets, made, strict=True):
+                    so_far = out[target]
+                    if so_far is None:
+                        out[target] = value
+                    else:
+                        self.fill(so_far, value, add=True)
+            if any(one is None for one in out):
+                raise self.refuse("a result of a sum of products is zero")
+            return [one for one in out if one is not None]
+        sizes = list(sizes)
+        for one, view in zip(form.operands, operands, strict=True):
+            if one.rows == "table":
+                sizes[3] = view.shape[0]
+        if form.family == "product" and not form.task.results:
+            return []
+        whole = form.family == "product" and cpu.is_map(form)
+        everything = list(range(len(form.results)))
+        traversals = {cpu.MAPS[form.rows]: everything} if whole else form.traversals(tables is not None)
+        results = [new(result) for result in form.results]
+        for traversal, numbers in traversals.items():
+            part = form.part(numbers)
+            try:
+                printed = cpu._PRINT[part.family](part, cpu.NAMES[dtype], traversal)
+            except (ValueError, KeyError) as error:
+                raise self.refuse(f"no kernel has its rows {getattr(part, 'rows', '')}") from error
+            self._kernel(printed, part, traversal, operands, [results[n] for n in numbers], tables, sizes, dtype)
+        return results
+
+    def _kernel(
+        self: Compiler,
+        printed: Any,
+        part: Any,
+        traversal: str,
+        operands: list[View],
+        results: list[View],
+        tables: View | None,
+        sizes: list[int],
+        dtype: torch.dtype,
+    ) -> None:
+        name = self.kernels.setdefault(tuple(printed.kernel.sources), f"k{len(self.kernels)}")
+        reads, words, before = [], [], []
+        if printed.table is not None:
+            table = self.stored(torch.tensor(list(printed.table)))
+            reads.append(table.buffer)
+            words += [f"(int64_t){table.buffer.name}", "0"]
+        for pointer in printed.operands:
+            if pointer.transpose is not None:
+                raise self.refuse("a kernel wants its operand in another layout")
+            view = operands[pointer.number]
+            if view.strides[-1] != 1 and pointer.width > 1:
+                view = self.packed(view)
+            step = view.strides[0] if len(view.shape) > 1 and view.shape[0] != 1 else pointer.width
+            reads.append(view.buffer)
+            words += [f"(int64_t)({address(view)})", text_of(step * pointer.rows)]
+        for view, one, written in zip(results, part.results, printed.written, strict=True):
+            if one.rows == "table":
+                raise self.refuse("a result has rows of a table")
+            if not written:
+                before.append(f"memset({view.buffer.name}, 0, {text_of(view.buffer.size)} * sizeof({TYPES[dtype]}));")
+            words += [f"(int64_t){view.buffer.name}", str(one.width)]
+        segments = sizes[0]
+        if tables is not None:
+            segments = self._along(words, part, traversal, tables.buffer.name, sizes)
+            reads.append(tables.buffer)
+        args = ", ".join([text_of(segments), "1", "0", *words])
+        call = f"{{ const int64_t args[] = {{{args}}}; if ({name}_run(args, 0, 1)) return EQLAYERS_MEMORY; }}"
+        self.add(" ".join([*before, call]), reads, [view.buffer for view in results], "form")
+
+    def _along(self: Compiler, words: list[str], part: Any, traversal: str, name: str, sizes: list[int]) -> int:
+        edges, senders, receivers, table = sizes
+        of_graph = graph_offsets(edges, senders, receivers)
+        intervals = 0 if part.reading is None else part.reading.intervals(table)
+        of_intervals = None if part.reading is None else interval_offsets(edges, intervals)
+        if traversal == "by_place" and of_intervals is not None:
+            raise self.refuse("a result has rows of a table")
+        segments, others = (receivers, senders) if traversal == "by_dst" else (senders, receivers)
+        words += [f"(int64_t)({name} + {text_of(offset)})" for offset in getattr(of_graph, traversal)]
+        words += [text_of(edges), text_of(others)]
+        if of_intervals is not None:
+            words += [f"(int64_t)({name} + {text_of(of_graph.length + of_intervals.interval)})", text_of(intervals)]
+        return segments
+
+
+def address(view: View) -> str:
+    """The first element of a view."""
+    return f"{view.buffer.name} + {text_of(view.offset)}" if view.offset else view.buffer.name
