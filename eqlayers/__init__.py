@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Pyth
     from .irreps.instructions import paths
     from .irreps.layout import to_ir_mul, to_mul_ir
     from .models import Potential, compress, decompress, load_potential, save_potential
+    from .native import deploy
     from .nn import (
         ElementwiseTensorProduct,
         FullTensorProduct,
@@ -54,6 +55,7 @@ __all__ = [
     "compress",
     "deaccelerate",
     "decompress",
+    "deploy",
     "errors",
     "explain",
     "functional",
@@ -83,6 +85,7 @@ _HOMES = {
     "eqlayers.irreps.instructions": ("paths",),
     "eqlayers.core.memory": ("keep_memory", "release_memory"),
     "eqlayers.models": ("Potential", "compress", "decompress", "load_potential", "save_potential"),
+    "eqlayers.native": ("deploy",),
     "eqlayers.sparse": ("SparseProductInfo", "SparseScaleInfo"),
 }
 _EXTRA = ("Calculator", "data", "simulate", "train")

@@ -53,6 +53,7 @@ potentials are files of save_potential or checkpoints, and these commands have t
   eqlayers predict structures.xyz -m model.pt -o predicted.xyz
   eqlayers select pool.xyz -m runs/ethanol --most 50                                       (what to label next)
   eqlayers convert my.model -o my.pt                                                       (from MACE, NequIP, and back)
+  eqlayers deploy my.pt -o my.so                                                           (for C, without Python)
 
 benchmarks have subcommands, each with its own help:
   eqlayers bench run smoke
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     keep_memory()  # a setting of the whole process
     try:
-        if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "convert", "mace"}):
+        if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "convert", "deploy", "mace"}):
             return compute(args)
         parsed = parser().parse_args(args)
         if parsed.version:
@@ -147,6 +148,10 @@ def compute(args: Sequence[str]) -> int:
                 from ..integrations import convert
 
                 return convert.run(args[1:])
+            if args[0] == "deploy":
+                from ..native import command
+
+                return command.run(args[1:])
             if of_potentials(args):
                 return potentials(args)
             return bench(args[1:]) if args[0] == "bench" else train(args)
@@ -279,6 +284,7 @@ def parser() -> argparse.ArgumentParser:
         "bench": "measure speed and memory beside peers: "
         "run, report, first-gpu, layers, step, networks, overhead, accelerate",
         "convert": "a model of MACE or NequIP as a potential, and back: eqlayers convert my.model -o my.pt",
+        "deploy": "a potential as a native program for C, without Python: eqlayers deploy my.pt -o my.so",
         "mace": "MACE's own programs with these layers: mace train, as mace_run_train; mace lammps, a file for LAMMPS",
         "info": "versions, devices, and the backends that can run here; info MODEL: what a potential is",
     }

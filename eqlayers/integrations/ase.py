@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ from torch import Tensor
 
 from ..core import memory
 from ..core.checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
-from ..core.errors import OutOfMemoryError, needs_packages
+from ..core.errors import ConfigError, OutOfMemoryError, needs_packages
 from ..hints.names import named_arguments, parameters, refuse_others
 from ..models import Committee, Potential, load_committee, load_potential
 from ..models.committee import DEVIATION, committee_files, together
 from ..models.molecule import MoleculeProperty
 from ..models.saving import Classes
 from ..models.structures import NeighborLists, check_atoms, collate, has_volume
+from ..native import NativePotential
 
 with needs_packages("eqlayers.integrations.ase", "train"):
     import vesin  # noqa: F401 needed at the first structure
@@ -36,7 +37,7 @@ _ENERGIES = ("energy", "free_energy", "energies")
 _DEVIATING = ("energy", "energies", "forces", "stress")
 _MEMBERS = "{}_members"
 #: A potential or committee, or its files.
-Source = Potential | Committee | str | os.PathLike[str] | Sequence[Any]
+Source = Potential | Committee | NativePotential | str | os.PathLike[str] | Sequence[Any]
 
 
 def as_potential(
@@ -47,7 +48,7 @@ def as_potential(
     Args:
         potential: A potential, a committee, or a file of a potential (see :func:`eqlayers.models.load_potential`); for
             a committee also a list of potentials or of files, a pattern of files, or the folder that
-            ``eqlayers fit --committee`` wrote.
+            ``eqlayers fit --committee`` wrote; or the file of a native program, such as ``water.so``.
         dtype, device: None to keep the potential's; files are loaded on the CPU.
         classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.
 
@@ -59,6 +60,8 @@ def as_potential(
     """
     target: Any = "cpu" if device is None else device
     if isinstance(potential, (str, os.PathLike)):
+        if Path(potential).suffix == ".so":
+            return _as_it_is(NativePotential(potential), dtype, device)
         single = committee_files(potential) == [Path(potential)]
         return (load_potential if single else load_committee)(os.fspath(potential), dtype, target, classes)
     result: Any = potential
@@ -67,13 +70,25 @@ def as_potential(
             return load_committee(result, dtype, target, classes)
         result = Committee(result)
     what = "a Potential or the path of one, or a list of several"
-    check_type("potential", result, (Potential, Committee), what, "Save it with save_potential.")
+    check_type("potential", result, (Potential, Committee, NativePotential), what, "Save it with save_potential.")
+    if isinstance(result, NativePotential):
+        return _as_it_is(result, dtype, device)
     dtype = result.dtype if dtype is None else check_dtype("dtype", dtype)
     target = result.device if device is None else check_device("device", device)
     training = any(member.training for member in (result.members if isinstance(result, Committee) else [result]))
     if not training and dtype == result.dtype and target == result.device:
         return result
     return copy.deepcopy(result).to(device=target, dtype=dtype).eval()
+
+
+def _as_it_is(program: NativePotential, dtype: torch.dtype | None, device: Any) -> Potential:
+    """A native program, which is called like a potential; ConfigError for another dtype or device than its own."""
+    asked = {"dtype": dtype, "device": None if device is None else torch.device(device)}
+    for name, value in asked.items():
+        if value is not None and value != getattr(program, name):
+            its = getattr(program, name)
+            raise ConfigError(f"{name} must be {its} for {program.path}, got {value}. Deploy the potential with it.")
+    return cast("Potential", program)
 
 
 @named_arguments
@@ -96,7 +111,7 @@ class Calculator(AseCalculator):
     Args:
         potential_or_path: A potential, a file of one, or a committee: a list of potentials or files, a pattern such as
             ``"runs/a*/potential.pt"``, the folder that ``eqlayers fit --committee`` wrote, or a
-            :class:`eqlayers.models.Committee`.
+            :class:`eqlayers.models.Committee`. Or the file of a native program, see :func:`eqlayers.deploy`.
         dtype: Dtype of the network, such as float64 for vibrations and tight relaxations; None for the potential's.
         device: None for the device of the potential; files are loaded on the CPU.
         skin: Angstrom added to the cutoff of neighbour lists, which are recomputed when an atom has moved by half of it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ FORMULAS = {
     "tanh": "tanhF({0})",
     "abs": "fabsF({0})",
     "floor": "floorF({0})",
+    "pow": "powF({0}, {1})",
     "sigmoid": "1 / (1 + expF(-{0}))",
     "sigmoid_backward": "{0} * {1} * (1 - {1})",
     "tanh_backward": "{0} * (1 - {1} * {1})",
@@ -51,16 +53,13 @@ FORMULAS = {
 }
 
 
-def formula(name: str, operands: list[str], dtype: torch.dtype, options: dict[str, Any]) -> str | None:
+def formula(name: str, operands: Sequence[str | None], dtype: torch.dtype, options: dict[str, Any]) -> str | None:
     """The C expression of an operator of simple expressions, in the type of its operands; None if there is none."""
     end = "f" if dtype == torch.float32 else ""
     if name == "clamp":
         low, high = ([*operands[1:], None, None])[:2]
-        text = operands[0] if low is None else f"({operands[0]} < {low} ? {low} : {operands[0]})"
+        text = f"{operands[0]}" if low is None else f"({operands[0]} < {low} ? {low} : {operands[0]})"
         return text if high is None else f"({text} > {high} ? {high} : {text})"
-    if name == "pow":
-        base, power = operands[:2]
-        return f"{base} * {base}" if power in ("2", "2.0") else f"pow{end}({base}, {power})"
     known = FORMULAS.get(name.removesuffix("_"), FORMULAS.get(name))
     if known is None:
         return None

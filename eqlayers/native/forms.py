@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -14,21 +14,23 @@ from ..core.backends import cpu
 from ..core.forms.description import describe
 from ..core.forms.request import SIZE_INDEX
 from ..core.traces.trace import fake_of
-from .sizes import text_of
-from .values import TYPES, Buffer, View
-
-if TYPE_CHECKING:
-    from .compiler import Compiler
+from .memory import Memory
+from .sizes import Symbols, text_of
+from .values import TYPES, View
 
 
-class FormCalls:
-    """The steps of forms; see `Compiler`."""
+class FormCalls(Memory):
+    """The steps of forms.
 
-    def __init__(self) -> None:
+    Args:
+        size: Sizes of the graph as coded integers.
+    """
+
+    def __init__(self, size: Symbols) -> None:
+        super().__init__(size)
         self.kernels: dict[tuple[str, ...], str] = {}  # sources -> name
-        self.texts: dict[str, Buffer] = {}  # tables of maps
 
-    def sort(self: Compiler, kind: str, *args: Any) -> View:
+    def sort(self, kind: str, *args: Any) -> View:
         """A step that sorts edges."""
         if kind == "edge_tables":
             ends, senders, receivers = args
@@ -36,7 +38,7 @@ class FormCalls:
             edges = ends.shape[1]
             out = self.new([graph_offsets(edges, senders, receivers).length], torch.int64)
             sizes = ", ".join(map(text_of, (edges, senders, receivers)))
-            text = f"if (sort_edges({address(ends)}, {sizes}, {out.buffer.name}) >= 0) return EQLAYERS_END;"
+            text = f"if (sort_edges({address(ends)}, {sizes}, {out.buffer.name}) >= 0) return END;"
             self.add(text, [ends.buffer], [out.buffer], "sort")
             return out
         tables, ends, interval, senders, receivers, intervals = args
@@ -47,13 +49,13 @@ class FormCalls:
         text = (
             f"memcpy({out.buffer.name}, {tables.buffer.name}, {text_of(before)} * sizeof(int64_t)); "
             f"if (sort_places({address(ends)}, {address(interval)}, {text_of(edges)}, {text_of(senders)}, "
-            f"{text_of(intervals)}, {out.buffer.name} + {text_of(before)}) >= 0) return EQLAYERS_END;"
+            f"{text_of(intervals)}, {out.buffer.name} + {text_of(before)}) >= 0) return END;"
         )
         self.add(text, [tables.buffer, ends.buffer, interval.buffer], [out.buffer], "sort")
         return out
 
     def form(
-        self: Compiler,
+        self,
         node: fx.Node,
         operands: Sequence[Any],
         tables: View | None,
@@ -64,7 +66,7 @@ class FormCalls:
         *_: Any,
     ) -> list[View]:
         """The steps of a form: a call of a kernel for each traversal."""
-        dtype = fake_of(node.args[0][0]).dtype  # type: ignore[index]
+        dtype = fake_of(node.args[0][0]).dtype  # type: ignore[index, arg-type]
         if dtype not in cpu.NAMES:
             raise self.refuse(f"kernels have no {dtype}")
         form = describe(key).form
@@ -72,7 +74,7 @@ class FormCalls:
         return self._form(form, [self.stored(one) for one in operands], tables, sizes, dtype)
 
     def _form(
-        self: Compiler, form: Any, operands: list[View], tables: View | None, sizes: list[int], dtype: torch.dtype
+        self, form: Any, operands: list[View], tables: View | None, sizes: list[int], dtype: torch.dtype
     ) -> list[View]:
         def new(result: Any) -> View:
             index = SIZE_INDEX.get(result.rows)
@@ -111,7 +113,7 @@ class FormCalls:
         return results
 
     def _kernel(
-        self: Compiler,
+        self,
         printed: Any,
         part: Any,
         traversal: str,
@@ -147,10 +149,10 @@ class FormCalls:
             segments = self._along(words, part, traversal, tables.buffer.name, sizes)
             reads.append(tables.buffer)
         args = ", ".join([text_of(segments), "1", "0", *words])
-        call = f"{{ const int64_t args[] = {{{args}}}; if ({name}_run(args, 0, 1)) return EQLAYERS_MEMORY; }}"
+        call = f"{{ const int64_t args[] = {{{args}}}; if ({name}_run(args, 0, 1)) return MEMORY; }}"
         self.add(" ".join([*before, call]), reads, [view.buffer for view in results], "form")
 
-    def _along(self: Compiler, words: list[str], part: Any, traversal: str, name: str, sizes: list[int]) -> int:
+    def _along(self, words: list[str], part: Any, traversal: str, name: str, sizes: list[int]) -> int:
         edges, senders, receivers, table = sizes
         of_graph = graph_offsets(edges, senders, receivers)
         intervals = 0 if part.reading is None else part.reading.intervals(table)

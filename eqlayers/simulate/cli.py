@@ -25,6 +25,7 @@ from ..models.committee import committee_files
 from ..models.compiled import WORTH_COMPILING
 from ..models.molecule import MoleculeProperty, load_property
 from ..models.saving import Classes, describe_part
+from ..native import NativePotential
 from ..nn import explain
 from ..testing import check_potential
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
@@ -90,6 +91,11 @@ def _info(options: argparse.Namespace) -> int:
 
 def describe(path: str | Path, classes: Classes | None = None) -> list[tuple[str, str]]:
     """Names and values of a file of a potential or of a property of molecules, in the order in which they are shown."""
+    if Path(path).suffix == ".so":
+        return [
+            ("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB"),
+            ("program", repr(NativePotential(path))),
+        ]
     learned = load_property(path, classes=classes)
     rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
     if learned is not None:

@@ -49,9 +49,11 @@ def run_predict(options: argparse.Namespace) -> int:
     check_different(("STRUCTURES", options.structures), ("--output", options.output))
     output = check_output(options.output, "--output", (".xyz", ".extxyz"), new=new)
     files, dtype = committee_files(options.model), DTYPES.get(options.dtype)
-    learned = None if files[1:] else load_property(files[0], dtype, options.device, options.classes)
+    native = files[0].suffix == ".so"  # a program has no facts of its training
+    learned = None if files[1:] or native else load_property(files[0], dtype, options.device, options.classes)
     model = loaded(options) if learned is None else learned
-    compared = _Energies(read_potential(files[0]).facts, options) if learned is None else _Property(learned, options)
+    facts = {} if native or learned is not None else read_potential(files[0]).facts
+    compared = _Energies(facts, options) if learned is None else _Property(learned, options)
     structures, count = (frames if learned is None else _molecules)(options.structures), 0
     with new_file(output) as write:
         for atoms, result in predictions(model, structures, options.batch_size):

@@ -55,13 +55,14 @@ BELOW = {
     "nn": ("functional", "layers.explain"),
     "o3": ("nn",),
     "models": ("nn", "atoms", "__version__"),  # files of potentials name their version
+    "native": ("models", "cli.arguments"),
     "testing": ("models",),
     "optim": ("layers.base",),  # layers tell their matrices
     "data": ("atoms", "hints", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "pages": ("core",),  # HTML files about results
     "train": ("testing", "data", "optim", "pages", "__version__", "cli.arguments"),
-    "integrations": ("models", "testing", "cli.arguments"),
+    "integrations": ("native", "testing", "cli.arguments"),
     "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
     "bench": ("models", "testing", "integrations", "cli.arguments", "cli.notices"),
     "cli.main": ("train", "bench", "simulate", "cli.notices"),
@@ -69,7 +70,7 @@ BELOW = {
     "__main__": ("cli.main",),
     "": (
         "sparse", "train", "simulate", "testing", "integrations", "o3", "hints", "errors", "functional", "models",
-        "nn", "optim",
+        "native", "nn", "optim",
     ),  # eqlayers/__init__.py itself
 }  # fmt: skip
 # one line each, with its reason

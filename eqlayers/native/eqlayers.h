@@ -1,0 +1,276 @@
+/* Potentials of eqlayers without Python: opens files that `eqlayers deploy` wrote, and evaluates them.
+
+   Copy this file. In one C file of a program, define EQLAYERS_IMPLEMENTATION before it is included, first of all headers;
+   link with -ldl -lm.
+   A potential may be used by several threads at once, each with a workspace of its own.
+
+   A file is code, and to open one runs it: open only files of people that you trust. Files are compared with their
+   checksum, the version of this header, and the instructions of the processor before they are loaded. */
+#ifndef EQLAYERS_H
+#define EQLAYERS_H
+#if defined(EQLAYERS_IMPLEMENTATION) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L /* mkstemp */
+#endif
+#include <stdint.h>
+
+#define EQLAYERS_VERSION 1
+
+enum eqlayers_status {
+  EQLAYERS_DONE = 0,
+  EQLAYERS_NO_MEMORY = 1,
+  EQLAYERS_NO_ATOM = 2,       /* an end of an edge is no atom */
+  EQLAYERS_NO_SPECIES = 3,    /* the potential does not know a species */
+  EQLAYERS_SMALL = 4,         /* the workspace is too small */
+  EQLAYERS_NO_FILE = 5,       /* the file cannot be read */
+  EQLAYERS_DAMAGED = 6,       /* the file is no potential, or was changed */
+  EQLAYERS_OTHER_VERSION = 7, /* the file is of another version of this header */
+  EQLAYERS_PROCESSOR = 8,     /* the file needs instructions that this processor does not have */
+  EQLAYERS_NOT_LOADED = 9,    /* the file was not compiled for this system */
+  EQLAYERS_NEGATIVE = 10      /* a number of atoms or edges is negative */
+};
+
+typedef struct eqlayers_potential eqlayers_potential;
+
+/* Opens a file. On failure *potential is NULL. */
+int eqlayers_open(const char *path, eqlayers_potential **potential);
+void eqlayers_close(eqlayers_potential *potential);
+/* A sentence for each status. */
+const char *eqlayers_sentence(int status);
+
+/* Angstrom. Edges must have at most this length; longer ones add nothing. */
+double eqlayers_cutoff(const eqlayers_potential *potential);
+/* 8 if vectors and slopes are double, 4 if they are float. */
+int eqlayers_bytes(const eqlayers_potential *potential);
+/* The number of species, and their atomic numbers in ascending order. */
+int eqlayers_species(const eqlayers_potential *potential, const int64_t **numbers);
+/* Bytes of a workspace for so many atoms and edges. */
+int64_t eqlayers_workspace(const eqlayers_potential *potential, int64_t atoms, int64_t edges);
+
+/* Energies of atoms, and the derivatives of their sum by the vectors of edges.
+
+   atoms, edges  numbers
+   z             [atoms] atomic numbers
+   vectors       [edges, 3] Angstrom, from the sender to the receiver; float or double, see eqlayers_bytes
+   ends          [2, edges] the senders of all edges, then the receivers, counted from 0; each pair in both directions
+   energies      [atoms] eV
+   slopes        [edges, 3] eV/Angstrom; float or double
+   workspace     memory of `bytes` bytes that nothing else uses during the call */
+int eqlayers_evaluate(const eqlayers_potential *potential, int64_t atoms, int64_t edges, const int64_t *z,
+                      const void *vectors, const int64_t *ends, double *energies, void *slopes, void *workspace,
+                      int64_t bytes);
+
+/* Sums of slopes: forces [atoms, 3] in eV/Angstrom, and virials [atoms, 9] in eV, rows of 3 by 3, whose sum is the
+   virial of the structure, the negative derivative of its energy by strain. Half of the virial of an edge is of each
+   end. Either may be NULL. */
+void eqlayers_sums(const eqlayers_potential *potential, int64_t atoms, int64_t edges, const void *vectors,
+                   const int64_t *ends, const void *slopes, double *forces, double *virials);
+#endif
+
+#ifdef EQLAYERS_IMPLEMENTATION
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The end of a file. Before it lie the library, and from the next multiple of 64 bytes the constants. */
+typedef struct {
+  char magic[8];
+  uint32_t version, bytes, instructions, species_count;
+  int64_t library_size, constants_start, constants_size, buffers;
+  double cutoff;
+  int64_t species[120];
+  uint32_t unused, checksum; /* CRC-32 of all bytes before it */
+} eqlayers_footer;
+
+typedef int64_t eqlayers_plan(int64_t, int64_t, int64_t *);
+typedef int64_t eqlayers_program(const char *, char *, const int64_t *, int64_t, int64_t, const int64_t *, const void *,
+                                 const int64_t *, double *, void *);
+
+struct eqlayers_potential {
+  eqlayers_footer facts;
+  void *library;
+  char *memory, *constants;
+  eqlayers_plan *plan;
+  eqlayers_program *program;
+  uint8_t known[120];
+};
+
+static uint32_t eqlayers_checksum(const uint8_t *data, int64_t size) {
+  uint32_t table[256], sum = 0xFFFFFFFFu;
+  for (uint32_t n = 0; n < 256; n++) {
+    uint32_t value = n;
+    for (int bit = 0; bit < 8; bit++) value = value & 1 ? 0xEDB88320u ^ (value >> 1) : value >> 1;
+    table[n] = value;
+  }
+  for (int64_t i = 0; i < size; i++) sum = table[(sum ^ data[i]) & 255] ^ (sum >> 8);
+  return ~sum;
+}
+
+static int eqlayers_runs_here(uint32_t instructions) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if ((instructions & 1) && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return 0;
+  if ((instructions & 2) && !(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))) return 0;
+#endif
+  (void)instructions;
+  return 1;
+}
+
+static int eqlayers_read(const char *path, uint8_t **data, int64_t *size) {
+  FILE *const file = fopen(path, "rb");
+  if (file == NULL) return EQLAYERS_NO_FILE;
+  int status = EQLAYERS_NO_FILE;
+  *data = NULL;
+  if (fseek(file, 0, SEEK_END) == 0 && (*size = ftell(file)) >= 0 && fseek(file, 0, SEEK_SET) == 0) {
+    *data = malloc(*size + 1);
+    status = *data == NULL ? EQLAYERS_NO_MEMORY : fread(*data, 1, *size, file) == (size_t)*size ? 0 : EQLAYERS_NO_FILE;
+  }
+  fclose(file);
+  if (status) free(*data);
+  return status;
+}
+
+static int eqlayers_check(const uint8_t *data, int64_t size, eqlayers_footer *facts) {
+  if (size < (int64_t)sizeof *facts) return EQLAYERS_DAMAGED;
+  memcpy(facts, data + size - sizeof *facts, sizeof *facts);
+  if (memcmp(facts->magic, "eqlayers", 8)) return EQLAYERS_DAMAGED;
+  if (eqlayers_checksum(data, size - 4) != facts->checksum) return EQLAYERS_DAMAGED;
+  if (facts->version != EQLAYERS_VERSION) return EQLAYERS_OTHER_VERSION;
+  if (facts->library_size > facts->constants_start || facts->species_count > 120 ||
+      facts->constants_start + facts->constants_size + (int64_t)sizeof *facts != size) return EQLAYERS_DAMAGED;
+  return eqlayers_runs_here(facts->instructions) ? EQLAYERS_DONE : EQLAYERS_PROCESSOR;
+}
+
+/* Loads a copy that no one else can change. Under the name of the file, an older library might be loaded already. */
+static void *eqlayers_load(const uint8_t *data, int64_t size) {
+  const char *const folder = getenv("TMPDIR");
+  char name[4096];
+  if (snprintf(name, sizeof name, "%s/eqlayers-XXXXXX", folder != NULL && *folder ? folder : "/tmp") >= (int)sizeof name)
+    return NULL;
+  const int file = mkstemp(name);
+  if (file < 0) return NULL;
+  int64_t written = 0;
+  while (written < size) {
+    const ssize_t part = write(file, data + written, size - written);
+    if (part <= 0) break;
+    written += part;
+  }
+  close(file);
+  void *const library = written == size ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : NULL;
+  unlink(name);
+  return library;
+}
+
+int eqlayers_open(const char *path, eqlayers_potential **potential) {
+  uint8_t *data;
+  int64_t size;
+  *potential = NULL;
+  int status = eqlayers_read(path, &data, &size);
+  if (status) return status;
+  eqlayers_potential *const made = calloc(1, sizeof *made);
+  status = made == NULL ? EQLAYERS_NO_MEMORY : eqlayers_check(data, size, &made->facts);
+  if (!status) {
+    made->memory = malloc(made->facts.constants_size + 64);
+    made->library = eqlayers_load(data, made->facts.library_size);
+    status = made->memory == NULL ? EQLAYERS_NO_MEMORY : made->library == NULL ? EQLAYERS_NOT_LOADED : EQLAYERS_DONE;
+  }
+  if (!status) {
+    *(void **)&made->plan = dlsym(made->library, "plan");
+    *(void **)&made->program = dlsym(made->library, "evaluate");
+    if (made->plan == NULL || made->program == NULL) status = EQLAYERS_NOT_LOADED;
+  }
+  if (status) {
+    free(data);
+    eqlayers_close(made);
+    return status;
+  }
+  made->constants = made->memory + (-(uintptr_t)made->memory & 63);
+  memcpy(made->constants, data + made->facts.constants_start, made->facts.constants_size);
+  free(data);
+  for (uint32_t n = 0; n < made->facts.species_count; n++) made->known[made->facts.species[n]] = 1;
+  *potential = made;
+  return EQLAYERS_DONE;
+}
+
+void eqlayers_close(eqlayers_potential *potential) {
+  if (potential == NULL) return;
+  if (potential->library != NULL) dlclose(potential->library);
+  free(potential->memory);
+  free(potential);
+}
+
+const char *eqlayers_sentence(int status) {
+  static const char *const sentences[] = {
+    "nothing is wrong",
+    "there is not enough memory",
+    "each end of an edge must be an atom, counted from 0",
+    "each species must be one of the potential's",
+    "the workspace must have the bytes that eqlayers_workspace returns",
+    "the file must be readable",
+    "the file must be a potential that eqlayers deploy wrote, and must not have been changed",
+    "the file must be of the version of eqlayers.h: deploy the potential again",
+    "the processor must have the instructions that the file was compiled for: deploy the potential for another target",
+    "the file must have been compiled for this system, and TMPDIR must be a folder from which libraries can be loaded",
+    "numbers of atoms and edges must not be negative",
+  };
+  return status >= 0 && status < (int)(sizeof sentences / sizeof *sentences) ? sentences[status] : "unknown status";
+}
+
+double eqlayers_cutoff(const eqlayers_potential *potential) { return potential->facts.cutoff; }
+int eqlayers_bytes(const eqlayers_potential *potential) { return (int)potential->facts.bytes; }
+
+int eqlayers_species(const eqlayers_potential *potential, const int64_t **numbers) {
+  *numbers = potential->facts.species;
+  return (int)potential->facts.species_count;
+}
+
+int64_t eqlayers_workspace(const eqlayers_potential *potential, int64_t atoms, int64_t edges) {
+  int64_t *const places = malloc((potential->facts.buffers + 1) * sizeof *places);
+  if (places == NULL || atoms < 0 || edges < 0) {
+    free(places);
+    return -1;
+  }
+  const int64_t bytes = potential->plan(atoms, edges, places);
+  free(places);
+  return bytes + 8 * (potential->facts.buffers + 1) + 128;
+}
+
+int eqlayers_evaluate(const eqlayers_potential *potential, int64_t atoms, int64_t edges, const int64_t *z,
+                      const void *vectors, const int64_t *ends, double *energies, void *slopes, void *workspace,
+                      int64_t bytes) {
+  if (atoms < 0 || edges < 0) return EQLAYERS_NEGATIVE;
+  for (int64_t i = 0; i < atoms; i++)
+    if (z[i] < 0 || z[i] >= 120 || !potential->known[z[i]]) return EQLAYERS_NO_SPECIES;
+  for (int64_t e = 0; e < 2 * edges; e++)
+    if (ends[e] < 0 || ends[e] >= atoms) return EQLAYERS_NO_ATOM;
+  const int64_t tables = 8 * (potential->facts.buffers + 1);
+  char *const start = (char *)workspace + (-(uintptr_t)workspace & 63);
+  if (bytes < tables + 128) return EQLAYERS_SMALL;
+  int64_t *const places = (int64_t *)start;
+  char *const memory = start + (tables + 63) / 64 * 64;
+  if (potential->plan(atoms, edges, places) > (char *)workspace + bytes - memory) return EQLAYERS_SMALL;
+  return (int)potential->program(potential->constants, memory, places, atoms, edges, z, vectors, ends, energies, slopes);
+}
+
+#define EQLAYERS_SUMS(T)                                                                                  \
+  for (int64_t e = 0; e < edges; e++) {                                                                   \
+    const T *const slope = (const T *)slopes + 3 * e, *const vector = (const T *)vectors + 3 * e;         \
+    const int64_t from = ends[e], to = ends[edges + e];                                                   \
+    for (int a = 0; a < 3; a++) {                                                                         \
+      if (forces != NULL) { forces[3 * from + a] += slope[a]; forces[3 * to + a] -= slope[a]; }           \
+      if (virials != NULL) for (int b = 0; b < 3; b++) {                                                  \
+        const double part = -0.25 * ((double)vector[a] * slope[b] + (double)vector[b] * slope[a]);        \
+        virials[9 * from + 3 * a + b] += part; virials[9 * to + 3 * a + b] += part;                       \
+      }                                                                                                   \
+    }                                                                                                     \
+  }
+
+void eqlayers_sums(const eqlayers_potential *potential, int64_t atoms, int64_t edges, const void *vectors,
+                   const int64_t *ends, const void *slopes, double *forces, double *virials) {
+  if (forces != NULL) memset(forces, 0, 3 * atoms * sizeof *forces);
+  if (virials != NULL) memset(virials, 0, 9 * atoms * sizeof *virials);
+  if (potential->facts.bytes == 4) { EQLAYERS_SUMS(float) } else { EQLAYERS_SUMS(double) }
+}
+#endif

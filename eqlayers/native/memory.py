@@ -1,0 +1,145 @@
+"""Buffers of a native program, and the steps that fill them with elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..core.errors import ConfigError
+from ..core.traces.trace import fake_of
+from .elements import number
+from .sizes import Symbols, text_of
+from .values import Buffer, Formula, Lines, View, steps
+
+
+class NotCompiled(ConfigError):
+    """A graph has an operator that no native program can have."""
+
+
+@dataclass(eq=False)
+class Step:
+    """A part of a program.
+
+    Attributes:
+        text: C.
+        reads, writes: Buffers that it uses.
+        kind: For reports: loop, matrix, form or sort.
+        node: The node that it computes, for tests.
+    """
+
+    text: str
+    reads: list[Buffer]
+    writes: list[Buffer]
+    kind: str
+    node: str = ""
+
+
+class Memory:
+    """Buffers and steps of a graph.
+
+    Args:
+        size: Sizes of the graph as coded integers.
+    """
+
+    node: fx.Node  # that is compiled
+
+    def __init__(self, size: Symbols) -> None:
+        self.size, self.steps, self.buffers = size, list[Step](), list[Buffer]()
+        self._constants: dict[int, View] = {}
+        self._alive = list[Tensor]()  # whose identities are keys
+
+    def new(self, shape: Sequence[int], dtype: torch.dtype, constant: Tensor | None = None) -> View:
+        """A buffer of contiguous elements."""
+        buffer = Buffer(f"b{len(self.buffers)}", dtype, math.prod(shape), constant)
+        self.buffers.append(buffer)
+        return View(buffer, 0, list(shape), steps(shape))
+
+    def shape_of(self, node_or_fake: Any) -> list[int]:
+        """Coded sizes of the result of a node."""
+        fake = fake_of(node_or_fake) if isinstance(node_or_fake, fx.Node) else node_or_fake
+        return [self.size(size) for size in fake.shape]
+
+    def stored(self, value: Any) -> View:
+        """The numbers in a buffer."""
+        if isinstance(value, Tensor):
+            known = self._constants.get(id(value))
+            if known is None:
+                known = self._constants[id(value)] = self.new(value.shape, value.dtype, value.contiguous())
+                self._alive.append(value)
+            return known
+        if isinstance(value, View):
+            return value
+        out = self.new(value.shape, value.dtype)
+        self.fill(out, value)
+        return out
+
+    def packed(self, value: Any) -> View:
+        """The numbers in a buffer, one after the other."""
+        view = self.stored(value)
+        if view.contiguous():
+            return view
+        out = self.new(view.shape, view.dtype)
+        self.fill(out, view)
+        return out
+
+    # ---- elements ---------------------------------------------------------------------------------------------------
+
+    def fill(self, out: View, value: Any, add: bool = False) -> None:
+        """A step that writes a value to a view, or adds it."""
+        lines, names = Lines(), [f"i{axis}" for axis in range(len(out.shape))]
+        text = self.element(value, names, lines)
+        to = self.at(out, names, lines)
+        loops = "".join(
+            f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
+            for name, size in zip(names, out.shape, strict=True)
+            if size != 1
+        )
+        for name, size in zip(names, out.shape, strict=True):
+            if size == 1:
+                lines.lines.insert(0, f"const int64_t {name} = 0; (void){name};")
+        body = " ".join([*lines.lines, f"{to} {'+=' if add else '='} {text};"])
+        self.add(f"{loops}{{ {body} }}", self.reads_of(value), [out.buffer], "loop")
+
+    def add(self, text: str, reads: Sequence[Buffer], writes: Sequence[Buffer], kind: str) -> None:
+        """Append a step."""
+        self.steps.append(Step(text, list(reads), list(writes), kind, self.node.name))
+
+    def reads_of(self, value: Any) -> list[Buffer]:
+        """Buffers that a value is computed from."""
+        if isinstance(value, Formula):
+            return value.reads
+        return [self.stored(value).buffer] if isinstance(value, (View, Tensor)) else []
+
+    def at(self, view: View, names: Sequence[str], lines: Lines) -> str:
+        """The element of a view in C."""
+        terms = [text_of(view.offset)] if view.offset else []
+        for name, size, stride in zip(names, view.shape, view.strides, strict=True):
+            if size != 1 and stride:
+                terms.append(name if stride == 1 else f"{name} * {text_of(stride)}")
+        return f"{view.buffer.name}[{' + '.join(terms) or '0'}]"
+
+    def element(self, value: Any, names: Sequence[str], lines: Lines) -> str:
+        """An element of a value in C, whose last axes have the indices ``names``."""
+        if isinstance(value, (bool, int, float)):
+            return number(value, torch.float64 if isinstance(value, float) else torch.int64)
+        if isinstance(value, Tensor):
+            if value.numel() == 1:
+                return number(value.item(), value.dtype)
+            value = self.stored(value)
+        names = names[len(names) - len(value.shape) :] if value.shape else []
+        if isinstance(value, View):
+            return self.at(value, names, lines)
+        own = ["0" if size == 1 else name for name, size in zip(names, value.shape, strict=True)]
+        return lines.local(value.dtype, value.write(own, lines))
+
+    def refuse(self, why: str) -> NotCompiled:
+        """The error for a node."""
+        return NotCompiled(
+            f"the network must consist of operators that a native program has, got {self.node.target} "
+            f"({self.node.name}): {why}. Run it by Python."
+        )

@@ -1,0 +1,412 @@
+"""Operators of torch in a native program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..core.traces.trace import fake_of
+from .elements import formula, number
+from .forms import FormCalls
+from .sizes import text_of
+from .values import TYPES, Formula, Lines, Value, View, steps
+
+
+class Operators(FormCalls):
+    """Values and steps of operators: the method ``_op_name`` is of the operator ``name``."""
+
+    # ---- elements ---------------------------------------------------------------------------------------------------
+
+    def _elements(self, node: fx.Node, kind: str, args: Any, kwargs: Any) -> Value:
+        fake = fake_of(node)
+        shape, dtype = self.shape_of(node), fake.dtype
+        operands = list(args)
+        if kind == "clamp":
+            operands += [kwargs[name] for name in ("min", "max") if name in kwargs]
+        tensors = [one.dtype for one in operands if isinstance(one, (View, Formula, Tensor))]
+        inner = next(iter(tensors), dtype)  # comparisons have operands of another type than their result
+        for one in tensors:
+            inner = torch.promote_types(inner, one) if kind != "where" else dtype
+        if kind in ("_to_copy", "where", "masked_fill", "masked_fill_", "clamp", "nan_to_num"):
+            inner = dtype
+        mask = {"where": 0, "masked_fill": 1, "masked_fill_": 1}.get(kind, -1)
+        if kind == "pow" and operands[1] == 2:
+            kind, operands[1] = "mul", operands[0]
+        if kind in ("add", "sub") and kwargs.get("alpha", 1) != 1:
+            raise self.refuse("alpha is not 1")
+        if formula(kind, ["a"] * 4, inner, kwargs) is None:
+            raise self.refuse("it is unknown")
+
+        def write(names: Sequence[str], lines: Lines) -> str:
+            texts: list[str | None] = []
+            for index, one in enumerate(operands):
+                if one is None or isinstance(one, (int, float)):
+                    texts.append(None if one is None else number(one, inner))
+                    continue
+                text = self.element(one, names, lines)
+                texts.append(f"({text})" if index == mask or one.dtype == inner else f"(({TYPES[inner]}){text})")
+            options = {name: number(value, inner) for name, value in kwargs.items() if isinstance(value, (int, float))}
+            return f"({TYPES[dtype]})({formula(kind, texts, inner, options)})"
+
+        reads = [buffer for one in operands for buffer in self.reads_of(one)]
+        return self.kept(node, Formula(shape, dtype, write, reads))
+
+    def kept(self, node: fx.Node, value: Formula) -> Value:
+        """A formula, stored unless one operator of elements alone reads it."""
+        users = [user for user in node.users if not str(user.target).startswith("aten.sym_size")]
+        if len(users) == 1 and users[0].op == "call_function":
+            kind = str(users[0].target).split(".")[1] if str(users[0].target).startswith("aten.") else ""
+            if not hasattr(self, f"op_{kind}") and formula(kind, ["a"] * 4, value.dtype, {}) is not None:
+                return value
+        return self.stored(value)
+
+    # ---- tensors without numbers of their own -----------------------------------------------------------------------
+
+    def _filled(self, node: fx.Node, value: Any) -> Formula:
+        dtype = fake_of(node).dtype
+        return Formula(self.shape_of(node), dtype, lambda names, lines: number(value, dtype))
+
+    def _op_new_zeros(self, node: fx.Node, *args: Any, **kwargs: Any) -> Formula:
+        return self._filled(node, 0)
+
+    def _op_new_ones(self, node: fx.Node, *args: Any, **kwargs: Any) -> Formula:
+        return self._filled(node, 1)
+
+    _op_zeros = _op_zeros_like = _op_new_empty = _op_new_zeros
+    _op_ones = _op_ones_like = _op_new_ones
+
+    def _op_new_full(self, node: fx.Node, _: Any, __: Any, value: Any, **kwargs: Any) -> Formula:
+        return self._filled(node, value)
+
+    def _op_full(self, node: fx.Node, _: Any, value: Any, **kwargs: Any) -> Formula:
+        return self._filled(node, value)
+
+    _op_full_like = _op_full
+
+    def _op_scalar_tensor(self, node: fx.Node, value: Any, **kwargs: Any) -> Formula:
+        return self._filled(node, value)
+
+    def _op_arange(self, node: fx.Node, *args: Any, **kwargs: Any) -> Formula:
+        start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
+        shape, dtype = self.shape_of(node), fake_of(node).dtype
+        return Formula(
+            shape, dtype, lambda names, lines: f"{number(start, dtype)} + {number(step, dtype)} * {names[0]}"
+        )
+
+    # ---- views ------------------------------------------------------------------------------------------------------
+
+    def _op_view(self, node: fx.Node, value: Any, *_: Any) -> Value:
+        shape = self.shape_of(node)
+        view = self.stored(value)
+        strides = strides_of(view.shape, view.strides, shape)
+        if strides is None:
+            view = self.packed(view)
+            strides = steps(shape)
+        return View(view.buffer, view.offset, shape, strides)
+
+    _op__unsafe_view = _op_view
+    _op_reshape = _op_view
+
+    def _op_expand(self, node: fx.Node, value: Any, *_: Any, **kwargs: Any) -> Value:
+        shape = self.shape_of(node)
+        if isinstance(value, Formula) and not value.reads:
+            return Formula(shape, value.dtype, lambda names, lines: self.element(value, names, lines))
+        view = self.stored(value)
+        lead = len(shape) - len(view.shape)
+        strides = [0] * lead + [
+            0 if old == 1 and new != 1 else stride
+            for old, new, stride in zip(view.shape, shape[lead:], view.strides, strict=True)
+        ]
+        return View(view.buffer, view.offset, shape, strides)
+
+    def _permuted(self, value: Any, order: Sequence[int]) -> View:
+        view = self.stored(value)
+        return View(view.buffer, view.offset, [view.shape[a] for a in order], [view.strides[a] for a in order])
+
+    def _op_t(self, node: fx.Node, value: Any) -> View:
+        return self._permuted(value, range(len(fake_of(node).shape))[::-1])
+
+    def _op_transpose(self, node: fx.Node, value: Any, first: int, second: int) -> View:
+        order = list(range(fake_of(node).ndim))
+        order[first], order[second] = order[second], order[first]
+        return self._permuted(value, order)
+
+    def _op_permute(self, node: fx.Node, value: Any, order: Sequence[int]) -> View:
+        return self._permuted(value, [axis % len(order) for axis in order])
+
+    def _op_unsqueeze(self, node: fx.Node, value: Any, axis: int) -> View:
+        view = self.stored(value)
+        axis %= len(view.shape) + 1
+        shape, strides = list(view.shape), list(view.strides)
+        shape.insert(axis, 1)
+        strides.insert(axis, 0)
+        return View(view.buffer, view.offset, shape, strides)
+
+    def _op_squeeze(self, node: fx.Node, value: Any, axis: int) -> View:
+        view = self.stored(value)
+        keep = [
+            number for number in range(len(view.shape)) if number != axis % len(view.shape) or view.shape[number] != 1
+        ]
+        return View(view.buffer, view.offset, [view.shape[n] for n in keep], [view.strides[n] for n in keep])
+
+    def _op_slice(
+        self, node: fx.Node, value: Any, axis: int = 0, start: Any = None, end: Any = None, step: int = 1
+    ) -> View:
+        view = self.stored(value)
+        size, start = view.shape[axis], 0 if start is None else start
+        start = start + size if start < 0 else start
+        strides = list(view.strides)
+        strides[axis] *= step
+        return View(view.buffer, view.offset + start * view.strides[axis], self.shape_of(node), strides)
+
+    def _op_select(self, node: fx.Node, value: Any, axis: int, index: int) -> View:
+        return self._selected(self.stored(value), axis, index)
+
+    def _selected(self, view: View, axis: int, index: int) -> View:
+        axis %= len(view.shape)
+        index = index + view.shape[axis] if index < 0 else index
+        drop: Callable[[list[int]], list[int]] = lambda listed: listed[:axis] + listed[axis + 1 :]  # noqa: E731
+        offset = view.offset + index * view.strides[axis]
+        return View(view.buffer, offset, drop(view.shape), drop(view.strides))
+
+    def _op_unbind(self, node: fx.Node, value: Any, axis: int = 0) -> list[View]:
+        view = self.stored(value)
+        return [self._selected(view, axis, index) for index in range(len(node.meta["val"]))]
+
+    def _op_split(self, node: fx.Node, value: Any, _: Any, axis: int = 0) -> list[View]:
+        view, start, made = self.stored(value), 0, []
+        axis %= len(view.shape)
+        for fake in node.meta["val"]:
+            shape = self.shape_of(fake)
+            made.append(View(view.buffer, view.offset + start * view.strides[axis], shape, list(view.strides)))
+            start += shape[axis]
+        return made
+
+    _op_split_with_sizes = _op_split
+
+    # ---- joined tensors ---------------------------------------------------------------------------------------------
+
+    def _op_cat(self, node: fx.Node, values: Sequence[Any], axis: int = 0) -> Value:
+        out, start = self.new(self.shape_of(node), fake_of(node).dtype), 0
+        axis %= len(out.shape)
+        for value in values:
+            shape = list(value.shape)
+            self.fill(View(out.buffer, start * out.strides[axis], shape, out.strides), value)
+            start += shape[axis]
+        return out
+
+    def _op_stack(self, node: fx.Node, values: Sequence[Any], axis: int = 0) -> Value:
+        out = self.new(self.shape_of(node), fake_of(node).dtype)
+        for index, value in enumerate(values):
+            self.fill(self._selected(out, axis, index), value)
+        return out
+
+    def _op_slice_backward(
+        self, node: fx.Node, value: Any, _: Any, axis: int, start: Any, end: Any, step: int
+    ) -> Value:
+        shape, dtype = self.shape_of(node), fake_of(node).dtype
+        size, count = shape[axis], value.shape[axis]
+        if step != 1:
+            raise self.refuse("its step is not 1")
+        start = start + size if start < 0 else start
+        if count == size:
+            return value
+        out = self.new(shape, dtype)
+        self.fill(out, 0 if not dtype.is_floating_point else 0.0)
+        self.fill(View(out.buffer, start * out.strides[axis], list(value.shape), out.strides), value)
+        return out
+
+    def _op_select_backward(self, node: fx.Node, value: Any, _: Any, axis: int, index: int) -> Value:
+        out = self.new(self.shape_of(node), fake_of(node).dtype)
+        if out.shape[axis] != 1:
+            self.fill(out, 0.0)
+        self.fill(self._selected(out, axis, index), value)
+        return out
+
+    # ---- rows by index ----------------------------------------------------------------------------------------------
+
+    def _rows(self, node: fx.Node, table: Any, index: Any) -> Value:
+        source, where = self.stored(table), self.stored(index)
+        lead = len(where.shape)
+
+        def write(names: Sequence[str], lines: Lines) -> str:
+            row = self.at(where, names[:lead], lines)
+            terms = [text_of(source.offset)] if source.offset else []
+            rest = [row, *names[lead:]]
+            terms += [f"{name} * {text_of(stride)}" for name, stride in zip(rest, source.strides, strict=True)]
+            return f"{source.buffer.name}[{' + '.join(terms)}]"
+
+        reads = [source.buffer, where.buffer]
+        return self.kept(node, Formula(self.shape_of(node), fake_of(node).dtype, write, reads))
+
+    def _op_index(self, node: fx.Node, table: Any, index: Sequence[Any]) -> Value:
+        if len(index) != 1 or index[0] is None:
+            raise self.refuse("it has several indices")
+        return self._rows(node, table, index[0])
+
+    def _op_index_select(self, node: fx.Node, table: Any, axis: int, index: Any) -> Value:
+        if axis:
+            raise self.refuse("it takes columns")
+        return self._rows(node, table, index)
+
+    def _op_embedding(self, node: fx.Node, table: Any, index: Any, *_: Any) -> Value:
+        return self._rows(node, table, index)
+
+    def _op_index_add(self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any) -> Value:
+        if axis:
+            raise self.refuse("it adds columns")
+        out = self.new(self.shape_of(node), fake_of(node).dtype)
+        self.fill(out, to)
+        self._scatter(out, self.stored(index), rows, "{0} += {1};")
+        return out
+
+    def _op_scatter_reduce(
+        self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any, how: str, **kwargs: Any
+    ) -> Value:
+        if axis or how != "amax":
+            raise self.refuse("it is no largest value of rows")
+        out = self.new(self.shape_of(node), fake_of(node).dtype)
+        self.fill(out, to)
+        self._scatter(out, self.stored(index), rows, "if ({1} > {0} || {1} != {1}) {0} = {1};")
+        return out
+
+    def _scatter(self, out: View, index: View, rows: Any, how: str) -> None:
+        lines, names = Lines(), [f"i{axis}" for axis in range(len(rows.shape))]
+        text = lines.local(rows.dtype, self.element(rows, names, lines))
+        row = lines.local(torch.int64, self.at(index, names[: len(index.shape)], lines))
+        to = self.at(out, [row, *names[1:]], lines)
+        loops = "".join(
+            f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
+            for name, size in zip(names, rows.shape, strict=True)
+        )
+        body = " ".join([*lines.lines, how.format(to, text)])
+        self.add(f"{loops}{{ {body} }}", [*self.reads_of(rows), index.buffer, out.buffer], [out.buffer], "loop")
+
+    # ---- sums and products of matrices ------------------------------------------------------------------------------
+
+    def _op_sum(
+        self, node: fx.Node, value: Any, axes: Sequence[int] | None = None, keepdim: bool = False, **kwargs: Any
+    ) -> Any:
+        if axes is None:
+            return self._filled(node, math.nan)  # the sum of all energies, which is differentiated and not read
+        return self._reduced(node, value, axes, keepdim, "s += {0};", "s")
+
+    def _op_mean(self, node: fx.Node, value: Any, axes: Sequence[int], keepdim: bool = False, **kwargs: Any) -> Value:
+        count = math.prod(value.shape[axis] for axis in axes)
+        return self._reduced(node, value, axes, keepdim, "s += {0};", f"s / {text_of(count)}")
+
+    def _op_linalg_vector_norm(
+        self, node: fx.Node, value: Any, order: float = 2, axes: Any = None, keepdim: bool = False, **kwargs: Any
+    ) -> Value:
+        if order != 2 or axes is None:
+            raise self.refuse("it is no root of a sum of squares along axes")
+        end = "f" if fake_of(node).dtype == torch.float32 else ""
+        return self._reduced(node, value, axes, keepdim, "s += {0} * {0};", f"sqrt{end}(s)")
+
+    def _reduced(self, node: fx.Node, value: Any, axes: Sequence[int], keepdim: bool, each: str, end: str) -> Value:
+        out = self.new(self.shape_of(node), fake_of(node).dtype)
+        axes = [axis % len(value.shape) for axis in axes]
+        names = [f"i{axis}" for axis in range(len(value.shape))]
+        lines, to = Lines(), Lines()
+        text = lines.local(value.dtype, self.element(value, names, lines))
+        kept = [name for axis, name in enumerate(names) if keepdim or axis not in axes]
+
+        def loop(chosen: Sequence[int]) -> str:
+            return "".join(
+                f"for (int64_t {names[axis]} = 0; {names[axis]} < {text_of(value.shape[axis])}; {names[axis]}++) "
+                for axis in chosen
+            )
+
+        inner = f"{loop(axes)}{{ {' '.join(lines.lines)} {each.format(text)} }}"
+        target = self.at(out, kept, to)
+        outer = loop([axis for axis in range(len(names)) if axis not in axes])
+        body = f"{outer}{{ {TYPES[out.dtype]} s = 0; {inner} {target} = {end}; }}"
+        self.add(body, self.reads_of(value), [out.buffer], "loop")
+        return out
+
+    def _op_mm(self, node: fx.Node, rows: Any, weight: Any) -> Value:
+        if not isinstance(weight, Tensor):
+            return self._op_bmm(node, rows, weight)
+        dtype = fake_of(node).dtype
+        a = self.stored(rows)
+        if a.strides[1] != 1 and a.shape[1] != 1:
+            a = self.packed(a)
+        out = self.new(self.shape_of(node), dtype)
+        panels = self.stored(in_panels(weight))
+        start = f"{a.buffer.name} + {text_of(a.offset)}"
+        self.add(
+            f"gemm_{TYPES[dtype]}({start}, {text_of(a.strides[0])}, {out.buffer.name}, {text_of(a.shape[0])}, "
+            f"{panels.buffer.name}, {weight.shape[0]}, {weight.shape[1]});",
+            [a.buffer, panels.buffer],
+            [out.buffer],
+            "matrix",
+        )
+        return out
+
+    def _op_bmm(self, node: fx.Node, first: Any, second: Any) -> View:
+        """Products of small matrices, both of which depend on the structure, one for each index of the leading axes."""
+        out, a, b = self.new(self.shape_of(node), fake_of(node).dtype), self.stored(first), self.stored(second)
+        *lead, row, column = names = [f"i{axis}" for axis in range(len(out.shape))]
+        lines = Lines()
+        left, right = self.at(a, [*lead, row, "k"], lines), self.at(b, [*lead, "k", column], lines)
+        loops = "".join(
+            f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
+            for name, size in zip(names, out.shape, strict=True)
+        )
+        inner = f"for (int64_t k = 0; k < {text_of(a.shape[-1])}; k++) s += {left} * {right};"
+        text = f"{loops}{{ {TYPES[out.dtype]} s = 0; {inner} {self.at(out, names, lines)} = s; }}"
+        self.add(text, [a.buffer, b.buffer], [out.buffer], "loop")
+        return out
+
+    def _op_addmm(self, node: fx.Node, bias: Any, rows: Any, weight: Any, **kwargs: Any) -> Value:
+        if kwargs:
+            raise self.refuse("it has factors")
+        out = self.stored(self._op_mm(node, rows, weight))
+        self.fill(out, bias, add=True)
+        return out
+
+
+#: Bytes of the vectors that weights of matrices are packed for; the compiler divides them where the processor's are
+#: shorter.
+VECTOR = 64
+
+
+def in_panels(weight: Tensor) -> Tensor:
+    """Weights ``[K, N]`` as panels of two vectors of columns, ``[N / columns, K, columns]``, filled up with zeros."""
+    columns = 2 * VECTOR // weight.itemsize
+    k, n = weight.shape
+    full = weight.new_zeros(k, -(-n // columns) * columns)
+    full[:, :n] = weight
+    return full.view(k, -1, columns).permute(1, 0, 2).contiguous()
+
+
+def strides_of(shape: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> list[int] | None:
+    """Strides of a view of other sizes; None if elements would have to be moved."""
+    old = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    made: list[int] = []
+    for size in new:
+        if size == 1:
+            made.append(0)
+            continue
+        have, last = 1, 0
+        while have < size:  # merge axes that follow one another, or divide one
+            if not old:
+                return None
+            length, stride = old.pop(0)
+            if have > 1 and last != length * stride:
+                return None
+            need = size // have
+            if size % have:
+                return None
+            if length > need:
+                if length % need:
+                    return None
+                old.insert(0, (length // need, stride))
+                length, stride = need, stride * (length // need)
+            have, last = have * length, stride
+        made.append(last)
+    return made

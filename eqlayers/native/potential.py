@@ -1,0 +1,235 @@
+"""Native programs of potentials in Python: files that `deploy` wrote, called like the potentials that they are of."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ..core.checks import check_choice, check_items, check_path, check_tensor, check_type
+from ..core.errors import ConfigError, DataError, DTypeError, IndexRangeError, OutOfMemoryError, ShapeError
+from ..models.potential import check_volume
+from ..models.properties import pooled
+from ..models.structures import Structures
+from .files import FOOTER, MAGIC, VERSION
+
+#: Status of eqlayers.h -> class of error.
+ERRORS = {1: OutOfMemoryError, 2: IndexRangeError, 3: IndexRangeError, 10: ShapeError}
+OUTPUTS = ("energy", "energies", "forces", "virials", "stress")
+
+
+class NativePotential:
+    """A potential as a native program, from a file that :func:`eqlayers.deploy` wrote.
+
+    It is called like a :class:`eqlayers.models.Potential` of the energy; results have no gradients. Several threads may
+    call one. To open a file runs its code: open files of people that you trust.
+
+    Args:
+        path: Of the file.
+
+    Attributes:
+        species: Atomic numbers, ascending. cutoff: Angstrom. dtype: Of positions and forces.
+
+    Raises:
+        DataError: The file cannot be read, is no potential or was changed, or is of another version or processor.
+
+    Example:
+        >>> import tempfile
+        >>> from eqlayers import deploy
+        >>> from eqlayers.models import NequIP, Potential
+        >>> potential = Potential(NequIP([1], hidden="4x0e + 4x1o", lmax=1, layers=1), species=[1]).eval()
+        >>> native = NativePotential(deploy(potential, f"{tempfile.mkdtemp()}/hydrogen.so").path)
+        >>> pair = Structures(torch.tensor([1, 1]), torch.eye(2, 3), torch.tensor([[0, 1], [1, 0]]))
+        >>> torch.allclose(native(pair)["forces"], potential(pair)["forces"])
+        True
+    """
+
+    properties = ("energy",)
+    training = False
+    device = torch.device("cpu")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(check_path("path", path, "the path of a file that deploy wrote"))
+        self.split = SimpleNamespace(tensors=())  # as of potentials of other properties
+        self._library = _loaded(self.path, library_of(self.path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(self._library, f"eqlayers_{name}")
+            function.restype, function.argtypes = result, arguments
+        self._handle = ctypes.c_void_p()
+        status = self._library.eqlayers_open(os.fsencode(self.path.resolve()), ctypes.byref(self._handle))
+        if status:
+            self._raise(status)
+        self.cutoff: float = self._library.eqlayers_cutoff(self._handle)
+        self.dtype = torch.float32 if self._library.eqlayers_bytes(self._handle) == 4 else torch.float64
+        numbers = ctypes.POINTER(ctypes.c_int64)()
+        count = self._library.eqlayers_species(self._handle, ctypes.byref(numbers))
+        self.species = tuple(numbers[n] for n in range(count))
+        self._workspaces = threading.local()
+
+    def __repr__(self) -> str:
+        return (
+            f"NativePotential({self.path.name!r}, species {list(self.species)}, cutoff {self.cutoff:g} A, {self.dtype})"
+        )
+
+    def __reduce__(self) -> Any:
+        return NativePotential, (self.path,)
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            self._library.eqlayers_close(handle)
+
+    is_compiled = True
+
+    def compile(self, *_: Any, **__: Any) -> None:
+        """Do nothing: a program is compiled."""
+
+    def _raise(self, status: int) -> NoReturn:
+        sentence = self._library.eqlayers_sentence(status).decode()
+        raise ERRORS.get(status, DataError)(f"{sentence}, got otherwise for {self.path}.")
+
+    def evaluate(self, z: Tensor, vectors: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies of atoms ``[A]`` float64 in eV, and slopes ``[E, 3]``, derivatives of their sum by the vectors.
+
+        Args:
+            z: ``[A]`` int64 atomic numbers.
+            vectors: ``[E, 3]`` Angstrom, from senders to receivers.
+            edge_index: ``[2, E]`` int64, each pair in both directions.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError: Tensors of other shapes or dtypes, unknown species, or ends of
+                edges that are no atoms.
+        """
+        operands = {"z": (z, torch.int64), "vectors": (vectors, self.dtype), "edge_index": (edge_index, torch.int64)}
+        for name, (t, dtype) in operands.items():
+            if check_tensor(name, t, "of a structure").dtype != dtype or t.device.type != "cpu":
+                raise DTypeError(f"{name} must be {dtype} on the CPU, got {t.dtype} on {t.device}. Convert it.")
+        atoms, edges = len(z), edge_index.shape[-1]
+        if z.ndim != 1 or vectors.shape != (edges, 3) or edge_index.shape != (2, edges):
+            raise ShapeError(
+                f"z, vectors and edge_index must be [A], [E, 3] and [2, E], got {list(z.shape)}, {list(vectors.shape)} "
+                f"and {list(edge_index.shape)}. Take all from one neighbour list."
+            )
+        energies, slopes = torch.empty(atoms, dtype=torch.float64), torch.empty(edges, 3, dtype=self.dtype)
+        workspace = self._workspace(atoms, edges)
+        inputs = [t.detach().contiguous() for t in (z, vectors, edge_index)]
+        pointers = [t.data_ptr() for t in (*inputs, energies, slopes, workspace)]
+        status = self._library.eqlayers_evaluate(self._handle, atoms, edges, *pointers, len(workspace))
+        if status:
+            self._raise(status)
+        return energies, slopes
+
+    def _workspace(self, atoms: int, edges: int) -> Tensor:
+        """Memory of this thread, a little more than it needs, so that it serves the next calls."""
+        known: tuple[int, int, Tensor] | None = getattr(self._workspaces, "last", None)
+        if known is None or (atoms, edges) != known[:2]:
+            size = self._library.eqlayers_workspace(self._handle, atoms, edges)
+            if size < 0:
+                self._raise(1)
+            memory = None if known is None else known[2]
+            if memory is None or not size <= len(memory) <= 4 * size:
+                memory = torch.empty(size + size // 8, dtype=torch.uint8)
+            known = self._workspaces.last = atoms, edges, memory
+        return known[2]
+
+    def __call__(
+        self, structures: Structures, outputs: Iterable[str] | None = None, create_graph: bool | None = None
+    ) -> dict[str, Tensor]:
+        """Energies and their derivatives, with shapes and units of :meth:`eqlayers.models.Potential.forward`.
+
+        Raises:
+            ConfigError: An unknown output, or derivatives that can be differentiated (``create_graph``).
+            ShapeError, DTypeError, IndexRangeError: As of a potential.
+        """
+        if create_graph:
+            raise ConfigError("create_graph must be false for a native program, got True. Use the potential itself.")
+        fix = "Make them: Structures(z, pos, edge_index), or collate(potential, atoms, neighbors)."
+        checked = check_type("structures", structures, Structures, "Structures", fix).checked(self.dtype)
+        listed = ("energy", "forces") if outputs is None else outputs
+        wanted = [
+            check_choice("outputs", name, OUTPUTS) for name in check_items("outputs", listed, "names", "Pass two.")
+        ]
+        if "stress" in wanted:
+            check_volume(checked)
+        src, dst = checked.edge_index.long()
+        batch = checked.batch
+        assert batch is not None
+        if len(src) and not 0 <= int(checked.edge_index.min()) <= int(checked.edge_index.max()) < len(checked.z):
+            self._raise(2)
+        with torch.no_grad():
+            vectors = checked.pos[dst] - checked.pos[src]
+            if checked.shifts is not None and checked.cell is not None:
+                shifts = checked.shifts.to(vectors.dtype)
+                vectors = vectors + torch.bmm(shifts[:, None], checked.cell[batch[dst]])[:, 0]
+            energies, slopes = self.evaluate(checked.z, vectors, torch.stack([src, dst]))
+            results = {"energy": pooled(energies, batch, checked.num_graphs), "energies": energies}
+            results["forces"] = (
+                torch.zeros_like(checked.pos).index_add_(0, src, slopes).index_add_(0, dst, slopes, alpha=-1)
+            )
+            if "virials" in wanted or "stress" in wanted:
+                products = -vectors[:, :, None] * slopes[:, None, :]
+                virials = vectors.new_zeros(checked.num_graphs, 3, 3).index_add_(0, batch[dst], products)
+                results["virials"] = virials = 0.5 * (virials + virials.mT)
+                if "stress" in wanted and checked.cell is not None:
+                    volume = torch.linalg.det(checked.cell).abs()[:, None, None]
+                    results["stress"] = torch.where(volume > 0, -virials / volume, torch.nan)
+        return {name: value for name, value in results.items() if name in wanted or name == "energy"}
+
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "open": (ctypes.c_int, [ctypes.c_char_p, _P]),
+    "close": (None, [_P]),
+    "sentence": (ctypes.c_char_p, [ctypes.c_int]),
+    "cutoff": (ctypes.c_double, [_P]),
+    "bytes": (ctypes.c_int, [_P]),
+    "species": (ctypes.c_int, [_P, _P]),
+    "workspace": (_I, [_P, _I, _I]),
+    "evaluate": (ctypes.c_int, [_P, _I, _I, *[_P] * 6, _I]),
+}
+
+
+def _loaded(path: Path, library: bytes) -> ctypes.CDLL:
+    """A library from a copy: under the name of the file, an older library might be loaded already."""
+    with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
+        copy = Path(folder, "potential.so")
+        copy.write_bytes(library)
+        try:
+            return ctypes.CDLL(str(copy))
+        except OSError as error:
+            raise DataError(f"{path} must have been compiled for this system, got: {error}. Deploy it here.") from error
+
+
+def library_of(path: Path) -> bytes:
+    """The library in a file; DataError unless the file is a whole program of this version and processor."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} must be a readable file, got: {error}. Write it with deploy.") from error
+    facts, sum_ = content[-FOOTER.size - 4 : -4], content[-4:]
+    if len(facts) != FOOTER.size or FOOTER.unpack(facts)[0] != MAGIC:
+        raise DataError(f"{path} must be a program that deploy wrote, got another file. Write it with deploy.")
+    if struct.unpack("<I", sum_)[0] != zlib.crc32(content[:-4]):
+        raise DataError(f"{path} must be a program as deploy wrote it, got a file that was changed. Write it again.")
+    _, version, _, needed, _, size, *_ = FOOTER.unpack(facts)
+    if version != VERSION:
+        raise DataError(f"{path} must be of version {VERSION}, got {version}. Write it again with deploy.")
+    _check_processor(path, needed)
+    return content[:size]
+
+
+def _check_processor(path: Path, needed: int) -> None:
+    """Raise DataError if this processor lacks instructions that a program needs."""
+    has = torch.backends.cpu.get_cpu_capability()
+    for bit, name in ((2, "AVX512"), (1, "AVX2")):
+        if needed & bit and has not in ("AVX512", name):
+            raise DataError(f"{path} must run on a processor with {name}, got {has}. Deploy it for another target.")

@@ -1,0 +1,285 @@
+"""Files of native programs: the potential's numbers in Python, in ASE and in C, and errors for damaged files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import struct
+import subprocess
+import threading
+import zlib
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk, molecule
+
+import eqlayers
+from eqlayers import Calculator, deploy, save_potential
+from eqlayers.cli.main import main
+from eqlayers.errors import ConfigError, DataError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.models import MACE, Potential
+from eqlayers.native import NativePotential
+from eqlayers.native.files import FOOTER
+from eqlayers_kernels.c.build import compiler as toolchain
+
+from .conftest import NETWORKS, SPECIES, STRUCTURES, TINY, batch_of, edges_of, made
+
+pytestmark = pytest.mark.kernels
+OUTPUTS = ("energy", "energies", "forces", "virials", "stress")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the program of one potential is."""
+    folder = tmp_path_factory.mktemp("programs")
+    deploy(made("NequIP"), folder / "nequip.so")
+    return folder
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_programs_have_the_numbers_of_potentials(name: str, tmp_path: Path) -> None:
+    """Of several structures at once, molecules and cells."""
+    for dtype, roundings in ((torch.float64, 500), (torch.float32, 500)):
+        potential = made(name, dtype)
+        report = deploy(potential.train(), tmp_path / f"{dtype}.so")
+        assert potential.training, "the potential is not changed"
+        assert report.path.stat().st_size == report.size
+        native = NativePotential(report.path)
+        assert (native.species, native.cutoff, native.dtype) == (tuple(SPECIES), potential.cutoff, dtype)
+        batch = batch_of(native, *(atoms() for atoms in STRUCTURES.values()))
+        mine, theirs = native(batch, OUTPUTS), potential.eval()(batch, OUTPUTS)
+        assert mine.keys() == theirs.keys()
+        for key, value in theirs.items():
+            assert mine[key].dtype == value.dtype, key
+            most = float(value.nan_to_num().abs().max())
+            near = roundings * torch.finfo(dtype).eps * most
+            torch.testing.assert_close(mine[key], value.detach(), rtol=0, atol=near, equal_nan=True, msg=key)
+
+
+def test_other_dtypes_and_targets(tmp_path: Path) -> None:
+    potential = made("NequIP", torch.float32)
+    wanted = potential.double()(batch_of(potential, STRUCTURES["ethanol"]()))
+    capability = torch.backends.cpu.get_cpu_capability()
+    for target in ("avx2", "avx512", "native"):
+        report = deploy(potential.float(), tmp_path / "a.so", dtype=torch.float64, target=target)
+        assert str(report).startswith(f"{tmp_path / 'a.so'}: ")
+        assert report.target == target
+        if target == "avx512" and capability != "AVX512":
+            with pytest.raises(DataError, match="must run on a processor with AVX512"):
+                NativePotential(report.path)
+            continue
+        native = NativePotential(report.path)
+        results = native(batch_of(native, STRUCTURES["ethanol"]()))
+        for key, value in wanted.items():
+            torch.testing.assert_close(results[key], value.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_file_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    """Under the same name, while the older program is in use."""
+    batches, results = [], []
+    for name in ("NequIP", "TFN"):
+        native = NativePotential(deploy(made(name), tmp_path / "same.so").path)
+        batches.append((native, batch_of(native, STRUCTURES["ethanol"]())))
+        results.append(made(name)(batches[-1][1])["energy"].detach())
+    for (native, batch), energy in zip(batches, results, strict=True):
+        torch.testing.assert_close(native(batch)["energy"], energy)
+
+
+def test_threads_and_copies(folder: Path) -> None:
+    """Several threads at once, each many times, structures of different sizes in turns; and after a pickle."""
+    native = NativePotential(folder / "nequip.so")
+    copy = pickle.loads(pickle.dumps(native))
+    batches = [batch_of(native, atoms()) for atoms in STRUCTURES.values()]
+    wanted = [native(batch)["forces"] for batch in batches]
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        for turn in range(30):
+            which = (number + turn) % len(batches)
+            if not torch.equal((native if number % 2 else copy)(batches[which])["forces"], wanted[which]):
+                wrong.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    potential = Potential(MACE(SPECIES, lmax=1, correlation=2, **TINY), SPECIES).eval()
+    save_potential(potential, "my.pt")
+    assert main(["deploy", "my.pt", "-o", "my.so", "--dtype", "float64"]) == 0
+    assert "wrote my.so: " in capsys.readouterr().out
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.1)
+    both = []
+    for calculator in (
+        Calculator("my.so"),
+        Calculator("my.pt", dtype=torch.float64),
+        Calculator(NativePotential("my.so")),
+    ):
+        atoms.calc = calculator
+        both.append(
+            [atoms.get_potential_energy(), atoms.get_forces(), atoms.get_stress(), atoms.get_potential_energies()]
+        )
+    for one in both[1:]:
+        for mine, theirs in zip(both[0], one, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-12)
+    atoms.write("copper.xyz")
+    assert main(["md", "copper.xyz", "-m", "my.so", "--steps", "3", "-o", "md.xyz", "--seed", "1"]) == 0
+    assert main(["predict", "copper.xyz", "-m", "my.so", "-o", "predicted.xyz"]) == 0
+    assert main(["info", "my.so"]) == 0
+    assert "NativePotential('my.so', species H, C, O, Cu" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"dtype must be torch.float64 for my.so, got torch.float32"):
+        Calculator("my.so", dtype=torch.float32)
+    assert main(["deploy", "my.pt", "-o", "my.so", "--target", "avx3"]) == 2
+    assert "avx2" in capsys.readouterr().err
+
+
+def test_a_c_program_without_python(tmp_path: Path) -> None:
+    """Is built from the header and the example, and prints what Python computes."""
+    potential = made("MACE")
+    deploy(potential, tmp_path / "water.so")
+    shutil.copy(ROOT / "examples" / "energy.c", tmp_path)
+    header = files("eqlayers.native").joinpath("eqlayers.h")
+    (tmp_path / "eqlayers.h").write_text(header.read_text())
+    command = [
+        *toolchain.toolchain().command,
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "energy.c",
+        "-o",
+        "energy",
+        "-ldl",
+        "-lm",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    linked = subprocess.run(["ldd", "energy"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert "python" not in linked
+    assert "torch" not in linked
+    done = subprocess.run(["./energy", "water.so"], cwd=tmp_path, check=True, capture_output=True, text=True, env={})
+    lines = [line.split() for line in done.stdout.splitlines()]
+    pos = [[0.0, 0.0, 0.119], [0.0, 0.763, -0.477], [0.0, -0.763, -0.477]]
+    batch = batch_of(potential, Atoms("OHH", positions=pos))
+    results = potential(batch, ("energy", "forces", "virials"))
+    assert float(lines[0][1]) == pytest.approx(float(results["energy"]), abs=1e-9)
+    forces = [list(map(float, line[1:4])) for line in lines[1:4]]
+    np.testing.assert_allclose(forces, results["forces"].detach().numpy(), atol=1e-10)
+    virial = sum(float(line[1]) for line in lines[4:7])
+    assert virial == pytest.approx(float(results["virials"][0].trace()), abs=1e-9)
+    for words, status in ((["nothing.so"], "must be readable"), ([], "one file must follow")):
+        failed = subprocess.run(["./energy", *words], cwd=tmp_path, capture_output=True, text=True, env={})
+        assert failed.returncode == 1
+        assert status in failed.stderr
+
+
+def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
+    """Before they are loaded as code, by Python and by C: cut, changed, zeroed in blocks, of another version."""
+    content = (folder / "nequip.so").read_bytes()
+    path, rng = tmp_path / "damaged.so", np.random.default_rng(0)
+    damaged: list[bytes] = [content[:-1], content[: len(content) // 2], b"", content + b"x", content[1:]]
+    for _ in range(150):
+        at, size = int(rng.integers(len(content))), int(rng.integers(1, 5000))
+        block = bytes(len(content[at : at + size]))
+        damaged.append(content[:at] + block + content[at + size :])
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << int(rng.integers(8))
+        damaged.append(bytes(flipped))
+    native = NativePotential(folder / "nequip.so")
+    handle = type(native._handle)()
+    for number, bytes_ in enumerate(damaged):
+        if bytes_ == content:
+            continue
+        path.write_bytes(bytes_)
+        with pytest.raises(DataError, match=r"must be a (program|readable)"):
+            NativePotential(path)
+        status = native._library.eqlayers_open(os.fsencode(path), native_pointer(handle))
+        assert status == 6, number
+    facts = list(FOOTER.unpack(content[-FOOTER.size - 4 : -4]))
+    facts[1] = 2
+    changed = content[: -FOOTER.size - 4] + FOOTER.pack(*facts)
+    path.write_bytes(changed + struct.pack("<I", zlib.crc32(changed)))
+    with pytest.raises(DataError, match="must be of version 1, got 2"):
+        NativePotential(path)
+    assert native._library.eqlayers_open(os.fsencode(path), native_pointer(handle)) == 7
+    with pytest.raises(DataError, match="must be a readable file"):
+        NativePotential(tmp_path / "nothing.so")
+
+
+def native_pointer(handle: Any) -> Any:
+    """The address of a handle."""
+    import ctypes
+
+    return ctypes.byref(handle)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda z, v, e: (z[:-1], v, e), IndexRangeError, "each end of an edge must be an atom"),
+        (lambda z, v, e: (z, v, e - 1), IndexRangeError, "each end of an edge must be an atom"),
+        (lambda z, v, e: (torch.full_like(z, 2), v, e), IndexRangeError, "each species must be one of the potential's"),
+        (lambda z, v, e: (z - 900, v, e), IndexRangeError, "each species must be one of the potential's"),
+        (lambda z, v, e: (z, v[1:], e), ShapeError, r"z, vectors and edge_index must be \[A\]"),
+        (lambda z, v, e: (z, v.float(), e), DTypeError, "vectors must be torch.float64 on the CPU"),
+        (lambda z, v, e: (z, v, e.int()), DTypeError, "edge_index must be torch.int64"),
+    ],
+)
+def test_bad_input(folder: Path, change: Callable[..., Any], error: type[Exception], words: str) -> None:
+    native = NativePotential(folder / "nequip.so")
+    operands = edges_of(native, molecule("CH4"))
+    assert native.evaluate(*operands)[0].shape == (5,)
+    with pytest.raises(error, match=words):
+        native.evaluate(*change(*operands))
+
+
+def test_bad_calls_and_options(folder: Path, tmp_path: Path) -> None:
+    native = NativePotential(folder / "nequip.so")
+    batch = batch_of(native, molecule("CH4"))
+    with pytest.raises(ConfigError, match="create_graph must be false"):
+        native(batch, create_graph=True)
+    with pytest.raises(ConfigError, match="outputs must be one of"):
+        native(batch, ("dipole",))
+    with pytest.raises(IndexRangeError, match="each end of an edge"):
+        native(batch._replace(edge_index=batch.edge_index + 3))
+    with pytest.raises(ConfigError, match="target must be one of"):
+        deploy(made("TFN"), tmp_path / "a.so", target="sse")
+    with pytest.raises(ConfigError, match="must be float32 or float64"):
+        deploy(made("TFN"), tmp_path / "a.so", dtype=torch.bfloat16)
+    with pytest.raises(ConfigError, match="potential must be a Potential"):
+        deploy(NETWORKS["TFN"](), tmp_path / "a.so")
+    dipole = Potential(MACE(SPECIES, lmax=1, properties=["dipole"], **TINY), SPECIES)
+    with pytest.raises(ConfigError, match="outputs must be predictions of the network"):
+        deploy(dipole, tmp_path / "a.so")
+    assert not list(tmp_path.iterdir()), "nothing is half-written"
+    assert "H, C, O, Cu" in repr(native)
+    assert eqlayers.deploy is deploy
+
+
+def test_a_workspace_that_is_too_small(folder: Path) -> None:
+    native = NativePotential(folder / "nequip.so")
+    z, vectors, ends = edges_of(native, molecule("CH4"))
+    room = torch.zeros(64, dtype=torch.uint8)
+    energies, slopes = torch.zeros(5, dtype=torch.float64), torch.zeros_like(vectors)
+    pointers = [t.data_ptr() for t in (z, vectors, ends, energies, slopes, room)]
+    for size in (0, 64, native._library.eqlayers_workspace(native._handle, 5, len(vectors)) // 2):
+        room = torch.zeros(max(size, 1), dtype=torch.uint8)
+        pointers[-1] = room.data_ptr()
+        assert native._library.eqlayers_evaluate(native._handle, 5, len(vectors), *pointers, size) == 4
+    assert native._library.eqlayers_evaluate(native._handle, -1, 0, *pointers, 64) == 10
+    assert native._library.eqlayers_workspace(native._handle, -1, 0) == -1
+    assert native._library.eqlayers_sentence(99) == b"unknown status"
