@@ -21,6 +21,7 @@ from eqlayers_kernels.c.build import compiler as toolchain
 from ..core.backends.registry import as_backend_error
 from ..core.checks import check_choice, check_dtype, check_path, check_type
 from ..core.errors import ConfigError
+from ..core.files.read_write import atomic_write, check_output
 from .compiler import Compiler
 from .program import Program, graph_of
 
@@ -98,7 +99,7 @@ def deploy(
 
     began = time.perf_counter()
     check_type("potential", potential, Potential, "a Potential", "Load it with load_potential.")
-    file = Path(check_path("path", path, "the path of a file, such as 'water.so'"))
+    file = check_output(check_path("path", path), "path", (".so",), "Name it 'water.so', for one.")
     check_choice("target", target, TARGETS)
     dtype = potential.dtype if dtype is None else check_dtype("dtype", dtype)
     if dtype not in DTYPES.values():
@@ -111,9 +112,8 @@ def deploy(
         library = toolchain._compile(tuple(program.units()), "potential", tools)
         needed = _instructions(tools)
     content = _with_constants(library, program, potential, dtype, needed)
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(file)
+    with atomic_write(file) as writer:
+        writer.write(content)
     steps = dict(Counter(step.kind for step in program.steps))
     seconds = time.perf_counter() - began
     return Deployed(file, len(content), steps, len(program.kernels), seconds, target)

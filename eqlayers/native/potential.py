@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ..atoms.elements import symbols_of
 from ..core.checks import check_choice, check_items, check_path, check_tensor, check_type
 from ..core.errors import ConfigError, DataError, DTypeError, IndexRangeError, OutOfMemoryError, ShapeError
 from ..models.potential import check_volume
@@ -77,9 +78,8 @@ class NativePotential:
         self._workspaces = threading.local()
 
     def __repr__(self) -> str:
-        return (
-            f"NativePotential({self.path.name!r}, species {list(self.species)}, cutoff {self.cutoff:g} A, {self.dtype})"
-        )
+        species = symbols_of(self.species)
+        return f"NativePotential({self.path.name!r}, species {species}, cutoff {self.cutoff:g} A, {self.dtype})"
 
     def __reduce__(self) -> Any:
         return NativePotential, (self.path,)

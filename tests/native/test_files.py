@@ -256,6 +256,8 @@ def test_bad_calls_and_options(folder: Path, tmp_path: Path) -> None:
         native(batch, ("dipole",))
     with pytest.raises(IndexRangeError, match="each end of an edge"):
         native(batch._replace(edge_index=batch.edge_index + 3))
+    with pytest.raises(ConfigError, match=r"path must end in \.so, got"):
+        deploy(made("TFN"), tmp_path / "a.pt")
     with pytest.raises(ConfigError, match="target must be one of"):
         deploy(made("TFN"), tmp_path / "a.so", target="sse")
     with pytest.raises(ConfigError, match="must be float32 or float64"):
