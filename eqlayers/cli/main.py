@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import ConfigError, EqlayersError, needs_packages
+from .arguments import ArgumentParser, version_of
 
 TRAINING = {
     "new": "look at structures and write a commented configuration: eqlayers new my.xyz",
@@ -116,14 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def import_old_e3nn(package: str = "e3nn") -> None:
     """Import e3nn 0.4 if it is installed: torch.load accepts slices in its constants only as safe globals."""
-    from importlib import import_module
-    from importlib.metadata import PackageNotFoundError, version
+    if (version_of(package) or "").startswith("0.4."):
+        from importlib import import_module
 
-    try:
-        old = version(package).startswith("0.4.")
-    except PackageNotFoundError:
-        return
-    if old:
         from torch.serialization import safe_globals
 
         with safe_globals([slice]), warnings.catch_warnings():
@@ -220,7 +216,6 @@ def molecules(options: Mapping[str, Any]) -> Any:
 def info() -> None:
     """Print versions, devices, and the backend of a small layer on each device, with reasons for the others."""
     import platform
-    from importlib.metadata import PackageNotFoundError, version
 
     import torch
 
@@ -229,10 +224,7 @@ def info() -> None:
 
     print(f"eqlayers {__version__}, python {platform.python_version()}, {platform.machine()}")
     for package in ("torch", "triton", "e3nn", "lightning", "torch-geometric"):
-        try:
-            print(f"  {package} {version(package)}")
-        except PackageNotFoundError:
-            print(f"  {package}: not installed")
+        print(f"  {package}{f' {known}' if (known := version_of(package)) else ': not installed'}")
     devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     print(f"cpu: {torch.get_num_threads()} threads")
     for device in devices[1:]:
@@ -265,8 +257,6 @@ def cache(action: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of commands without parsers of their own, and of the general help."""
-    from .arguments import ArgumentParser
-
     top = ArgumentParser(
         prog="eqlayers",
         description="O(3)-equivariant layers for PyTorch.",

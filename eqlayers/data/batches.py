@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,9 +64,6 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         yield from order
 
 
-class _Order(Iterable[int], Sized, Protocol): ...
-
-
 class _StepSampler(torch.utils.data.Sampler[list[int]]):
     """Batches of one process of several that train together, each with as many batches in an epoch."""
 
@@ -94,7 +91,7 @@ class SharedBatchSampler(_StepSampler):
         [[[0, 2], [4, 6]], [[1, 3], [5]]]
     """
 
-    def __init__(self, sampler: _Order, batch_size: int, rank: int, processes: int) -> None:
+    def __init__(self, sampler: EpochSampler | Sequence[int], batch_size: int, rank: int, processes: int) -> None:
         self.sampler = sampler
         self.batch_size, self.rank, self.processes = batch_size, rank, processes
         check_shared(len(sampler), processes)

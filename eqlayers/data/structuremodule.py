@@ -181,10 +181,6 @@ class StructureDataModule(SplitDataModule):
         """Whether a part is drawn from ``path``, and is no file of its own."""
         return name == "train" or not self.paths[name]
 
-    def cache_folder(self) -> Path:
-        """Folder of the cached neighbour lists."""
-        return self.cache_dir
-
     def describe(self, structures: StructureArrays, edges: Edges) -> list[str]:
         """Lines on the statistics of the training part."""
         if self.target is not None:

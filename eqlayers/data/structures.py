@@ -13,13 +13,11 @@ import numpy as np
 from ase.geometry import complete_cell
 from numpy.typing import NDArray
 
+from eqlayers.atoms.periodic import BoolArray, FloatArray, IntArray
 from eqlayers.data.splits import check_rows
 
 from ..core.checks import check_choice, check_items, check_type, got
 from ..core.errors import DataError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class Label(NamedTuple):
@@ -157,7 +155,7 @@ class StructureArrays:
     z: IntArray = field(metadata=_of("iu", "A"))
     pos: NDArray[Any] = field(metadata=_of("f", "A", 3))
     cell: FloatArray = field(metadata=_of("f", "N", 3, 3))
-    pbc: NDArray[np.bool_] = field(metadata=_of("b", "N", 3))
+    pbc: BoolArray = field(metadata=_of("b", "N", 3))
     energy: FloatArray = field(metadata=_label("energy"))
     forces: FloatArray = field(metadata=_label("forces"))
     stress: FloatArray = field(metadata=_label("stress"))
@@ -236,7 +234,7 @@ class StructureArrays:
 
     def _refuse(self, expected: str, failing: Any) -> None:
         """Raise a DataError that names the structures of which one row fails, of structures `[N]` or atoms `[A]`."""
-        bad: NDArray[np.bool_] = np.asarray(failing)
+        bad: BoolArray = np.asarray(failing)
         if bad.any():
             of_atoms = len(bad) != len(self.n_atoms)
             self.refuse(expected, np.unique(self.row_of_atom[bad]) if of_atoms else np.flatnonzero(bad))
@@ -273,7 +271,7 @@ class StructureArrays:
         """Number of atoms of every species in every structure, `[N, S]`."""
         return np.stack([self.count(self.z == number) for number in species], axis=1)
 
-    def count(self, mask: NDArray[np.bool_]) -> IntArray:
+    def count(self, mask: BoolArray) -> IntArray:
         """Number of marked atoms of every structure, `[N]`."""
         return np.bincount(self.row_of_atom[mask], minlength=len(self)).astype(np.int64)
 
@@ -367,7 +365,7 @@ def auxiliary_key(number: int) -> str:
     return f"auxiliary_{number}"
 
 
-def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:
+def completed_cells(cell: FloatArray, pbc: BoolArray) -> FloatArray:
     """Cells with a long lattice vector, perpendicular to the others, in place of each that is 0 and no period.
 
     Returns:
@@ -378,7 +376,7 @@ def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:
         [[4.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 1000.0]]
     """
     full = cell.copy()
-    empty: NDArray[np.bool_] = ~np.any(cell, axis=2)
+    empty: BoolArray = ~np.any(cell, axis=2)
     full[empty.all(axis=1) & ~pbc.any(axis=1)] = _VACUUM * np.eye(3)
     free = empty & ~pbc
     for row in np.flatnonzero(free.any(axis=1) & ~empty.all(axis=1)):

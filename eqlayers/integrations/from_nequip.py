@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from e3nn import o3
@@ -52,25 +52,22 @@ def from_nequip(model: nn.Module) -> Potential:
     layers = [core[f"layer{n}_convnet"] for n in range(sum(name.startswith("layer") for name in core))]
     for layer in layers:
         _check_layer(layer, first=layer is layers[0])
-    species = [atomic_numbers.get(name, 0) for name in core["per_type_energy_scale_shift"].type_names]
-    if 0 in species:
-        _refuse("types named after elements", str(list(core["per_type_energy_scale_shift"].type_names)))
+    names = list(core["per_type_energy_scale_shift"].type_names)
+    species = [atomic_numbers.get(name, 0) for name in names]
+    _check(0 not in species, "types named after elements", names)
     bessel, lengths = core["bessel_encode"], core["edge_norm"]
     count = bessel.num_bessels
     roots = bessel.bessel_weights.detach().flatten().double()
-    if not torch.equal(roots, torch.arange(1, count + 1, dtype=torch.float64)):
-        _refuse("Bessel functions with whole numbers of half waves", "trained roots")
-    if lengths._per_edge_type:
-        _refuse("one cutoff", "one for each pair of types")
+    whole = torch.equal(roots, torch.arange(1, count + 1, dtype=torch.float64))
+    _check(whole, "Bessel functions with whole numbers of half waves", "trained roots")
+    _check(not lengths._per_edge_type, "one cutoff", "one for each pair of types")
     hidden = layers[0].feature_irreps_hidden
-    if any(layer.feature_irreps_hidden != hidden for layer in layers[:-1]):
-        _refuse("the same features between all steps", "others")
+    same = all(layer.feature_irreps_hidden == hidden for layer in layers[:-1])
+    _check(same, "the same features between all steps", "others")
     widths = [[m.weight.shape[1] for m in _matrices(layer.conv.edge_mlp)[:-1]] for layer in layers]
-    if any(width != widths[0] for width in widths):
-        _refuse("the same radial networks in all steps", str(widths))
+    _check(all(width == widths[0] for width in widths), "the same radial networks in all steps", widths)
     readout = _matrices(core["per_atom_energy_readout"].mlp_module)
-    if len(readout) != 1:
-        _refuse("a linear read-out", f"one of {len(readout)} layers")
+    _check(len(readout) == 1, "a linear read-out", f"one of {len(readout)} layers")
     cutoff = float(lengths.r_max)
     sh = layers[0].irreps_in["edge_attrs"]
     network = NequIP(
@@ -102,8 +99,7 @@ def from_nequip(model: nn.Module) -> Potential:
         )
     ]
     scales, shifts = (dict(zip(species, values, strict=True)) for values in numbers)
-    if min(scales.values()) <= 0:
-        _refuse("positive scales", str(scales))
+    _check(min(scales.values()) > 0, "positive scales", scales)
     return Potential(network, species, shifts, scales).train(model.training)
 
 
@@ -231,36 +227,32 @@ def _nequip(name: str) -> Iterator[Any]:
         yield loaded
 
 
-def _refuse(what: str, received: str) -> NoReturn:
-    """Raise the error of an unsupported model of nequip."""
-    raise ConfigError(f"the model must have {what}, got {received}. {_FIX}")
+def _check(supported: bool, what: str, received: Any) -> None:
+    """Raise unless a part of a model of nequip is supported."""
+    if not supported:
+        raise ConfigError(f"the model must have {what}, got {received}. {_FIX}")
 
 
 def _core(model: nn.Module) -> dict[str, Any]:
     """Submodules of a NequIPGNNModel by name; raises if one is missing or unknown."""
     required = [*("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")]
     required += ["per_atom_energy_readout", "per_type_energy_scale_shift"]
-    core = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in required)), None)
-    if core is None:
-        _refuse("the parts of a NequIPGNNModel", type(model).__name__)
+    core: Any = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in required)), None)
+    _check(core is not None, "the parts of a NequIPGNNModel", type(model).__name__)
     children = dict(core.named_children())
     known = {*required, "total_energy_sum", *(name for name in children if name.startswith("layer"))}
-    if set(children) - known:
-        _refuse("no further parts", ", ".join(sorted(set(children) - known)))
+    _check(children.keys() <= known, "no further parts", ", ".join(sorted(children.keys() - known)))
     return children
 
 
 def _check_layer(layer: Any, first: bool) -> None:
     """Raise unless a step of a model of nequip is supported."""
     name = type(layer.equivariant_nonlin).__name__
-    if name != "Gate":
-        _refuse("gates", name)
-    if layer.resnet:
-        _refuse("no residual connections", "a layer with one")
-    if (layer.conv.sc is None) != first:
-        _refuse("self-connections in all steps but the first", "another choice")
-    if layer.conv.avg_num_neighbors_norm.norm_const.numel() != 1:
-        _refuse("one mean number of neighbours", "one for each type")
+    _check(name == "Gate", "gates", name)
+    _check(not layer.resnet, "no residual connections", "a layer with one")
+    _check((layer.conv.sc is None) == first, "self-connections in all steps but the first", "another choice")
+    single = layer.conv.avg_num_neighbors_norm.norm_const.numel() == 1
+    _check(single, "one mean number of neighbours", "one for each type")
 
 
 def _matrices(mlp: Any) -> list[Any]:
@@ -295,7 +287,14 @@ def _copy_step(
     pairs = [(view, up[ir], factor[ir]) for ir, view in zip(inputs, step.up.weight_views(), strict=True)]
     radial = zip(step.radial.weights, _radial(step, conv, cutoff), strict=True)
     pairs += [(mine, theirs.weight, larger.to(types.dtype)) for mine, (theirs, larger) in radial]
-    pairs += [(mine, theirs, 1.0) for mine, theirs in _before_gate(step.down, step.down.weight, columns, down)]
+    pairs += _before_gate(step.down, step.down.weight, columns, down)
+    if conv.sc is not None:
+        sc = zip(conv.sc.instructions, conv.sc.weight_views(), strict=True)
+        weights = {conv.sc.irreps_in1[path.i_in1].ir: view for path, view in sc}
+        maps = {ir: torch.einsum("uvw,sv->suw", w, types) * width**-0.5 * factor[ir] for ir, w in weights.items()}
+        for number, flat in enumerate(step.self_connection.weight):
+            of_species = {ir: matrix[number] for ir, matrix in maps.items()}
+            pairs += _before_gate(step.self_connection.linear, flat, columns, of_species)
     for mine, theirs, larger in pairs:
         if back:
             theirs.copy_(mine.detach().cpu() / larger)
@@ -306,19 +305,7 @@ def _copy_step(
         norm.fill_(float(neighbors) ** -0.5)
     else:
         neighbors.fill_(float(norm.double().flatten()[0]) ** -2)
-    if conv.sc is None:
-        return
-    sc = zip(conv.sc.instructions, conv.sc.weight_views(), strict=True)
-    weights = {conv.sc.irreps_in1[path.i_in1].ir: view for path, view in sc}
-    maps = {ir: torch.einsum("uvw,sv->suw", w, types) * width**-0.5 * factor[ir] for ir, w in weights.items()}
-    for number, flat in enumerate(step.self_connection.weight):
-        of_species = {ir: matrix[number] for ir, matrix in maps.items()}
-        for mine, theirs in _before_gate(step.self_connection.linear, flat, columns, of_species):
-            if back:
-                theirs.copy_(mine.detach())
-            else:
-                mine.copy_(theirs)
-    if back:  # [width, species]: a vector of the embedding that selects each species
+    if back and conv.sc is not None:  # [width, species]: a vector of the embedding that selects each species
         inverse = torch.linalg.pinv(types.double())
         for ir, w in weights.items():
             w.copy_(torch.einsum("vs,suw->uvw", inverse, maps[ir].double() / (width**-0.5 * factor[ir])))
@@ -360,11 +347,11 @@ def _columns(mine: Any, theirs: Any) -> list[tuple[Any, slice]]:
 
 def _before_gate(
     linear: Any, weight: Tensor, columns: list[tuple[Any, slice]], blocks: dict[Any, Tensor]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each path's matrix and its part of nequip's block; paths of an irrep take consecutive rows."""
+) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Yield each path's matrix, its part of nequip's block and 1; paths of an irrep take consecutive rows."""
     used: dict[int, int] = {}
     for path, view in zip(linear.instructions, linear.weight_views(weight), strict=True):
         ir, selected = columns[path.i_out]
         start = used.get(path.i_out, 0)
         used[path.i_out] = start + len(view)
-        yield view, blocks[ir][start : used[path.i_out], selected]
+        yield view, blocks[ir][start : used[path.i_out], selected], 1.0

@@ -10,8 +10,9 @@ from ase import units as ase_units
 from ase.data import covalent_radii
 
 from eqlayers.atoms.elements import symbols_of
+from eqlayers.atoms.periodic import IntArray
 from eqlayers.data.neighbors import Edges, check_edges
-from eqlayers.data.plausible.pair_model import IntArray, Pairs, is_loose
+from eqlayers.data.plausible.pair_model import Pairs, is_loose
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.plausible.rows import BOUND, forces_of, named
 from eqlayers.data.structures import StructureArrays, check_structures

@@ -6,19 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from ase.data import covalent_radii
-from numpy.typing import NDArray
 
-from eqlayers.data.plausible.pair_model import (
-    UNEVEN,
-    VOIGT,
-    FloatArray,
-    IntArray,
-    PairModel,
-    drawn,
-    pairs_within_reach,
-    rescaled,
-    uneven,
-)
+from eqlayers.atoms.periodic import BoolArray, FloatArray, IntArray
+from eqlayers.data.plausible.pair_model import UNEVEN, VOIGT, PairModel, drawn, pairs_within_reach, rescaled, uneven
 from eqlayers.data.structures import StructureArrays
 
 _FEW = 3  # fewest structures that a message needs
@@ -187,7 +177,7 @@ def far_energies(structures: StructureArrays) -> Iterator[str]:
         )
 
 
-def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> NDArray[np.bool_]:
+def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> BoolArray:
     """Mask of structures with about as many bonds per atom as ``others``."""
     draw = np.random.default_rng(0).permutation(others)[:100]
     part = structures.take(np.concatenate([rows, draw]))
@@ -195,7 +185,7 @@ def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> N
     bonded = np.linalg.norm(vector, axis=1) < 1.3 * (covalent_radii[part.z[first]] + covalent_radii[part.z[second]])
     bonds = np.bincount(part.row_of_atom[first][bonded], minlength=len(part)) / part.n_atoms
     usual = np.median(bonds[len(rows) :])
-    like: NDArray[np.bool_] = np.abs(bonds[: len(rows)] - usual) <= _SAME_COORDINATION * usual
+    like: BoolArray = np.abs(bonds[: len(rows)] - usual) <= _SAME_COORDINATION * usual
     return like
 
 
