@@ -123,12 +123,9 @@ def load_mini(root: str | Path | None, target: Target, auxiliary: Sequence[str] 
     path = _mini_path(root)
     names = check_names("auxiliary", auxiliary, FURTHER)
     arrays = _read_arrays(path, ["n_atoms", "z", "pos", key, *names], _REMEDY)
-    molecules = StructureArrays.of(
-        str(path),
-        *(arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)),
-        y=arrays[key].astype(np.float64) * target.raw_factor,
-        auxiliary=_further(arrays, names),
-    )
+    geometry = arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)
+    y = arrays[key].astype(np.float64) * target.raw_factor
+    molecules = StructureArrays.of(str(path), *geometry, y=y, auxiliary=_further(arrays, names))
     molecules.refuse("finite labels", np.flatnonzero(np.isnan(molecules.y)))
     return molecules
 

@@ -301,12 +301,7 @@ def _rows(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed:
     return parts["train"], parts["val"], parts["test"]
 
 
-STRUCTURE_SPLITS: dict[str, Callable[..., Parts]] = {
-    "random": _drawn,
-    "time": _time,
-    "config_type": _config_type,
-    "rows": _rows,
-}
+STRUCTURE_SPLITS = {"random": _drawn, "time": _time, "config_type": _config_type, "rows": _rows}
 
 
 def split_structures(

@@ -77,11 +77,9 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
     differences = (u * (far - near)).double() / (2 * step)
     missed = _share(differences.sum() - first.sum(), torch.stack([differences, first]))
     torques = torch.linalg.cross(fixed - fixed.mean(0), forces)
-    return ForceCheck(
-        max(_share(first.sum() - second.sum(), torch.stack([first, second])), missed if missed > MISSED else 0.0),
-        _share(forces.sum(0), forces),
-        _share(torques.sum(0), torques),
-    )
+    asymmetry = _share(first.sum() - second.sum(), torch.stack([first, second]))
+    asymmetry = max(asymmetry, missed if missed > MISSED else 0.0)
+    return ForceCheck(asymmetry, _share(forces.sum(0), forces), _share(torques.sum(0), torques))
 
 
 def _share(rest: Tensor, terms: Tensor) -> float:

@@ -171,11 +171,8 @@ def write_nequip(potential: Potential, path: Path) -> None:
         module = module_class(settings, {"train": 1, "val": 0, "test": 0, "predict": 0}, info_dict=facts)
     (inner,) = module.model.values()
     inner.load_state_dict(model.state_dict())
-    checkpoint = {
-        "state_dict": module.state_dict(),
-        "hyper_parameters": dict(module.hparams),
-        "pytorch-lightning_version": version("lightning"),
-    }
+    checkpoint = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams)}
+    checkpoint["pytorch-lightning_version"] = version("lightning")
     with atomic_write(path) as file:
         torch.save(checkpoint, file)
 

@@ -107,11 +107,8 @@ def train(args: Sequence[str]) -> Report:
         logging.info("===========EQLAYERS===========\n%s", report)
         return theirs["get_params_options"](options, model)
 
-    replaced: dict[str, Any] = {
-        "get_params_options": insert,
-        "deepcopy": _plain_copy,
-        "jit": SimpleNamespace(compile=_scripted),
-    }
+    replaced: dict[str, Any] = {"get_params_options": insert, "deepcopy": _plain_copy}
+    replaced["jit"] = SimpleNamespace(compile=_scripted)
     theirs: dict[str, Any] = {name: getattr(run_train, name, None) for name in replaced}
     if missing := [name for name, value in theirs.items() if value is None]:
         raise ConfigError(

@@ -306,20 +306,12 @@ def _symmetries(case: Case, step: float) -> Deviations:
     lists = NeighborLists(case.potential.cutoff + MARGIN)
     shift = (translated.positions - case.atoms.positions)[0]
     translated_batch = collate(case.potential, [translated], [lists(translated)])
-    changes["translation"] = (
-        translated_batch._replace(pos=translated_batch.pos + case.to_device(torch.from_numpy(shift))),
-        eye,
-        None,
-    )
+    pos = translated_batch.pos + case.to_device(torch.from_numpy(shift))
+    changes["translation"] = (translated_batch._replace(pos=pos), eye, None)
     order = case.to_device(torch.randperm(len(old.z), generator=case.generator))
     edges = case.to_device(torch.randperm(old.edge_index.shape[1], generator=case.generator))
-    permuted = old._replace(
-        z=old.z[order],
-        pos=old.pos[order],
-        edge_index=order.argsort()[old.edge_index][:, edges],
-        shifts=old.shifts[edges],
-        mirrored=False,
-    )
+    index, shifts = order.argsort()[old.edge_index][:, edges], old.shifts[edges]
+    permuted = old._replace(z=old.z[order], pos=old.pos[order], edge_index=index, shifts=shifts, mirrored=False)
     changes["permutation"] = (permuted, eye, order)
     return [
         (f"{name}: {part}", pair, unit)

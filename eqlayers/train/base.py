@@ -119,12 +119,9 @@ class TrainedModule(LabelledModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimizer, and a schedule that moves at every step."""
-        hparams = self.hparams
-        optimizer = build_optimizer(
-            hparams["optimizer"],
-            check_module("model", self.model),
-            *(hparams[name] for name in ("learning_rate", "betas", "weight_decay")),
-        )
+        hparams, model = self.hparams, check_module("model", self.model)
+        settings = (hparams[name] for name in ("learning_rate", "betas", "weight_decay"))
+        optimizer = build_optimizer(hparams["optimizer"], model, *settings)
         steps = self._planned_steps()
         schedule = warmup_cosine(hparams["warmup_steps"], steps, hparams["final_factor"])
         epochs = self.trainer.max_epochs or -1

@@ -227,11 +227,8 @@ def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelC
     """
     if monitor is not None:
         check_type("monitor", monitor, str, "the name of a logged value, or None", "The error is val/mae.")
-    shared: dict[str, Any] = {
-        "dirpath": check_path("folder", folder),
-        "enable_version_counter": False,
-        "auto_insert_metric_name": False,
-    }
+    shared: dict[str, Any] = dict.fromkeys(("enable_version_counter", "auto_insert_metric_name"), False)
+    shared["dirpath"] = check_path("folder", folder)
     return [
         Best(filename="best", monitor=monitor, mode="min", save_top_k=1, **shared),
         ModelCheckpoint(filename="last", monitor=None, save_top_k=1, save_on_train_epoch_end=True, **shared),

@@ -251,12 +251,8 @@ class TrainingCLI(LightningCLI):
 
     def own_options(self) -> dict[str, Any]:
         """Further options of the trainer: the run's callbacks, loggers and checkpoint writer."""
-        facts = {
-            "seed": self.config["seed_everything"],
-            "threads": torch.get_num_threads(),
-            "name": self.config["name"],
-            "command": f"eqlayers {shlex.join(self.command.typed)}",
-        }
+        facts = {"seed": self.config["seed_everything"], "threads": torch.get_num_threads()}
+        facts |= {"name": self.config["name"], "command": f"eqlayers {shlex.join(self.command.typed)}"}
         bar = self.config_init["trainer"].get("enable_progress_bar")
         fitting, page = self.command.name == "fit", self.config["report"]
         monitor = self.config["checkpoint.monitor"]

@@ -108,12 +108,8 @@ class PotentialModule(TrainedModule):
                     "model.second_stage must have a weight that differs from the first, got none. Set "
                     "model.second_energy_weight, e.g. to ten times model.energy_weight."
                 )
-        species = check_items(
-            "model.model.species",
-            getattr(model, "species", None),
-            "a list of chemical symbols or atomic numbers",
-            "Set it to the species of the data.",
-        )
+        what, fix = "a list of chemical symbols or atomic numbers", "Set it to the species of the data."
+        species = check_items("model.model.species", getattr(model, "species", None), what, fix)
         self.save_hyperparameters(ignore=["model", "repulsion"])
         for name in ("energy", "forces", "stress", "dipole", "polarizability", "second_energy", "second_forces"):
             if not name.startswith("second") or self.hparams[f"{name}_weight"] is not None:

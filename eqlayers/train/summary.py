@@ -77,18 +77,9 @@ def layer_rows(model: nn.Module, device: torch.device | str = "cpu") -> list[Lay
         equivariant.append(f"{path}." if path else "")
         if depth > 1:
             continue
-        rows.append(
-            LayerRow(
-                path=path,
-                depth=depth,
-                kind=type(module).__name__,
-                irreps_in=" × ".join(inputs),
-                irreps_out=str(module.irreps_out),
-                num_paths=getattr(module, "num_paths", None),
-                parameters=count_parameters(module),
-                backend=_backend(module, device),
-            )
-        )
+        irreps = " × ".join(inputs), str(module.irreps_out)
+        numbers = getattr(module, "num_paths", None), count_parameters(module)
+        rows.append(LayerRow(path, depth, type(module).__name__, *irreps, *numbers, _backend(module, device)))
     return rows
 
 

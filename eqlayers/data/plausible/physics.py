@@ -50,12 +50,8 @@ def check_physics(structures: StructureArrays) -> list[str]:
     energy = work_of_forces(structures) or (None if model is None else energy_over_forces(model))
     if wrong_frames := list(order.other_frames(structures, model, energy is not None)):
         return [*messages, *wrong_frames]
-    messages += [
-        *magnitudes.net_forces(structures),
-        *(rows.unlike_forces(model) if model else ()),
-        *rows.far_energies(structures),
-    ]
-    messages += order.other_shear(part, pairs)
+    messages += [*magnitudes.net_forces(structures), *(rows.unlike_forces(model) if model else ())]
+    messages += [*rows.far_energies(structures), *order.other_shear(part, pairs)]
     comparisons = _comparisons(structures, model, energy)
     problems = verdict(comparisons, float(np.median(structures.n_atoms)))
     if problems is None:

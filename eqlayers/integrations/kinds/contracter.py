@@ -178,9 +178,8 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         return {"w3j": _coefficients(original.w3j, self._irreps, self._paths, self.irrep_normalization)[1]}
 
 
-RULE = Rule(
-    "contraction",
-    part_if(is_contracter),
-    lambda module: refuse_changed(module, "Contracter", ("weights", "w3j"), (), "Allegro's", " contraction"),
-    AcceleratedContracter.of,
-)
+def _refuse(module: nn.Module) -> str | None:
+    return refuse_changed(module, "Contracter", ("weights", "w3j"), (), "Allegro's", " contraction")
+
+
+RULES = (Rule("contraction", part_if(is_contracter), _refuse, AcceleratedContracter.of),)

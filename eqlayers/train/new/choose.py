@@ -131,15 +131,10 @@ def _labels(facts: Facts) -> dict[str, Setting]:
 def _split(facts: Facts, rows: Any) -> tuple[Setting, dict[str, Setting], list[str]]:
     """Settings of the split and of the sizes of its parts, and messages."""
     num, types = len(rows), len(np.unique(facts.structures.config_type[rows]))
-    noticed: list[str] = []
     if facts.trajectory and types == 1 and num >= 20:
-        about = "in blocks of time, as successive structures are alike"
-        return (
-            Setting("time", about),
-            {"val": Setting(0.16, "of the structures, before the test part"), "test": Setting(0.2, "the last ones")},
-            noticed,
-        )
-    about = "drawn by a seed"
+        sizes = {"val": Setting(0.16, "of the structures, before the test part"), "test": Setting(0.2, "the last ones")}
+        return Setting("time", "in blocks of time, as successive structures are alike"), sizes, []
+    about, noticed = "drawn by a seed", list[str]()
     if facts.trajectory:
         noticed.append(
             "successive frames are alike, so a random split puts neighbours of training frames into the test part, and "
