@@ -104,10 +104,8 @@ class SharedBatchSampler(_StepSampler):
         """The batches of all processes for each step of a pass through the samples in this order."""
         size, ranks = self.batch_size * self.processes, range(self.processes)
         starts = [number * size for number in range(len(self))]
-        stops = [*starts[1:], len(order)]
-        return [
-            [list(order[a:b][rank :: self.processes]) for rank in ranks] for a, b in zip(starts, stops, strict=True)
-        ]
+        parts = zip(starts, [*starts[1:], len(order)], strict=True)
+        return [[list(order[a:b][rank :: self.processes]) for rank in ranks] for a, b in parts]
 
 
 def check_shared(num: int, processes: int) -> None:

@@ -46,9 +46,8 @@ def embedded_folder(file: str, option: str = "root= a folder that holds") -> Pat
 def embedded_trajectory(name: str) -> Path:
     """File of one of ``TRAJECTORIES``, compared with the manifest."""
     path = embedded_folder(f"{name}.npz", "path= the folder") / f"{name}.npz"
-    compare_with_manifest(
-        path, "restore it from the repository (git checkout) or make it again with examples/data/make_forces.py"
-    )
+    fix = "restore it from the repository (git checkout) or make it again with examples/data/make_forces.py"
+    compare_with_manifest(path, fix)
     return path
 
 
@@ -159,9 +158,8 @@ def _read_arrays(path: Path, keys: Sequence[str], remedy: str) -> dict[str, np.n
 
 
 def _further(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, Auxiliary]:
-    return {
-        name: FURTHER[name][0]._replace(values=arrays[name].astype(np.float64) * FURTHER[name][1]) for name in names
-    }
+    values = {name: arrays[name].astype(np.float64) * FURTHER[name][1] for name in names}
+    return {name: FURTHER[name][0]._replace(values=array) for name, array in values.items()}
 
 
 def load_extra(
@@ -192,9 +190,8 @@ def load_extra(
             "Remove them from the file."
         )
     labels = _further(arrays, [name for name in known if name in arrays])
-    return StructureArrays.of(
-        str(path), arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32), auxiliary=labels
-    )
+    geometry = arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)
+    return StructureArrays.of(str(path), *geometry, auxiliary=labels)
 
 
 class PublishedFile(NamedTuple):

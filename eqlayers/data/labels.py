@@ -71,9 +71,7 @@ def further_labels(
     """
     result = {}
     for name in names:
-        arrays = {
-            row: _numbers(values[name]) for row, (_, values, _) in enumerate(frames) if values.get(name) is not None
-        }
+        arrays = {row: _numbers(held[name]) for row, (_, held, _) in enumerate(frames) if held.get(name) is not None}
         wrong = {
             "atom": [row for row, array in arrays.items() if array.shape != (frames[row][0],)],
             "vector": [row for row, array in arrays.items() if array.shape != (3,)],

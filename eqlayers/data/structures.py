@@ -327,13 +327,9 @@ class StructureArrays:
         rows = check_rows("rows", rows, len(self))
         sizes = self.n_atoms[rows]
         atoms = np.repeat(self.starts[rows] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-        chosen = {
-            name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.layout().items()
-        }
-        further = {
-            name: each._replace(values=each.values[rows if each.label.axis == "N" else atoms])
-            for name, each in self.auxiliary.items()
-        }
+        of = {"N": rows, "A": atoms}
+        chosen = {name: getattr(self, name)[of[axis]] for name, (_, axis, _) in self.layout().items()}
+        further = {name: one._replace(values=one.values[of[one.label.axis]]) for name, one in self.auxiliary.items()}
         return type(self)(source=self.source, auxiliary=further, **chosen)
 
     @classmethod

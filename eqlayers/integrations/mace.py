@@ -88,9 +88,8 @@ def train(args: Sequence[str]) -> Report:
 
     parser = tools.build_default_arg_parser()
     parser.add_argument("--eqlayers_radial", choices=["table"], help="radial networks by tables")
-    parser.add_argument(
-        "--eqlayers_tolerance", type=float, default=1e-4, help="tolerance of these tables; 1e-4 by default"
-    )
+    about = "tolerance of these tables; 1e-4 by default"
+    parser.add_argument("--eqlayers_tolerance", type=float, default=1e-4, help=about)
     parser.add_argument("--eqlayers_backend", help="name of a backend; the first that supports the layer by default")
     options = parser.parse_args(list(args))
     if requested := [name for name in _OTHER_LAYERS if getattr(options, name, False)]:

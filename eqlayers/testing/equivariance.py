@@ -223,10 +223,8 @@ def check_equivariance(
         )
     for number, (y, irreps) in enumerate(zip(plain, expected, strict=True)):
         _check_fits(f"output {number}", y, irreps, layout)
-    motions: dict[str, tuple[Tensor, Tensor | None]] = {
-        "rotation": (random_orthogonal(seed), None),
-        "reflection": (random_orthogonal(seed, -1), None),
-    }
+    motions: dict[str, tuple[Tensor, Tensor | None]] = {"rotation": (random_orthogonal(seed), None)}
+    motions["reflection"] = (random_orthogonal(seed, -1), None)
     if POSITIONS in ins:
         move = torch.randn(3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu")
         motions["translation"] = (torch.eye(3, dtype=torch.float64, device="cpu"), move)

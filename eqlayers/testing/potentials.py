@@ -209,9 +209,8 @@ def check_potential(
         shaken = check_atoms(atoms, exact.species, f"structures[{number}]").copy()
         NeighborLists(exact.cutoff)(shaken, f"structures[{number}]")  # raises if atoms coincide before displacements
         shaken.set_constraint()
-        shaken.positions += amplitude * (
-            2 * torch.rand(len(shaken), 3, generator=generator, device="cpu").double().numpy() - 1
-        )
+        drawn = torch.rand(len(shaken), 3, generator=generator, device="cpu").double().numpy()
+        shaken.positions += amplitude * (2 * drawn - 1)
         case = Case.of(exact, shaken, generator)
         checks = [check for needed, check in CHECKS if needed is None or needed in exact.properties]
         for row in (PotentialRow(name, *pair, unit) for check in checks for name, pair, unit in check(case, width)):

@@ -126,10 +126,8 @@ class TrainedModule(LabelledModule):
         schedule = warmup_cosine(hparams["warmup_steps"], steps, hparams["final_factor"])
         epochs = self.trainer.max_epochs or -1
         self.plan = Plan(epochs, int(steps), hparams["warmup_steps"], float(hparams["final_factor"]))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
-        }
+        scheduler: Any = {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of the weights alone: gradients of positions would be computed again, and dropped."""
@@ -193,10 +191,8 @@ class TrainedModule(LabelledModule):
         if not self.trainer.is_global_zero:
             return
         groups, step = scheduler.optimizer.param_groups, self.trainer.global_step
-        restored: dict[str, Any] = {
-            "learning_rate": base,
-            "weight_decay": max(group["weight_decay"] for group in groups),
-        }
+        decay = max(group["weight_decay"] for group in groups)
+        restored: dict[str, Any] = {"learning_rate": base, "weight_decay": decay}
         if self.hparams["betas"] is not None and "betas" in groups[0]:
             restored["betas"] = tuple(groups[0]["betas"])
         for name, value in restored.items():
@@ -276,9 +272,8 @@ class TrainedModule(LabelledModule):
         for name in {"model", "repulsion"} & hparams.keys() - options.keys():  # Lightning would make any class
             options[name] = None if hparams[name] is None else build_part(name, hparams[name], classes)
         try:
-            return super().load_from_checkpoint(
-                checkpoint_path, map_location, strict=strict, weights_only=True, **options
-            )
+            options["weights_only"] = True
+            return super().load_from_checkpoint(checkpoint_path, map_location, strict=strict, **options)
         except EqlayersError:
             raise
         except (argparse.ArgumentError, TypeError, ValueError, KeyError, AttributeError, ImportError) as error:

@@ -154,10 +154,8 @@ class PotentialModule(TrainedModule):
         check_flag("refit_shifts", refit_shifts)
         self.use(begun(self.potential, start, species))
         self._begun = tuple(start.species), refit_shifts
-        added = sorted(set(self.potential.species) - set(start.species))
-        rank_zero_info(
-            f"start: weights trained for {symbols_of(start.species)}, new species {symbols_of(added) or 'none'}"
-        )
+        added = symbols_of(sorted(set(self.potential.species) - set(start.species))) or "none"
+        rank_zero_info(f"start: weights trained for {symbols_of(start.species)}, new species {added}")
 
     def errors_of(self, data: Any) -> dict[str, Label]:
         """All quantities, whatever the data have."""
@@ -172,9 +170,8 @@ class PotentialModule(TrainedModule):
         """Take labels and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
         super().setup(stage)
         data = self.data_of(stage, "eqlayers.data.StructureDataModule(...)")
-        self.labels = tuple(
-            name for name in LABELS if name in data.statistics.labels and OUTPUTS[name] in self.potential.properties
-        )
+        known = [name for name in LABELS if name in data.statistics.labels]
+        self.labels = tuple(name for name in known if OUTPUTS[name] in self.potential.properties)
         self.judged = tuple(name for name in self.labels if name in data.labels)
         validated = getattr(data, "val_set", ())
         self.watched = tuple(name for name in self.judged if name in getattr(validated, "labels", self.judged))
@@ -257,9 +254,8 @@ class PotentialModule(TrainedModule):
 
     def outputs(self, batch: Any, more: bool = False) -> Mapping[str, Tensor]:
         """Predictions of a batch by label; with ``more``, energies of atoms."""
-        predictions: Mapping[str, Tensor] = self(
-            batch, ("energies",) * (more and "energy" in self.potential.properties)
-        )
+        further = ("energies",) * (more and "energy" in self.potential.properties)
+        predictions: Mapping[str, Tensor] = self(batch, further)
         return predictions
 
     def rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:

@@ -180,11 +180,9 @@ class PredictionTable(BasePredictionWriter):
     ) -> None:
         """Write the predictions of all batches, in their order; each process of several writes its own file."""
         unit = trained_module(pl_module).labels_of_test().get("y", LABELS["energy"]).values
-        columns = [name for name in PREDICTED if all(name in batch for batch in predictions)]
-        table = pandas.DataFrame(
-            {name: [*chain.from_iterable(batch[name] for batch in predictions)] for name in columns}
-        )
-        text = table.assign(unit=unit).to_csv(index=False, na_rep="nan", lineterminator="\n")
+        names = [name for name in PREDICTED if all(name in batch for batch in predictions)]
+        columns = {name: [*chain.from_iterable(batch[name] for batch in predictions)] for name in names}
+        text = pandas.DataFrame(columns).assign(unit=unit).to_csv(index=False, na_rep="nan", lineterminator="\n")
         path = self.path if trainer.world_size == 1 else self.path.with_stem(f"predictions-{trainer.global_rank}")
         with atomic_write(path) as file:
             file.write(text.encode())

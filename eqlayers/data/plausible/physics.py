@@ -114,7 +114,7 @@ _WRONG = {
 }
 _OF_STRESS = ("GPa", "kbar", "bar")
 _SIGN = {"energy": 0.5, "forces": 0.0, "stress": 0.0}
-_CONVERTED, _ALSO_SIGN, _DIVIDED_TWICE = 1.2, 0.3, 0.6
+_CONVERTED, _ALSO_SIGN, _DIVIDED = 1.2, 0.3, 0.6
 
 
 class Cause(NamedTuple):
@@ -153,9 +153,7 @@ def causes(label: str, atoms: float | None = None) -> Iterator[Cause]:
         yield Cause(label, -1.0, "a virial, which is minus the stress times the volume", virial, power=-1)
         yield Cause(label, 1.0, "multiplied by the volume", "divide by the volume in the file", rarity=0.1, power=-1)
         yield Cause(label, -1.0, "read from a virial that is a stress", stress, power=1)
-        yield Cause(
-            label, 1.0, "divided by the volume twice", "multiply by the volume in the file", "", _DIVIDED_TWICE, 1
-        )
+        yield Cause(label, 1.0, "divided by the volume twice", "multiply by the volume in the file", "", _DIVIDED, 1)
 
 
 class Comparison(NamedTuple):

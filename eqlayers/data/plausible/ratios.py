@@ -211,9 +211,8 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
     error = math.sqrt((1 - min(correlation**2, 1.0)) / (len(work) - 1)) / abs(correlation)  # relative
     wider = 1 + _CHANCE * max(0.0, error - _SMALL)
     low, high = _SLOPES[0] / wider, _SLOPES[1] * wider
-    return Ratio(
-        float(work @ change / (work @ work)), low, high, "the work of the forces between frames", usual=1.4, exact=True
-    )
+    slope = float(work @ change / (work @ work))
+    return Ratio(slope, low, high, "the work of the forces between frames", usual=1.4, exact=True)
 
 
 def with_same_next(structures: StructureArrays) -> IntArray:

@@ -200,9 +200,8 @@ def unlike_forces(model: PairModel) -> Iterator[str]:
         for a, b in ((forces, model.forces), (forces, forces), (model.forces, model.forces))
     )
     correlation = both / np.sqrt(np.maximum(labelled * theirs, 1e-300))
-    real = (model.structures.n_atoms > 2) & np.all(
-        [each > 1e-4 * np.median(theirs) for each in (theirs, 1e4 * labelled)], axis=0
-    )
+    least = 1e-4 * np.median(theirs)
+    real = (model.structures.n_atoms > 2) & (theirs > least) & (1e4 * labelled > least)
     clear = np.flatnonzero(real & (np.abs(correlation) > _ALIKE))
     if 4 * len(clear) < 3 * num or len(clear) < _FEWEST:
         return
