@@ -131,10 +131,8 @@ def _geometries(raw: Path, cache: Path | None) -> dict[str, NDArray[Any]]:
     stats = [(name, (raw / name).stat().st_size, (raw / name).stat().st_mtime_ns) for name in (SDF, CSV, SKIP)]
 
     def problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        fits = (
-            len(arrays["idx"]) == len(arrays["n_atoms"])
-            and len(arrays["z"]) == len(arrays["pos"]) == arrays["n_atoms"].sum()
-        )
+        sizes = arrays["n_atoms"]
+        fits = len(arrays["idx"]) == len(sizes) and len(arrays["z"]) == len(arrays["pos"]) == sizes.sum()
         return None if fits else "its arrays do not fit each other"
 
     return cached_arrays(cache / "geometries.npz", content_key("geometries-1", stats), lambda: read_sdf(raw), problem)

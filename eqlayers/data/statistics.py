@@ -77,10 +77,8 @@ def read_e0s(e0s: Any) -> str | dict[int, float]:
         raise ConfigError(
             f"e0s must be one of {', '.join(E0S)} or energies by element, got {e0s!r}. Pick one of these."
         )
-    return {
-        z: check_number(f"e0s of {symbols_of([z])}", value, unit=" of eV", fix="Use the energy of the free atom.")
-        for z, value in by_element("e0s", e0s, "energy in eV").items()
-    }
+    energies, fix = by_element("e0s", e0s, "energy in eV"), "Use the energy of the free atom."
+    return {z: check_number(f"e0s of {symbols_of([z])}", e, unit=" of eV", fix=fix) for z, e in energies.items()}
 
 
 def lone_atoms(structures: StructureArrays) -> BoolArray:

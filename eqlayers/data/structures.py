@@ -226,10 +226,8 @@ class StructureArrays:
                 )
             row = self.row_of_atom if label.axis == "A" else np.arange(sizes["N"])
             rows, each = values.reshape(len(values), -1), np.bincount(row)
-            lacking, known = (
-                np.bincount(row, test(rows).sum(axis=1), sizes["N"]) < each * rows.shape[1]
-                for test in (np.isfinite, np.isnan)
-            )
+            counts = (np.bincount(row, test(rows).sum(axis=1), sizes["N"]) for test in (np.isfinite, np.isnan))
+            lacking, known = (count < each * rows.shape[1] for count in counts)
             self._refuse(f"finite labels, but {name} has NaN or infinite values in part", lacking & known)
 
     def _refuse(self, expected: str, failing: Any) -> None:
@@ -342,10 +340,8 @@ class StructureArrays:
         for name, each in further.items():
             label, of_parts = each.label, [part.auxiliary.get(name) for part in parts]
             sizes = [len(part) if label.axis == "N" else len(part.z) for part in parts]
-            arrays = [
-                np.full((size, *label.shape), np.nan) if part is None else part.values
-                for size, part in zip(sizes, of_parts, strict=True)
-            ]
+            pairs = zip(sizes, of_parts, strict=True)
+            arrays = [np.full((size, *label.shape), np.nan) if part is None else part.values for size, part in pairs]
             further[name] = each._replace(values=np.concatenate(arrays))
         return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), auxiliary=further, **whole)
 

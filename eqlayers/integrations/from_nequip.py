@@ -264,9 +264,8 @@ def _factors(gate: Any) -> dict[Any, float]:
         return float(getattr(act, "cst", 1.0)) * second_moment(name) ** 0.5
 
     names = {1: "silu", -1: "tanh"}
-    scalars = {
-        ir: ratio(act, names[ir.p]) for (_, ir), act in zip(gate.irreps_scalars, gate.act_scalars.acts, strict=True)
-    }
+    pairs = zip(gate.irreps_scalars, gate.act_scalars.acts, strict=True)
+    scalars = {ir: ratio(act, names[ir.p]) for (_, ir), act in pairs}
     gates = {ir: ratio(act, "silu") for (_, ir), act in zip(gate.irreps_gated, gate.act_gates.acts, strict=True)}
     return scalars | gates
 
@@ -312,11 +311,8 @@ def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
     """Linear layers of nequip's radial network, with the factors of weights here, by column in the last layer."""
     matrices, exact = _matrices(conv.edge_mlp), second_moment("silu") ** 0.5
     # vectors of opposite direction: odd harmonics change sign
-    signs = [
-        (-1.0) ** step.product.irreps_in2[p.i_in2].ir.l
-        for p in step.product.instructions
-        for _ in range(p.path_shape[0])
-    ]
+    paths, irreps = step.product.instructions, step.product.irreps_in2
+    signs = [(-1.0) ** irreps[path.i_in2].ir.l for path in paths for _ in range(path.path_shape[0])]
     factors = []
     for number, theirs in enumerate(matrices):
         same = float(theirs.alpha) * theirs.weight.shape[0] ** 0.5 * (exact if number else math.sqrt(2 / cutoff))
@@ -327,10 +323,8 @@ def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
 
 def _blocks(linear: Any) -> dict[Any, Tensor]:
     """Irrep -> matrix ``[mul_in, mul_out]`` of a linear map of e3nn in which each irrep occurs once."""
-    return {
-        linear.irreps_in[ins.i_in].ir: view
-        for ins, view in zip(linear.instructions, linear.weight_views(), strict=True)
-    }
+    paths = zip(linear.instructions, linear.weight_views(), strict=True)
+    return {linear.irreps_in[path.i_in].ir: view for path, view in paths}
 
 
 def _columns(mine: Any, theirs: Any) -> list[tuple[Any, slice]]:

@@ -312,11 +312,8 @@ def _symmetries(case: Case, step: float) -> Deviations:
     index, shifts = order.argsort()[old.edge_index][:, edges], old.shifts[edges]
     permuted = old._replace(z=old.z[order], pos=old.pos[order], edge_index=index, shifts=shifts, mirrored=False)
     changes["permutation"] = (permuted, eye, order)
-    return [
-        (f"{name}: {part}", pair, unit)
-        for name, change in changes.items()
-        for part, pair, unit in case.difference(*change)
-    ]
+    rows = {name: case.difference(*change) for name, change in changes.items()}
+    return [(f"{name}: {part}", pair, unit) for name, of_change in rows.items() for part, pair, unit in of_change]
 
 
 def _copies(case: Case, step: float) -> Deviations:

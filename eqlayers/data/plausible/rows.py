@@ -113,10 +113,9 @@ def per_atom(structures: StructureArrays) -> Iterator[str]:
     atoms, counts = structures.n_atoms[rows], structures.counts(structures.species)[rows].astype(np.float64)
     if len(rows) < _FEWEST or len(rows) < 3 * counts.shape[1] or atoms.max() < 1.5 * atoms.min():
         return
-    whole, shares = (
-        float(np.median(np.abs(structures.energy[rows] - columns @ _robust_fit(columns, structures.energy[rows], 0))))
-        for columns in (counts, counts / atoms[:, None])
-    )
+    energy, both = structures.energy[rows], (counts, counts / atoms[:, None])
+    left = (energy - columns @ _robust_fit(columns, energy, 0) for columns in both)
+    whole, shares = (float(np.median(np.abs(rest))) for rest in left)
     if 5 * shares < whole:
         yield (
             f"energies do not grow with the number of atoms: compositions explain them to {shares:.3g} eV as energies "
@@ -195,10 +194,8 @@ def unlike_forces(model: PairModel) -> Iterator[str]:
     forces = np.nan_to_num(model.structures.forces)
     if model.explained < _POOR and (other := rescaled(model)) is not None:
         model = other
-    both, labelled, theirs = (
-        np.bincount(row, (a * b).sum(axis=1), num)
-        for a, b in ((forces, model.forces), (forces, forces), (model.forces, model.forces))
-    )
+    pairs = ((forces, model.forces), (forces, forces), (model.forces, model.forces))
+    both, labelled, theirs = (np.bincount(row, (a * b).sum(axis=1), num) for a, b in pairs)
     correlation = both / np.sqrt(np.maximum(labelled * theirs, 1e-300))
     least = 1e-4 * np.median(theirs)
     real = (model.structures.n_atoms > 2) & (theirs > least) & (1e4 * labelled > least)
