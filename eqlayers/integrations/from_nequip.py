@@ -91,13 +91,9 @@ def from_nequip(model: nn.Module) -> Potential:
             before = _factors(layer.equivariant_nonlin)
         network.read.weight.copy_(readout[0].weight.flatten() * before.get(o3.Irrep("0e"), 1.0))
     scale_shift = core["per_type_energy_scale_shift"]
-    numbers = [
-        values.detach().double().flatten().expand(len(species)).tolist() if has else [default] * len(species)
-        for has, values, default in (
-            (scale_shift.has_scales, scale_shift.scales, 1.0),
-            (scale_shift.has_shifts, scale_shift.shifts, 0.0),
-        )
-    ]
+    scales = scale_shift.scales.detach().double() if scale_shift.has_scales else torch.ones(1)
+    shifts = scale_shift.shifts.detach().double() if scale_shift.has_shifts else torch.zeros(1)
+    numbers = (values.flatten().expand(len(species)).tolist() for values in (scales, shifts))
     scales, shifts = (dict(zip(species, values, strict=True)) for values in numbers)
     _check(min(scales.values()) > 0, "positive scales", scales)
     return Potential(network, species, shifts, scales).train(model.training)

@@ -222,11 +222,7 @@ def tables(registered: Registered, done: dict[nn.Module, Replacement], tolerance
 
 
 def _of_embedding(
-    family: Family,
-    embedding: nn.Module,
-    registered: Registered,
-    done: dict[nn.Module, Replacement],
-    tolerance: float,
+    family: Family, embedding: nn.Module, registered: Registered, done: dict[nn.Module, Replacement], tolerance: float
 ) -> Iterator[Tabled]:
     """Make tables for all networks that read the radial functions of one embedding, or for none of them."""
     (radial, convolution), path = family.block, registered[embedding][0].path
