@@ -144,7 +144,9 @@ def compute(args: Sequence[str]) -> int:
 
                 return convert.run(args[1:])
             if of_potentials(args):
-                return potentials(args)
+                with needs_packages("potentials", "train"):
+                    from ..simulate import cli
+                return cli.run(args)
             return bench(args[1:]) if args[0] == "bench" else train(args)
 
 
@@ -175,13 +177,6 @@ def of_potentials(args: Sequence[str]) -> bool:
     if name == "predict":
         return not options.isdisjoint({"-m", "--model"}) and options.isdisjoint({"-c", "--config"})
     return name in POTENTIALS or (name == "info" and any(not word.startswith("-") for word in rest))
-
-
-def potentials(args: Sequence[str]) -> int:
-    """Run a command of potentials; return the exit status."""
-    with needs_packages("potentials", "train"):
-        from ..simulate import cli
-    return cli.run(args)
 
 
 def bench(args: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from ase.data import atomic_numbers
@@ -49,6 +49,12 @@ def embedded_trajectory(name: str) -> Path:
     fix = "restore it from the repository (git checkout) or make it again with examples/data/make_forces.py"
     compare_with_manifest(path, fix)
     return path
+
+
+def embedded_source(path: str, units: Any) -> tuple[str | Path, Any]:
+    """The file and the units of one of ``TRAJECTORIES`` if a path is its name and no file; else both unchanged."""
+    embedded = path in TRAJECTORIES and not Path(path).exists()
+    return (embedded_trajectory(path), TRAJECTORY_UNITS) if embedded else (path, units)
 
 
 def compare_with_manifest(path: Path, remedy: str) -> None:

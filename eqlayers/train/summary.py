@@ -93,15 +93,12 @@ def _backend(module: Any, device: torch.device | str) -> str | None:
 
 def layer_cells(rows: Sequence[LayerRow], indent: str = "  ") -> list[tuple[str, ...]]:
     """The rows as texts, a layer inside another one behind ``indent``."""
-    return [
-        (
-            f"{indent}{row.path.rpartition('.')[2]}" if row.depth else row.path or row.kind,
-            *(row.kind, row.irreps_in, row.irreps_out, row.backend or "-"),
-            "-" if row.num_paths is None else str(row.num_paths),
-            f"{row.parameters:,}",
-        )
-        for row in rows
-    ]
+    cells = list[tuple[str, ...]]()
+    for row in rows:
+        name = f"{indent}{row.path.rpartition('.')[2]}" if row.depth else row.path or row.kind
+        numbers = "-" if row.num_paths is None else str(row.num_paths), f"{row.parameters:,}"
+        cells.append((name, row.kind, row.irreps_in, row.irreps_out, row.backend or "-", *numbers))
+    return cells
 
 
 def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> rich.table.Table:
