@@ -273,10 +273,8 @@ def _hessian_products(case: Case, *directions: Tensor) -> list[Tensor]:
     """Products of the Hessian with directions, by differentiation of forces."""
     pos = case.batch.pos.detach().requires_grad_()
     forces = case.potential(case.batch._replace(pos=pos), ("forces",), create_graph=True)["forces"]
-    return [
-        -torch.autograd.grad((forces * direction).sum(), pos, retain_graph=True, materialize_grads=True)[0]
-        for direction in directions
-    ]
+    sums = ((forces * direction).sum() for direction in directions)
+    return [-torch.autograd.grad(one, pos, retain_graph=True, materialize_grads=True)[0] for one in sums]
 
 
 def _sums(case: Case, step: float) -> Deviations:

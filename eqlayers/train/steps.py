@@ -331,11 +331,9 @@ OF_LABELS = ("true", "error", "deviation")
 LABELS = {name: label for name, label in ALL.items() if name != "y"}
 #: Unit in names of metrics -> as people have it.
 SHOWN = {label.unit: label.errors for label in LABELS.values()}
+_LOGGED = ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
 #: Quantities whose errors are logged, with their labels; the first that the data have is the main one.
-ERRORS = {
-    name: LABELS[name.removesuffix("_per_atom")]
-    for name in ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
-}
+ERRORS = {name: LABELS[name.removesuffix("_per_atom")] for name in _LOGGED}
 
 
 def _huber(error: Tensor) -> Tensor:
