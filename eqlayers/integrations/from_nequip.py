@@ -87,7 +87,7 @@ def from_nequip(model: nn.Module) -> Potential:
         network.embedding.weight.copy_(types)
         before: dict[Any, float] = {}  # irrep -> factor of the previous step's activation
         for step, layer in zip(network.steps, layers, strict=True):
-            _copy_step(step, layer, types, before, cutoff)
+            _copy_step(step, layer, types, before, cutoff, back=False)
             before = _factors(layer.equivariant_nonlin)
         network.read.weight.copy_(readout[0].weight.flatten() * before.get(o3.Irrep("0e"), 1.0))
     scale_shift = core["per_type_energy_scale_shift"]
@@ -266,9 +266,7 @@ def _factors(gate: Any) -> dict[Any, float]:
     return scalars | gates
 
 
-def _copy_step(
-    step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float, back: bool = False
-) -> None:
+def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float, back: bool) -> None:
     """Copy the weights of one step from nequip, or to nequip with ``back``."""
     conv, width = layer.conv, types.shape[1]
     factor = {ir: before.get(ir, 1.0) for _, ir in step.irreps_in}

@@ -43,16 +43,10 @@ class _Composite(nn.Module):
     species: Tensor | None
 
     def __init__(
-        self,
-        family: Family,
-        embedding: nn.Module,
-        network: nn.Module,
-        factor: float,
-        block: nn.Module,
-        species: Tensor | None,
+        self, family: Family, embedding: nn.Module, block: nn.Module, name: str, factor: float, species: Tensor | None
     ) -> None:
         super().__init__()
-        self.embedding, self.network = embedding, network
+        self.embedding, self.network = embedding, block.get_submodule(name)
         self.functions, self.factor = family.functions, factor
         self.joined = nn.ModuleList(getattr(block, name) for name in family.joined if hasattr(block, name))
         self.register_buffer("species", species, persistent=False)
@@ -247,7 +241,7 @@ def _of_embedding(
         ):
             network = block._modules[name]
             assert network is not None
-            whole, cutoff = _Composite(family, embedding, network, factor, block, species), family.cutoff(embedding)
+            whole, cutoff = _Composite(family, embedding, block, name, factor, species), family.cutoff(embedding)
             reason = reason or refuse_calls(embedding, network) or _refuse_modes(whole, cutoff)
             if reason:
                 break

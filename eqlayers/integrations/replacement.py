@@ -203,9 +203,7 @@ class Replacement(nn.Module):
         original = self._give_back()
         for kind in ("_parameters", "_buffers"):
             mine, theirs = vars(self)[kind], vars(original)[kind]
-            for name in theirs:
-                if name in mine:
-                    theirs[name] = mine[name]
+            theirs.update({name: mine[name] for name in theirs.keys() & mine.keys()})
         like = _largest([*self.parameters(recurse=False), *self.buffers(recurse=False)])
         if like is not None:
             for child in original.children():  # e3nn's generated code, with its coefficients

@@ -77,12 +77,7 @@ class TrainedModule(LabelledModule):
     compiling: bool | str = False
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: tuple[Any, float, float, Sequence[float] | None],
-        schedule: tuple[int, float],
-        loss: str,
-        checkpointing: bool,
+        self, model: nn.Module, optimizer: tuple[Any, ...], schedule: tuple[int, float], loss: str, checkpointing: bool
     ) -> None:
         super().__init__()
         self.plan: Plan | None = None
