@@ -159,11 +159,8 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
         )
     messages = list(_missing(structures))
     first: dict[int, int] = {}
-    copies = []
-    for row, content in zip(rows["train"].tolist(), train.identities.tolist(), strict=True):
-        if first.setdefault(content, row) != row:
-            copies.append(row)
-    if copies:
+    contents = zip(rows["train"].tolist(), train.identities.tolist(), strict=True)
+    if copies := [row for row, content in contents if first.setdefault(content, row) != row]:
         messages.append(
             f"{len(copies)} of {len(train)} training structures are copies of others among them, to 0.0001 Angstrom: "
             f"{named(structures, np.array(copies))}. Remove them, or their weight is doubled"
