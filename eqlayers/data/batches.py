@@ -251,12 +251,10 @@ class StepLoader(DataLoader[Any]):
         steps = steps[: int(min(most, len(steps)))]
         of_batch = [np.concatenate(step).astype(np.int64) for step in steps]
         updates = np.arange(len(steps)) // added
-        of_sample = np.repeat(updates, [len(samples) for samples in of_batch])
+        of_sample, all_samples = np.repeat(updates, [len(samples) for samples in of_batch]), np.concatenate(of_batch)
         divisor = added * len(steps[0])
-        counts = {
-            name: np.bincount(of_sample, rows[np.concatenate(of_batch)])[updates] / divisor
-            for name, rows in self.dataset.n_rows.items()
-        }
+        sums = {name: np.bincount(of_sample, rows[all_samples]) for name, rows in self.dataset.n_rows.items()}
+        counts = {name: rows[updates] / divisor for name, rows in sums.items()}
         return [{name: float(rows[step]) for name, rows in counts.items()} for step in range(len(steps))]
 
 
@@ -395,9 +393,8 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         self._tensors = [(name, self._tensor(name, array), name in of_atoms) for name, array in arrays.items()]
         self._local = torch.from_numpy(edges.local)
         self._rows = torch.from_numpy(chosen)
-        self._atom_offsets, self._edge_offsets = (
-            torch.from_numpy(np.append(0, np.cumsum(counts))) for counts in (structures.n_atoms, edges.n_edges)
-        )
+        offsets = (np.append(0, np.cumsum(counts)) for counts in (structures.n_atoms, edges.n_edges))
+        self._atom_offsets, self._edge_offsets = map(torch.from_numpy, offsets)
 
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array)

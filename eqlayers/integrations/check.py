@@ -81,9 +81,8 @@ def compare(original: nn.Module, replacement: Replacement, path: str = "", defau
         worst = max(each, key=lambda one: 0.0 if one.failure else one.error)
         saved = [_saved_bytes(module, original, replacement, (dtype, device)) for module in (original, replacement)]
     notes = dict.fromkeys(one.note for one in each if one.note)
-    notes |= dict.fromkeys(
-        f"compared in {dtype} alone, as a copy in float64 raises {one.failure}" for one in each if one.failure
-    )
+    failures = [one.failure for one in each if one.failure]
+    notes |= dict.fromkeys(f"compared in {dtype} alone, as a copy in float64 raises {text}" for text in failures)
     return replace(worst, saved_bytes=saved[0] - saved[1], note="; ".join(notes))
 
 

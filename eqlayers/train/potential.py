@@ -136,9 +136,8 @@ class PotentialModule(TrainedModule):
     def use(self, potential: Potential) -> None:
         """Train this potential, with the weights by species that are configured."""
         weights = by_element("model.species_weights", self.hparams["species_weights"] or {}, "weight")
-        factors = [
-            check_number(f"the weight of {symbols_of([z])}", weights.get(z, 1.0), at_least=0) for z in potential.species
-        ]
+        pairs = [(f"the weight of {symbols_of([z])}", weights.get(z, 1.0)) for z in potential.species]
+        factors = [check_number(name, weight, at_least=0) for name, weight in pairs]
         self.potential = potential
         self.register_buffer("species_factors", torch.tensor(factors))
 
