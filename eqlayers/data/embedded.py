@@ -128,9 +128,7 @@ def load_mini(root: str | Path | None, target: Target, auxiliary: Sequence[str] 
     path = _mini_path(root)
     names = check_names("auxiliary", auxiliary, FURTHER)
     arrays = _read_arrays(path, ["n_atoms", "z", "pos", key, *names], _REMEDY)
-    geometry = arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)
-    y = arrays[key].astype(np.float64) * target.raw_factor
-    molecules = StructureArrays.of(str(path), *geometry, y=y, auxiliary=_further(arrays, names))
+    molecules = _molecules(path, arrays, names, y=arrays[key].astype(np.float64) * target.raw_factor)
     molecules.refuse("finite labels", np.flatnonzero(np.isnan(molecules.y)))
     return molecules
 
@@ -163,9 +161,12 @@ def _read_arrays(path: Path, keys: Sequence[str], remedy: str) -> dict[str, np.n
     return arrays
 
 
-def _further(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, Auxiliary]:
+def _molecules(path: Path, arrays: Mapping[str, Any], names: Sequence[str], **labels: Any) -> StructureArrays:
+    """The molecules of an archive, with further labels of these names."""
     values = {name: arrays[name].astype(np.float64) * FURTHER[name][1] for name in names}
-    return {name: FURTHER[name][0]._replace(values=array) for name, array in values.items()}
+    further = {name: FURTHER[name][0]._replace(values=array) for name, array in values.items()}
+    pos = arrays["pos"].astype(np.float32)
+    return StructureArrays.of(str(path), arrays["n_atoms"], arrays["z"], pos, auxiliary=further, **labels)
 
 
 def load_extra(
@@ -195,9 +196,7 @@ def load_extra(
             f"extra must hold no molecule of the validation and test parts, got {len(seen)} in {path}: {named}. "
             "Remove them from the file."
         )
-    labels = _further(arrays, [name for name in known if name in arrays])
-    geometry = arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)
-    return StructureArrays.of(str(path), *geometry, auxiliary=labels)
+    return _molecules(path, arrays, [name for name in known if name in arrays])
 
 
 class PublishedFile(NamedTuple):
