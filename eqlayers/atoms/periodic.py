@@ -20,11 +20,12 @@ with needs_packages("eqlayers.atoms.periodic", "train"):
     from vesin import NeighborList
 
 __all__ = ["neighbor_list"]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 
-def neighbor_list(
-    pos: Any, cell: Any, pbc: Any, cutoff: float, name: str = "atoms"
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def neighbor_list(pos: Any, cell: Any, pbc: Any, cutoff: float, name: str = "atoms") -> tuple[IntArray, IntArray]:
     """All ordered pairs of atoms and images that are closer than a cutoff.
 
     The vector of an edge is ``pos[dst] - pos[src] + shift @ cell``. An atom may be its own neighbour in another
@@ -83,9 +84,7 @@ def check_cutoff(cutoff: float) -> float:
     return check_number("cutoff", cutoff, above=0, at_most=LONGEST, unit=" of Angstrom", fix=fix)
 
 
-def molecule_neighbors(
-    pos: NDArray[np.float64], n_atoms: NDArray[np.int64], cutoff: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def molecule_neighbors(pos: FloatArray, n_atoms: IntArray, cutoff: float) -> tuple[IntArray, IntArray]:
     """Neighbour lists of concatenated molecules by joint searches, ten times as fast as `neighbor_list` for small ones.
 
     Returns:
@@ -126,12 +125,8 @@ def molecule_neighbors(
 
 
 def structure_neighbors(
-    pos: NDArray[np.float64],
-    n_atoms: NDArray[np.int64],
-    cell: NDArray[np.float64],
-    pbc: NDArray[np.bool_],
-    cutoffs: NDArray[np.float64],
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int]]]:
+    pos: FloatArray, n_atoms: IntArray, cell: FloatArray, pbc: BoolArray, cutoffs: FloatArray
+) -> Iterator[tuple[IntArray, IntArray, IntArray, list[int]]]:
     """Neighbour lists of concatenated structures; small structures without periodic axes are searched together.
 
     Yields:
@@ -166,9 +161,7 @@ def structure_neighbors(
         yield rows, edges + first, shifts, coincide
 
 
-def half_of(
-    edge_index: NDArray[Any], shifts: NDArray[Any] | None = None, fewest: int = 128
-) -> NDArray[np.int64] | None:
+def half_of(edge_index: NDArray[Any], shifts: NDArray[Any] | None = None, fewest: int = 128) -> IntArray | None:
     """Numbers of edges `[E / 2]`, one edge of each pair of opposite ones; None if an edge has no opposite one.
 
     Sums of hashes in both directions are compared, which are 64-bit numbers. The result is None for less than
@@ -193,7 +186,7 @@ def half_of(
     return half if _hashed(there) == _hashed(back) else None
 
 
-def _hashed(columns: NDArray[np.int64]) -> int:
+def _hashed(columns: IntArray) -> int:
     """The sum of a hash of each column, in 64 bits."""
     mixed = np.zeros(columns.shape[1], np.uint64)
     for row in columns.view(np.uint64):
@@ -203,12 +196,8 @@ def _hashed(columns: NDArray[np.int64]) -> int:
 
 
 def folded(
-    pos: NDArray[np.float64],
-    cell: NDArray[np.float64],
-    pbc: NDArray[np.bool_],
-    n_atoms: NDArray[np.int64],
-    cutoff: float,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    pos: FloatArray, cell: FloatArray, pbc: BoolArray, n_atoms: IntArray, cutoff: float
+) -> tuple[FloatArray, IntArray]:
     """Move atoms near the centre of their structure, without a change of edges, for accurate positions in float32.
 
     Periodic axes: each atom is replaced by its image nearest the centre. Open axes: a gap without atoms that is longer
@@ -228,7 +217,7 @@ def folded(
     row = np.repeat(np.arange(len(n_atoms)), n_atoms)
     sums = np.stack([np.bincount(row, weights=axis, minlength=len(n_atoms)) for axis in pos.T], axis=1)
     placed = pos - (sums / np.maximum(n_atoms, 1)[:, None])[row]
-    periodic: NDArray[np.bool_] = np.any(pbc, axis=1)
+    periodic: BoolArray = np.any(pbc, axis=1)
     inverse = np.linalg.inv(np.where(periodic[:, None, None], cell, np.eye(3)))
     fraction = sum(placed[:, axis, None] * inverse[row, axis] for axis in range(3))
     moved = np.where(pbc[row], np.rint(fraction), 0.0)
@@ -241,9 +230,7 @@ def folded(
     return placed, moved.astype(np.int64)
 
 
-def _gaps_closed(
-    placed: NDArray[np.float64], cell: NDArray[np.float64], pbc: NDArray[np.bool_], most: float
-) -> NDArray[np.float64]:
+def _gaps_closed(placed: FloatArray, cell: FloatArray, pbc: BoolArray, most: float) -> FloatArray:
     """Centred positions with gaps along open axes shortened to at most ``most`` Angstrom."""
     across = np.linalg.qr(cell[pbc].T, mode="complete")[0][:, int(pbc.sum()) :]  # basis of the open directions
     for axis in across.T:
@@ -265,10 +252,10 @@ LONGEST = 1e15  # Angstrom: its cube does not overflow float64
 _BYTES = 120  # memory of an edge during search and sort
 _FARTHEST = 2**31  # cells: vesin stores shifts as 32-bit integers
 #: Pairs of atoms and the shift of the second: src [E], dst [E], shifts [E, 3], in any order.
-Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Pairs = tuple[IntArray, IntArray, IntArray]
 
 
-def _reduced(box: NDArray[np.float64], periods: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _reduced(box: FloatArray, periods: BoolArray) -> tuple[FloatArray, IntArray]:
     """Minkowski-reduce a skewed cell: short vectors of its lattice, and their integer coefficients in its vectors."""
     vectors = box[periods]
     length, height = np.linalg.norm(vectors, axis=1), 1 / np.linalg.norm(np.linalg.pinv(vectors), axis=0)
@@ -278,9 +265,7 @@ def _reduced(box: NDArray[np.float64], periods: NDArray[np.bool_]) -> tuple[NDAr
     return np.where(periods[:, None], reduced, 0.0), transform.astype(np.int64)
 
 
-def _pairs(
-    positions: NDArray[np.float64], box: NDArray[np.float64], periods: NDArray[np.bool_], reach: float, name: str
-) -> Pairs:
+def _pairs(positions: FloatArray, box: FloatArray, periods: BoolArray, reach: float, name: str) -> Pairs:
     """Pairs within reach, by a cell list, or by a k-d tree if most cells of the list would be empty."""
     if not len(positions):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3), np.int64)
@@ -311,7 +296,7 @@ def _pairs(
     return src.astype(np.int64), dst.astype(np.int64), shifts.reshape(-1, 3).astype(np.int64)
 
 
-def _check_memory(atoms: int, widths: NDArray[np.float64], periods: NDArray[np.bool_], cutoff: float) -> None:
+def _check_memory(atoms: int, widths: FloatArray, periods: BoolArray, cutoff: float) -> None:
     """Raise if the estimated number of edges, for atoms distributed evenly over the box, does not fit into memory."""
     images = np.where(periods, widths, np.minimum(widths, 1.0))  # open axes have one image
     edges = 0.5 * atoms**2 * math.prod(images.tolist())
@@ -331,11 +316,7 @@ def memory_of_machine() -> float:
 
 
 def _by_tree(
-    positions: NDArray[np.float64],
-    full: NDArray[np.float64],
-    periods: NDArray[np.bool_],
-    reach: float,
-    wrapped: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
+    positions: FloatArray, full: FloatArray, periods: BoolArray, reach: float, wrapped: tuple[FloatArray, ...]
 ) -> Pairs:
     """Pairs by k-d trees of the wrapped atoms and of their periodic images near the cell."""
     fraction, wraps, height = wrapped
@@ -357,7 +338,7 @@ def _by_tree(
     return src, dst, shifts + (wraps[src] - wraps[dst]).astype(np.int64)
 
 
-def _read(pos: Any, cell: Any, pbc: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+def _read(pos: Any, cell: Any, pbc: Any) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Check positions, cell and periodic flags, and convert them to arrays."""
     try:
         flags = np.asarray(pbc)

@@ -42,15 +42,6 @@ KEYS: dict[str, tuple[str, ...]] = {
 LABEL_NAMES, LABEL_UNITS = "names of labels", "units of labels"
 #: Dimensions as powers of energy, length, charge and amount of substance: joules and calories are only used per mole.
 _ENERGY, _LENGTH, _CHARGE, _MOLES, _OF_MOLES = (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 0, 0, 1)
-_DIMENSIONS = {
-    "pos": _LENGTH,
-    "energy": _ENERGY,
-    "forces": (1, -1, 0, 0),
-    "stress": (1, -3, 0, 0),
-    "virial": _ENERGY,
-    "dipole": (0, 1, 1, 0),
-    "polarizability": (0, 3, 0, 0),
-}
 # name: size in ASE's units, dimension
 _UNITS: dict[str, tuple[float, tuple[int, ...]]] = {
     "eV": (1.0, _ENERGY),
@@ -91,8 +82,19 @@ def unit_size(quantity: str, unit: Any) -> float:
     """
     check_choice("units", quantity, DEFAULT_UNITS)
     text = check_type(f"units of {quantity}", unit, str, f"a text such as {DEFAULT_UNITS[quantity]!r}", "Pass a text.")
+    size, dimension = _parsed(quantity, text)
+    if dimension != _parsed(quantity, DEFAULT_UNITS[quantity])[1]:
+        raise ConfigError(
+            f"units of {quantity} must be of the kind {DEFAULT_UNITS[quantity]}, got {unit!r}, which measures "
+            "something else. Write for example 'Hartree/Bohr' for forces, and 'kcal/mol', not 'kcal', for energies."
+        )
+    return size
+
+
+def _parsed(quantity: str, unit: str) -> tuple[float, list[int]]:
+    """The size of a unit in eV, Angstrom and elementary charges, and its dimension."""
     size, dimension = 1.0, [0, 0, 0, 0]
-    for factor_text in re.split(r"(?=[*/])", f"*{text.replace(' ', '')}")[1:]:
+    for factor_text in re.split(r"(?=[*/])", f"*{unit.replace(' ', '')}")[1:]:
         parsed = re.fullmatch(r"([*/])([^\W\d_]+\d?)(?:\^(\d))?", factor_text)
         sign, name, power = parsed.groups() if parsed else ("", factor_text, None)
         known_name = _SAME.get(name, name)
@@ -103,12 +105,7 @@ def unit_size(quantity: str, unit: Any) -> float:
         factor, powers = _UNITS[known_name]
         size *= factor**times
         dimension = [total + times * single for total, single in zip(dimension, powers, strict=True)]
-    if tuple(dimension) != _DIMENSIONS[quantity]:
-        raise ConfigError(
-            f"units of {quantity} must be of the kind {DEFAULT_UNITS[quantity]}, got {unit!r}, which measures "
-            "something else. Write for example 'Hartree/Bohr' for forces, and 'kcal/mol', not 'kcal', for energies."
-        )
-    return size
+    return size, dimension
 
 
 def unit_of(units: Mapping[str, Any], quantity: str, group: str, periodic: bool) -> str:

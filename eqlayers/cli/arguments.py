@@ -67,6 +67,16 @@ def check_threads(name: str, value: Any, at_least: int = 1) -> int:
     return check_integer(name, value, at_least, most, what="a number of threads", fix="Use the cores of this machine.")
 
 
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # here: a help needs no version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """argparse's parser without abbreviated options, whose errors are raised as ConfigErrors."""
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import ConfigError, EqlayersError, needs_packages
+from .arguments import ArgumentParser, version_of
 
 TRAINING = {
     "new": "look at structures and write a commented configuration: eqlayers new my.xyz",
@@ -117,14 +118,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def import_old_e3nn(package: str = "e3nn") -> None:
     """Import e3nn 0.4 if it is installed: torch.load accepts slices in its constants only as safe globals."""
-    from importlib import import_module
-    from importlib.metadata import PackageNotFoundError, version
+    if (version_of(package) or "").startswith("0.4."):
+        from importlib import import_module
 
-    try:
-        old = version(package).startswith("0.4.")
-    except PackageNotFoundError:
-        return
-    if old:
         from torch.serialization import safe_globals
 
         with safe_globals([slice]), warnings.catch_warnings():
@@ -153,7 +149,9 @@ def compute(args: Sequence[str]) -> int:
 
                 return command.run(args[1:])
             if of_potentials(args):
-                return potentials(args)
+                with needs_packages("potentials", "train"):
+                    from ..simulate import cli
+                return cli.run(args)
             return bench(args[1:]) if args[0] == "bench" else train(args)
 
 
@@ -184,13 +182,6 @@ def of_potentials(args: Sequence[str]) -> bool:
     if name == "predict":
         return not options.isdisjoint({"-m", "--model"}) and options.isdisjoint({"-c", "--config"})
     return name in POTENTIALS or (name == "info" and any(not word.startswith("-") for word in rest))
-
-
-def potentials(args: Sequence[str]) -> int:
-    """Run a command of potentials; return the exit status."""
-    with needs_packages("potentials", "train"):
-        from ..simulate import cli
-    return cli.run(args)
 
 
 def bench(args: Sequence[str]) -> int:
@@ -225,7 +216,6 @@ def molecules(options: Mapping[str, Any]) -> Any:
 def info() -> None:
     """Print versions, devices, and the backend of a small layer on each device, with reasons for the others."""
     import platform
-    from importlib.metadata import PackageNotFoundError, version
 
     import torch
 
@@ -234,10 +224,7 @@ def info() -> None:
 
     print(f"eqlayers {__version__}, python {platform.python_version()}, {platform.machine()}")
     for package in ("torch", "triton", "e3nn", "lightning", "torch-geometric"):
-        try:
-            print(f"  {package} {version(package)}")
-        except PackageNotFoundError:
-            print(f"  {package}: not installed")
+        print(f"  {package}{f' {known}' if (known := version_of(package)) else ': not installed'}")
     devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     print(f"cpu: {torch.get_num_threads()} threads")
     for device in devices[1:]:
@@ -270,8 +257,6 @@ def cache(action: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of commands without parsers of their own, and of the general help."""
-    from .arguments import ArgumentParser
-
     top = ArgumentParser(
         prog="eqlayers",
         description="O(3)-equivariant layers for PyTorch.",

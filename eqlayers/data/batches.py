@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,9 +64,6 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         yield from order
 
 
-class _Order(Iterable[int], Sized, Protocol): ...
-
-
 class _StepSampler(torch.utils.data.Sampler[list[int]]):
     """Batches of one process of several that train together, each with as many batches in an epoch."""
 
@@ -94,7 +91,7 @@ class SharedBatchSampler(_StepSampler):
         [[[0, 2], [4, 6]], [[1, 3], [5]]]
     """
 
-    def __init__(self, sampler: _Order, batch_size: int, rank: int, processes: int) -> None:
+    def __init__(self, sampler: EpochSampler | Sequence[int], batch_size: int, rank: int, processes: int) -> None:
         self.sampler = sampler
         self.batch_size, self.rank, self.processes = batch_size, rank, processes
         check_shared(len(sampler), processes)
@@ -107,10 +104,8 @@ class SharedBatchSampler(_StepSampler):
         """The batches of all processes for each step of a pass through the samples in this order."""
         size, ranks = self.batch_size * self.processes, range(self.processes)
         starts = [number * size for number in range(len(self))]
-        stops = [*starts[1:], len(order)]
-        return [
-            [list(order[a:b][rank :: self.processes]) for rank in ranks] for a, b in zip(starts, stops, strict=True)
-        ]
+        parts = zip(starts, [*starts[1:], len(order)], strict=True)
+        return [[list(order[a:b][rank :: self.processes]) for rank in ranks] for a, b in parts]
 
 
 def check_shared(num: int, processes: int) -> None:
@@ -256,12 +251,10 @@ class StepLoader(DataLoader[Any]):
         steps = steps[: int(min(most, len(steps)))]
         of_batch = [np.concatenate(step).astype(np.int64) for step in steps]
         updates = np.arange(len(steps)) // added
-        of_sample = np.repeat(updates, [len(samples) for samples in of_batch])
+        of_sample, all_samples = np.repeat(updates, [len(samples) for samples in of_batch]), np.concatenate(of_batch)
         divisor = added * len(steps[0])
-        counts = {
-            name: np.bincount(of_sample, rows[np.concatenate(of_batch)])[updates] / divisor
-            for name, rows in self.dataset.n_rows.items()
-        }
+        sums = {name: np.bincount(of_sample, rows[all_samples]) for name, rows in self.dataset.n_rows.items()}
+        counts = {name: rows[updates] / divisor for name, rows in sums.items()}
         return [{name: float(rows[step]) for name, rows in counts.items()} for step in range(len(steps))]
 
 
@@ -400,9 +393,8 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         self._tensors = [(name, self._tensor(name, array), name in of_atoms) for name, array in arrays.items()]
         self._local = torch.from_numpy(edges.local)
         self._rows = torch.from_numpy(chosen)
-        self._atom_offsets, self._edge_offsets = (
-            torch.from_numpy(np.append(0, np.cumsum(counts))) for counts in (structures.n_atoms, edges.n_edges)
-        )
+        offsets = (np.append(0, np.cumsum(counts)) for counts in (structures.n_atoms, edges.n_edges))
+        self._atom_offsets, self._edge_offsets = map(torch.from_numpy, offsets)
 
     def _tensor(self, name: str, array: NDArray[Any]) -> torch.Tensor:
         tensor = torch.from_numpy(array)

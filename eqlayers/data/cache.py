@@ -6,7 +6,7 @@ import hashlib
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,7 @@ def content_key(*parts: object) -> str:
     return digest.hexdigest()
 
 
-def cached_arrays(
-    path: Path, key: str, build: Callable[[], Arrays], problem: Callable[[Mapping[str, NDArray[Any]]], str | None]
-) -> Arrays:
+def cached_arrays(path: Path, key: str, build: Callable[[], Arrays], problem: Callable[[Arrays], str | None]) -> Arrays:
     """Read arrays from a cache, or build them and write the cache.
 
     A cache with another key, one that is damaged, one that another user could have written, and one that `problem`

@@ -43,6 +43,7 @@ class SplitDataModule(LightningDataModule):
         auxiliary: Weights of further labels by name.
         sum_of: Names of two further labels whose sum is the target.
         without_target: Name of the further label that only molecules without the target are trained on, or None.
+        cache_dir: Folder of the cached neighbour lists, and of geometries of QM9.
     """
 
     target: Target | None = None
@@ -59,6 +60,7 @@ class SplitDataModule(LightningDataModule):
     auxiliary: Mapping[str, float] = {}
     sum_of: tuple[str, ...] = ()
     without_target: str | None = None
+    cache_dir: Path
 
     def read_options(
         self,
@@ -98,10 +100,6 @@ class SplitDataModule(LightningDataModule):
         """Read the source: all structures that are used, and their rows by part."""
         raise NotImplementedError
 
-    def cache_folder(self) -> Path:
-        """Folder of the cached neighbour lists."""
-        raise NotImplementedError
-
     def load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
         """The structures and their rows by part, which are read once."""
         self._parts = self._parts or self.read_parts()
@@ -109,7 +107,7 @@ class SplitDataModule(LightningDataModule):
 
     def prepare_data(self) -> None:
         """Fetch what is missing and fill the cache of neighbour lists, in one process only."""
-        structure_edges(self.load()[0], self.cutoff, self.cache_folder())
+        structure_edges(self.load()[0], self.cutoff, self.cache_dir)
 
     def setup(self, stage: str | None = None) -> None:
         """Read, check, split and describe the data; every stage needs all of it, so a second call does nothing."""
@@ -118,7 +116,7 @@ class SplitDataModule(LightningDataModule):
         if self._rows:
             return
         structures, rows = self.load()
-        edges = structure_edges(structures, self.cutoff, self.cache_folder())
+        edges = structure_edges(structures, self.cutoff, self.cache_dir)
         self.statistics = compute_statistics(structures, edges, rows["train"], self.e0s, self.target, self.sum_of)
         self.labels = structures.take(rows["train"][: self.num_new]).labels
         self.findings += [*self._unlabelled(structures, rows), *check_reach(structures, edges)]
@@ -309,7 +307,9 @@ class MoleculeDataModule(SplitDataModule):
                 'shifts: expected "regression", as only U0, U, H and G of dataset="qm9" have atomic references; got '
                 f'"atomref" with dataset={dataset!r}, target={target!r}; use shifts="regression"'
             )
-        self.dataset, self.root, self.split, self.offline, self.cache_dir = dataset, root, split, offline, cache_dir
+        self.dataset, self.root, self.split, self.offline = dataset, root, split, offline
+        usual = user_cache_dir() / dataset if root is None else Path(root) / "cache"
+        self.cache_dir = usual if cache_dir is None else Path(cache_dir)
         known = FURTHER if dataset == "mini" else (*TARGETS, ENERGY)
         self.auxiliary = read_auxiliary(auxiliary, target, [name for name in known if name != target])
         if target == "U0" and "zpve" in self.auxiliary:
@@ -331,7 +331,7 @@ class MoleculeDataModule(SplitDataModule):
             molecules = load_mini(self.root, self.target, list(self.auxiliary))
         else:
             assert self.root is not None  # checked by __init__
-            molecules = load_qm9(self.root, self.target, self.cache_folder(), self.offline, list(self.auxiliary))
+            molecules = load_qm9(self.root, self.target, self.cache_dir, self.offline, list(self.auxiliary))
         train, val, test = make_split(self.split, self.dataset, molecules.heavy)
         train = limited(train, self.limit_train)
         if self.extra is not None:
@@ -343,9 +343,3 @@ class MoleculeDataModule(SplitDataModule):
     def further(self) -> Mapping[str, Auxiliary]:
         """The further labels by name; values only after `setup`."""
         return {n: FURTHER[n][0] if self.dataset == "mini" else auxiliary_of(n) for n in self.auxiliary}
-
-    def cache_folder(self) -> Path:
-        """Folder of the cached neighbour lists, and of geometries of QM9."""
-        if self.cache_dir is not None:
-            return Path(self.cache_dir)
-        return user_cache_dir() / self.dataset if self.root is None else Path(self.root) / "cache"

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from ase.data import atomic_numbers
@@ -46,10 +46,15 @@ def embedded_folder(file: str, option: str = "root= a folder that holds") -> Pat
 def embedded_trajectory(name: str) -> Path:
     """File of one of ``TRAJECTORIES``, compared with the manifest."""
     path = embedded_folder(f"{name}.npz", "path= the folder") / f"{name}.npz"
-    compare_with_manifest(
-        path, "restore it from the repository (git checkout) or make it again with examples/data/make_forces.py"
-    )
+    fix = "restore it from the repository (git checkout) or make it again with examples/data/make_forces.py"
+    compare_with_manifest(path, fix)
     return path
+
+
+def embedded_source(path: str, units: Any) -> tuple[str | Path, Any]:
+    """The file and the units of one of ``TRAJECTORIES`` if a path is its name and no file; else both unchanged."""
+    embedded = path in TRAJECTORIES and not Path(path).exists()
+    return (embedded_trajectory(path), TRAJECTORY_UNITS) if embedded else (path, units)
 
 
 def compare_with_manifest(path: Path, remedy: str) -> None:
@@ -123,12 +128,7 @@ def load_mini(root: str | Path | None, target: Target, auxiliary: Sequence[str] 
     path = _mini_path(root)
     names = check_names("auxiliary", auxiliary, FURTHER)
     arrays = _read_arrays(path, ["n_atoms", "z", "pos", key, *names], _REMEDY)
-    molecules = StructureArrays.of(
-        str(path),
-        *(arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32)),
-        y=arrays[key].astype(np.float64) * target.raw_factor,
-        auxiliary=_further(arrays, names),
-    )
+    molecules = _molecules(path, arrays, names, y=arrays[key].astype(np.float64) * target.raw_factor)
     molecules.refuse("finite labels", np.flatnonzero(np.isnan(molecules.y)))
     return molecules
 
@@ -161,10 +161,12 @@ def _read_arrays(path: Path, keys: Sequence[str], remedy: str) -> dict[str, np.n
     return arrays
 
 
-def _further(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, Auxiliary]:
-    return {
-        name: FURTHER[name][0]._replace(values=arrays[name].astype(np.float64) * FURTHER[name][1]) for name in names
-    }
+def _molecules(path: Path, arrays: Mapping[str, Any], names: Sequence[str], **labels: Any) -> StructureArrays:
+    """The molecules of an archive, with further labels of these names."""
+    values = {name: arrays[name].astype(np.float64) * FURTHER[name][1] for name in names}
+    further = {name: FURTHER[name][0]._replace(values=array) for name, array in values.items()}
+    pos = arrays["pos"].astype(np.float32)
+    return StructureArrays.of(str(path), arrays["n_atoms"], arrays["z"], pos, auxiliary=further, **labels)
 
 
 def load_extra(
@@ -194,10 +196,7 @@ def load_extra(
             f"extra must hold no molecule of the validation and test parts, got {len(seen)} in {path}: {named}. "
             "Remove them from the file."
         )
-    labels = _further(arrays, [name for name in known if name in arrays])
-    return StructureArrays.of(
-        str(path), arrays["n_atoms"], arrays["z"], arrays["pos"].astype(np.float32), auxiliary=labels
-    )
+    return _molecules(path, arrays, [name for name in known if name in arrays])
 
 
 class PublishedFile(NamedTuple):

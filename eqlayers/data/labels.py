@@ -71,9 +71,7 @@ def further_labels(
     """
     result = {}
     for name in names:
-        arrays = {
-            row: _numbers(values[name]) for row, (_, values, _) in enumerate(frames) if values.get(name) is not None
-        }
+        arrays = {row: _numbers(held[name]) for row, (_, held, _) in enumerate(frames) if held.get(name) is not None}
         wrong = {
             "atom": [row for row, array in arrays.items() if array.shape != (frames[row][0],)],
             "vector": [row for row, array in arrays.items() if array.shape != (3,)],
@@ -109,11 +107,8 @@ def two_energies(frames: Sequence[Labelled], column: Column | None) -> list[str]
     """A line where energies and free energies differ, as forces are slopes of one of them alone."""
     if column is None or FREE in column.names:
         return []
-    pairs = [
-        (value, float(values[FREE]), atoms)
-        for value, (atoms, values, _) in zip(column.values, frames, strict=True)
-        if values.get(FREE) is not None and np.size(values[FREE]) == 1
-    ]
+    both = [(energy, values.get(FREE), atoms) for energy, (atoms, values, _) in zip(column.values, frames, strict=True)]
+    pairs = [(energy, float(free), atoms) for energy, free, atoms in both if free is not None and np.size(free) == 1]
     off = max((abs(energy - free) / atoms for energy, free, atoms in pairs), default=0.0)
     if not off > _ONE_ENERGY:
         return []

@@ -59,7 +59,22 @@ def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Pat
     periodic, dtype = bool(data.pbc.any()), np.uint8 if data.n_atoms.max() <= 256 else np.int32
 
     def build() -> dict[str, NDArray[Any]]:
-        return _edges_of(data, cutoff, dtype, periodic)
+        pairs, shifts = list[NDArray[Any]](), list[NDArray[np.int16]]()
+        coincide, far = list[int](), list[int]()
+        n_edges, row_of_atom = np.zeros(len(data), np.int64), data.row_of_atom
+        pos, cutoffs = data.pos.astype(np.float64, copy=False), np.full(len(data), cutoff)
+        for rows, edges, moved, same in structure_neighbors(pos, data.n_atoms, data.cell, data.pbc, cutoffs):
+            of_edges = row_of_atom[edges[1]]
+            n_edges[rows] = np.bincount(of_edges - rows[0], minlength=len(rows))
+            pairs.append((edges - data.starts[of_edges]).astype(dtype))
+            coincide += same
+            if periodic:
+                shifts.append(moved.astype(np.int16))
+                far += rows.tolist() if (shifts[-1] != moved).any() else []
+        data.refuse("atoms at distinct places", coincide)
+        data.refuse("atoms within 32,767 lattice vectors", far)
+        arrays = {"local": np.concatenate(pairs, axis=1), "n_edges": n_edges}
+        return arrays | ({"shifts": np.concatenate(shifts)} if periodic else {})
 
     def problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
         local, n_edges, most = arrays["local"], arrays["n_edges"], data.n_atoms
@@ -76,25 +91,6 @@ def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Pat
     key = content_key(_FORMAT, cutoff, data.n_atoms, data.pos, *cells)
     # files of users have no folder of their own in the cache: the key in the name tells them apart
     return Edges(**cached_arrays(folder / f"edges-{cutoff:g}A-{key[:12]}.npz", key, build, problem), cutoff=cutoff)
-
-
-def _edges_of(data: StructureArrays, cutoff: float, dtype: Any, periodic: bool) -> dict[str, NDArray[Any]]:
-    pairs, shifts = list[NDArray[Any]](), list[NDArray[np.int16]]()
-    coincide, far = list[int](), list[int]()
-    n_edges, row_of_atom = np.zeros(len(data), np.int64), data.row_of_atom
-    pos, cutoffs = data.pos.astype(np.float64, copy=False), np.full(len(data), cutoff)
-    for rows, edges, moved, same in structure_neighbors(pos, data.n_atoms, data.cell, data.pbc, cutoffs):
-        of_edges = row_of_atom[edges[1]]
-        n_edges[rows] = np.bincount(of_edges - rows[0], minlength=len(rows))
-        pairs.append((edges - data.starts[of_edges]).astype(dtype))
-        coincide += same
-        if periodic:
-            shifts.append(moved.astype(np.int16))
-            far += rows.tolist() if (shifts[-1] != moved).any() else []
-    data.refuse("atoms at distinct places", coincide)
-    data.refuse("atoms within 32,767 lattice vectors", far)
-    arrays = {"local": np.concatenate(pairs, axis=1), "n_edges": n_edges}
-    return arrays | ({"shifts": np.concatenate(shifts)} if periodic else {})
 
 
 def check_edges(edges: Any, structures: StructureArrays) -> Edges:

@@ -131,10 +131,8 @@ def _geometries(raw: Path, cache: Path | None) -> dict[str, NDArray[Any]]:
     stats = [(name, (raw / name).stat().st_size, (raw / name).stat().st_mtime_ns) for name in (SDF, CSV, SKIP)]
 
     def problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        fits = (
-            len(arrays["idx"]) == len(arrays["n_atoms"])
-            and len(arrays["z"]) == len(arrays["pos"]) == arrays["n_atoms"].sum()
-        )
+        sizes = arrays["n_atoms"]
+        fits = len(arrays["idx"]) == len(sizes) and len(arrays["z"]) == len(arrays["pos"]) == sizes.sum()
         return None if fits else "its arrays do not fit each other"
 
     return cached_arrays(cache / "geometries.npz", content_key("geometries-1", stats), lambda: read_sdf(raw), problem)
@@ -204,13 +202,8 @@ def read_sdf(raw: Path) -> dict[str, NDArray[Any]]:
     """
     check_raw(raw)
     skipped = set(read_skipped(raw))
-    n_atoms: list[int] = []
-    z: list[int] = []
-    pos: list[tuple[float, float, float]] = []
-    idx: list[int] = []
-    record: list[str] = []
-    row = 0
-    path = raw / SDF
+    n_atoms, z, idx, pos = list[int](), list[int](), list[int](), list[tuple[float, float, float]]()
+    record, row, path = list[str](), 0, raw / SDF
     try:
         with path.open() as file:
             for line in file:
@@ -228,12 +221,9 @@ def read_sdf(raw: Path) -> dict[str, NDArray[Any]]:
                 row += 1
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise _corrupt(path, f"a V2000 record in place {row + 1}", _kind(error)) from None
-    return {
-        "n_atoms": np.array(n_atoms, dtype=np.int64),
-        "z": np.array(z, dtype=np.int64),
-        "pos": np.array(pos, dtype=np.float32).reshape(-1, 3),
-        "idx": np.array(idx, dtype=np.int64),
-    }
+    integers = {"n_atoms": n_atoms, "z": z, "idx": idx}
+    arrays = {name: np.array(values, dtype=np.int64) for name, values in integers.items()}
+    return arrays | {"pos": np.array(pos, dtype=np.float32).reshape(-1, 3)}
 
 
 HARTREE_TO_EV = 27.211386245988  # CODATA 2018
@@ -280,11 +270,7 @@ class Target:
 _UNITS: dict[str, tuple[str, float, str, float]] = {
     "Hartree": ("eV", HARTREE_TO_EV, "meV", 1000.0),
     "kcal/mol": ("eV", KCAL_PER_MOL_TO_EV, "meV", 1000.0),
-    "D": ("D", 1.0, "D", 1.0),
-    "a0^3": ("a0^3", 1.0, "a0^3", 1.0),
-    "a0^2": ("a0^2", 1.0, "a0^2", 1.0),
-    "cal/(mol K)": ("cal/(mol K)", 1.0, "cal/(mol K)", 1.0),
-    "GHz": ("GHz", 1.0, "GHz", 1.0),
+    **{unit: (unit, 1.0, unit, 1.0) for unit in ("D", "a0^3", "a0^2", "cal/(mol K)", "GHz")},
 }
 
 # name, raw unit, extensive, in the embedded set, about

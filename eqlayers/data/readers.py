@@ -208,10 +208,8 @@ def read_file(
         **labels,
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
-    states = {
-        name: {str(frame.values[name]).removesuffix(".0") for frame in frames if name in frame.values}
-        for name in sorted(unused & _STATES)
-    }
+    known = {name: [frame.values[name] for frame in frames if name in frame.values] for name in unused & _STATES}
+    states = {name: {str(value).removesuffix(".0") for value in of} for name, of in sorted(known.items())}
     of_stress += different_states([states])
     of_stress += [f"not used: {few(sorted(unused))}"] if unused else []
     used = {name: units.get(name, guessed.get(name, DEFAULT_UNITS[name])) for name in columns if name in DEFAULT_UNITS}
@@ -253,12 +251,8 @@ def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArr
     known = np.repeat([not part.all() for part in np.split(absent, np.cumsum(sizes)[:-1])], sizes)
     parts = np.split(forces, np.cumsum(sizes)[:-1])
     fixed = np.concatenate([held_atoms(part, frame.free) for frame, part in zip(frames, parts, strict=True)])
-    whys = {
-        "that are held, of which forces are 0 along that direction": fixed,
-        "of which forces are NaN": absent & known,
-    }
-    lines = []
-    for why, which in whys.items():
+    lines, held = [], "that are held, of which forces are 0 along that direction"
+    for why, which in ((held, fixed), ("of which forces are NaN", absent & known)):
         marked = np.split(which, np.cumsum(sizes)[:-1])
         if names := [frame.name for frame, part in zip(frames, marked, strict=True) if part.any()]:
             lines.append(f"forces: left out of {int(which.sum()):,} atoms {why}: {few(names)}")

@@ -223,24 +223,18 @@ def _time(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed:
 
 
 def _config_type(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed: int) -> Parts:
-    known = sorted(set(groups.tolist()))
-
-    def chosen(name: str, part: Any) -> NDArray[np.bool_]:
-        names = [part] if isinstance(part, str) else check_items(name, part, "names of groups", "Pass ['water'].")
-        unknown = [group for group in names if group not in known]
-        if unknown:
-            raise DataError(f"{name} must name groups among {known}, got {unknown}. Correct the names.")
-        return np.isin(groups, names)
-
-    rest = np.ones(num, dtype=bool)
+    known, rest = sorted(set(groups.tolist())), np.ones(num, dtype=bool)
     masks: dict[str, NDArray[np.bool_]] = {}
     for name, part in (("test", test), ("val", val), ("train", train)):
-        by_name = part is not None and not is_integer(part) and not isinstance(part, float)
-        if by_name:
-            masks[name] = chosen(name, part)
-            if not rest[masks[name]].all():
-                raise ConfigError(f"groups must be in one part each, got one twice: {part!r} in {name}. Move it.")
-            rest &= ~masks[name]
+        if part is None or is_integer(part) or isinstance(part, float):
+            continue
+        names = [part] if isinstance(part, str) else check_items(name, part, "names of groups", "Pass ['water'].")
+        if unknown := [group for group in names if group not in known]:
+            raise DataError(f"{name} must name groups among {known}, got {unknown}. Correct the names.")
+        masks[name] = np.isin(groups, names)
+        if not rest[masks[name]].all():
+            raise ConfigError(f"groups must be in one part each, got one twice: {part!r} in {name}. Move it.")
+        rest &= ~masks[name]
     if not masks:
         raise ConfigError(
             f"split 'config_type' must have train, val or test as names among {known}, got none. Name groups."
@@ -301,12 +295,7 @@ def _rows(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed:
     return parts["train"], parts["val"], parts["test"]
 
 
-STRUCTURE_SPLITS: dict[str, Callable[..., Parts]] = {
-    "random": _drawn,
-    "time": _time,
-    "config_type": _config_type,
-    "rows": _rows,
-}
+STRUCTURE_SPLITS = {"random": _drawn, "time": _time, "config_type": _config_type, "rows": _rows}
 
 
 def split_structures(

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from ase.geometry import minkowski_reduce
-from numpy.typing import NDArray
 
 from eqlayers.atoms.elements import by_element, symbols_of
+from eqlayers.atoms.periodic import BoolArray, FloatArray, IntArray
 from eqlayers.data.neighbors import Edges, check_edges
 from eqlayers.data.qm9 import Target, check_target
 from eqlayers.data.splits import check_rows
@@ -18,9 +18,6 @@ from eqlayers.data.structures import StructureArrays, check_names, check_structu
 
 from ..core.checks import check_choice, check_number
 from ..core.errors import ConfigError, DataError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _FREE = 8.0  # Angstrom
 _ONE_ATOM = 1e-3  # eV, by which two calculations of one atom may differ
@@ -80,13 +77,11 @@ def read_e0s(e0s: Any) -> str | dict[int, float]:
         raise ConfigError(
             f"e0s must be one of {', '.join(E0S)} or energies by element, got {e0s!r}. Pick one of these."
         )
-    return {
-        z: check_number(f"e0s of {symbols_of([z])}", value, unit=" of eV", fix="Use the energy of the free atom.")
-        for z, value in by_element("e0s", e0s, "energy in eV").items()
-    }
+    energies, fix = by_element("e0s", e0s, "energy in eV"), "Use the energy of the free atom."
+    return {z: check_number(f"e0s of {symbols_of([z])}", e, unit=" of eV", fix=fix) for z, e in energies.items()}
 
 
-def lone_atoms(structures: StructureArrays) -> NDArray[np.bool_]:
+def lone_atoms(structures: StructureArrays) -> BoolArray:
     """Whether a structure is one atom without images within 8 Angstrom, with the energy of a free atom, `[N]`.
 
     Codes of plane waves compute free atoms in a large periodic box; no crystal has neighbours so far.
@@ -98,7 +93,7 @@ def lone_atoms(structures: StructureArrays) -> NDArray[np.bool_]:
     return alone
 
 
-def without_training(structures: StructureArrays) -> NDArray[np.bool_]:
+def without_training(structures: StructureArrays) -> BoolArray:
     """Whether a structure is a lone atom whose labels no training changes, `[N]`: its energy is the shift.
 
     A polarizability of a free atom can be learned; a structure that has it and no energy is another one.

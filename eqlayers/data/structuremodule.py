@@ -18,14 +18,7 @@ from eqlayers.core.files.read_write import few
 from eqlayers.data.batches import StructureDataset
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.datamodule import PARTS, SplitDataModule, read_auxiliary
-from eqlayers.data.embedded import (
-    PUBLISHED,
-    TRAJECTORIES,
-    TRAJECTORY_UNITS,
-    check_published,
-    embedded_trajectory,
-    find_published,
-)
+from eqlayers.data.embedded import PUBLISHED, check_published, embedded_source, find_published
 from eqlayers.data.neighbors import Edges
 from eqlayers.data.plausible import check_physics, check_sizes, named
 from eqlayers.data.qm9 import NO_UNIT, Target, own_target
@@ -181,10 +174,6 @@ class StructureDataModule(SplitDataModule):
         """Whether a part is drawn from ``path``, and is no file of its own."""
         return name == "train" or not self.paths[name]
 
-    def cache_folder(self) -> Path:
-        """Folder of the cached neighbour lists."""
-        return self.cache_dir
-
     def describe(self, structures: StructureArrays, edges: Edges) -> list[str]:
         """Lines on the statistics of the training part."""
         if self.target is not None:
@@ -227,11 +216,9 @@ class StructureDataModule(SplitDataModule):
         """Read and join the files of one part; names of groups begin with the file's name if there are several."""
         parts = []
         for path in paths:
-            embedded = path in TRAJECTORIES and not Path(path).exists()
             if published is not None:
                 find_published(published, path)
-            units_of_file = TRAJECTORY_UNITS if embedded else units
-            file = embedded_trajectory(path) if embedded else path
+            file, units_of_file = embedded_source(path, units)
             pooling = "sum" if self.target is not None and self.target.extensive else "mean"
             content = read_file(file, keys, units_of_file, self.skip_bad, list(self.auxiliary), pooling)
             structures, self._states = content.structures, [*self._states, content.states]

@@ -13,13 +13,11 @@ import numpy as np
 from ase.geometry import complete_cell
 from numpy.typing import NDArray
 
+from eqlayers.atoms.periodic import BoolArray, FloatArray, IntArray
 from eqlayers.data.splits import check_rows
 
 from ..core.checks import check_choice, check_items, check_type, got
 from ..core.errors import DataError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class Label(NamedTuple):
@@ -157,7 +155,7 @@ class StructureArrays:
     z: IntArray = field(metadata=_of("iu", "A"))
     pos: NDArray[Any] = field(metadata=_of("f", "A", 3))
     cell: FloatArray = field(metadata=_of("f", "N", 3, 3))
-    pbc: NDArray[np.bool_] = field(metadata=_of("b", "N", 3))
+    pbc: BoolArray = field(metadata=_of("b", "N", 3))
     energy: FloatArray = field(metadata=_label("energy"))
     forces: FloatArray = field(metadata=_label("forces"))
     stress: FloatArray = field(metadata=_label("stress"))
@@ -228,15 +226,13 @@ class StructureArrays:
                 )
             row = self.row_of_atom if label.axis == "A" else np.arange(sizes["N"])
             rows, each = values.reshape(len(values), -1), np.bincount(row)
-            lacking, known = (
-                np.bincount(row, test(rows).sum(axis=1), sizes["N"]) < each * rows.shape[1]
-                for test in (np.isfinite, np.isnan)
-            )
+            counts = (np.bincount(row, test(rows).sum(axis=1), sizes["N"]) for test in (np.isfinite, np.isnan))
+            lacking, known = (count < each * rows.shape[1] for count in counts)
             self._refuse(f"finite labels, but {name} has NaN or infinite values in part", lacking & known)
 
     def _refuse(self, expected: str, failing: Any) -> None:
         """Raise a DataError that names the structures of which one row fails, of structures `[N]` or atoms `[A]`."""
-        bad: NDArray[np.bool_] = np.asarray(failing)
+        bad: BoolArray = np.asarray(failing)
         if bad.any():
             of_atoms = len(bad) != len(self.n_atoms)
             self.refuse(expected, np.unique(self.row_of_atom[bad]) if of_atoms else np.flatnonzero(bad))
@@ -273,7 +269,7 @@ class StructureArrays:
         """Number of atoms of every species in every structure, `[N, S]`."""
         return np.stack([self.count(self.z == number) for number in species], axis=1)
 
-    def count(self, mask: NDArray[np.bool_]) -> IntArray:
+    def count(self, mask: BoolArray) -> IntArray:
         """Number of marked atoms of every structure, `[N]`."""
         return np.bincount(self.row_of_atom[mask], minlength=len(self)).astype(np.int64)
 
@@ -329,13 +325,9 @@ class StructureArrays:
         rows = check_rows("rows", rows, len(self))
         sizes = self.n_atoms[rows]
         atoms = np.repeat(self.starts[rows] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-        chosen = {
-            name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.layout().items()
-        }
-        further = {
-            name: each._replace(values=each.values[rows if each.label.axis == "N" else atoms])
-            for name, each in self.auxiliary.items()
-        }
+        of = {"N": rows, "A": atoms}
+        chosen = {name: getattr(self, name)[of[axis]] for name, (_, axis, _) in self.layout().items()}
+        further = {name: one._replace(values=one.values[of[one.label.axis]]) for name, one in self.auxiliary.items()}
         return type(self)(source=self.source, auxiliary=further, **chosen)
 
     @classmethod
@@ -348,10 +340,8 @@ class StructureArrays:
         for name, each in further.items():
             label, of_parts = each.label, [part.auxiliary.get(name) for part in parts]
             sizes = [len(part) if label.axis == "N" else len(part.z) for part in parts]
-            arrays = [
-                np.full((size, *label.shape), np.nan) if part is None else part.values
-                for size, part in zip(sizes, of_parts, strict=True)
-            ]
+            pairs = zip(sizes, of_parts, strict=True)
+            arrays = [np.full((size, *label.shape), np.nan) if part is None else part.values for size, part in pairs]
             further[name] = each._replace(values=np.concatenate(arrays))
         return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), auxiliary=further, **whole)
 
@@ -367,7 +357,7 @@ def auxiliary_key(number: int) -> str:
     return f"auxiliary_{number}"
 
 
-def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:
+def completed_cells(cell: FloatArray, pbc: BoolArray) -> FloatArray:
     """Cells with a long lattice vector, perpendicular to the others, in place of each that is 0 and no period.
 
     Returns:
@@ -378,7 +368,7 @@ def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:
         [[4.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 1000.0]]
     """
     full = cell.copy()
-    empty: NDArray[np.bool_] = ~np.any(cell, axis=2)
+    empty: BoolArray = ~np.any(cell, axis=2)
     full[empty.all(axis=1) & ~pbc.any(axis=1)] = _VACUUM * np.eye(3)
     free = empty & ~pbc
     for row in np.flatnonzero(free.any(axis=1) & ~empty.all(axis=1)):

@@ -152,22 +152,13 @@ def _plain(name: str) -> str:
 def exported(module: str) -> tuple[str, ...]:
     """The names in ``__all__`` of a module, read from its source; the module is not imported."""
     try:
-        spec = find_spec(module)
-        assert spec is not None
-        assert spec.origin is not None
+        spec: Any = find_spec(module)
         with open(spec.origin, encoding="utf-8") as file:
-            tree = ast.parse(file.read())
-    except (AssertionError, ImportError, OSError, SyntaxError, ValueError):  # no suggestions without source files
-        return ()
-    for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            assert isinstance(node, ast.Assign)
-            try:
-                return tuple(ast.literal_eval(node.value))
-            except ValueError:  # `__all__` is computed at import
-                return ()
-    return ()
+            assigned = [node for node in ast.parse(file.read()).body if isinstance(node, ast.Assign)]
+        lists = [node.value for node in assigned if any(getattr(name, "id", "") == "__all__" for name in node.targets)]
+        return tuple(ast.literal_eval(lists[0])) if lists else ()
+    except (AttributeError, ImportError, OSError, SyntaxError, TypeError, ValueError):
+        return ()  # no suggestions without source files, or where `__all__` is computed at import
 
 
 @cache

@@ -294,7 +294,10 @@ def _evaluate(
     if not isinstance(potential, Committee):
         return members[0]
     means = _results(together(exact), structures)
-    return [mean | _of_members(each) for mean, each in zip(means, zip(*members, strict=True), strict=True)]
+    for mean, each_result in zip(means, zip(*members, strict=True), strict=True):
+        shared = (name for name in each_result[0] if name not in ("free_energy", "energies"))
+        mean.update({_MEMBERS.format(name): np.stack([result[name] for result in each_result]) for name in shared})
+    return means
 
 
 def _results(values: dict[str, Tensor], structures: Sequence[Atoms]) -> list[dict[str, Any]]:
@@ -315,9 +318,3 @@ def _results(values: dict[str, Tensor], structures: Sequence[Atoms]) -> list[dic
             result["free_energy"] = result["energy"]
         results.append(result)
     return results
-
-
-def _of_members(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Results of each member of a committee for one structure, by name with the suffix ``_members``."""
-    shared = (name for name in results[0] if name not in ("free_energy", "energies"))
-    return {_MEMBERS.format(name): np.stack([result[name] for result in results]) for name in shared}

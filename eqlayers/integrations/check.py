@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..core.dtypes import default_dtype
 from ..core.errors import BackendError, EqlayersError, MismatchError
 from ..testing.derivatives import gradients
-from .replacement import Operands, Probe, Replacement, draw, dtype_and_device, in_float64
+from .replacement import Operands, Probe, Replacement, Where, draw, dtype_and_device, in_float64
 
 #: Rows of the operands: few, but more than one, and not as many as anything else.
 ROWS = 5
@@ -51,12 +51,7 @@ def tolerance_of(dtype: torch.dtype) -> float:
     return float(8 * max(torch.finfo(dtype).eps, coarse) ** 0.75)
 
 
-def compare(
-    original: nn.Module,
-    replacement: Replacement,
-    path: str = "",
-    default: tuple[torch.dtype, torch.device] | None = None,
-) -> Comparison:
+def compare(original: nn.Module, replacement: Replacement, path: str = "", default: Where | None = None) -> Comparison:
     """Run both on random inputs, and compare.
 
     A module without tensors is compared on the default device in float32 and in float64, as it computes in the dtype of
@@ -72,7 +67,7 @@ def compare(
         for kind in (dtype,) if has_numbers else (torch.float32, torch.float64):
             exact = kind == torch.float64 and not constants and not others
             tolerance = EXACT if exact else max(tolerance_of(kind), tolerance_of(torch.float32))
-            each += [_compare(original, replacement, probe, name, kind, device, tolerance) for probe in probes]
+            each += [_compare(original, replacement, probe, name, (kind, device), tolerance) for probe in probes]
         if failed := next((one for one in each if one.failure), None):
             return failed
         try:
@@ -80,34 +75,28 @@ def compare(
         except Exception as error:
             each.append(Comparison(0.0, failure=_in_words(error)))
         else:
-            call = partial(_compare, theirs, mine, name=name, dtype=torch.float64, device=torch.device("cpu"))
+            call = partial(_compare, theirs, mine, name=name, where=(torch.float64, torch.device("cpu")))
             tolerance = tolerance_of(torch.float32) if others else EXACT
             each += [replace(call(probe, tolerance=tolerance), note="") for probe in probes]
         worst = max(each, key=lambda one: 0.0 if one.failure else one.error)
-        saved = [_saved_bytes(module, original, replacement, dtype, device) for module in (original, replacement)]
+        saved = [_saved_bytes(module, original, replacement, (dtype, device)) for module in (original, replacement)]
     notes = dict.fromkeys(one.note for one in each if one.note)
-    notes |= dict.fromkeys(
-        f"compared in {dtype} alone, as a copy in float64 raises {one.failure}" for one in each if one.failure
-    )
+    failures = [one.failure for one in each if one.failure]
+    notes |= dict.fromkeys(f"compared in {dtype} alone, as a copy in float64 raises {text}" for text in failures)
     return replace(worst, saved_bytes=saved[0] - saved[1], note="; ".join(notes))
 
 
 def _compare(
-    original: nn.Module,
-    replacement: nn.Module,
-    probe: Probe,
-    name: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    tolerance: float,
+    original: nn.Module, replacement: nn.Module, probe: Probe, name: str, where: Where, tolerance: float
 ) -> Comparison:
     """Compare both modules on one set of operands; MismatchError if they differ by more than the tolerance."""
+    dtype, device = where
     try:
-        theirs = results(partial(probe.run, original), probe, dtype, device)
+        theirs = results(partial(probe.run, original), probe, where)
     except Exception as error:  # whatever the original raises is its answer
         return Comparison(float("inf"), failure=_in_words(error))
     try:
-        mine = results(partial(probe.run, replacement), probe, dtype, device)
+        mine = results(partial(probe.run, replacement), probe, where)
     except BackendError:
         raise
     except Exception as error:
@@ -120,9 +109,9 @@ def _compare(
     errors = {
         result: _distance(value, mine[result], max(float(value.norm()), smallest)) for result, value in theirs.items()
     }
-    where, worst = max(errors.items(), key=lambda entry: entry[1])
+    result, worst = max(errors.items(), key=lambda entry: entry[1])
     if not worst <= tolerance:
-        raise _mismatch(name, dtype, tolerance, f"a difference of {worst:.2g} in {probe.prefix}{where}")
+        raise _mismatch(name, dtype, tolerance, f"a difference of {worst:.2g} in {probe.prefix}{result}")
     notes = []
     if dtype == torch.float64 and worst > EXACT:
         notes.append(
@@ -163,17 +152,13 @@ def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def results(
-    fn: Callable[[Operands], Tensor],
-    probe: Probe,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> dict[str, Tensor]:
+def results(fn: Callable[[Operands], Tensor], probe: Probe, where: Where) -> dict[str, Tensor]:
     """Value, first and second derivatives of a function of operands, contracted with random cotangents, by name.
 
     They are computed in a dtype on a device, and returned in float64 on the CPU. Second derivatives that torch cannot
     compute are left out.
     """
+    dtype, device = where
 
     def leaf(value: Tensor) -> Tensor:
         return value.to(device, dtype, copy=True).requires_grad_()
@@ -216,11 +201,9 @@ def _other_width(theirs: Callable[[Operands], Tensor], mine: Callable[[Operands]
     return "" if same else f"another result for features [..., {width}]"
 
 
-def _saved_bytes(
-    module: nn.Module, original: nn.Module, replacement: Replacement, dtype: torch.dtype, device: torch.device
-) -> float:
+def _saved_bytes(module: nn.Module, original: nn.Module, replacement: Replacement, where: Where) -> float:
     """Bytes per row that autograd saves for backward in a call of ``module``, from calls with n and with 2 n rows."""
-    kept = []
+    kept, (dtype, device) = [], where
     for rows in (ROWS, 2 * ROWS):
         probe = replacement.probes(original, rows)[0]
         live = {name: value.to(device, dtype, copy=True).requires_grad_() for name, value in probe.operands.items()}

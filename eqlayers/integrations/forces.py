@@ -65,10 +65,8 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
         slope = gradients(energy(pos).sum(), [pos])[0]
         along = [torch.zeros_like(pos)] * 2
         if slope.requires_grad:  # false for a linear energy
-            along = [
-                torch.autograd.grad((slope * direction).sum(), pos, retain_graph=True, materialize_grads=True)[0]
-                for direction in (u, v)
-            ]
+            sums = ((slope * direction).sum() for direction in (u, v))
+            along = [torch.autograd.grad(one, pos, retain_graph=True, materialize_grads=True)[0] for one in sums]
         step = torch.finfo(positions.dtype).eps ** (1 / 3)  # optimal step of central differences
         ends = [(pos + shift * v).detach().requires_grad_() for shift in (step, -step)]
         far, near = (gradients(energy(end).sum(), [end])[0].detach() for end in ends)
@@ -77,11 +75,9 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
     differences = (u * (far - near)).double() / (2 * step)
     missed = _share(differences.sum() - first.sum(), torch.stack([differences, first]))
     torques = torch.linalg.cross(fixed - fixed.mean(0), forces)
-    return ForceCheck(
-        max(_share(first.sum() - second.sum(), torch.stack([first, second])), missed if missed > MISSED else 0.0),
-        _share(forces.sum(0), forces),
-        _share(torques.sum(0), torques),
-    )
+    asymmetry = _share(first.sum() - second.sum(), torch.stack([first, second]))
+    asymmetry = max(asymmetry, missed if missed > MISSED else 0.0)
+    return ForceCheck(asymmetry, _share(forces.sum(0), forces), _share(torques.sum(0), torques))
 
 
 def _share(rest: Tensor, terms: Tensor) -> float:

@@ -390,10 +390,6 @@ def _network_of(theirs: Any) -> MACE:
     with torch.random.fork_rng(devices=[]):
         network = build(False)
         products: Any = network.products
-        pairs = zip(products, parts, strict=True)
-        same = all(
-            a.weights_max.shape == b.weights_max.shape
-            for p, q in pairs
-            for a, b in zip(p.contraction.contractions, q, strict=True)
-        )
+        both = [zip(p.contraction.contractions, q, strict=True) for p, q in zip(products, parts, strict=True)]
+        same = all(a.weights_max.shape == b.weights_max.shape for pairs in both for a, b in pairs)
         return network if same else build(True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from e3nn import o3
@@ -52,25 +52,22 @@ def from_nequip(model: nn.Module) -> Potential:
     layers = [core[f"layer{n}_convnet"] for n in range(sum(name.startswith("layer") for name in core))]
     for layer in layers:
         _check_layer(layer, first=layer is layers[0])
-    species = [atomic_numbers.get(name, 0) for name in core["per_type_energy_scale_shift"].type_names]
-    if 0 in species:
-        _refuse("types named after elements", str(list(core["per_type_energy_scale_shift"].type_names)))
+    names = list(core["per_type_energy_scale_shift"].type_names)
+    species = [atomic_numbers.get(name, 0) for name in names]
+    _check(0 not in species, "types named after elements", names)
     bessel, lengths = core["bessel_encode"], core["edge_norm"]
     count = bessel.num_bessels
     roots = bessel.bessel_weights.detach().flatten().double()
-    if not torch.equal(roots, torch.arange(1, count + 1, dtype=torch.float64)):
-        _refuse("Bessel functions with whole numbers of half waves", "trained roots")
-    if lengths._per_edge_type:
-        _refuse("one cutoff", "one for each pair of types")
+    whole = torch.equal(roots, torch.arange(1, count + 1, dtype=torch.float64))
+    _check(whole, "Bessel functions with whole numbers of half waves", "trained roots")
+    _check(not lengths._per_edge_type, "one cutoff", "one for each pair of types")
     hidden = layers[0].feature_irreps_hidden
-    if any(layer.feature_irreps_hidden != hidden for layer in layers[:-1]):
-        _refuse("the same features between all steps", "others")
+    same = all(layer.feature_irreps_hidden == hidden for layer in layers[:-1])
+    _check(same, "the same features between all steps", "others")
     widths = [[m.weight.shape[1] for m in _matrices(layer.conv.edge_mlp)[:-1]] for layer in layers]
-    if any(width != widths[0] for width in widths):
-        _refuse("the same radial networks in all steps", str(widths))
+    _check(all(width == widths[0] for width in widths), "the same radial networks in all steps", widths)
     readout = _matrices(core["per_atom_energy_readout"].mlp_module)
-    if len(readout) != 1:
-        _refuse("a linear read-out", f"one of {len(readout)} layers")
+    _check(len(readout) == 1, "a linear read-out", f"one of {len(readout)} layers")
     cutoff = float(lengths.r_max)
     sh = layers[0].irreps_in["edge_attrs"]
     network = NequIP(
@@ -90,20 +87,15 @@ def from_nequip(model: nn.Module) -> Potential:
         network.embedding.weight.copy_(types)
         before: dict[Any, float] = {}  # irrep -> factor of the previous step's activation
         for step, layer in zip(network.steps, layers, strict=True):
-            _copy_step(step, layer, types, before, cutoff)
+            _copy_step(step, layer, types, before, cutoff, back=False)
             before = _factors(layer.equivariant_nonlin)
         network.read.weight.copy_(readout[0].weight.flatten() * before.get(o3.Irrep("0e"), 1.0))
     scale_shift = core["per_type_energy_scale_shift"]
-    numbers = [
-        values.detach().double().flatten().expand(len(species)).tolist() if has else [default] * len(species)
-        for has, values, default in (
-            (scale_shift.has_scales, scale_shift.scales, 1.0),
-            (scale_shift.has_shifts, scale_shift.shifts, 0.0),
-        )
-    ]
+    scales = scale_shift.scales.detach().double() if scale_shift.has_scales else torch.ones(1)
+    shifts = scale_shift.shifts.detach().double() if scale_shift.has_shifts else torch.zeros(1)
+    numbers = (values.flatten().expand(len(species)).tolist() for values in (scales, shifts))
     scales, shifts = (dict(zip(species, values, strict=True)) for values in numbers)
-    if min(scales.values()) <= 0:
-        _refuse("positive scales", str(scales))
+    _check(min(scales.values()) > 0, "positive scales", scales)
     return Potential(network, species, shifts, scales).train(model.training)
 
 
@@ -175,11 +167,8 @@ def write_nequip(potential: Potential, path: Path) -> None:
         module = module_class(settings, {"train": 1, "val": 0, "test": 0, "predict": 0}, info_dict=facts)
     (inner,) = module.model.values()
     inner.load_state_dict(model.state_dict())
-    checkpoint = {
-        "state_dict": module.state_dict(),
-        "hyper_parameters": dict(module.hparams),
-        "pytorch-lightning_version": version("lightning"),
-    }
+    checkpoint = {"state_dict": module.state_dict(), "hyper_parameters": dict(module.hparams)}
+    checkpoint["pytorch-lightning_version"] = version("lightning")
     with atomic_write(path) as file:
         torch.save(checkpoint, file)
 
@@ -231,36 +220,32 @@ def _nequip(name: str) -> Iterator[Any]:
         yield loaded
 
 
-def _refuse(what: str, received: str) -> NoReturn:
-    """Raise the error of an unsupported model of nequip."""
-    raise ConfigError(f"the model must have {what}, got {received}. {_FIX}")
+def _check(supported: bool, what: str, received: Any) -> None:
+    """Raise unless a part of a model of nequip is supported."""
+    if not supported:
+        raise ConfigError(f"the model must have {what}, got {received}. {_FIX}")
 
 
 def _core(model: nn.Module) -> dict[str, Any]:
     """Submodules of a NequIPGNNModel by name; raises if one is missing or unknown."""
     required = [*("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")]
     required += ["per_atom_energy_readout", "per_type_energy_scale_shift"]
-    core = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in required)), None)
-    if core is None:
-        _refuse("the parts of a NequIPGNNModel", type(model).__name__)
+    core: Any = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in required)), None)
+    _check(core is not None, "the parts of a NequIPGNNModel", type(model).__name__)
     children = dict(core.named_children())
     known = {*required, "total_energy_sum", *(name for name in children if name.startswith("layer"))}
-    if set(children) - known:
-        _refuse("no further parts", ", ".join(sorted(set(children) - known)))
+    _check(children.keys() <= known, "no further parts", ", ".join(sorted(children.keys() - known)))
     return children
 
 
 def _check_layer(layer: Any, first: bool) -> None:
     """Raise unless a step of a model of nequip is supported."""
     name = type(layer.equivariant_nonlin).__name__
-    if name != "Gate":
-        _refuse("gates", name)
-    if layer.resnet:
-        _refuse("no residual connections", "a layer with one")
-    if (layer.conv.sc is None) != first:
-        _refuse("self-connections in all steps but the first", "another choice")
-    if layer.conv.avg_num_neighbors_norm.norm_const.numel() != 1:
-        _refuse("one mean number of neighbours", "one for each type")
+    _check(name == "Gate", "gates", name)
+    _check(not layer.resnet, "no residual connections", "a layer with one")
+    _check((layer.conv.sc is None) == first, "self-connections in all steps but the first", "another choice")
+    single = layer.conv.avg_num_neighbors_norm.norm_const.numel() == 1
+    _check(single, "one mean number of neighbours", "one for each type")
 
 
 def _matrices(mlp: Any) -> list[Any]:
@@ -275,16 +260,13 @@ def _factors(gate: Any) -> dict[Any, float]:
         return float(getattr(act, "cst", 1.0)) * second_moment(name) ** 0.5
 
     names = {1: "silu", -1: "tanh"}
-    scalars = {
-        ir: ratio(act, names[ir.p]) for (_, ir), act in zip(gate.irreps_scalars, gate.act_scalars.acts, strict=True)
-    }
+    pairs = zip(gate.irreps_scalars, gate.act_scalars.acts, strict=True)
+    scalars = {ir: ratio(act, names[ir.p]) for (_, ir), act in pairs}
     gates = {ir: ratio(act, "silu") for (_, ir), act in zip(gate.irreps_gated, gate.act_gates.acts, strict=True)}
     return scalars | gates
 
 
-def _copy_step(
-    step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float, back: bool = False
-) -> None:
+def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float, back: bool) -> None:
     """Copy the weights of one step from nequip, or to nequip with ``back``."""
     conv, width = layer.conv, types.shape[1]
     factor = {ir: before.get(ir, 1.0) for _, ir in step.irreps_in}
@@ -295,7 +277,14 @@ def _copy_step(
     pairs = [(view, up[ir], factor[ir]) for ir, view in zip(inputs, step.up.weight_views(), strict=True)]
     radial = zip(step.radial.weights, _radial(step, conv, cutoff), strict=True)
     pairs += [(mine, theirs.weight, larger.to(types.dtype)) for mine, (theirs, larger) in radial]
-    pairs += [(mine, theirs, 1.0) for mine, theirs in _before_gate(step.down, step.down.weight, columns, down)]
+    pairs += _before_gate(step.down, step.down.weight, columns, down)
+    if conv.sc is not None:
+        sc = zip(conv.sc.instructions, conv.sc.weight_views(), strict=True)
+        weights = {conv.sc.irreps_in1[path.i_in1].ir: view for path, view in sc}
+        maps = {ir: torch.einsum("uvw,sv->suw", w, types) * width**-0.5 * factor[ir] for ir, w in weights.items()}
+        for number, flat in enumerate(step.self_connection.weight):
+            of_species = {ir: matrix[number] for ir, matrix in maps.items()}
+            pairs += _before_gate(step.self_connection.linear, flat, columns, of_species)
     for mine, theirs, larger in pairs:
         if back:
             theirs.copy_(mine.detach().cpu() / larger)
@@ -306,19 +295,7 @@ def _copy_step(
         norm.fill_(float(neighbors) ** -0.5)
     else:
         neighbors.fill_(float(norm.double().flatten()[0]) ** -2)
-    if conv.sc is None:
-        return
-    sc = zip(conv.sc.instructions, conv.sc.weight_views(), strict=True)
-    weights = {conv.sc.irreps_in1[path.i_in1].ir: view for path, view in sc}
-    maps = {ir: torch.einsum("uvw,sv->suw", w, types) * width**-0.5 * factor[ir] for ir, w in weights.items()}
-    for number, flat in enumerate(step.self_connection.weight):
-        of_species = {ir: matrix[number] for ir, matrix in maps.items()}
-        for mine, theirs in _before_gate(step.self_connection.linear, flat, columns, of_species):
-            if back:
-                theirs.copy_(mine.detach())
-            else:
-                mine.copy_(theirs)
-    if back:  # [width, species]: a vector of the embedding that selects each species
+    if back and conv.sc is not None:  # [width, species]: a vector of the embedding that selects each species
         inverse = torch.linalg.pinv(types.double())
         for ir, w in weights.items():
             w.copy_(torch.einsum("vs,suw->uvw", inverse, maps[ir].double() / (width**-0.5 * factor[ir])))
@@ -328,11 +305,8 @@ def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
     """Linear layers of nequip's radial network, with the factors of weights here, by column in the last layer."""
     matrices, exact = _matrices(conv.edge_mlp), second_moment("silu") ** 0.5
     # vectors of opposite direction: odd harmonics change sign
-    signs = [
-        (-1.0) ** step.product.irreps_in2[p.i_in2].ir.l
-        for p in step.product.instructions
-        for _ in range(p.path_shape[0])
-    ]
+    paths, irreps = step.product.instructions, step.product.irreps_in2
+    signs = [(-1.0) ** irreps[path.i_in2].ir.l for path in paths for _ in range(path.path_shape[0])]
     factors = []
     for number, theirs in enumerate(matrices):
         same = float(theirs.alpha) * theirs.weight.shape[0] ** 0.5 * (exact if number else math.sqrt(2 / cutoff))
@@ -343,10 +317,8 @@ def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
 
 def _blocks(linear: Any) -> dict[Any, Tensor]:
     """Irrep -> matrix ``[mul_in, mul_out]`` of a linear map of e3nn in which each irrep occurs once."""
-    return {
-        linear.irreps_in[ins.i_in].ir: view
-        for ins, view in zip(linear.instructions, linear.weight_views(), strict=True)
-    }
+    paths = zip(linear.instructions, linear.weight_views(), strict=True)
+    return {linear.irreps_in[path.i_in].ir: view for path, view in paths}
 
 
 def _columns(mine: Any, theirs: Any) -> list[tuple[Any, slice]]:
@@ -360,11 +332,11 @@ def _columns(mine: Any, theirs: Any) -> list[tuple[Any, slice]]:
 
 def _before_gate(
     linear: Any, weight: Tensor, columns: list[tuple[Any, slice]], blocks: dict[Any, Tensor]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each path's matrix and its part of nequip's block; paths of an irrep take consecutive rows."""
+) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Yield each path's matrix, its part of nequip's block and 1; paths of an irrep take consecutive rows."""
     used: dict[int, int] = {}
     for path, view in zip(linear.instructions, linear.weight_views(weight), strict=True):
         ir, selected = columns[path.i_out]
         start = used.get(path.i_out, 0)
         used[path.i_out] = start + len(view)
-        yield view, blocks[ir][start : used[path.i_out], selected]
+        yield view, blocks[ir][start : used[path.i_out], selected], 1.0

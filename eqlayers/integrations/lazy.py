@@ -10,6 +10,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import sys
+import traceback
 import types
 import weakref
 from collections.abc import Callable, MutableMapping
@@ -124,13 +125,8 @@ def _versions(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
 
 def _inside_function() -> bool:
     """Whether the caller runs inside ``torch.autograd.Function.apply``."""
-    frame = sys._getframe(2)
-    codes = {torch.autograd.Function.apply.__code__}
-    while frame is not None:
-        if frame.f_code in codes:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    apply = torch.autograd.Function.apply.__code__
+    return any(frame.f_code is apply for frame, _ in traceback.walk_stack(sys._getframe(2)))
 
 
 class LazyMessages(LazyRows):

@@ -88,9 +88,8 @@ def train(args: Sequence[str]) -> Report:
 
     parser = tools.build_default_arg_parser()
     parser.add_argument("--eqlayers_radial", choices=["table"], help="radial networks by tables")
-    parser.add_argument(
-        "--eqlayers_tolerance", type=float, default=1e-4, help="tolerance of these tables; 1e-4 by default"
-    )
+    about = "tolerance of these tables; 1e-4 by default"
+    parser.add_argument("--eqlayers_tolerance", type=float, default=1e-4, help=about)
     parser.add_argument("--eqlayers_backend", help="name of a backend; the first that supports the layer by default")
     options = parser.parse_args(list(args))
     if requested := [name for name in _OTHER_LAYERS if getattr(options, name, False)]:
@@ -107,11 +106,8 @@ def train(args: Sequence[str]) -> Report:
         logging.info("===========EQLAYERS===========\n%s", report)
         return theirs["get_params_options"](options, model)
 
-    replaced: dict[str, Any] = {
-        "get_params_options": insert,
-        "deepcopy": _plain_copy,
-        "jit": SimpleNamespace(compile=_scripted),
-    }
+    replaced: dict[str, Any] = {"get_params_options": insert, "deepcopy": _plain_copy}
+    replaced["jit"] = SimpleNamespace(compile=_scripted)
     theirs: dict[str, Any] = {name: getattr(run_train, name, None) for name in replaced}
     if missing := [name for name, value in theirs.items() if value is None]:
         raise ConfigError(

@@ -43,16 +43,10 @@ class _Composite(nn.Module):
     species: Tensor | None
 
     def __init__(
-        self,
-        family: Family,
-        embedding: nn.Module,
-        network: nn.Module,
-        factor: float,
-        block: nn.Module,
-        species: Tensor | None,
+        self, family: Family, embedding: nn.Module, block: nn.Module, name: str, factor: float, species: Tensor | None
     ) -> None:
         super().__init__()
-        self.embedding, self.network = embedding, network
+        self.embedding, self.network = embedding, block.get_submodule(name)
         self.functions, self.factor = family.functions, factor
         self.joined = nn.ModuleList(getattr(block, name) for name in family.joined if hasattr(block, name))
         self.register_buffer("species", species, persistent=False)
@@ -222,11 +216,7 @@ def tables(registered: Registered, done: dict[nn.Module, Replacement], tolerance
 
 
 def _of_embedding(
-    family: Family,
-    embedding: nn.Module,
-    registered: Registered,
-    done: dict[nn.Module, Replacement],
-    tolerance: float,
+    family: Family, embedding: nn.Module, registered: Registered, done: dict[nn.Module, Replacement], tolerance: float
 ) -> Iterator[Tabled]:
     """Make tables for all networks that read the radial functions of one embedding, or for none of them."""
     (radial, convolution), path = family.block, registered[embedding][0].path
@@ -251,7 +241,7 @@ def _of_embedding(
         ):
             network = block._modules[name]
             assert network is not None
-            whole, cutoff = _Composite(family, embedding, network, factor, block, species), family.cutoff(embedding)
+            whole, cutoff = _Composite(family, embedding, block, name, factor, species), family.cutoff(embedding)
             reason = reason or refuse_calls(embedding, network) or _refuse_modes(whole, cutoff)
             if reason:
                 break

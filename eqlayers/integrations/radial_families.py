@@ -130,9 +130,8 @@ _NEQUIP = {
 
 
 def _refuse_nequip(embedding: Any, modules: list[nn.Module]) -> str | None:
-    strange = sorted(
-        {type(m).__name__ for m in modules if hasattr(m, "irreps_in") and hasattr(m, "_init_irreps")} - _NEQUIP
-    )
+    theirs = {type(m).__name__ for m in modules if hasattr(m, "irreps_in") and hasattr(m, "_init_irreps")}
+    strange = sorted(theirs - _NEQUIP)
     return f"may be read by {', '.join(strange)}, which this package does not know" if strange else None
 
 

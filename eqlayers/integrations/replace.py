@@ -23,7 +23,7 @@ from .kinds.convolution import AcceleratedMessages
 from .kinds.harmonics import is_harmonics
 from .lazy import make_eager
 from .radial import TabledEmbedding, tables
-from .replacement import Replacement, Rule, dtype_and_device
+from .replacement import Replacement, Rule, Where, dtype_and_device
 from .report import Report, Row, cover, warn_fault
 from .structure import OURS, Registered, Registration, find_aliases, find_modules, is_compiled
 
@@ -248,18 +248,13 @@ def _known(module: nn.Module, kept: bool) -> str:
 
 
 def _refuse_registered(
-    rule: Rule,
-    original: nn.Module,
-    product: nn.Module,
-    part: str,
-    registered: Registered,
-    aliases: dict[nn.Module, str],
+    rule: Rule, original: nn.Module, product: nn.Module, part: str, held: Registered, aliases: dict[nn.Module, str]
 ) -> str | None:
     """Why a module cannot be replaced because of the modules or attributes that hold it or its product; None if it can.
 
     The product is inside of the module, or is the module; ``part`` is the module's name where the rule recognises it.
     """
-    if any(map(is_compiled, registered[original])):
+    if any(map(is_compiled, held[original])):
         return "is inside torch.compile(module), which would go on to call it: call torch.compile after accelerate"
     for module in (original, product):
         if module in aliases:
@@ -270,7 +265,7 @@ def _refuse_registered(
         one.parent is not None
         and (one.parent is original or (rule.parts(one.parent) and rule.refuse(one.parent) is None))
         and one.name == (rule.inner or part)
-        for one in registered[product]
+        for one in held[product]
     )
     return None if fits else f"holds a product that sits elsewhere too, where it is no {rule.target}"
 
@@ -281,7 +276,7 @@ def _left(module: nn.Module, registration: Registration, reason: str, target: st
     return Row(path, type(module).__name__, target, reason=reason, places=(path,))
 
 
-def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype, torch.device]) -> Replacement | None:
+def _build(job: _Job, backend: str | None, check: bool, like: Where) -> Replacement | None:
     """Make the replacement of a job and compare it with the original, or write the reason against it into the row."""
     original, path = job.original, job.row.path
     try:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Operands = dict[str, Tensor]
+#: Dtype and device of a module.
+Where = tuple[torch.dtype, torch.device]
 #: Nodes of the small graph; one has no edges.
 NODES = 4
 
@@ -54,9 +56,7 @@ def draw(name: str, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
-def dtype_and_device(
-    module: nn.Module, default: tuple[torch.dtype, torch.device] | None = None
-) -> tuple[torch.dtype, torch.device]:
+def dtype_and_device(module: nn.Module, default: Where | None = None) -> Where:
     """Dtype and device of the module's floating-point tensors; torch's default on the CPU if it has no numbers."""
     like = _largest(t for t in [*module.parameters(), *module.buffers()] if not is_lazy(t) and not t.is_meta)
     if like is None:
@@ -203,9 +203,7 @@ class Replacement(nn.Module):
         original = self._give_back()
         for kind in ("_parameters", "_buffers"):
             mine, theirs = vars(self)[kind], vars(original)[kind]
-            for name in theirs:
-                if name in mine:
-                    theirs[name] = mine[name]
+            theirs.update({name: mine[name] for name in theirs.keys() & mine.keys()})
         like = _largest([*self.parameters(recurse=False), *self.buffers(recurse=False)])
         if like is not None:
             for child in original.children():  # e3nn's generated code, with its coefficients

@@ -23,10 +23,7 @@ from ..nn import Norm, SphericalHarmonics
 #: Layers of this package.
 OURS = (EquivariantModule, Norm, SphericalHarmonics)
 PRODUCT_NAMES = (
-    "TensorProduct",
-    "FullyConnectedTensorProduct",
-    "ElementwiseTensorProduct",
-    "FullTensorProduct",
+    *("TensorProduct", "FullyConnectedTensorProduct", "ElementwiseTensorProduct", "FullTensorProduct"),
     "TensorSquare",
 )
 #: Names that a class may define and still compute the same as the class that it derives from.

@@ -67,17 +67,9 @@ class Course:
                 pressure = np.nan
                 if "stress" in getattr(frame.calc, "results", {}) and frame.cell.volume > 0:
                     pressure = -frame.get_stress(include_ideal_gas=True)[:3].mean() / GPa
-                rows.append(
-                    (
-                        frame.info["time"],
-                        frame.info["dynamics"]["timestep"],
-                        frame.get_potential_energy(),
-                        frame.get_kinetic_energy(),
-                        frame.get_temperature(),
-                        frame.cell.volume if frame.pbc.all() else np.nan,
-                        pressure,
-                    )
-                )
+                times = frame.info["time"], frame.info["dynamics"]["timestep"]
+                energies = frame.get_potential_energy(), frame.get_kinetic_energy(), frame.get_temperature()
+                rows.append((*times, *energies, frame.cell.volume if frame.pbc.all() else np.nan, pressure))
                 say(len(rows), f"{len(rows)} frames")
         columns: tuple[Array, ...] = tuple(np.array(rows, dtype=float).T)
         self.time, self.timestep, self.potential, self.kinetic, self.temperature, self.volume, self.pressure = columns

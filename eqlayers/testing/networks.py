@@ -100,7 +100,6 @@ def example_structures(species: Sequence[int], cutoff: float, seed: int = 0) -> 
             positions.append(position)
     crystal = bulk("Cu", "fcc", a=2.1 * 2**0.5 * radius, cubic=True)
     crystal.numbers[:] = numbers[6:]
-    crystal.set_cell(
-        crystal.cell @ np.array([[1.0, 0.07, 0.0], [0.0, 1.04, -0.05], [0.03, 0.0, 0.97]]), scale_atoms=True
-    )
+    skew = np.array([[1.0, 0.07, 0.0], [0.0, 1.04, -0.05], [0.03, 0.0, 0.97]])
+    crystal.set_cell(crystal.cell @ skew, scale_atoms=True)
     return [Atoms(numbers[:6], positions), crystal]

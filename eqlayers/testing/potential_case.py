@@ -77,15 +77,10 @@ class Case:
         old = self.batch
         assert old.cell is not None
         assert old.shifts is not None
-        return Structures(
-            z=old.z.repeat(count),
-            pos=pos.reshape(-1, 3),
-            edge_index=(old.edge_index[:, None] + atoms * index[:, None]).reshape(2, -1),
-            batch=index.repeat_interleave(atoms),
-            num_graphs=count,
-            cell=old.cell.expand(count, 3, 3) if cell is None else cell,
-            shifts=old.shifts.repeat(count, 1),
-        )
+        edges = (old.edge_index[:, None] + atoms * index[:, None]).reshape(2, -1)
+        cells, shifts = old.cell.expand(count, 3, 3) if cell is None else cell, old.shifts.repeat(count, 1)
+        batch = index.repeat_interleave(atoms)
+        return Structures(old.z.repeat(count), pos.reshape(-1, 3), edges, batch, count, cells, shifts)
 
     def difference(self, other: Structures, matrix: Tensor, order: Tensor | None = None) -> Deviations:
         """Compare predictions for transformed atoms (rotated by ``matrix``, permuted by ``order``, or repeated)."""

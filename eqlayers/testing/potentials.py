@@ -209,9 +209,8 @@ def check_potential(
         shaken = check_atoms(atoms, exact.species, f"structures[{number}]").copy()
         NeighborLists(exact.cutoff)(shaken, f"structures[{number}]")  # raises if atoms coincide before displacements
         shaken.set_constraint()
-        shaken.positions += amplitude * (
-            2 * torch.rand(len(shaken), 3, generator=generator, device="cpu").double().numpy() - 1
-        )
+        drawn = torch.rand(len(shaken), 3, generator=generator, device="cpu").double().numpy()
+        shaken.positions += amplitude * (2 * drawn - 1)
         case = Case.of(exact, shaken, generator)
         checks = [check for needed, check in CHECKS if needed is None or needed in exact.properties]
         for row in (PotentialRow(name, *pair, unit) for check in checks for name, pair, unit in check(case, width)):
@@ -274,10 +273,8 @@ def _hessian_products(case: Case, *directions: Tensor) -> list[Tensor]:
     """Products of the Hessian with directions, by differentiation of forces."""
     pos = case.batch.pos.detach().requires_grad_()
     forces = case.potential(case.batch._replace(pos=pos), ("forces",), create_graph=True)["forces"]
-    return [
-        -torch.autograd.grad((forces * direction).sum(), pos, retain_graph=True, materialize_grads=True)[0]
-        for direction in directions
-    ]
+    sums = ((forces * direction).sum() for direction in directions)
+    return [-torch.autograd.grad(one, pos, retain_graph=True, materialize_grads=True)[0] for one in sums]
 
 
 def _sums(case: Case, step: float) -> Deviations:
@@ -306,26 +303,15 @@ def _symmetries(case: Case, step: float) -> Deviations:
     lists = NeighborLists(case.potential.cutoff + MARGIN)
     shift = (translated.positions - case.atoms.positions)[0]
     translated_batch = collate(case.potential, [translated], [lists(translated)])
-    changes["translation"] = (
-        translated_batch._replace(pos=translated_batch.pos + case.to_device(torch.from_numpy(shift))),
-        eye,
-        None,
-    )
+    pos = translated_batch.pos + case.to_device(torch.from_numpy(shift))
+    changes["translation"] = (translated_batch._replace(pos=pos), eye, None)
     order = case.to_device(torch.randperm(len(old.z), generator=case.generator))
     edges = case.to_device(torch.randperm(old.edge_index.shape[1], generator=case.generator))
-    permuted = old._replace(
-        z=old.z[order],
-        pos=old.pos[order],
-        edge_index=order.argsort()[old.edge_index][:, edges],
-        shifts=old.shifts[edges],
-        mirrored=False,
-    )
+    index, shifts = order.argsort()[old.edge_index][:, edges], old.shifts[edges]
+    permuted = old._replace(z=old.z[order], pos=old.pos[order], edge_index=index, shifts=shifts, mirrored=False)
     changes["permutation"] = (permuted, eye, order)
-    return [
-        (f"{name}: {part}", pair, unit)
-        for name, change in changes.items()
-        for part, pair, unit in case.difference(*change)
-    ]
+    rows = {name: case.difference(*change) for name, change in changes.items()}
+    return [(f"{name}: {part}", pair, unit) for name, of_change in rows.items() for part, pair, unit in of_change]
 
 
 def _copies(case: Case, step: float) -> Deviations:

@@ -77,12 +77,7 @@ class TrainedModule(LabelledModule):
     compiling: bool | str = False
 
     def __init__(
-        self,
-        model: nn.Module,
-        optimizer: tuple[Any, float, float, Sequence[float] | None],
-        schedule: tuple[int, float],
-        loss: str,
-        checkpointing: bool,
+        self, model: nn.Module, optimizer: tuple[Any, ...], schedule: tuple[int, float], loss: str, checkpointing: bool
     ) -> None:
         super().__init__()
         self.plan: Plan | None = None
@@ -119,20 +114,15 @@ class TrainedModule(LabelledModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The optimizer, and a schedule that moves at every step."""
-        hparams = self.hparams
-        optimizer = build_optimizer(
-            hparams["optimizer"],
-            check_module("model", self.model),
-            *(hparams[name] for name in ("learning_rate", "betas", "weight_decay")),
-        )
+        hparams, model = self.hparams, check_module("model", self.model)
+        settings = (hparams[name] for name in ("learning_rate", "betas", "weight_decay"))
+        optimizer = build_optimizer(hparams["optimizer"], model, *settings)
         steps = self._planned_steps()
         schedule = warmup_cosine(hparams["warmup_steps"], steps, hparams["final_factor"])
         epochs = self.trainer.max_epochs or -1
         self.plan = Plan(epochs, int(steps), hparams["warmup_steps"], float(hparams["final_factor"]))
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
-        }
+        scheduler: Any = {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of the weights alone: gradients of positions would be computed again, and dropped."""
@@ -196,10 +186,8 @@ class TrainedModule(LabelledModule):
         if not self.trainer.is_global_zero:
             return
         groups, step = scheduler.optimizer.param_groups, self.trainer.global_step
-        restored: dict[str, Any] = {
-            "learning_rate": base,
-            "weight_decay": max(group["weight_decay"] for group in groups),
-        }
+        decay = max(group["weight_decay"] for group in groups)
+        restored: dict[str, Any] = {"learning_rate": base, "weight_decay": decay}
         if self.hparams["betas"] is not None and "betas" in groups[0]:
             restored["betas"] = tuple(groups[0]["betas"])
         for name, value in restored.items():
@@ -279,9 +267,8 @@ class TrainedModule(LabelledModule):
         for name in {"model", "repulsion"} & hparams.keys() - options.keys():  # Lightning would make any class
             options[name] = None if hparams[name] is None else build_part(name, hparams[name], classes)
         try:
-            return super().load_from_checkpoint(
-                checkpoint_path, map_location, strict=strict, weights_only=True, **options
-            )
+            options["weights_only"] = True
+            return super().load_from_checkpoint(checkpoint_path, map_location, strict=strict, **options)
         except EqlayersError:
             raise
         except (argparse.ArgumentError, TypeError, ValueError, KeyError, AttributeError, ImportError) as error:

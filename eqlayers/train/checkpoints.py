@@ -227,11 +227,8 @@ def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelC
     """
     if monitor is not None:
         check_type("monitor", monitor, str, "the name of a logged value, or None", "The error is val/mae.")
-    shared: dict[str, Any] = {
-        "dirpath": check_path("folder", folder),
-        "enable_version_counter": False,
-        "auto_insert_metric_name": False,
-    }
+    shared: dict[str, Any] = dict.fromkeys(("enable_version_counter", "auto_insert_metric_name"), False)
+    shared["dirpath"] = check_path("folder", folder)
     return [
         Best(filename="best", monitor=monitor, mode="min", save_top_k=1, **shared),
         ModelCheckpoint(filename="last", monitor=None, save_top_k=1, save_on_train_epoch_end=True, **shared),
@@ -244,13 +241,9 @@ def best_and_last(folder: str | Path, monitor: str | None = None) -> list[ModelC
 def check_weights(module: nn.Module, saved: Mapping[str, Any], strict: bool = True) -> None:
     """Raise unless saved weights have the names, shapes and dtypes of a module's."""
     if (problem := misfit(module.state_dict(), saved, strict)) is not None:
-        raise DataError(f"the checkpoint must hold the weights of {_name(module)}, got {problem}. {FIX}")
-
-
-def _name(module: nn.Module) -> str:
-    """Class names of a module and of its ``model``."""
-    inner = getattr(module, "model", None)
-    return type(module).__name__ + (f" around {type(inner).__name__}" if isinstance(inner, nn.Module) else "")
+        inner, name = getattr(module, "model", None), type(module).__name__
+        name += f" around {type(inner).__name__}" if isinstance(inner, nn.Module) else ""
+        raise DataError(f"the checkpoint must hold the weights of {name}, got {problem}. {FIX}")
 
 
 def check_training(checkpoint: Mapping[str, Any], optimizer: Any, parameters: Sequence[Tensor]) -> None:

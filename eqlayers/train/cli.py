@@ -146,9 +146,8 @@ class TrainingCLI(LightningCLI):
         """Options of the run, the callbacks that have settings, and the one cutoff of model and data."""
         about = f"What is learned: {' or '.join(TASKS)}; keys of `data` tell it as well."
         parser.add_argument("--task", type=str, default=self.task_name, help=about)
-        for name, (type_, default, about) in (
-            OPTIONS | (OF_POTENTIALS if self.task_name == "potential" else {})
-        ).items():
+        further = OF_POTENTIALS if self.task_name == "potential" else {}
+        for name, (type_, default, about) in (OPTIONS | further).items():
             parser.add_argument(f"--{name}", type=type_, default=default, help=about)
         parser.add_lightning_class_args(EMA, "ema")
         parser.add_lightning_class_args(Stopping, "early_stopping")
@@ -251,12 +250,8 @@ class TrainingCLI(LightningCLI):
 
     def own_options(self) -> dict[str, Any]:
         """Further options of the trainer: the run's callbacks, loggers and checkpoint writer."""
-        facts = {
-            "seed": self.config["seed_everything"],
-            "threads": torch.get_num_threads(),
-            "name": self.config["name"],
-            "command": f"eqlayers {shlex.join(self.command.typed)}",
-        }
+        facts = {"seed": self.config["seed_everything"], "threads": torch.get_num_threads()}
+        facts |= {"name": self.config["name"], "command": f"eqlayers {shlex.join(self.command.typed)}"}
         bar = self.config_init["trainer"].get("enable_progress_bar")
         fitting, page = self.command.name == "fit", self.config["report"]
         monitor = self.config["checkpoint.monitor"]

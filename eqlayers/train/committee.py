@@ -197,11 +197,9 @@ def _table(committee: Committee, folders: Sequence[Path]) -> Table:
     """Errors of the members, the mean of these errors, and the errors of the committee."""
     read = partial(read_json, what="the errors of a run", fix=FIX)
     each, together = [read(folder / "metrics.json") for folder in folders], read(committee.folder / "metrics.json")
-    names = {
-        key: (match[1].replace("_", " "), SHOWN.get(match[2], match[2]))
-        for key in together
-        if (match := re.fullmatch(r"test_(energy_per_atom|forces|stress|dipole|polarizability)_mae_(.+)", key))
-    }
+    error = re.compile(r"test_(energy_per_atom|forces|stress|dipole|polarizability)_mae_(.+)")
+    parts = {key: match.groups() for key in together if (match := error.fullmatch(key))}
+    names = {key: (name.replace("_", " "), SHOWN.get(unit, unit)) for key, (name, unit) in parts.items()}
     known = {key: [metrics[key] for metrics in each if isinstance(metrics.get(key), float)] for key in names}
     means = {key: float(np.mean(values)) if values else None for key, values in known.items()}
     rows = dict(zip([folder.name for folder in folders], each, strict=True))

@@ -203,12 +203,11 @@ class Command:
     def origin(self, key: str) -> tuple[str, bool]:
         """The file and line, or the option, that sets a key or else a section around it; whether it is an option."""
         while key:
-            for source in reversed(self.sources):
-                if source.get(key) and source.lines is None:
+            for source in (one for one in reversed(self.sources) if one.get(key)):
+                if source.lines is None:
                     return f"the option {source.name}", True
-                if source.get(key) and source.lines is not None:
-                    line = source.lines.get(key)
-                    return source.name if line is None else f"{source.name}, line {line}", False
+                line = source.lines.get(key)
+                return source.name if line is None else f"{source.name}, line {line}", False
             key = key.rpartition(".")[0]
         return "the command line", True
 

@@ -60,11 +60,8 @@ def with_network(command: Command) -> Command:
     if parts.get("repulsion") is not None:
         check_part("the repulsion", parts["repulsion"], classes)
     values |= {"model.model": parts["network"], "model.repulsion": parts.get("repulsion")}
-    taken = {
-        key: value
-        for key, value in values.items()
-        if value is not None and command.last(key if key == "data.cutoff" else f"{key}.class_path") is None
-    }
+    typed = {key: command.last(key if key == "data.cutoff" else f"{key}.class_path") for key in values}
+    taken = {key: value for key, value in values.items() if value is not None and typed[key] is None}
     return replace(command, files=(Source(str(path), nested(taken), {}), *command.files))
 
 

@@ -65,9 +65,8 @@ class Bar(RichProgressBar):
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """The values behind the bar, the time first."""
-        shown = {
-            name: value for name, value in super().get_metrics(trainer, pl_module).items() if name not in _LEFT_OUT
-        }
+        values = super().get_metrics(trainer, pl_module)
+        shown = {name: value for name, value in values.items() if name not in _LEFT_OUT}
         left = seconds_left(trainer, self.marks) if self.marks else None
         return {"to go": f"about {in_words(left)}", **shown} if left else shown
 

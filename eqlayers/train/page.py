@@ -55,12 +55,9 @@ def network(model: nn.Module, device: Any, facts: Mapping[str, str]) -> Section:
     """The equivariant layers with their irreps, paths, parameters and backends."""
     rows = layer_rows(model, device)
     total, held = count_parameters(model), sum(row.parameters for row in rows if row.depth == 0)
-    facts_of_network = {
-        "class": type(model).__name__,
-        "parameters": f"{total:,}, of which {total - held:,} are in no equivariant layer",
-        "layers": layers_in_words(rows),
-    }
-    blocks: list[Block] = [Facts({name: value for name, value in {**facts_of_network, **facts}.items() if value})]
+    numbers = f"{total:,}, of which {total - held:,} are in no equivariant layer"
+    known = {"class": type(model).__name__, "parameters": numbers, "layers": layers_in_words(rows), **facts}
+    blocks: list[Block] = [Facts({name: value for name, value in known.items() if value})]
     if rows:
         blocks.append(Table(HEADINGS, layer_cells(rows, "\u00a0\u00a0"), left=5))
     return Section("Network", blocks)
@@ -127,18 +124,11 @@ def data(module: Any, labels: Mapping[str, Label]) -> Section:
     parts = {"training": module.train_set, "validation": module.val_set, "test": module.test_set}
     taken = {name: part.taken for name, part in parts.items() if len(part)}
     names = {name: label.name for name, label in labels.items()}
-    rows = [
-        (
-            name,
-            shares(part.z),
-            ", ".join(names.get(label, label) for label in part.labels),
-            f"{len(part):,}",
-            f"{len(part.z):,}",
-            " to ".join(map(str, sorted({part.n_atoms.min(), part.n_atoms.max()}))),
-            f"{int(part.pbc.any(1).sum()):,}",
-        )
-        for name, part in taken.items()
-    ]
+    rows = []
+    for name, part in taken.items():
+        sizes = " to ".join(map(str, sorted({part.n_atoms.min(), part.n_atoms.max()})))
+        numbers = f"{len(part):,}", f"{len(part.z):,}", sizes, f"{int(part.pbc.any(1).sum()):,}"
+        rows.append((name, shares(part.z), ", ".join(names.get(label, label) for label in part.labels), *numbers))
     headings = ("part", "elements", "labels", "structures", "atoms", "atoms each", "periodic")
     blocks: list[Block] = [Table(headings, rows, left=3)]
     groups = np.unique(np.concatenate([part.config_type for part in taken.values()])).tolist()
@@ -208,13 +198,10 @@ def predictions(tested: Predictions, rows: Sequence[Row]) -> dict[str, list[Pict
             continue
         maes = [f": MAE {number(row.errors.mae)} {label.errors}" for row in rows if row.name == label.name]
         x, y, caption = true[there], (true + error)[there], label.name + "".join(maes)
-        pictures["parity" if name == "y" else f"parity_{plain(label.name)}"] = [
-            Picture(
-                parity_plot(x, y, label.name, label.values, caption, names[there // columns].tolist()),
-                f"Predicted against true {label.name}{what and f', by {what}'}.",
-            )
-            for what, names in by.items()
-        ]
+        of_label = pictures["parity" if name == "y" else f"parity_{plain(label.name)}"] = []
+        for what, names in by.items():
+            figure = parity_plot(x, y, label.name, label.values, caption, names[there // columns].tolist())
+            of_label.append(Picture(figure, f"Predicted against true {label.name}{what and f', by {what}'}."))
     return pictures
 
 
@@ -236,17 +223,12 @@ def largest_errors(tested: Predictions) -> Section:
     groups = {"config_type": tested.group_names(per_atom=False)} if len(tested.groups) > 1 else {}
     for heading, errors in values.items():
         order = np.argsort(-np.nan_to_num(np.abs(errors), nan=-1.0), kind="stable")[:WORST]
-        rows = [
-            (
-                str(int(tested.values["idx"][n])),
-                Atoms(tested.z[tested.starts[n] :][: tested.atoms[n]]).get_chemical_formula(),
-                *(names[n] for names in groups.values()),
-                *(f"{float(label[n]):.6g}" for label in labels.values()),
-                *(number(each[n]) for each in values.values()),
-            )
-            for n in order
-            if np.isfinite(errors[n])
-        ]
+        rows = []
+        for n in order[np.isfinite(errors[order])]:
+            formula = Atoms(tested.z[tested.starts[n] :][: tested.atoms[n]]).get_chemical_formula()
+            texts = *(names[n] for names in groups.values()), *(f"{float(label[n]):.6g}" for label in labels.values())
+            numbers = (number(each[n]) for each in values.values())
+            rows.append((str(int(tested.values["idx"][n])), formula, *texts, *numbers))
         what = {"error": "the property", "largest force": "the worst force"}.get(heading.split(",")[0], "energy")
         if rows:
             headings = ("row in the file", "structure", *groups, *labels, *values)

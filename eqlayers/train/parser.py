@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import DefaultHelpFormatter
 from lightning.pytorch.cli import LightningArgumentParser
 
-from .configuration import Command
+from .configuration import SECTIONS, Command
 
 #: Usage and description of each command.
 ABOUT = {
@@ -53,8 +53,6 @@ SHOWN_FOR_FIT = {
     "ema": ("decay",),
     "early_stopping": ("patience",),
 }
-#: Options that stand for whole sections, or have no use as checkpoints are read without running code.
-HIDDEN = ("trainer", "model", "data", "ema", "early_stopping")
 NETWORK = "model.model.init_args"
 METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
 WIDTH = 100  # of output that is not a terminal
@@ -128,7 +126,7 @@ class Parser(LightningArgumentParser):
         tables = [SHOWN, SHOWN_FOR_FIT] if command.name == "fit" else [SHOWN]
         shown = {f"{section}.{name}".strip(".") for table in tables for section in table for name in table[section]}
         for action in self._actions:
-            if action.dest in HIDDEN or not (every or shown & {action.dest, action.option_strings[0][2:]}):
+            if action.dest in SECTIONS or not (every or shown & {action.dest, action.option_strings[0][2:]}):
                 action.help = argparse.SUPPRESS
 
     def format_help(self, *args: Any) -> str:

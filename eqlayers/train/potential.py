@@ -108,12 +108,8 @@ class PotentialModule(TrainedModule):
                     "model.second_stage must have a weight that differs from the first, got none. Set "
                     "model.second_energy_weight, e.g. to ten times model.energy_weight."
                 )
-        species = check_items(
-            "model.model.species",
-            getattr(model, "species", None),
-            "a list of chemical symbols or atomic numbers",
-            "Set it to the species of the data.",
-        )
+        what, fix = "a list of chemical symbols or atomic numbers", "Set it to the species of the data."
+        species = check_items("model.model.species", getattr(model, "species", None), what, fix)
         self.save_hyperparameters(ignore=["model", "repulsion"])
         for name in ("energy", "forces", "stress", "dipole", "polarizability", "second_energy", "second_forces"):
             if not name.startswith("second") or self.hparams[f"{name}_weight"] is not None:
@@ -140,9 +136,8 @@ class PotentialModule(TrainedModule):
     def use(self, potential: Potential) -> None:
         """Train this potential, with the weights by species that are configured."""
         weights = by_element("model.species_weights", self.hparams["species_weights"] or {}, "weight")
-        factors = [
-            check_number(f"the weight of {symbols_of([z])}", weights.get(z, 1.0), at_least=0) for z in potential.species
-        ]
+        pairs = [(f"the weight of {symbols_of([z])}", weights.get(z, 1.0)) for z in potential.species]
+        factors = [check_number(name, weight, at_least=0) for name, weight in pairs]
         self.potential = potential
         self.register_buffer("species_factors", torch.tensor(factors))
 
@@ -158,10 +153,8 @@ class PotentialModule(TrainedModule):
         check_flag("refit_shifts", refit_shifts)
         self.use(begun(self.potential, start, species))
         self._begun = tuple(start.species), refit_shifts
-        added = sorted(set(self.potential.species) - set(start.species))
-        rank_zero_info(
-            f"start: weights trained for {symbols_of(start.species)}, new species {symbols_of(added) or 'none'}"
-        )
+        added = symbols_of(sorted(set(self.potential.species) - set(start.species))) or "none"
+        rank_zero_info(f"start: weights trained for {symbols_of(start.species)}, new species {added}")
 
     def errors_of(self, data: Any) -> dict[str, Label]:
         """All quantities, whatever the data have."""
@@ -176,9 +169,8 @@ class PotentialModule(TrainedModule):
         """Take labels and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
         super().setup(stage)
         data = self.data_of(stage, "eqlayers.data.StructureDataModule(...)")
-        self.labels = tuple(
-            name for name in LABELS if name in data.statistics.labels and OUTPUTS[name] in self.potential.properties
-        )
+        known = [name for name in LABELS if name in data.statistics.labels]
+        self.labels = tuple(name for name in known if OUTPUTS[name] in self.potential.properties)
         self.judged = tuple(name for name in self.labels if name in data.labels)
         validated = getattr(data, "val_set", ())
         self.watched = tuple(name for name in self.judged if name in getattr(validated, "labels", self.judged))
@@ -261,9 +253,8 @@ class PotentialModule(TrainedModule):
 
     def outputs(self, batch: Any, more: bool = False) -> Mapping[str, Tensor]:
         """Predictions of a batch by label; with ``more``, energies of atoms."""
-        predictions: Mapping[str, Tensor] = self(
-            batch, ("energies",) * (more and "energy" in self.potential.properties)
-        )
+        further = ("energies",) * (more and "energy" in self.potential.properties)
+        predictions: Mapping[str, Tensor] = self(batch, further)
         return predictions
 
     def rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:

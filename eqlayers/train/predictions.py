@@ -136,9 +136,8 @@ class Predictions:
             name, (shifts, _) = further.label.name, self.data.statistics.auxiliary[further.label.name]
             by_species = Composition(tuple(shifts), np.array([*shifts.values()]))
             if further.pooling != "vector":
-                true = true - by_species(self.z, np.ones_like(self.z) if further.label.axis == "A" else self.atoms) / (
-                    self.atoms if further.pooling == "mean" else 1
-                )
+                sizes = np.ones_like(self.z) if further.label.axis == "A" else self.atoms
+                true = true - by_species(self.z, sizes) / (self.atoms if further.pooling == "mean" else 1)
             return [(plain(name), "no geometry", true)]
         if label not in ("energy", "y"):
             return [(label, "no geometry", true)]
@@ -231,9 +230,8 @@ def table(rows: Sequence[Row]) -> Table:
     cells = []
     for row in rows:
         unit, mae = row.label.errors, row.errors.mae
-        cells.append(
-            (row.name, unit, *map(number, row.errors), "1" if several else number(row.baselines[0].errors.mae))
-        )
+        baseline = "1" if several else number(row.baselines[0].errors.mae)
+        cells.append((row.name, unit, *map(number, row.errors), baseline))
         for _, name, errors in row.baselines if several else ():
             cells.append((name, unit, *map(number, errors), f"{errors.mae / mae:.2f}" if mae else "-"))
     return Table(headings, cells, left=2)

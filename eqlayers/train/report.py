@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..atoms.units import LABEL_NAMES, LABEL_UNITS
+from ..cli.arguments import version_of
 from ..core.checks import check_flag, check_path, check_type
 from ..core.files.read_write import atomic_write
 from ..core.machine import cpu_model, source_commit
@@ -144,10 +143,6 @@ class TestReport(Callback):
     def run_facts(self, trainer: Trainer, module: Any, num_test: int, last: dict[str, float]) -> dict[str, Any]:
         """Network, data, machine, packages and length of the training, which every `metrics.json` has."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        versions: dict[str, str | None] = dict.fromkeys(("torch", "lightning", "e3nn", "triton"))
-        for package in versions:
-            with suppress(PackageNotFoundError):
-                versions[package] = version(package)
         return {
             "train_time_s": last.get("time_s"),
             "epochs": last.get("epoch"),
@@ -164,7 +159,7 @@ class TestReport(Callback):
             "processor": cpu_model(),
             "eqlayers_version": __version__,
             "python_version": platform.python_version(),
-            **{f"{package}_version": release for package, release in versions.items()},
+            **{f"{package}_version": version_of(package) for package in ("torch", "lightning", "e3nn", "triton")},
             "git_commit": source_commit(),
         }
 
@@ -185,11 +180,9 @@ class PredictionTable(BasePredictionWriter):
     ) -> None:
         """Write the predictions of all batches, in their order; each process of several writes its own file."""
         unit = trained_module(pl_module).labels_of_test().get("y", LABELS["energy"]).values
-        columns = [name for name in PREDICTED if all(name in batch for batch in predictions)]
-        table = pandas.DataFrame(
-            {name: [*chain.from_iterable(batch[name] for batch in predictions)] for name in columns}
-        )
-        text = table.assign(unit=unit).to_csv(index=False, na_rep="nan", lineterminator="\n")
+        names = [name for name in PREDICTED if all(name in batch for batch in predictions)]
+        columns = {name: [*chain.from_iterable(batch[name] for batch in predictions)] for name in names}
+        text = pandas.DataFrame(columns).assign(unit=unit).to_csv(index=False, na_rep="nan", lineterminator="\n")
         path = self.path if trainer.world_size == 1 else self.path.with_stem(f"predictions-{trainer.global_rank}")
         with atomic_write(path) as file:
             file.write(text.encode())

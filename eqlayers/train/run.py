@@ -106,16 +106,8 @@ def run_callbacks(
     bar = sys.stdout.isatty() if progress is None else check_flag("progress", progress)
     tested = TestReport(folder, facts, page)  # which checks the facts
     history = History(folder, verbose=not bar, command=tested.facts.get("command"))
-    callbacks: list[Callback] = [LayerSummary(), history]
-    if bar:
-        callbacks.append(Bar(history.marks))
-    return [
-        *callbacks,
-        *best_and_last(checkpoint_path(folder).parent, monitor),
-        tested,
-        PredictionTable(folder),
-        CompileAhead(),
-    ]
+    bars, saved = [Bar(history.marks)] if bar else [], best_and_last(checkpoint_path(folder).parent, monitor)
+    return [LayerSummary(), history, *bars, *saved, tested, PredictionTable(folder), CompileAhead()]
 
 
 def run_loggers(folder: str | Path) -> list[Logger]:

@@ -271,7 +271,9 @@ class LabelledModule(LightningModule):
             values[f"{name}_true"], values[f"{name}_error"] = (r[:, 0] if single else r for r in rows)
         for name in self.test_values.keys() & predictions.keys():  # energies of atoms, and deviations
             values[name] = predictions[name].detach()
-        self.keep(batch, **values)
+        values |= {"z": batch.z, "idx": batch.idx, "group": batch.group, "atoms": atoms_of(batch)}
+        for name, value in values.items():
+            self.test_values[name].update(value)  # type: ignore[operator]
 
     def on_train_epoch_start(self) -> None:
         """Log the metric objects again in this epoch."""
@@ -315,13 +317,6 @@ class LabelledModule(LightningModule):
         named = {"group": [groups[index] for index in batch.group.tolist()]} if len(groups) > 1 else {}
         return {key: values.tolist() for key, values in fields.items()} | named
 
-    def keep(self, batch: Any, **values: Tensor) -> None:
-        """Keep values of a tested batch for the report, with the species, sizes, groups and rows of its structures."""
-        values |= {"z": batch.z, "idx": batch.idx, "group": batch.group}
-        values["atoms"] = atoms_of(batch)
-        for name, value in values.items():
-            self.test_values[name].update(value)  # type: ignore[operator]
-
     def on_test_epoch_start(self) -> None:
         """Forget the values of an earlier test."""
         self._logged.clear()
@@ -336,11 +331,9 @@ OF_LABELS = ("true", "error", "deviation")
 LABELS = {name: label for name, label in ALL.items() if name != "y"}
 #: Unit in names of metrics -> as people have it.
 SHOWN = {label.unit: label.errors for label in LABELS.values()}
+_LOGGED = ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
 #: Quantities whose errors are logged, with their labels; the first that the data have is the main one.
-ERRORS = {
-    name: LABELS[name.removesuffix("_per_atom")]
-    for name in ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
-}
+ERRORS = {name: LABELS[name.removesuffix("_per_atom")] for name in _LOGGED}
 
 
 def _huber(error: Tensor) -> Tensor:

@@ -77,18 +77,9 @@ def layer_rows(model: nn.Module, device: torch.device | str = "cpu") -> list[Lay
         equivariant.append(f"{path}." if path else "")
         if depth > 1:
             continue
-        rows.append(
-            LayerRow(
-                path=path,
-                depth=depth,
-                kind=type(module).__name__,
-                irreps_in=" × ".join(inputs),
-                irreps_out=str(module.irreps_out),
-                num_paths=getattr(module, "num_paths", None),
-                parameters=count_parameters(module),
-                backend=_backend(module, device),
-            )
-        )
+        irreps = " × ".join(inputs), str(module.irreps_out)
+        numbers = getattr(module, "num_paths", None), count_parameters(module)
+        rows.append(LayerRow(path, depth, type(module).__name__, *irreps, *numbers, _backend(module, device)))
     return rows
 
 
@@ -102,15 +93,12 @@ def _backend(module: Any, device: torch.device | str) -> str | None:
 
 def layer_cells(rows: Sequence[LayerRow], indent: str = "  ") -> list[tuple[str, ...]]:
     """The rows as texts, a layer inside another one behind ``indent``."""
-    return [
-        (
-            f"{indent}{row.path.rpartition('.')[2]}" if row.depth else row.path or row.kind,
-            *(row.kind, row.irreps_in, row.irreps_out, row.backend or "-"),
-            "-" if row.num_paths is None else str(row.num_paths),
-            f"{row.parameters:,}",
-        )
-        for row in rows
-    ]
+    cells = list[tuple[str, ...]]()
+    for row in rows:
+        name = f"{indent}{row.path.rpartition('.')[2]}" if row.depth else row.path or row.kind
+        numbers = "-" if row.num_paths is None else str(row.num_paths), f"{row.parameters:,}"
+        cells.append((name, row.kind, row.irreps_in, row.irreps_out, row.backend or "-", *numbers))
+    return cells
 
 
 def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> rich.table.Table:

@@ -10,8 +10,9 @@ from ase import units as ase_units
 from ase.data import covalent_radii
 
 from eqlayers.atoms.elements import symbols_of
+from eqlayers.atoms.periodic import IntArray
 from eqlayers.data.neighbors import Edges, check_edges
-from eqlayers.data.plausible.pair_model import IntArray, Pairs, is_loose
+from eqlayers.data.plausible.pair_model import Pairs, is_loose
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.plausible.rows import BOUND, forces_of, named
 from eqlayers.data.structures import StructureArrays, check_structures
@@ -158,11 +159,8 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
         )
     messages = list(_missing(structures))
     first: dict[int, int] = {}
-    copies = []
-    for row, content in zip(rows["train"].tolist(), train.identities.tolist(), strict=True):
-        if first.setdefault(content, row) != row:
-            copies.append(row)
-    if copies:
+    contents = zip(rows["train"].tolist(), train.identities.tolist(), strict=True)
+    if copies := [row for row, content in contents if first.setdefault(content, row) != row]:
         messages.append(
             f"{len(copies)} of {len(train)} training structures are copies of others among them, to 0.0001 Angstrom: "
             f"{named(structures, np.array(copies))}. Remove them, or their weight is doubled"

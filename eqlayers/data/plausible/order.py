@@ -88,9 +88,7 @@ def other_shear(part: StructureArrays | None, pairs: Pairs | None) -> Iterator[s
         return
     expected, part = uneven(part, pairs)[1][known], part.take(np.flatnonzero(known))
     labelled = np.stack([part.stress[:, a, b] for a, b in VOIGT[3:]], axis=1)
-    labelled, expected = (
-        each / np.maximum(np.linalg.norm(each, axis=1), 1e-300)[:, None] for each in (labelled, expected)
-    )
+    labelled, expected = (x / np.maximum(np.linalg.norm(x, axis=1), 1e-300)[:, None] for x in (labelled, expected))
     scale = np.sqrt(np.square(expected).mean(axis=0)) * np.sqrt(np.square(labelled).mean(axis=0))[:, None]
     if not scale.all():
         return

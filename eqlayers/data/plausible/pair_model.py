@@ -7,13 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 from ase.data import covalent_radii
-from numpy.typing import NDArray
 
-from eqlayers.atoms.periodic import structure_neighbors
+from eqlayers.atoms.periodic import BoolArray, FloatArray, IntArray, structure_neighbors
 from eqlayers.data.structures import StructureArrays
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 #: Indices of the components of a symmetric matrix in Voigt order.
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
@@ -49,7 +45,7 @@ class PairModel:
     first: IntArray  # atoms of E ordered pairs, [E]
     second: IntArray
     distance: FloatArray  # Angstrom, [E]
-    bonded: NDArray[np.bool_]  # [E]
+    bonded: BoolArray  # [E]
     pair_type: IntArray  # index of the pair of species, [E]
     slope: FloatArray  # derivative of the potential at each distance, [E]
     explained: float  # explained share of the squared forces, adjusted for the number of coefficients
@@ -70,12 +66,12 @@ def drawn(structures: StructureArrays) -> StructureArrays | None:
     return structures.take(np.sort(order)) if len(order) else None
 
 
-def is_loose(structures: StructureArrays) -> NDArray[np.bool_]:
+def is_loose(structures: StructureArrays) -> BoolArray:
     """Mask `[N]` of structures with at least 1 Angstrom^3 per atom; denser ones would have too many pairs."""
     low, high = (extreme.reduceat(structures.pos, structures.starts) for extreme in (np.minimum, np.maximum))
     cell = np.abs(np.linalg.det(structures.cell))
     volume = np.where(structures.pbc.all(axis=1), cell, np.prod(high - low + _REACH, axis=1))
-    loose: NDArray[np.bool_] = volume > _ATOM_VOLUME * structures.n_atoms
+    loose: BoolArray = volume > _ATOM_VOLUME * structures.n_atoms
     return loose
 
 
@@ -88,10 +84,10 @@ def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
         The fit; None without pairs, or if all forces are 0 or zero by symmetry.
     """
     first, second, vector = pairs
-    unlike = _norm(uneven(structures, pairs)[0]) > UNEVEN
+    unlike = np.linalg.norm(uneven(structures, pairs)[0], axis=1) > UNEVEN
     if not unlike.any():
         return None
-    distance = _norm(vector)
+    distance = np.linalg.norm(vector, axis=1)
     beyond = distance - covalent_radii[structures.z[first]] - covalent_radii[structures.z[second]]
     pair_type, types = _pair_types(structures.z[first], structures.z[second])
     row = structures.row_of_atom
@@ -153,7 +149,7 @@ def pairs_within_reach(structures: StructureArrays) -> Pairs:
 def uneven(structures: StructureArrays, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
     """Dimensionless forces `[A, 3]` and shear `[N, 3]` of a soft pair potential, which are zero only by symmetry."""
     first, second, vector = pairs
-    z, length = structures.z, _norm(vector)
+    z, length = structures.z, np.linalg.norm(vector, axis=1)
     reach = np.clip(covalent_radii[z[first]] + covalent_radii[z[second]] + _REACH - length, 0.0, None)
     size = (1 + 0.1 * z[first]) * (1 + 0.1 * z[second]) * reach**2 / 10  # different for each pair of elements
     unit = vector / length[:, None]
@@ -162,10 +158,6 @@ def uneven(structures: StructureArrays, pairs: Pairs) -> tuple[FloatArray, Float
     scale = np.maximum(np.bincount(row, size, num), 1e-300)
     shear = np.stack([np.bincount(row, size * unit[:, a] * unit[:, b], num) / scale for a, b in VOIGT[3:]], axis=1)
     return force, shear
-
-
-def _norm(vectors: FloatArray) -> FloatArray:
-    return np.asarray(np.linalg.norm(vectors, axis=1))
 
 
 def _pair_types(first: IntArray, second: IntArray) -> tuple[IntArray, int]:
@@ -204,7 +196,7 @@ def _forces(
 
 
 def _least_squares(
-    structures: StructureArrays, row: IntArray, known: NDArray[np.bool_], forces: FloatArray
+    structures: StructureArrays, row: IntArray, known: BoolArray, forces: FloatArray
 ) -> tuple[FloatArray | None, float]:
     """Coefficients, and the share of the squared known forces that they explain."""
     target = np.where(known[:, None], structures.forces, 0.0)

@@ -13,16 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from eqlayers.atoms.units import unit_size
-from eqlayers.data.plausible import magnitudes, order, rows
+from eqlayers.data.plausible import magnitudes, order, ratios, rows
 from eqlayers.data.plausible.pair_model import PairModel, drawn, fitted, pairs_within_reach
-from eqlayers.data.plausible.ratios import (
-    Ratio,
-    energy_over_forces,
-    stiffness,
-    stress_over_forces,
-    work_between_cells,
-    work_of_forces,
-)
+from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.structures import StructureArrays, check_structures
 
 from ...core.errors import DataError
@@ -47,15 +40,11 @@ def check_physics(structures: StructureArrays) -> list[str]:
         if messages := list(wrong):
             return messages  # other checks would only report consequences
     messages = [*rows.zero_forces(structures), *rows.poor_stress(structures), *rows.repeated_energies(structures)]
-    energy = work_of_forces(structures) or (None if model is None else energy_over_forces(model))
+    energy = ratios.work_of_forces(structures) or (None if model is None else ratios.energy_over_forces(model))
     if wrong_frames := list(order.other_frames(structures, model, energy is not None)):
         return [*messages, *wrong_frames]
-    messages += [
-        *magnitudes.net_forces(structures),
-        *(rows.unlike_forces(model) if model else ()),
-        *rows.far_energies(structures),
-    ]
-    messages += order.other_shear(part, pairs)
+    messages += [*magnitudes.net_forces(structures), *(rows.unlike_forces(model) if model else ())]
+    messages += [*rows.far_energies(structures), *order.other_shear(part, pairs)]
     comparisons = _comparisons(structures, model, energy)
     problems = verdict(comparisons, float(np.median(structures.n_atoms)))
     if problems is None:
@@ -70,13 +59,13 @@ def _comparisons(structures: StructureArrays, model: PairModel | None, energy: R
     """All comparisons with a result; the work of forces is preferred to a pair potential."""
     comparisons, between_cells = [], None
     if "stress" in structures.labels:
-        work = {power: work_between_cells(structures, power) for power in _POWERS}
+        work = {power: ratios.work_between_cells(structures, power) for power in _POWERS}
         between_cells = work[0][1]
         comparisons.append(Comparison("energy", "stress", _known({power: each for power, (each, _) in work.items()})))
         if model is not None:
-            of_model = {power: stress_over_forces(model, power) for power in _POWERS}
+            of_model = {power: ratios.stress_over_forces(model, power) for power in _POWERS}
             comparisons.append(Comparison("stress", "forces", _known(of_model)))
-    energy, bonds = energy or between_cells, None if model is None else stiffness(model)
+    energy, bonds = energy or between_cells, None if model is None else ratios.stiffness(model)
     comparisons += [Comparison("energy", "forces", _known({0: energy})), Comparison("forces", None, _known({0: bonds}))]
     if not all(each is not None and each.right for each in (energy, bonds)):  # otherwise a match would be by chance
         comparisons.append(Comparison("energy", None, _known({0: magnitudes.all_electrons(structures)})))
@@ -118,7 +107,7 @@ _WRONG = {
 }
 _OF_STRESS = ("GPa", "kbar", "bar")
 _SIGN = {"energy": 0.5, "forces": 0.0, "stress": 0.0}
-_CONVERTED, _ALSO_SIGN, _DIVIDED_TWICE = 1.2, 0.3, 0.6
+_CONVERTED, _ALSO_SIGN, _DIVIDED = 1.2, 0.3, 0.6
 
 
 class Cause(NamedTuple):
@@ -157,9 +146,7 @@ def causes(label: str, atoms: float | None = None) -> Iterator[Cause]:
         yield Cause(label, -1.0, "a virial, which is minus the stress times the volume", virial, power=-1)
         yield Cause(label, 1.0, "multiplied by the volume", "divide by the volume in the file", rarity=0.1, power=-1)
         yield Cause(label, -1.0, "read from a virial that is a stress", stress, power=1)
-        yield Cause(
-            label, 1.0, "divided by the volume twice", "multiply by the volume in the file", "", _DIVIDED_TWICE, 1
-        )
+        yield Cause(label, 1.0, "divided by the volume twice", "multiply by the volume in the file", "", _DIVIDED, 1)
 
 
 class Comparison(NamedTuple):

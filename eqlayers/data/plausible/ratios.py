@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from eqlayers.data.plausible.pair_model import VOIGT, FloatArray, PairModel
+from eqlayers.atoms.periodic import BoolArray, FloatArray, IntArray
+from eqlayers.data.plausible.pair_model import VOIGT, PairModel
 from eqlayers.data.structures import StructureArrays
 
 _SURE = 4.5  # least correlation in standard deviations
@@ -85,7 +85,7 @@ def stiffness(model: PairModel) -> Ratio | None:
     if model.explained < _BONDS_EXPLAINED:
         return None
     z = model.structures.z
-    periodic: NDArray[np.bool_] = np.any(model.structures.pbc, axis=1)
+    periodic: BoolArray = np.any(model.structures.pbc, axis=1)
     light, heavy = np.minimum(z[model.first], z[model.second]), np.maximum(z[model.first], z[model.second])
     known = model.bonded & np.isin(light, _NONMETALS) & np.isin(heavy, _NONMETALS) & (model.first < model.second)
     hydrogen = known & (light == 1) & (heavy > 1)
@@ -102,7 +102,7 @@ def stiffness(model: PairModel) -> Ratio | None:
     return None
 
 
-def _constant(model: PairModel, bonds: NDArray[np.bool_]) -> tuple[float, int] | None:
+def _constant(model: PairModel, bonds: BoolArray) -> tuple[float, int] | None:
     """Ratio of the force constant of some bonds to the usual one, and their number; None if lengths are too similar."""
     lengths = model.distance[bonds]
     off = lengths - lengths.mean()
@@ -124,7 +124,7 @@ def _regressors(model: PairModel, volumes: bool) -> FloatArray:
     return np.concatenate([counts, model.bonds, *(_volumes(structures, group) if volumes else ())], axis=1)
 
 
-def _volumes(structures: StructureArrays, group: NDArray[np.int64]) -> list[FloatArray]:
+def _volumes(structures: StructureArrays, group: IntArray) -> list[FloatArray]:
     """Regressors for each group of periodic structures: atoms times relative excess volume, and its square."""
     periodic = structures.pbc.all(axis=1)
     if not periodic.any():
@@ -168,10 +168,10 @@ def _ratio(others: FloatArray, expected: FloatArray, label: FloatArray, noun: st
     return Ratio(value, 1 / width, width, source)
 
 
-def _is_far(left: FloatArray) -> NDArray[np.bool_]:
+def _is_far(left: FloatArray) -> BoolArray:
     """Mask of outlier rows."""
     sizes = np.linalg.norm(left, axis=1)
-    far: NDArray[np.bool_] = sizes > _OUTLIER * np.median(sizes)
+    far: BoolArray = sizes > _OUTLIER * np.median(sizes)
     return far
 
 
@@ -211,12 +211,11 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
     error = math.sqrt((1 - min(correlation**2, 1.0)) / (len(work) - 1)) / abs(correlation)  # relative
     wider = 1 + _CHANCE * max(0.0, error - _SMALL)
     low, high = _SLOPES[0] / wider, _SLOPES[1] * wider
-    return Ratio(
-        float(work @ change / (work @ work)), low, high, "the work of the forces between frames", usual=1.4, exact=True
-    )
+    slope = float(work @ change / (work @ work))
+    return Ratio(slope, low, high, "the work of the forces between frames", usual=1.4, exact=True)
 
 
-def with_same_next(structures: StructureArrays) -> NDArray[np.int64]:
+def with_same_next(structures: StructureArrays) -> IntArray:
     """Indices of structures of several atoms whose next structure has the same atoms in the same order."""
     number, row = structures.n_atoms, structures.row_of_atom
     same = (number > 1) & np.append(np.diff(number) == 0, False)

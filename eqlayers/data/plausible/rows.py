@@ -6,19 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from ase.data import covalent_radii
-from numpy.typing import NDArray
 
-from eqlayers.data.plausible.pair_model import (
-    UNEVEN,
-    VOIGT,
-    FloatArray,
-    IntArray,
-    PairModel,
-    drawn,
-    pairs_within_reach,
-    rescaled,
-    uneven,
-)
+from eqlayers.atoms.periodic import BoolArray, FloatArray, IntArray
+from eqlayers.data.plausible.pair_model import UNEVEN, VOIGT, PairModel, drawn, pairs_within_reach, rescaled, uneven
 from eqlayers.data.structures import StructureArrays
 
 _FEW = 3  # fewest structures that a message needs
@@ -123,10 +113,9 @@ def per_atom(structures: StructureArrays) -> Iterator[str]:
     atoms, counts = structures.n_atoms[rows], structures.counts(structures.species)[rows].astype(np.float64)
     if len(rows) < _FEWEST or len(rows) < 3 * counts.shape[1] or atoms.max() < 1.5 * atoms.min():
         return
-    whole, shares = (
-        float(np.median(np.abs(structures.energy[rows] - columns @ _robust_fit(columns, structures.energy[rows], 0))))
-        for columns in (counts, counts / atoms[:, None])
-    )
+    energy, both = structures.energy[rows], (counts, counts / atoms[:, None])
+    left = (energy - columns @ _robust_fit(columns, energy, 0) for columns in both)
+    whole, shares = (float(np.median(np.abs(rest))) for rest in left)
     if 5 * shares < whole:
         yield (
             f"energies do not grow with the number of atoms: compositions explain them to {shares:.3g} eV as energies "
@@ -187,7 +176,7 @@ def far_energies(structures: StructureArrays) -> Iterator[str]:
         )
 
 
-def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> NDArray[np.bool_]:
+def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> BoolArray:
     """Mask of structures with about as many bonds per atom as ``others``."""
     draw = np.random.default_rng(0).permutation(others)[:100]
     part = structures.take(np.concatenate([rows, draw]))
@@ -195,7 +184,7 @@ def _is_like(structures: StructureArrays, rows: IntArray, others: IntArray) -> N
     bonded = np.linalg.norm(vector, axis=1) < 1.3 * (covalent_radii[part.z[first]] + covalent_radii[part.z[second]])
     bonds = np.bincount(part.row_of_atom[first][bonded], minlength=len(part)) / part.n_atoms
     usual = np.median(bonds[len(rows) :])
-    like: NDArray[np.bool_] = np.abs(bonds[: len(rows)] - usual) <= _SAME_COORDINATION * usual
+    like: BoolArray = np.abs(bonds[: len(rows)] - usual) <= _SAME_COORDINATION * usual
     return like
 
 
@@ -205,14 +194,11 @@ def unlike_forces(model: PairModel) -> Iterator[str]:
     forces = np.nan_to_num(model.structures.forces)
     if model.explained < _POOR and (other := rescaled(model)) is not None:
         model = other
-    both, labelled, theirs = (
-        np.bincount(row, (a * b).sum(axis=1), num)
-        for a, b in ((forces, model.forces), (forces, forces), (model.forces, model.forces))
-    )
+    pairs = ((forces, model.forces), (forces, forces), (model.forces, model.forces))
+    both, labelled, theirs = (np.bincount(row, (a * b).sum(axis=1), num) for a, b in pairs)
     correlation = both / np.sqrt(np.maximum(labelled * theirs, 1e-300))
-    real = (model.structures.n_atoms > 2) & np.all(
-        [each > 1e-4 * np.median(theirs) for each in (theirs, 1e4 * labelled)], axis=0
-    )
+    least = 1e-4 * np.median(theirs)
+    real = (model.structures.n_atoms > 2) & (theirs > least) & (1e4 * labelled > least)
     clear = np.flatnonzero(real & (np.abs(correlation) > _ALIKE))
     if 4 * len(clear) < 3 * num or len(clear) < _FEWEST:
         return

@@ -10,19 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..replacement import Rule
 from ..structure import PRODUCT_NAMES, is_theirs
 from . import batch_norm, contracter, contraction, convolution, gate, harmonics, product
 
 #: Rules that replace a product with what is around it come first.
-RULES = (
-    *convolution.RULES,
-    *gate.RULES,
-    *product.RULES,
-    *harmonics.RULES,
-    *contraction.RULES,
-    contracter.RULE,
-    batch_norm.RULE,
-)
+_KINDS: tuple[Any, ...] = (convolution, gate, product, harmonics, contraction, contracter, batch_norm)
+RULES: tuple[Rule, ...] = tuple(rule for kind in _KINDS for rule in kind.RULES)
 TARGETS = ("convolution", "product", "linear", "harmonics", "contraction", "gate", "norm", "grid")
 #: Names of e3nn layers that are never replaced -> their attributes, and the reason.
 KEPT = {

@@ -40,12 +40,9 @@ class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
     _settings = ("eps", "momentum")
 
     def __init__(self, original: Any, backend: str | None = None) -> None:
-        super().__init__(
-            as_irreps(original.irreps),
-            **{name: getattr(original, name) for name in _OPTIONS},
-            include_bias=getattr(original, "include_bias", True),
-            backend=backend,
-        )
+        options = {name: getattr(original, name) for name in _OPTIONS}
+        include_bias = getattr(original, "include_bias", True)
+        super().__init__(as_irreps(original.irreps), **options, include_bias=include_bias, backend=backend)
         self._parameters.update(original._parameters)
         self._buffers.update(original._buffers)
 
@@ -55,7 +52,7 @@ class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
         return [_probe(original, rows, training) for training in modes]
 
 
-RULE = Rule("norm", part_if(is_batch_norm), _refuse, AcceleratedBatchNorm.of)
+RULES = (Rule("norm", part_if(is_batch_norm), _refuse, AcceleratedBatchNorm.of),)
 
 
 def _in_mode(module: nn.Module, training: bool, x: Tensor) -> Tensor:

@@ -95,9 +95,8 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
     def __init__(self, original: Any, backend: str | None = None) -> None:
         super().__init__("ir_mul", backend)
         self.mul, self.path_channel_coupling = original.mul, original.path_channel_coupling
-        self.irreps_in1, self.irreps_in2, self.irreps_out = (
-            as_irreps(irreps) for irreps in (original.irreps_in1, original.irreps_in2, original.irreps_out)
-        )
+        irreps = (as_irreps(one) for one in (original.irreps_in1, original.irreps_in2, original.irreps_out))
+        self.irreps_in1, self.irreps_in2, self.irreps_out = irreps
         self.irrep_normalization = original.irrep_normalization
         self._dims = tuple(part.dim for part in self._irreps)  # torch.compile looks at irreps with alarm
         self._paths = _paths_of(self._irreps, original.instructions)
@@ -114,10 +113,8 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
     def _read(self, w3j: Tensor) -> None:
         """Make the plan of the product, with the signs of the coefficients in ``w3j``."""
         factors, _ = _coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
-        self.instructions = [
-            Instruction(*path, "uuu", True, factor, (self.mul,))
-            for path, factor in zip(self._paths, factors, strict=True)
-        ]
+        paths = zip(self._paths, factors, strict=True)
+        self.instructions = [Instruction(*path, "uuu", True, factor, (self.mul,)) for path, factor in paths]
         wide = [Irreps([(self.mul, ir) for _, ir in part]) for part in self._irreps]
         self.plan = ProductPlan(wide, self.instructions, "ir_mul")
 
@@ -136,10 +133,8 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         Returns:
             ``[E, U, out.dim]``.
         """
-        x, y = (
-            t.reshape(len(t), self.mul, dim).transpose(1, 2).reshape(len(t), dim * self.mul)
-            for t, dim in ((x1, self._dims[0]), (x2, self._dims[1]))
-        )
+        pairs = ((x1, self._dims[0]), (x2, self._dims[1]))
+        x, y = (t.reshape(len(t), self.mul, dim).transpose(1, 2).reshape(len(t), dim * self.mul) for t, dim in pairs)
         by_channel = self.weights.reshape(-1, self.num_paths).expand(self.mul, -1)
         w = by_channel.t().reshape(-1)
         z = run_product(self.plan, x, y.index_select(0, idxs), w, True, self.backend)
@@ -178,9 +173,8 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         return {"w3j": _coefficients(original.w3j, self._irreps, self._paths, self.irrep_normalization)[1]}
 
 
-RULE = Rule(
-    "contraction",
-    part_if(is_contracter),
-    lambda module: refuse_changed(module, "Contracter", ("weights", "w3j"), (), "Allegro's", " contraction"),
-    AcceleratedContracter.of,
-)
+def _refuse(module: nn.Module) -> str | None:
+    return refuse_changed(module, "Contracter", ("weights", "w3j"), (), "Allegro's", " contraction")
+
+
+RULES = (Rule("contraction", part_if(is_contracter), _refuse, AcceleratedContracter.of),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,17 +28,14 @@ def is_contraction(module: Any) -> bool:
     return is_theirs(module, "SymmetricContraction", attributes, uses) and len(module.contractions) > 0
 
 
-def _is_other(module: Any) -> bool:
-    """Whether a module is a symmetric contraction of another package than MACE, such as cuequivariance."""
-    return is_theirs(module, "SymmetricContraction", ("irreps_in", "irreps_out")) and not is_contraction(module)
-
-
-def _refuse_other(module: nn.Module) -> str:
-    return f"belongs to {type(module).__module__.partition('.')[0]}, not to MACE, and has weights of its own kind"
+#: Whether a module is a symmetric contraction of MACE or of another package, such as cuequivariance.
+_is_any = partial(is_theirs, name="SymmetricContraction", attributes=("irreps_in", "irreps_out"))
 
 
 def _refuse(module: nn.Module) -> str | None:
     """Why a symmetric contraction cannot be replaced, or None."""
+    if not is_contraction(module):
+        return f"belongs to {type(module).__module__.partition('.')[0]}, not to MACE, and has weights of its own kind"
     needed, whose = ("contractions",), "MACE's"
     if (reason := refuse_changed(module, "SymmetricContraction", needed, (), whose, " contraction")) is not None:
         return reason
@@ -199,10 +197,7 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
         return constants
 
 
-RULES = (
-    Rule("contraction", part_if(is_contraction), _refuse, AcceleratedSymmetricContraction.of),
-    Rule("contraction", part_if(_is_other), _refuse_other, AcceleratedSymmetricContraction.of),
-)
+RULES = (Rule("contraction", part_if(_is_any), _refuse, AcceleratedSymmetricContraction.of),)
 
 
 def _probe(original: Any, replacement: AcceleratedSymmetricContraction, rows: int, mixed: bool) -> Probe:

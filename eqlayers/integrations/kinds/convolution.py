@@ -142,9 +142,7 @@ class AcceleratedMessages(_Convolution, TensorProduct):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module without computing lazy rows, unless it has hooks."""
-        if has_hooks(self):
-            return super().__call__(*args, **kwargs)
-        return nn.Module.__call__(self, *args, **kwargs)
+        return super().__call__(*args, **kwargs) if has_hooks(self) else nn.Module.__call__(self, *args, **kwargs)
 
     def forward(self, x: Any, y: Any, weight: Any = None) -> Any:
         """Rows ``[E, in1.dim]``, ``[E, in2.dim]`` and weights to messages ``[E, out.dim]``, lazy for lazy rows."""

@@ -22,7 +22,7 @@ from ..structure import base_of, child_of, has_hooks, is_theirs, refuse_changed
 from .product import AcceleratedTensorProduct, ProductReplacement, is_product, refuse_product
 
 _ACTIVATIONS = ("act_scalars", "act_gates")
-_GATE_PARTS = ("sc", *_ACTIVATIONS, "mul")
+_OF_GATE = ("sc", *_ACTIVATIONS, "mul")
 #: Class of a submodule of e3nn's layers -> its submodules and buffers, beside code that e3nn generates.
 _HELD = {
     "normalize2mom": {"f"},
@@ -40,16 +40,14 @@ _GRID_PARTS = {
 }
 _S2, _SO3 = ((*_GRID_PARTS["S2Activation"], "random_rot"), tuple(_GRID_PARTS["SO3Activation"]))
 #: Whether a module is of e3nn's class of that name, or of a class derived from it.
-is_gate = partial(
-    is_theirs, name="Gate", attributes=(*_GATE_PARTS, "irreps_in", "irreps_out"), uses=(*_GATE_PARTS, "cat")
-)
+is_gate = partial(is_theirs, name="Gate", attributes=(*_OF_GATE, "irreps_in", "irreps_out"), uses=(*_OF_GATE, "cat"))
 is_s2_activation = partial(is_theirs, name="S2Activation", attributes=_S2, uses=_S2)
 is_so3_activation = partial(is_theirs, name="SO3Activation", attributes=(*_SO3, "lmax_in", "lmax_out"), uses=_SO3)
 
 
 def _refuse(module: nn.Module) -> str | None:
     """Why a gate cannot be replaced, or None."""
-    reason = refuse_changed(module, "Gate", _GATE_PARTS) or _refuse_parts(_parts_of(module))
+    reason = refuse_changed(module, "Gate", _OF_GATE) or _refuse_parts(_parts_of(module))
     if reason is not None:
         return reason
     product: Any = module.get_submodule("mul")

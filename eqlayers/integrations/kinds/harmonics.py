@@ -76,17 +76,10 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
             theirs.sph_func = base(theirs._ls_list, theirs.normalize, theirs.normalization, theirs.irreps_in).sph_func
 
 
-RULES = (
-    Rule(
-        "harmonics",
-        part_if(is_harmonics),
-        lambda module: refuse_changed(module, "SphericalHarmonics"),
-        AcceleratedSphericalHarmonics.of,
-    ),
-    Rule(
-        "harmonics",
-        part_if(_is_angular),
-        lambda module: "takes angles, for which there is no layer here",
-        AcceleratedSphericalHarmonics.of,
-    ),
+RULES = tuple(
+    Rule("harmonics", part_if(test), refuse, AcceleratedSphericalHarmonics.of)
+    for test, refuse in (
+        (is_harmonics, lambda module: refuse_changed(module, "SphericalHarmonics")),
+        (_is_angular, lambda module: "takes angles, for which there is no layer here"),
+    )
 )

@@ -75,15 +75,14 @@ def choose(facts: Facts, unit: str = NO_UNIT) -> Choices:
     settings |= {"data.cutoff": cutoff} | ({"data.e0s": shifts} if learned is None else {}) | {"data.batch_size": batch}
     if edges is not None:
         settings["data.max_edges"] = edges
+    together = max(1, min(100, 2000 // int(facts.structures.n_atoms.max())))
+    warmup, about = min(100, steps * epochs // 10), f"{len(train):,} training structures, {steps:,} steps each"
+    end = "stop after this many validations without a lower error; there are fewer"
     settings |= {
-        "data.eval_batch_size": Setting(
-            max(1, min(100, 2000 // int(facts.structures.n_atoms.max()))), "structures per batch of validation and test"
-        ),
+        "data.eval_batch_size": Setting(together, "structures per batch of validation and test"),
         "model.optimizer": Setting("soap", "or adamw"),
         "model.learning_rate": Setting(0.06 if learned is None else 0.02, "highest rate of the optimizer"),
-        "model.warmup_steps": Setting(
-            min(100, steps * epochs // 10), "optimizer steps of linear rise, then a half cosine over the rest"
-        ),
+        "model.warmup_steps": Setting(warmup, "optimizer steps of linear rise, then a half cosine over the rest"),
         "model.loss": Setting("l1", _LOSS if learned is None else "sizes of errors over the deviation of the labels"),
     }
     settings |= _weights(labels)
@@ -91,16 +90,12 @@ def choose(facts: Facts, unit: str = NO_UNIT) -> Choices:
     settings |= {
         "trainer.accelerator": Setting("auto", "a GPU if there is one, else the CPU"),
         "trainer.devices": Setting(1, "of them"),
-        "trainer.max_epochs": Setting(
-            epochs, f"passes over {len(train):,} training structures, {steps:,} steps each; the schedule follows it"
-        ),
+        "trainer.max_epochs": Setting(epochs, f"passes over {about}; the schedule follows it"),
         "trainer.gradient_clip_val": Setting(10.0, "largest norm of the gradient of the (dimensionless) loss"),
         "trainer.check_val_every_n_epoch": Setting(every, "epochs from validation to validation"),
         "trainer.log_every_n_steps": Setting(min(50, steps), "optimizer steps between two rows of the logs"),
         "ema.decay": Setting(0.99, "per step; the averaged weights are validated, tested and saved"),
-        "early_stopping.patience": Setting(
-            epochs // every + 1, "stop after this many validations without a lower error; there are fewer"
-        ),
+        "early_stopping.patience": Setting(epochs // every + 1, end),
     }
     return Choices(settings, [*facts.file.notes, *facts.noticed, *noticed], steps)
 
@@ -109,9 +104,8 @@ def _labels(facts: Facts) -> dict[str, Setting]:
     """Settings for names and units of labels, with comments on assumptions."""
     if facts.embedded:
         return {}
-    used = {
-        name: column for name, column in facts.file.columns.items() if name in ("energy", "forces", "stress", "virial")
-    }
+    columns = facts.file.columns
+    used = {name: columns[name] for name in columns if name in ("energy", "forces", "stress", "virial")}
     settings = {  # several recognised names are read without a key
         f"data.keys.{name}": Setting(column.names[0], f"name in the file, of {column.number:,} structures")
         for name, column in used.items()
@@ -131,15 +125,10 @@ def _labels(facts: Facts) -> dict[str, Setting]:
 def _split(facts: Facts, rows: Any) -> tuple[Setting, dict[str, Setting], list[str]]:
     """Settings of the split and of the sizes of its parts, and messages."""
     num, types = len(rows), len(np.unique(facts.structures.config_type[rows]))
-    noticed: list[str] = []
     if facts.trajectory and types == 1 and num >= 20:
-        about = "in blocks of time, as successive structures are alike"
-        return (
-            Setting("time", about),
-            {"val": Setting(0.16, "of the structures, before the test part"), "test": Setting(0.2, "the last ones")},
-            noticed,
-        )
-    about = "drawn by a seed"
+        sizes = {"val": Setting(0.16, "of the structures, before the test part"), "test": Setting(0.2, "the last ones")}
+        return Setting("time", "in blocks of time, as successive structures are alike"), sizes, []
+    about, noticed = "drawn by a seed", list[str]()
     if facts.trajectory:
         noticed.append(
             "successive frames are alike, so a random split puts neighbours of training frames into the test part, and "
@@ -209,53 +198,48 @@ def _network(facts: Facts, atoms: int, learned: dict[str, Setting] | None) -> di
     """Settings of the network: MACE, or MoleculeNetwork for a property, with a size for the amount of data."""
     channels = next(number for least, number in reversed(_CHANNELS) if atoms >= least)
     size = {32: "32 channels: few data", 64: "64 channels", 128: "128 channels: many data"}[channels]
-    labels, prefix = facts.structures.labels, "model.model.init_args."
+    labels, symbols = facts.structures.labels, [SYMBOLS[z - 1] for z in facts.structures.species]
+    about = f"irreps of the features of an atom; {size} ({atoms:,} atoms to train on)"
+    widths = [32] if channels < 128 else [64, 64]
+    network = Setting("eqlayers.models.MACE", "or NequIP, TFN, Equiformer of eqlayers.models")
     settings = {
-        "model.model.class_path": Setting("eqlayers.models.MACE", "or NequIP, TFN, Equiformer of eqlayers.models"),
-        f"{prefix}species": Setting(
-            [SYMBOLS[z - 1] for z in facts.structures.species], "symbols; without this line, the elements of the data"
-        ),
-        f"{prefix}hidden": Setting(
-            f"{channels}x0e + {channels}x1o", f"irreps of the features of an atom; {size} ({atoms:,} atoms to train on)"
-        ),
-        f"{prefix}correlation": Setting(3, "most neighbours in one product; 2 is faster"),
-        f"{prefix}lmax": Setting(3 if channels > 32 else 2, "largest degree of the spherical harmonics of an edge"),
-        f"{prefix}layers": Setting(2, "steps of message passing; an atom depends on atoms within this many cutoffs"),
-        f"{prefix}num_basis": Setting(8, "Bessel functions of an edge's length"),
-        f"{prefix}radial_hidden": Setting(
-            [32] if channels < 128 else [64, 64], "widths of the network from these functions to weights"
-        ),
+        "species": Setting(symbols, "symbols; without this line, the elements of the data"),
+        "hidden": Setting(f"{channels}x0e + {channels}x1o", about),
+        "correlation": Setting(3, "most neighbours in one product; 2 is faster"),
+        "lmax": Setting(3 if channels > 32 else 2, "largest degree of the spherical harmonics of an edge"),
+        "layers": Setting(2, "steps of message passing; an atom depends on atoms within this many cutoffs"),
+        "num_basis": Setting(8, "Bessel functions of an edge's length"),
+        "radial_hidden": Setting(widths, "widths of the network from these functions to weights"),
     }
     if learned is not None:
         pooling = ("sum", "... added over") if learned["data.extensive"].value else ("mean", "... averaged over")
-        del settings[f"{prefix}correlation"]
-        settings[f"{prefix}species"] = Setting(settings[f"{prefix}species"].value, "chemical symbols")
-        settings["model.model.class_path"] = Setting("eqlayers.models.MoleculeNetwork", "one number for each molecule")
-        settings[f"{prefix}layers"] = Setting(3, "interactions; an atom depends on atoms within this many cutoffs")
-        settings[f"{prefix}readout"] = Setting("scalar", "invariant numbers of the atoms ...")
-        settings[f"{prefix}pooling"] = Setting(pooling[0], f"{pooling[1]} the molecule")
+        del settings["correlation"]
+        network = Setting("eqlayers.models.MoleculeNetwork", "one number for each molecule")
+        settings["species"] = Setting(symbols, "chemical symbols")
+        settings["layers"] = Setting(3, "interactions; an atom depends on atoms within this many cutoffs")
+        settings["readout"] = Setting("scalar", "invariant numbers of the atoms ...")
+        settings["pooling"] = Setting(pooling[0], f"{pooling[1]} the molecule")
     elif not {"energy", "forces"} & set(labels):
         others = [name for name in ("dipole", "polarizability") if name in labels]
-        settings[f"{prefix}properties"] = Setting(others, "what is predicted; the file has no energies or forces")
-    return settings
+        settings["properties"] = Setting(others, "what is predicted; the file has no energies or forces")
+    options = {f"model.model.init_args.{name}": setting for name, setting in settings.items()}
+    return {"model.model.class_path": network, **options}
 
 
 def as_yaml(facts: Facts, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
     """Format a configuration as YAML with comments."""
+    task = ("potential", "energies, forces and stress of structures")
+    task = task if facts.target is None else ("property", "one number for each molecule")
     general = {
-        "task": Setting("potential", "energies, forces and stress of structures")
-        if facts.target is None
-        else Setting("property", "one number for each molecule"),
+        "task": Setting(*task),
         "name": Setting(name, "the run's folder under `runs`"),
         "runs": Setting("runs", "folder of all runs"),
         "seed_everything": Setting(2026, "seed of weights; the same seed and thread count give the same result"),
         "threads": Setting(1, "CPU threads of torch; 0 for torch's choice, faster where structures are large"),
         "test_after_fit": Setting(True, "test the best weights at the end and write the report"),
     }
-    heading = [
-        f"{f'The property {facts.target} of' if facts.target else 'A potential for'} {described(facts)}.",
-        f"Written by `{typed}`.",
-    ]
+    what = f"The property {facts.target} of" if facts.target else "A potential for"
+    heading = [f"{what} {described(facts)}.", f"Written by `{typed}`."]
     if file is not None:
         heading.append(f"  eqlayers fit {file}")
     heading.append(

@@ -37,11 +37,8 @@ _EPILOG = "Options of the training are keys of the file that is written; `eqlaye
 
 def run(args: Sequence[str]) -> None:
     """Run `eqlayers new`."""
-    parser = ArgumentParser(
-        prog="eqlayers new",
-        description="Look at structures and write a commented configuration for `eqlayers fit`.",
-        epilog=_EPILOG,
-    )
+    about = "Look at structures and write a commented configuration for `eqlayers fit`."
+    parser = ArgumentParser(prog="eqlayers new", description=about, epilog=_EPILOG)
     parser.add_argument("structures", metavar="STRUCTURES", help="a file that ASE reads, with energies or forces")
     about = "learn this property of molecules in place of a potential: a name in the file, such as gap"
     parser.add_argument("--target", metavar="NAME", help=about)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 
 from ...atoms.elements import symbols_of
 from ...core.errors import DataError, EqlayersWarning
-from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
+from ...data.embedded import embedded_source
 from ...data.neighbors import Edges, structure_edges
 from ...data.plausible import check_physics, check_reach, check_sizes
 from ...data.readers import Keys, Units, read_file
@@ -75,11 +74,11 @@ class Facts:
     ) -> None:
         self.path, self.target, self.skip_bad = path, target, skip_bad
         keys = keys if target is None else keys_of(target)
-        self.embedded = path in TRAJECTORIES and not Path(path).exists()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", EqlayersWarning)
-            source = embedded_trajectory(path) if self.embedded else path
-            self.file = read_file(source, keys, TRAJECTORY_UNITS if self.embedded else units, skip_bad)
+            source, units = embedded_source(path, units)
+            self.embedded = source != path
+            self.file = read_file(source, keys, units, skip_bad)
             self.noticed = [str(entry.message) for entry in caught if entry.category is EqlayersWarning]
         self.structures = structures = self.file.structures
         if not set(structures.labels) & {"energy", "forces", "dipole", "polarizability", "y"}:
