@@ -202,20 +202,14 @@ class SphericalHarmonics(FormulaModule):
         )
 
 
-@described
-def _layer(spec: Any) -> SphericalHarmonics:
-    """A layer from the description that `SphericalHarmonics._spec` writes."""
-    *options, backend = spec
-    return SphericalHarmonics(*options, backend=backend)
+#: A layer from the description that `SphericalHarmonics._spec` writes.
+_layer = described(lambda spec: SphericalHarmonics(*spec[:-1], backend=spec[-1]))
 
 
 @operator("layer_harmonics(str spec, Tensor x) -> Tensor")
-def _run(spec: str, x: Tensor) -> Tensor:
+def _layer_harmonics(spec: str, x: Tensor) -> Tensor:
     layer = _layer(spec)
     return run_harmonics(layer._formulas[0], x, layer.backend)
-
-
-_layer_harmonics = torch.ops.eqlayers.layer_harmonics.default
 
 
 #: Directions of vectors, and their sign relative to receiver minus sender.
@@ -346,19 +340,13 @@ class EdgeGeometry(FormulaModule):
         return f"{self.irreps_in} -> {self.irreps_out} | {options}"
 
 
-@described
-def _edge_layer(spec: Any) -> EdgeGeometry:
-    """A layer from the description that `EdgeGeometry._spec` writes."""
-    *options, direction, backend = spec
-    return EdgeGeometry(*options, direction=direction, backend=backend)
+#: A layer from the description that `EdgeGeometry._spec` writes.
+_edge_layer = described(lambda spec: EdgeGeometry(*spec[:-2], direction=spec[-2], backend=spec[-1]))
 
 
 @operator(
     "layer_edges(str spec, Tensor pos, Tensor edge_index, Tensor? shifts, Tensor? cell, Tensor? batch) "
     "-> (Tensor, Tensor, Tensor, Tensor)"
 )
-def _run_edges(spec: str, *operands: Any) -> Any:
+def _layer_edges(spec: str, *operands: Any) -> Any:
     return tuple(_edge_layer(spec).forward(*operands))
-
-
-_layer_edges = torch.ops.eqlayers.layer_edges.default

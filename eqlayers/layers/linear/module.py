@@ -402,11 +402,8 @@ def _layer(spec: Any) -> Linear:
 @operator(
     "layer_linear(str spec, Tensor x, Tensor? weight, Tensor? bias, Tensor own_weight, Tensor own_bias) -> Tensor"
 )
-def _run_linear(spec: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *stored: Tensor) -> Tensor:
+def _layer_linear(spec: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *stored: Tensor) -> Tensor:
     layer = _layer(spec)
     check_stored(layer, "weight", weight, stored[0], (*layer._lead_w, layer.weight_numel))
     check_stored(layer, "bias", bias, stored[1], (*layer._lead_w[1:], layer.bias_numel))
     return layer._run(x, weight, bias, *stored)
-
-
-_layer_linear = torch.ops.eqlayers.layer_linear.default

@@ -327,7 +327,7 @@ def _layer(spec: Any) -> TensorProduct:
 
 
 @operator("layer_product(str spec, Tensor x, Tensor y, Tensor? weight, Tensor own) -> Tensor")
-def _run_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
+def _layer_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
     layer = _layer(spec)
     check_stored(layer, "weight", weight, stored, (layer.weight_numel,))
     w = layer._weights.read(weight, stored, layer.internal_weights, layer.shared_weights)
@@ -335,10 +335,7 @@ def _run_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, stored:
 
 
 @operator("layer_right(str spec, Tensor y, Tensor? weight, Tensor own) -> Tensor")
-def _run_right(spec: str, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
+def _layer_right(spec: str, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
     layer = _layer(spec)
     check_stored(layer, "weight", weight, stored, (layer.weight_numel,))
     return layer._right(y, weight, stored)
-
-
-_layer_product, _layer_right = (getattr(torch.ops.eqlayers, name).default for name in ("layer_product", "layer_right"))
