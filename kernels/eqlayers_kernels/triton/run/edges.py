@@ -45,6 +45,10 @@ class TraversalTables(NamedTuple):
         """Number of nodes."""
         return self.workspace_ptr.shape[0] - 1
 
+    def in_order(self) -> Tensor:
+        """``[E]`` the other node of each edge, by the number of the edge."""
+        return torch.empty_like(self.edges).scatter_(0, self.edges, self.others)
+
     @property
     def workspace_rows(self) -> int:
         """Workspace rows for partial sums of split nodes."""
