@@ -132,17 +132,14 @@ def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
 
 
 @traced_by_running
-def define(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """Z ``[N, width]`` of the product with this key, term by term in float64."""
-    return infos_of(_program(key))(x, y, w, "reference")
+def by_infos(key: str, x: Tensor, y: Tensor, w: Tensor, backend: str | None = None) -> Tensor:
+    """Z ``[N, width]`` of the product with this key, by sparse products in the dtype of the sums.
 
-
-@traced_by_running
-def by_infos(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """Z ``[N, width]`` of the product with this key, by sparse products in the dtype of the sums."""
-    return infos_of(_program(key))(x, y, w)
+    By backend 'reference' term by term in float64.
+    """
+    return infos_of(_program(key))(x, y, w, backend)
 
 
 TORCH = Backend("torch", whole=contract)
 SPARSE = Backend("sparse", whole=by_infos)
-REFERENCE = Backend("reference", automatic=False, whole=define)
+REFERENCE = Backend("reference", automatic=False, whole=lambda key, x, y, w: by_infos(key, x, y, w, "reference"))

@@ -284,7 +284,7 @@ class EdgeGeometry(FormulaModule):
         self.direction = check_choice("direction", direction, _SIGNS)
         self._degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
         sign = _SIGNS[self.direction]
-        self._formulas = {shift: edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS}
+        self._formulas = [edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS]
 
     def forward(
         self,
@@ -322,13 +322,9 @@ class EdgeGeometry(FormulaModule):
         shift, moved = read_shifts(pos, graph, shifts, cell, batch)
         if graph.edge_index.device != pos.device:
             raise device_error("edge_index", graph.edge_index, "pos", pos)
-        results = run_formula(self._formulas[shift], [pos, pos, *moved], graph, self.backend)
+        results = run_formula(self._formulas[SHIFTS.index(shift)], [pos, pos, *moved], graph, self.backend)
         vectors, lengths, directions, harmonics = results
         return EdgeVectors(vectors, lengths.squeeze(1), directions, harmonics)
-
-    def formulas(self) -> tuple[Formula, ...]:
-        """The formulas for each of `SHIFTS`."""
-        return tuple(self._formulas.values())
 
     def _spec(self) -> str:
         options = (self.normalization, str(self.irreps_in), self.direction, self.backend)

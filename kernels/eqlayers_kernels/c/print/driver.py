@@ -146,11 +146,9 @@ class ProductDriver:
 
     def _weight_ranges(self, region: Region, whole: bool = False) -> list[tuple[int, int]]:
         """First column and number of the weights of each path of a region; only prefetched ones unless ``whole``."""
-        ranges = {(p.weight, p.weight_count) for p in self._paths(region) if p.weight is not None}
+        paths = [path for path in self.program.paths if path.z in region.slots]
+        ranges = {(path.weight, path.weight_count) for path in paths if path.weight is not None}
         return sorted((start, count) for start, count in ranges if whole or count <= FETCHED_WEIGHTS)
-
-    def _paths(self, region: Region) -> list[Path]:
-        return [path for path in self.program.paths if path.z in region.slots]
 
     def _fetch(self, region: Region) -> list[str]:
         """C lines that prefetch the columns of a region in the next row; with the first region also the next x."""
