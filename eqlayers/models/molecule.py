@@ -124,16 +124,10 @@ class MoleculeNetwork(Compiles, KeepsFloat64):
         further = o3.Irreps([(len(self.auxiliary), "0e"), (vectors, "1o")]).simplify()
         last = o3.Irreps([(mul, ir) for mul, ir in irreps if ir in read + further])  # the others would not be read
         steps, current = [], scalars
+        sizes = num_basis, cutoff, radial_hidden, mean_neighbors
         for number in range(layers):
             after = reachable(current, self.irreps_sh, irreps if number < layers - 1 else last)
-            steps.append(
-                Interaction(
-                    *(current, self.irreps_sh, after, num_basis, cutoff, radial_hidden, mean_neighbors),
-                    gate="silu",
-                    residual=False,
-                    **kind,
-                )
-            )
+            steps.append(Interaction(current, self.irreps_sh, after, *sizes, gate="silu", residual=False, **kind))
             current = after
         self.basis = tabled(bessel := BesselBasis(num_basis, cutoff), knots)
         counts = {"lmax": lmax, "layers": layers, "num_basis": bessel.num_basis}

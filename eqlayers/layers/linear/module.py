@@ -365,17 +365,10 @@ class Linear(E3nnFlags, EquivariantModule):
         return self._weights.view(weights, instruction)
 
     def _spec(self) -> str:
-        return json.dumps(
-            {
-                "irreps": [str(self.irreps_in), str(self.irreps_out)],
-                "channels": [self.f_in, self.f_out],
-                "paths": self._paths,
-                "biases": self._biased,
-                "owns": [self.internal_weights, self.shared_weights],
-                "layout": self.layout,
-                "backend": self.backend,
-            }
-        )
+        irreps, channels = [str(self.irreps_in), str(self.irreps_out)], [self.f_in, self.f_out]
+        maps = {"irreps": irreps, "channels": channels, "paths": self._paths, "biases": self._biased}
+        owns = [self.internal_weights, self.shared_weights]
+        return json.dumps({**maps, "owns": owns, "layout": self.layout, "backend": self.backend})
 
     def extra_repr(self) -> str:
         """Irreps, paths and weights, as in e3nn, then the layout."""

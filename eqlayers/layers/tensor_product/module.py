@@ -304,15 +304,10 @@ class TensorProduct(ProductLayer):
     def _spec(self) -> str:
         if self._sorts:
             refuse_torchscript(self)
-        return json.dumps(
-            {
-                "irreps": [str(self.irreps_in1), str(self.irreps_in2), str(self.irreps_out)],
-                "instructions": self.plan.instructions,
-                "owns": [self.internal_weights, self.shared_weights],
-                "layout": self.layout,
-                "backend": self.backend,
-            }
-        )
+        irreps = [str(self.irreps_in1), str(self.irreps_in2), str(self.irreps_out)]
+        product = {"irreps": irreps, "instructions": self.plan.instructions}
+        owns = [self.internal_weights, self.shared_weights]
+        return json.dumps({**product, "owns": owns, "layout": self.layout, "backend": self.backend})
 
 
 @described
