@@ -161,7 +161,7 @@ def test_a_text_holds_the_very_program(layout: str) -> None:
     again = read_program(form.text)
     assert again == form.program
     assert again.key == form.key
-    assert form.text == write_text(again)
+    assert form.text == write_text(PROGRAM, again)
     assert describe(form.text).form == form.form
     assert describe(form.text) is describe(form.text)
     assert text_of(f"{form.key}/mseod/g1:111") == f"{form.text}/mseod/g1:111"

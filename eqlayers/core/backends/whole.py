@@ -132,14 +132,17 @@ def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
 
 
 @traced_by_running
-def by_infos(key: str, x: Tensor, y: Tensor, w: Tensor, backend: str | None = None) -> Tensor:
-    """Z ``[N, width]`` of the product with this key, by sparse products in the dtype of the sums.
+def define(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    """Z ``[N, width]`` of the product with this key, term by term in float64."""
+    return infos_of(_program(key))(x, y, w, "reference")
 
-    By backend 'reference' term by term in float64.
-    """
-    return infos_of(_program(key))(x, y, w, backend)
+
+@traced_by_running
+def by_infos(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    """Z ``[N, width]`` of the product with this key, by sparse products in the dtype of the sums."""
+    return infos_of(_program(key))(x, y, w)
 
 
 TORCH = Backend("torch", whole=contract)
 SPARSE = Backend("sparse", whole=by_infos)
-REFERENCE = Backend("reference", automatic=False, whole=lambda key, x, y, w: by_infos(key, x, y, w, "reference"))
+REFERENCE = Backend("reference", automatic=False, whole=define)

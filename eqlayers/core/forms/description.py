@@ -110,7 +110,7 @@ class Description:
     def text(self) -> str:
         """The program or formula as text, a key that every process can read."""
         base: Any = self.form
-        return write_text(base if base.program is None else base.program)
+        return write_text(FORMULA, base) if base.program is None else write_text(PROGRAM, base.program)
 
     def request(self, dtype: torch.dtype, device: torch.device) -> Request:
         """The request by which a backend is chosen."""

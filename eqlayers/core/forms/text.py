@@ -27,17 +27,16 @@ _FORMAT = "2"
 T = TypeVar("T")
 
 
-def write_text(base: Program | Formula) -> str:
-    """The program or formula as text; the same in every process.
+def write_text(prefix: str, base: Program | Formula) -> str:
+    """The program or formula as text, after the prefix of its kind; the same in every process.
 
     Example:
         >>> program = Program((), (1, 1, 0, 1), "mul_ir")
-        >>> read_program(write_text(program)) == program
+        >>> read_program(write_text(PROGRAM, program)) == program
         True
     """
-    prefix, content = PROGRAM if isinstance(base, Program) else FORMULA, base.content
-    payload = base64.urlsafe_b64encode(zlib.compress(as_json(content), 9)).decode()
-    return f"{prefix}{_FORMAT}:{key_of(content)}:{payload}"
+    payload = base64.urlsafe_b64encode(zlib.compress(as_json(base.content), 9)).decode()
+    return f"{prefix}{_FORMAT}:{key_of(base.content)}:{payload}"
 
 
 def read_program(text: str) -> Program:

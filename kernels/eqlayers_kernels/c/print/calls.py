@@ -23,7 +23,7 @@ Define = Callable[[str, Sequence[tuple[str, bool]]], str]
 
 
 class Common(NamedTuple):
-    """What the calls of all paths of a kernel share."""
+    """Values that the calls of all paths of a kernel share."""
 
     define: Define
     reserve: Callable[[str, int], None]  # reserves a number of elements of scratch memory under a name
