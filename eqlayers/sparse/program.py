@@ -74,7 +74,7 @@ class ProgramInfos:
     """
 
     def __init__(self, program: Program) -> None:
-        self.program = program
+        self.program, self._cuts = program, cuts_of(program)
 
     @cached_property
     def groups(self) -> tuple[PathGroup, ...]:
@@ -110,10 +110,6 @@ class ProgramInfos:
                 for slot, block in zip(group.z, self._run(group, rows, backend), strict=True):
                     blocks[slot] = blocks[slot] + block if slot in blocks else block
             return joined(self.program, blocks, [row.whole for row in rows]).to(x.dtype)
-
-    @cached_property
-    def _cuts(self) -> list[Cut]:
-        return cuts_of(self.program)
 
     def _run(self, group: PathGroup, rows: list[BlockedRows], backend: str | None) -> list[Tensor]:
         """``[N, components, channels]`` of every block of z of a group."""
