@@ -14,7 +14,7 @@ def product(call: ProductCall) -> Tensor:
     first, second, out = call.channels
     extents = call.extents
     z = x.new_zeros(call.batch, call.out_rows, *(extents[c] for c in out))
-    rows = max(len(x), len(y)) if len(x) and len(y) else 0  # one row is repeated, and no row stays no row
+    rows = max(x.shape[0], y.shape[0]) if x.shape[0] and y.shape[0] else 0  # one is repeated, and none stays none
     x, y = (t.expand(rows, *t.shape[1:]) for t in (x, y))
     terms = call.info.terms(*call.sparse_rows)
     scale = [1.0] * len(terms.row) if terms.scale is None else terms.scale.double().tolist()
