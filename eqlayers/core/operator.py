@@ -53,8 +53,11 @@ _library.define(
     "place_tables(Tensor graph, Tensor edge_index, Tensor place, SymInt num_src, SymInt num_dst, SymInt places)"
     " -> Tensor"
 )
-_NAMES = ("form", "edge_tables", "place_tables")
-form_operator, _tables, _intervals = (getattr(torch.ops.eqlayers, name).default for name in _NAMES)
+form_operator: Any = torch.ops.eqlayers.form.default
+#: The edges sorted by receiver and by sender, in one ``int64`` tensor; IndexRangeError for an end out of range.
+sorted_edges: Any = torch.ops.eqlayers.edge_tables.default
+#: The tables of a graph, then its edges sorted by knot interval; IndexRangeError for an interval out of range.
+sorted_intervals: Any = torch.ops.eqlayers.place_tables.default
 #: Backends with kernels of forms.
 WITH_KERNELS = ("cpu", "triton")
 
@@ -234,17 +237,3 @@ for _name, _fake, _rule in _RULES:
     torch.library.register_fake(f"eqlayers::{_name}", _fake, lib=_library)
     torch.library.register_vmap(f"eqlayers::{_name}", _rule, lib=_library)
     _library.impl(_name, batched_by_grad(getattr(torch.ops.eqlayers, _name).default, _rule), "Batched")
-
-
-def sorted_intervals(
-    graph: Tensor, edge_index: Tensor, interval: Tensor, num_src: int, num_dst: int, intervals: int
-) -> Tensor:
-    """The tables of a graph, then its edges sorted by knot interval; IndexRangeError for an interval out of range."""
-    tables: Tensor = _intervals(graph, edge_index, interval, num_src, num_dst, intervals)
-    return tables
-
-
-def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    """The edges sorted by receiver and by sender, in one ``int64`` tensor; IndexRangeError for an end out of range."""
-    tables: Tensor = _tables(edge_index, num_src, num_dst)
-    return tables

@@ -140,12 +140,6 @@ def generated_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {key: value.detach().clone() for key, value in module.state_dict().items() if key.startswith(_GENERATED)}
 
 
-def _degrees(key: str) -> tuple[int, ...] | None:
-    """The degrees in the name of a generated buffer of Wigner 3j symbols."""
-    name, *degrees = key.rpartition(".")[2].lstrip("_").split("_")
-    return tuple(map(int, degrees)) if name == "w3j" else None
-
-
 def coefficient_signs(
     generated: dict[str, torch.Tensor],
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps],
@@ -179,10 +173,11 @@ def exact_symbols(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _symbols(generated: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, tuple[int, ...]]]:
+    """Generated buffers of Wigner 3j symbols: key, value, and the degrees, which the key names."""
     for key, value in generated.items():
-        degrees = _degrees(key)
-        if degrees is not None:
-            yield key, value, degrees
+        name, *degrees = key.rpartition(".")[2].lstrip("_").split("_")
+        if name == "w3j":
+            yield key, value, tuple(map(int, degrees))
 
 
 def _deviation(value: torch.Tensor, degrees: tuple[int, ...]) -> tuple[float, float]:

@@ -31,13 +31,14 @@ _READABLE = (
 _library = torch.library.Library("eqlayers", "FRAGMENT")
 
 
-def operator(schema: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Decorator: make a function the operator ``torch.ops.eqlayers.<name>``; autograd differentiates its calls."""
+def operator(schema: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: a function becomes the operator ``torch.ops.eqlayers.<name>``; autograd differentiates its calls."""
+    name = schema.partition("(")[0]
 
-    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def register(function: Callable[..., Any]) -> Any:
         _library.define(schema)
-        _library.impl(schema.partition("(")[0], function, "CompositeImplicitAutograd")
-        return function
+        _library.impl(name, function, "CompositeImplicitAutograd")
+        return getattr(torch.ops.eqlayers, name).default
 
     return register
 
@@ -82,29 +83,21 @@ def _checked_width(x: Tensor, width: int) -> Tensor:
 def checked(flat: FlatLayout, name: str, x: Tensor) -> Tensor:
     """The features, after a check of their width; a traced graph repeats it at every call."""
     if is_tracing():
-        return torch.ops.eqlayers.checked_width(x, flat.dim)
+        return _checked_width(x, flat.dim)
     flat.check(name, x)
     return x
 
 
 @operator("widened(Tensor(a) x) -> Tensor(a)")
-def _widened(x: Tensor) -> Tensor:
+def widened(x: Tensor) -> Tensor:
+    """Cast to the dtype of sums, by the dtype of each call: a traced `Tensor.to` keeps the example's dtype."""
     return x.to(ACCUMULATE[x.dtype]).view_as(x)  # a new tensor: the tracer identifies values by tensors
 
 
 @operator("narrowed(Tensor(a) found, Tensor given) -> Tensor(a)")
-def _narrowed(result: Tensor, argument: Tensor) -> Tensor:
-    return result if under_autocast(argument.device.type) else result.to(argument.dtype)
-
-
-def widened(x: Tensor) -> Tensor:
-    """Cast to the dtype of sums, by the dtype of each call: a traced `Tensor.to` keeps the example's dtype."""
-    return torch.ops.eqlayers.widened(x)
-
-
 def narrowed(result: Tensor, argument: Tensor) -> Tensor:
     """Cast a result back to the dtype of the argument."""
-    return torch.ops.eqlayers.narrowed(result, argument)
+    return result if under_autocast(argument.device.type) else result.to(argument.dtype)
 
 
 def refuse_torchscript(module: torch.nn.Module) -> NoReturn:

@@ -23,7 +23,7 @@ from ..layers.harmonics.module import EdgeVectors
 from .compiled import Compiles
 from .potential import Potential, check_volume, differentiated
 from .properties import AtomicProperties
-from .saving import Classes, SavedPotential, read_potential, restored
+from .saving import Classes, read_potential, restored
 from .structures import Structures
 
 #: File that marks the folder of a committee; it holds the number of members.
@@ -379,13 +379,9 @@ def load_committee(
     if len({file.resolve() for file in files}) < len(files):
         raise ConfigError(f"members must be different files, got one of {few(list(map(str, files)))} twice. Drop it.")
     saved = [read_potential(file) for file in files]
-    units = list(map(_units, saved))
+    named = [each.facts.get("units") for each in saved]
+    units = [None if unit is None else str(unit).removesuffix(", e") for unit in named]  # converted files lack ", e"
     if len(set(units) - {None}) > 1:
         listed = ", ".join(f"{unit or 'unknown'} of {file}" for unit, file in zip(units, files, strict=True))
         raise ConfigError(f"members must have the same units, got {listed}. Leave out the others.")
     return Committee([restored(file, each, dtype, device, classes) for file, each in zip(files, saved, strict=True)])
-
-
-def _units(saved: SavedPotential) -> str | None:
-    units = saved.facts.get("units")
-    return None if units is None else str(units).removesuffix(", e")  # which converted files do not name

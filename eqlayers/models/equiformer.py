@@ -128,8 +128,10 @@ class Equiformer(torch.nn.Module):
             after = reachable_in_frames(current, target, mmax)
             sizes = (heads, invariants, mmax, self.frame.lmax, num_basis, widths)
             steps.append(EquiformerStep(current, after, *sizes, backend))
-            steps[-1].damp((2 * count) ** -0.5)  # so that the sum of all terms has about unit variance
             current = after
+        with torch.no_grad():
+            for linear in (linear for step in steps for linear in (step.mix, step.narrow)):
+                linear.weight.mul_((2 * count) ** -0.5)  # so that the sum of all terms has about unit variance
         self.steps = torch.nn.ModuleList(steps)
         self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
         read = {"hidden": irreps, "heads": heads, "layers": count, "radial_hidden": widths}
@@ -185,12 +187,6 @@ class EquiformerStep(torch.nn.Module):
         self.norm_alone = RMSNorm(irreps_out, "all", **options)
         self.widen = Linear(irreps_out, self.gate_alone.irreps_in, **options)
         self.narrow = Linear(irreps_out, irreps_out, **options)
-
-    @torch.no_grad()
-    def damp(self, factor: float) -> None:
-        """Multiply the weights of both added terms by a factor, so that sums over many layers stay of order one."""
-        self.mix.weight.mul_(factor)
-        self.narrow.weight.mul_(factor)
 
     def forward(self, x: Tensor, frames: Tensor, basis: Tensor | KnotBasis, envelope: Tensor, graph: Graph) -> Tensor:
         """Features ``[A, irreps_in.dim]`` to features ``[A, irreps_out.dim]``."""

@@ -113,10 +113,9 @@ class MoleculeNetwork(Compiles, KeepsFloat64):
         scalars = even_scalars(irreps)
         self.auxiliary, self.sum_of = _read_outputs(auxiliary, sum_of, readout, pooling)
         vectors = [*self.auxiliary.values()].count("vector")
-        if vectors and o3.Irrep("1o") not in irreps:
-            raise IrrepsError(f"hidden must hold vectors (1o) for a further vector, got {irreps}. Add '64x1o'.")
-        if readout == "vector" and o3.Irrep("1o") not in irreps:
-            raise IrrepsError(f"hidden must hold vectors (1o) for a vector read-out, got {irreps}. Add '64x1o'.")
+        if (vectors or readout == "vector") and o3.Irrep("1o") not in irreps:
+            what = "a further vector" if vectors else "a vector read-out"
+            raise IrrepsError(f"hidden must hold vectors (1o) for {what}, got {irreps}. Add '64x1o'.")
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
         self.geometry = EdgeGeometry(self.irreps_sh, direction="dst_to_src", backend=backend)
         self.embedding = torch.nn.Embedding(len(self.species), scalars.dim)
@@ -125,25 +124,17 @@ class MoleculeNetwork(Compiles, KeepsFloat64):
         further = o3.Irreps([(len(self.auxiliary), "0e"), (vectors, "1o")]).simplify()
         last = o3.Irreps([(mul, ir) for mul, ir in irreps if ir in read + further])  # the others would not be read
         steps, current = [], scalars
+        sizes = num_basis, cutoff, radial_hidden, mean_neighbors
         for number in range(layers):
             after = reachable(current, self.irreps_sh, irreps if number < layers - 1 else last)
-            steps.append(
-                Interaction(
-                    *(current, self.irreps_sh, after, num_basis, cutoff, radial_hidden, mean_neighbors),
-                    gate="silu",
-                    residual=False,
-                    **kind,
-                )
-            )
+            steps.append(Interaction(current, self.irreps_sh, after, *sizes, gate="silu", residual=False, **kind))
             current = after
         self.basis = tabled(bessel := BesselBasis(num_basis, cutoff), knots)
-        counts: dict[str, object] = {"lmax": lmax, "layers": layers, "num_basis": bessel.num_basis}
-        counts |= {
-            "mean_neighbors": float(mean_neighbors),
-            "radial_hidden": hidden_widths("radial_hidden", radial_hidden),
-        }
-        counts |= {"auxiliary": self.auxiliary or None, "sum_of": self.sum_of or None}
-        self.options = plain_options(self, arguments, hidden=irreps, **counts)
+        counts = {"lmax": lmax, "layers": layers, "num_basis": bessel.num_basis}
+        outputs = {"auxiliary": self.auxiliary or None, "sum_of": self.sum_of or None}
+        widths, neighbors = hidden_widths("radial_hidden", radial_hidden), float(mean_neighbors)
+        read_from = {"hidden": irreps, "radial_hidden": widths, "mean_neighbors": neighbors, **counts, **outputs}
+        self.options = plain_options(self, arguments, **read_from)
         self.interactions = torch.nn.ModuleList(steps)
         if not self.sum_of:
             self.read = Linear(current, read, **kind)
@@ -181,10 +172,8 @@ class MoleculeNetwork(Compiles, KeepsFloat64):
                 shifts, not positive; an output that the model does not have.
         """
         added = of_species("shift", self.species, by_element("shifts", shifts, "shift"), 0.0, "model")
-        factor, neighbors = (
-            check_number("scale", scale, above=0),
-            check_number("mean_neighbors", mean_neighbors, above=0),
-        )
+        factor = check_number("scale", scale, above=0)
+        neighbors = check_number("mean_neighbors", mean_neighbors, above=0)
         what, fix = "shifts and scale by name", "Pass {'charges': ({'H': 0.1}, 0.2)}."
         for name, pair in check_type("auxiliary", {} if auxiliary is None else auxiliary, Mapping, what, fix).items():
             number = [*self.auxiliary].index(check_choice("auxiliary", name, self.auxiliary))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from e3nn import o3
@@ -89,20 +90,13 @@ class NequIP(torch.nn.Module):
         width = scalars.dim if embedding is None else check_integer("embedding", embedding, 1, fix="32 is usual.")
         self.embedding = torch.nn.Embedding(len(self.species), width)
         steps, current = [], o3.Irreps([(width, "0e")])
+        sizes = num_basis, cutoff, radial_hidden, mean_neighbors
+        kind: dict[str, Any] = {"gate": "silu", "residual": False, "p": cutoff_p, "num_species": len(self.species)}
         for number in range(layers):
             target = irreps if number < layers - 1 else readout_irreps(irreps, self.properties)
             after = reachable(current, self.irreps_sh, target)
-            steps.append(
-                Interaction(
-                    *(current, self.irreps_sh, after, num_basis, cutoff, radial_hidden, mean_neighbors),
-                    self_connection="species" if number else "none",
-                    num_species=len(self.species),
-                    gate="silu",
-                    residual=False,
-                    p=cutoff_p,
-                    backend=backend,
-                )
-            )
+            kind["self_connection"] = "species" if number else "none"
+            steps.append(Interaction(current, self.irreps_sh, after, *sizes, **kind, backend=backend))
             current = after
         self.basis = tabled(BesselBasis(num_basis, cutoff, cutoff_p), knots)
         self.steps = torch.nn.ModuleList(steps)

@@ -215,14 +215,11 @@ class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
         if "stress" in requested:
             check_volume(structures)
-        if self._compiled is not None:
-            return self._by_trace(
-                structures,
-                (*requested, follow, self.subtract_isolated),
-                self._check_values,
-                _results_of(requested, follow),
-            )
-        return differentiated(structures, requested, follow, lambda moved: (self._predicted(moved),))[0]
+
+        def results(potential: Potential, atoms: Structures) -> dict[str, Tensor]:
+            return differentiated(atoms, requested, follow, lambda moved: (potential._predicted(moved),))[0]
+
+        return self._by_trace(structures, (*requested, follow, self.subtract_isolated), self._check_values, results)
 
     def _check_values(self, structures: Structures) -> None:
         """Raise IndexRangeError for unknown species and ends of edges out of range, which traces do not check."""
@@ -403,27 +400,18 @@ def with_rows(t: Tensor, rows: int, value: int = 0) -> Tensor:
     return torch.cat([t, t.new_full((rows, *t.shape[1:]), value)])
 
 
-def _results_of(outputs: list[str], follow: bool) -> Callable[[Potential, Structures], dict[str, Tensor]]:
-    """The method of a potential that a trace is of."""
-    return lambda potential, atoms: differentiated(
-        atoms, outputs, follow, lambda moved: (potential._predicted(moved),)
-    )[0]
-
-
 def check_volume(structures: Structures) -> None:
-    """Raise ConfigError for structures without volume, which have no stress."""
-    if not _some_volume(structures):
+    """Raise ConfigError for structures without volume, which have no stress.
+
+    Cells that cannot be read without a synchronisation of a GPU, or in a trace, count as such with a volume.
+    """
+    cell = structures.cell
+    readable = cell is not None and cell.is_cpu and is_plain((cell,)) and structures.num_graphs > 0
+    if cell is None or (readable and not bool(torch.linalg.det(cell.detach()).any())):
         raise ConfigError(
             "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Request "
             "virials, or give a cell."
         )
-
-
-def _some_volume(structures: Structures) -> bool:
-    """Whether a cell has a volume; True if cells cannot be read without a synchronisation of a GPU or in a trace."""
-    if structures.cell is None or not structures.cell.is_cpu or not is_plain((structures.cell,)):
-        return structures.cell is not None
-    return structures.num_graphs == 0 or bool((torch.linalg.det(structures.cell.detach()) != 0).any())
 
 
 def of_species(

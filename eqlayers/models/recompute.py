@@ -84,12 +84,10 @@ def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwar
         for index, tensor in zip(indices, tensors[len(parameters) :], strict=True):
             filled[index] = tensor
         args, kwargs = tree_unflatten(filled, structure)
-        if returned:  # a repeated call draws the same random numbers
-            with torch.random.fork_rng(state[1][0]):
+        with torch.random.fork_rng(state[1][0], enabled=bool(returned)):
+            if returned:  # a repeated call draws the same random numbers
                 torch.set_rng_state(state[0])
                 set_device_states(*state[1])
-                result = forward(*args, **kwargs)
-        else:
             result = forward(*args, **kwargs)
         flat, shape = tree_flatten(result)
         # the class in place of a tensor, which would live as long as the graph

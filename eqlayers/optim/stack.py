@@ -259,12 +259,7 @@ class Stack:
         )
         skipped = (1 - passes).to(torch.float32) if isinstance(passes, Tensor) else None
         adamw(
-            moves,
-            gradients,
-            means,
-            squares,
-            [],
-            self.counts[begin:],
+            *(moves, gradients, means, squares, [], self.counts[begin:]),
             fused=True,
             found_inf=skipped,
             amsgrad=False,

@@ -100,8 +100,11 @@ class _Movable:
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Move the tensors, as :meth:`torch.Tensor.to`; a dtype changes the scale only."""
-        device = parsed_device(args, kwargs)
-        return self._mapped(lambda t: t.to(*args, **kwargs) if t.is_floating_point() else t.to(device or t.device))
+        device, fields = parsed_device(args, kwargs), self._asdict()  # type: ignore[attr-defined]
+        for name, t in fields.items():
+            if isinstance(t, Tensor):
+                fields[name] = t.to(*args, **kwargs) if t.is_floating_point() else t.to(device or t.device)
+        return type(self)(**fields)
 
     def cpu(self) -> Any:
         """Move the info to the CPU."""
@@ -115,10 +118,6 @@ class _Movable:
         """The info itself if it is on ``device``, else a copy on ``device``, cached in this info."""
         current = self.device
         return self if current is None or current == device else self.cached(("on", device), lambda: self.to(device))
-
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Any:
-        fields = self._asdict()  # type: ignore[attr-defined]
-        return type(self)(**{k: change(v) if isinstance(v, Tensor) else v for k, v in fields.items()})
 
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
         """A value derived from this info, such as a dense table; ``make`` computes it at the first request."""

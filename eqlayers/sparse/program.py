@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -74,7 +74,7 @@ class ProgramInfos:
     """
 
     def __init__(self, program: Program) -> None:
-        self.program = program
+        self.program, self._cuts = program, cuts_of(program)
 
     @cached_property
     def groups(self) -> tuple[PathGroup, ...]:
@@ -110,10 +110,6 @@ class ProgramInfos:
                 for slot, block in zip(group.z, self._run(group, rows, backend), strict=True):
                     blocks[slot] = blocks[slot] + block if slot in blocks else block
             return joined(self.program, blocks, [row.whole for row in rows]).to(x.dtype)
-
-    @cached_property
-    def _cuts(self) -> list[Cut]:
-        return cuts_of(self.program)
 
     def _run(self, group: PathGroup, rows: list[BlockedRows], backend: str | None) -> list[Tensor]:
         """``[N, components, channels]`` of every block of z of a group."""
@@ -240,7 +236,9 @@ def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
     axes, letters = lettered(paths[0], _LETTERS)
     weighted = paths[0].weight is not None
     x, y, z = (tuple(sorted({getattr(path, name) for path in paths})) for name in "xyz")
-    rows = {name: _first_rows(slots) for name, slots in (("x", x), ("y", y), ("z", z))}
+    blocks = {"x": x, "y": y, "z": z}
+    #: The sparse row of the first component of each block.
+    rows = {name: dict(zip(b, accumulate((s.dim for s in b), initial=0), strict=False)) for name, b in blocks.items()}
     out = "".join(letter for letter in axes if letter in letters["x"] + letters["y"])
     if not weighted and all(sum(c in letters[name] for name in "xyz") > 1 for c in set(out + letters["z"])):
         out = letters["z"]
@@ -250,7 +248,7 @@ def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
         terms += [(rows["x"][path.x] + i, rows["y"][path.y] + j, first + k, s) for i, j, k, s in path.terms]
         weights += [(num_rows + k, index, rows["z"][path.z] + k) for k in range(path.z.dim)]
         num_rows += path.z.dim
-    sizes = {name: sum(slot.dim for slot in slots) for name, slots in (("x", x), ("y", y), ("z", z))}
+    sizes = {name: sum(slot.dim for slot in slots) for name, slots in blocks.items()}
     between = num_rows if weighted else sizes["z"]
     return PathGroup(
         tuple(numbers),
@@ -265,15 +263,6 @@ def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
         if weighted
         else None,
     )  # fmt: skip
-
-
-def _first_rows(slots: Sequence[Slot]) -> dict[Slot, int]:
-    """The sparse row of the first component of each block."""
-    first_rows, row = {}, 0
-    for slot in slots:
-        first_rows[slot] = row
-        row += slot.dim
-    return first_rows
 
 
 def _described(number: int, path: Path) -> Iterator[str]:

@@ -14,20 +14,15 @@ def product(call: ProductCall) -> Tensor:
     first, second, out = call.channels
     extents = call.extents
     z = x.new_zeros(call.batch, call.out_rows, *(extents[c] for c in out))
+    rows = max(x.shape[0], y.shape[0]) if x.shape[0] and y.shape[0] else 0  # one is repeated, and none stays none
+    x, y = (t.expand(rows, *t.shape[1:]) for t in (x, y))
     terms = call.info.terms(*call.sparse_rows)
     scale = [1.0] * len(terms.row) if terms.scale is None else terms.scale.double().tolist()
-    rows = zip(scale, terms.index1.tolist(), terms.index2.tolist(), terms.row.tolist(), strict=True)
-    for s, i1, i2, o in rows:
-        z[:, o] += s * torch.einsum(f"n{first},n{second}->n{out}", *_same_rows(x[:, i1], y[:, i2]))
+    for s, i1, i2, o in zip(scale, terms.index1.tolist(), terms.index2.tolist(), terms.row.tolist(), strict=True):
+        z[:, o] += s * torch.einsum(f"n{first},n{second}->n{out}", x[:, i1], y[:, i2])
     if not call.batched[2]:
         z = z.sum(0)
     return z.to(call.x.dtype)
-
-
-def _same_rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both operands with equal batch axes: one row is repeated, and no row stays no row."""
-    rows = max(x.shape[0], y.shape[0]) if x.shape[0] and y.shape[0] else 0
-    return x.expand(rows, *x.shape[1:]), y.expand(rows, *y.shape[1:])
 
 
 def scale(call: ScaleCall) -> Tensor:

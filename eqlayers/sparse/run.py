@@ -23,10 +23,6 @@ class Way(NamedTuple):
     only_named: Callable[[Call], bool] = lambda call: False  # whether only a named backend runs it
 
 
-def _never(call: Call) -> Tensor:
-    raise BackendError("backend 'cpu' must be given a whole layer, got a sparse product. Pass backend=None.")
-
-
 def _not_in_c(call: Call) -> str:
     return "runs whole tensor products and convolutions; a single sparse product has no generated kernel"
 
@@ -34,7 +30,7 @@ def _not_in_c(call: Call) -> str:
 #: By the name that users write as ``backend=``, in order of preference.
 WAYS = {
     "triton": Way(segments.product, segments.scale, segments.refuse, segments.only_named),
-    "cpu": Way(_never, _never, _not_in_c),
+    "cpu": Way(plans.product, plans.scale, _not_in_c),  # which it never runs
     "torch": Way(plans.product, plans.scale),
     "reference": Way(reference.product, reference.scale, only_named=lambda call: True),
 }

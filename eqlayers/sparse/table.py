@@ -37,17 +37,13 @@ class Channels(NamedTuple):
         """Spec of the gradient of operand 2, ``gy = gz . x``."""
         return Channels(self.out, self.first, self.second)
 
+    @cache  # noqa: B019 -- one for each spec
     def canonical(self) -> Channels:
         """Rename the letters of a spec to a, b, c, ... in order of appearance (out counts last)."""
-        return _canonical(self)
-
-
-@cache
-def _canonical(channels: Channels) -> Channels:
-    names: dict[str, str] = {}
-    for letter in "".join(channels):
-        names.setdefault(letter, chr(ord("a") + len(names)))
-    return Channels(*("".join(names[c] for c in part) for part in channels))
+        names: dict[str, str] = {}
+        for letter in "".join(self):
+            names.setdefault(letter, chr(ord("a") + len(names)))
+        return Channels(*("".join(names[c] for c in part) for part in self))
 
 
 @cache

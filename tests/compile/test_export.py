@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 import eqlayers as eq
 from eqlayers.core.forms.description import describe, text_of
-from eqlayers.core.forms.text import PROGRAM, read_program, write_program
+from eqlayers.core.forms.text import PROGRAM, read_program, write_text
 from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import ConfigError
 from tests.fresh import fresh
@@ -161,7 +161,7 @@ def test_a_text_holds_the_very_program(layout: str) -> None:
     again = read_program(form.text)
     assert again == form.program
     assert again.key == form.key
-    assert form.text == write_program(again)
+    assert form.text == write_text(PROGRAM, again)
     assert describe(form.text).form == form.form
     assert describe(form.text) is describe(form.text)
     assert text_of(f"{form.key}/mseod/g1:111") == f"{form.text}/mseod/g1:111"

@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import eqlayers as eq
 from eqlayers import Graph
 from eqlayers.core.forms.description import describe, register_formula
-from eqlayers.core.forms.text import read_formula, write_formula
+from eqlayers.core.forms.text import FORMULA, read_formula, write_text
 from eqlayers.core.operator import sorted_edges
 from eqlayers.layers.base.module import run_formula
 from tests.formulas import cubic, edges_of_points, functions
@@ -192,8 +192,8 @@ def test_opcheck(name):
 @pytest.mark.parametrize("name", BASES)
 def test_texts(name):
     base = BASES[name]
-    assert read_formula(write_formula(base)) == base
-    assert describe(write_formula(base)).form == base
+    assert read_formula(write_text(FORMULA, base)) == base
+    assert describe(write_text(FORMULA, base)).form == base
 
 
 def test_exported_graphs_hold_the_formula():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from torch import Tensor
@@ -26,7 +26,6 @@ Instead = Callable[..., Results]
 WATCHERS: list[Instead] = []
 MOST_THREADS = 64  # that print kernels and wait for the compiler
 _log = logging.getLogger(__name__)
-_Calls = dict[Request, Callable[[], object]]
 
 
 @contextmanager
@@ -56,8 +55,17 @@ def compile_ahead(step: Callable[[], object]) -> int:
     The step runs once, with ones for the results of layers. Its errors are not raised: kernels of calls that it did not
     reach are compiled at their first call.
     """
-    calls: _Calls = {}
-    with _returning_ones(calls):
+    calls: dict[Request, Callable[[], object]] = {}
+
+    def return_ones(
+        request: Request, find: Callable[[], Runner], operands: Sequence[Tensor], tables: Tensor | None, sizes: Sizes
+    ) -> list[Tensor]:
+        detached = [tensor.detach() for tensor in operands]
+        # on a CPU, finding the kernels compiles them; Triton compiles at the call
+        calls.setdefault(request, find if request.backend == "cpu" else lambda: find()(detached, tables, sizes))
+        return [operands[0].new_ones(shape_of(one, sizes)) for one in request.form.results]
+
+    with instead(return_ones):
         try:
             step()
         except Exception as error:  # of a check of numbers, which are wrong here
@@ -71,19 +79,3 @@ def compile_ahead(step: Callable[[], object]) -> int:
         finally:
             pool.shutdown(cancel_futures=True)
     return len(calls)
-
-
-def _returning_ones(calls: _Calls) -> AbstractContextManager[None]:
-    def return_ones(
-        request: Request,
-        find: Callable[[], Runner],
-        operands: Sequence[Tensor],
-        tables: Tensor | None,
-        sizes: Sizes,
-    ) -> list[Tensor]:
-        detached = [tensor.detach() for tensor in operands]
-        # on a CPU, finding the kernels compiles them; Triton compiles at the call
-        calls.setdefault(request, find if request.backend == "cpu" else lambda: find()(detached, tables, sizes))
-        return [operands[0].new_ones(shape_of(one, sizes)) for one in request.form.results]
-
-    return instead(return_ones)

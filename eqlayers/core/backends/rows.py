@@ -38,9 +38,9 @@ def taken(t: Tensor, index: Tensor, dim: int = 0) -> Tensor:
     return t.index_select(dim, index) if t.is_cpu else t[(slice(None),) * dim + (index,)]
 
 
-def summed_rows(t: Tensor, index: Tensor, count: int, deterministic: bool = True, dim: int = 0) -> Tensor:
-    """``[N, ...]`` to ``[count, ...]``: sums of the rows of each index along ``dim``, in a fixed order on request."""
-    out = t.new_zeros(*t.shape[:dim], count, *t.shape[dim + 1 :])
+def summed_rows(t: Tensor, index: Tensor, count: int, deterministic: bool = True) -> Tensor:
+    """``[N, ...]`` to ``[count, ...]``: sums of the rows of each index, in a fixed order on request."""
+    out = t.new_zeros(count, *t.shape[1:])
     if deterministic and not t.is_cpu:  # where index_add adds in any order, and this sorts
-        return out.transpose(0, dim).index_put((index,), t.transpose(0, dim), accumulate=True).transpose(0, dim)
-    return out.index_add(dim, index, t)
+        return out.index_put((index,), t, accumulate=True)
+    return out.index_add(0, index, t)

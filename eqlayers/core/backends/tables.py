@@ -6,7 +6,7 @@ in the kernels). Tables of CPU tensors have the layout of C, and are converted f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, lru_cache
 
@@ -148,17 +148,12 @@ def not_of_this_graph() -> IndexRangeError:
 
 def endpoints_of(graph: Tensor, sizes: Sizes) -> Endpoints:
     """The sender and the receiver of every row; IndexRangeError if the tables do not fit (found on CPU only)."""
-    if graph.device.type != "cpu":
-        return endpoints_by_traversal(triton_edges.unpack(graph, *sizes[:3]))
-    src, dst = _sorted_edges(graph, *sizes[:3])
+    if graph.device.type == "cpu":
+        src, dst = _sorted_edges(graph, *sizes[:3])
+    else:
+        tables = triton_edges.unpack(graph, *sizes[:3])
+        src, dst = (tables[traversal].in_order() for traversal in ("by_dst", "by_src"))
     return Endpoints(src, dst, sizes.senders, sizes.receivers)
-
-
-def endpoints_by_traversal(tables: Mapping[str, TraversalTables]) -> Endpoints:
-    """The sender and the receiver of every row, from tables of Triton's kernels."""
-    by_dst, by_src = tables["by_dst"], tables["by_src"]
-    src, dst = (torch.empty_like(t.edges).scatter_(0, t.edges, t.others) for t in (by_dst, by_src))
-    return Endpoints(src, dst, by_src.num_nodes, by_dst.num_nodes)
 
 
 def by_traversal(graph: Tensor, sizes: Sizes, reading: Reading | None) -> dict[str, TraversalTables]:

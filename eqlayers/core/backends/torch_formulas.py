@@ -59,7 +59,8 @@ def run_in_torch(
         _components(one, gathered(one.rows, t, endpoints), base.channels)
         for one, t in zip(base.operands, operands, strict=True)
     ]
-    rows = endpoints.src.shape[0] if endpoints is not None else _rows(base.operands, operands)
+    batch = endpoints.src if endpoints is not None else None if base.batch is None else operands[base.batch]
+    rows = 1 if batch is None else batch.shape[0]
     outputs = evaluate(base, lambda operand, component: columns[operand][component], Primitives)
     like = operands[0]
     shape = (rows, base.channels) if base.channels else (rows,)
@@ -69,10 +70,6 @@ def run_in_torch(
         whole = [zeros if p is None else zeros + p if not isinstance(p, Tensor) else p.expand(shape) for p in parts]
         results.append(summed(one.rows, _assembled(one, whole, like, rows, base.channels), endpoints))
     return results
-
-
-def _rows(operands: Sequence[Operand], tensors: Sequence[Tensor]) -> int:
-    return next((t.shape[0] for one, t in zip(operands, tensors, strict=True) if one.rows != "one"), 1)
 
 
 def _components(one: Operand, t: Tensor, channels: int) -> list[Tensor]:

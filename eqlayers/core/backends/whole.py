@@ -102,13 +102,14 @@ class PathSum:
 
     def _table(self, like: Tensor) -> Tensor:
         """The dense coefficients ``[i, j, k]`` of the path, without axes of length 1."""
-        return self._constants(like.dtype, like.device, lambda: self._make_table(like.dtype))
 
-    def _make_table(self, dtype: torch.dtype) -> Tensor:
-        first, second, out, values = zip(*self.path.terms, strict=True)
-        table = np.zeros((self.path.x.dim, self.path.y.dim, self.path.z.dim))
-        np.add.at(table, (first, second, out), values)
-        return torch.from_numpy(table.squeeze()).to(dtype)
+        def make() -> Tensor:
+            first, second, out, values = zip(*self.path.terms, strict=True)
+            table = np.zeros((self.path.x.dim, self.path.y.dim, self.path.z.dim))
+            np.add.at(table, (first, second, out), values)
+            return torch.from_numpy(table.squeeze()).to(like.dtype)
+
+        return self._constants(like.dtype, like.device, make)
 
 
 def _program(key: str) -> Program:

@@ -20,7 +20,7 @@ from eqlayers_kernels.forms.program import Program
 
 from ..errors import ConfigError
 from .request import SIZE_INDEX, Request
-from .text import FORMULA, PROGRAM, read_formula, read_program, write_formula, write_program
+from .text import FORMULA, PROGRAM, read_formula, read_program, write_text
 
 MOST_READS = 16  # rows of a table
 #: Descriptions of this process, by key.
@@ -110,7 +110,7 @@ class Description:
     def text(self) -> str:
         """The program or formula as text, a key that every process can read."""
         base: Any = self.form
-        return write_formula(base) if base.program is None else write_program(base.program)
+        return write_text(FORMULA, base) if base.program is None else write_text(PROGRAM, base.program)
 
     def request(self, dtype: torch.dtype, device: torch.device) -> Request:
         """The request by which a backend is chosen."""

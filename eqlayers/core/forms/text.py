@@ -27,40 +27,30 @@ _FORMAT = "2"
 T = TypeVar("T")
 
 
-def write_program(program: Program) -> str:
-    """The program as text; the same in every process.
+def write_text(prefix: str, base: Program | Formula) -> str:
+    """The program or formula as text, after the prefix of its kind; the same in every process.
 
     Example:
         >>> program = Program((), (1, 1, 0, 1), "mul_ir")
-        >>> read_program(write_program(program)) == program
+        >>> read_program(write_text(PROGRAM, program)) == program
         True
     """
-    return _pack(PROGRAM, program.content)
+    payload = base64.urlsafe_b64encode(zlib.compress(as_json(base.content), 9)).decode()
+    return f"{prefix}{_FORMAT}:{key_of(base.content)}:{payload}"
 
 
 def read_program(text: str) -> Program:
-    """The program of a text of `write_program`; ConfigError if it is damaged, of another version, or no program."""
+    """The program of a text of `write_text`; ConfigError if it is damaged, of another version, or no program."""
     return _unpack(PROGRAM, text, _program, "program")
 
 
-def write_formula(base: Formula) -> str:
-    """The formula as text; the same in every process."""
-    return _pack(FORMULA, base.content)
-
-
 def read_formula(text: str) -> Formula:
-    """The formula of a text of `write_formula`; ConfigError if it is damaged, of another version, or no formula."""
+    """The formula of a text of `write_text`; ConfigError if it is damaged, of another version, or no formula."""
     return _unpack(FORMULA, text, _formula, "formula")
 
 
-def _pack(prefix: str, content: Any) -> str:
-    """The text of plain data, the same in every process."""
-    payload = base64.urlsafe_b64encode(zlib.compress(as_json(content), 9)).decode()
-    return f"{prefix}{_FORMAT}:{key_of(content)}:{payload}"
-
-
 def _unpack(prefix: str, text: str, build: Callable[[Any], T], what: str) -> T:
-    """The program or formula of a text of `_pack` with this prefix; ConfigError for damaged or other texts.
+    """The program or formula of a text with this prefix; ConfigError for damaged or other texts.
 
     ``build`` makes it from plain data; ``what`` is 'program' or 'formula', for messages.
     """

@@ -183,9 +183,17 @@ def lowered(contraction: Contraction) -> Formulas:
     fold = _fold(coefficients.rows, indices, mixings, channels)
     packed = (Block(0, dim, 1, dim),)
     flat, out = (tuple(block_of(slot, contraction.layout) for slot in slots_of(i)) for i in (irreps_in, irreps_out))
-    both = [_polynomials(results, indices, dim, channels, blocks, out) for blocks in (packed, flat)]
+
+    def polynomials(blocks: tuple[Block, ...]) -> Gathered:
+        expr = Expression()
+        outputs = [_nested(expr, {f: (indices[number], sign) for f, (number, sign) in t.items()}) for t in results]
+        x, z = Operand("x", dim * channels, blocks), Operand("z", len(results) * channels, out)
+        read = _columns("coefficients", len(indices), channels, "src")
+        by_species = formula(expr, [x, read], [z], [outputs], channels)
+        return Gathered(by_species, by_species.with_rows(("each", "each")))
+
     terms = sum(map(len, results))
-    formulas = Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))
+    formulas = Formulas(fold, polynomials(packed), polynomials(flat), tuple(order), terms, len(coefficients.rows))
     for base in formulas:
         register_formula(base)
     return formulas
@@ -220,23 +228,6 @@ def _fold(
 
 def _columns(name: str, components: int, channels: int, rows: str = "each") -> Operand:
     return Operand(name, components * channels, (Block(0, components, channels, 1),), rows)
-
-
-def _polynomials(
-    results: Sequence[dict[tuple[int, ...], Signed]],
-    indices: Sequence[int],
-    dim: int,
-    channels: int,
-    blocks: tuple[Block, ...],
-    out: tuple[Block, ...],
-) -> Gathered:
-    expr = Expression()
-    outputs = [_nested(expr, {f: (indices[number], sign) for f, (number, sign) in t.items()}) for t in results]
-    x = Operand("x", dim * channels, blocks)
-    z = Operand("z", len(results) * channels, out)
-    coefficients = _columns("coefficients", len(indices), channels, "src")
-    by_species = formula(expr, [x, coefficients], [z], [outputs], channels)
-    return Gathered(by_species, by_species.with_rows(("each", "each")))
 
 
 def _nested(expr: Expression, terms: dict[tuple[int, ...], Signed]) -> int:

@@ -247,7 +247,9 @@ class SymmetricContraction(FormulaModule):
 
     def _species_of(self, y: Tensor) -> Species | None:
         """The species of each atom, cached for the next layer; None if the result must be linear in y."""
-        mixes = y.ndim == 2 and self._must_mix(y)
+        mixes = y.ndim == 2 and not self.one_hot
+        if mixes and self.one_hot is None:
+            mixes = y.requires_grad or not (is_hidden(y) or bool(_is_one_hot(y).all()))
         if is_hidden(y):
             return None if mixes else species_on_device(y, self.num_elements)
         return cache_species(y, self.num_elements, not mixes, self.num_elements, self.one_hot)
@@ -283,12 +285,6 @@ class SymmetricContraction(FormulaModule):
             raise device_error("y", y, "x", x)
         if y.ndim == 1:
             check_range("y", y, self.num_elements, "species")
-
-    def _must_mix(self, y: Tensor) -> bool:
-        """Whether the result has to be linear in y."""
-        if self.one_hot is not None:
-            return not self.one_hot
-        return y.requires_grad or not (is_hidden(y) or bool(_is_one_hot(y).all()))
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the formulas, which are built again after loading."""

@@ -177,7 +177,7 @@ class Dropout(EquivariantModule):
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, ..., irreps.dim]`` or one row to the same; ShapeError or DTypeError for other features."""
         if is_tracing():
-            return torch.ops.eqlayers.layer_dropout(x, self._muls, self._copies, self.p, self.training)
+            return _layer_dropout(x, self._muls, self._copies, self.p, self.training)
         self._flat.check("x", x)
         check_same_dtype(x=x)
         if not self.training or not x.numel():
@@ -190,7 +190,7 @@ class Dropout(EquivariantModule):
 
 
 @operator("layer_dropout(Tensor x, int[] muls, Tensor copies, float p, bool training) -> Tensor")
-def _run_dropout(x: Tensor, muls: list[int], copies: Tensor, p: float, training: bool) -> Tensor:
+def _layer_dropout(x: Tensor, muls: list[int], copies: Tensor, p: float, training: bool) -> Tensor:
     if x.ndim < 1 or x.shape[-1] != copies.shape[0]:
         raise ShapeError(f"x must be [..., {copies.shape[0]}], got {list(x.shape)}. Build the layer for this width.")
     return drop_copies(x, muls, copies, p) if training and x.numel() else x.clone()

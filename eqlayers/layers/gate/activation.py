@@ -14,7 +14,7 @@ from e3nn.math import moment
 from torch import Tensor
 
 from ...core.apply import as_rows
-from ...core.checks import check_choice, check_floating, check_function, check_items, got
+from ...core.checks import check_choice, check_floating, check_function, got
 from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
@@ -98,13 +98,6 @@ class NormalizedFunction(torch.nn.Module):
     def extra_repr(self) -> str:
         """Function and factor."""
         return f"{self.name or getattr(self.f, '__name__', type(self.f).__name__)}, {self.cst:.6g}"
-
-
-def normalized(acts: Any, count: int, name: str) -> list[NormalizedFunction | None]:
-    """Checked functions, one for each irreps group, scaled to unit second moment; None stays None. Or ConfigError."""
-    fix = f"Give {count}, None where nothing is to be done."
-    functions = check_items(name, acts, "a list of functions, one for each irreps group", fix, count=count)
-    return [None if act is None else NormalizedFunction(act) for act in functions]
 
 
 def known(functions: Sequence[NormalizedFunction | None]) -> list[Act] | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from eqlayers_kernels.forms.program import Slot
 
 from ...core.apply import as_rows
-from ...core.checks import check_floating, check_integer
+from ...core.checks import check_floating, check_integer, check_items
 from ...core.dtypes import check_same_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...e3nn_compat.torchscript import checked, is_tracing
@@ -24,7 +24,7 @@ from ...irreps.layout import FlatLayout
 from ..base.columns import Columns, Copies, check_groups, columns_of, take
 from ..base.module import EquivariantModule, FormulaModule, run_formula
 from ..tensor_product.sub_products import ElementwiseTensorProduct, paired
-from .activation import known, normalized
+from .activation import NormalizedFunction, known
 from .lower import AS_IT_IS, Part, Source, gated_formula
 
 #: Consecutive copies: their number, and where they are read.
@@ -64,7 +64,10 @@ class Activation(EquivariantModule):
     def __init__(self, irreps_in: Any, acts: Any, *, layout: str = "mul_ir") -> None:
         super().__init__(layout)
         self.irreps_in = as_irreps(irreps_in, "irreps_in")
-        functions = normalized(acts, len(self.irreps_in), "acts")
+        what, count = "a list of functions, one for each irreps group", len(self.irreps_in)
+        fix = f"Give {count}, None where nothing is to be done."
+        listed = check_items("acts", acts, what, fix, count=count)
+        functions = [None if act is None else NormalizedFunction(act) for act in listed]
         out = []
         for (mul, ir), act in zip(self.irreps_in, functions, strict=True):
             p = ir.p

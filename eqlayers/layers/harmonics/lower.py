@@ -23,7 +23,7 @@ from e3nn.o3 import Irreps
 from eqlayers_kernels.forms.formula import Expression, Formula, formula
 
 from ...core.checks import check_choice, check_integer, check_items, is_integer
-from ...core.errors import ConfigError, IrrepsError
+from ...core.errors import IrrepsError
 from ...core.forms.description import register_formula
 from ...irreps.algebra import as_irreps
 from ..base.columns import row_of
@@ -54,7 +54,8 @@ def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...
             irreps_in = "1e"
     else:
         degrees = [irreps_out] if is_integer(irreps_out) else list(irreps_out)
-    degrees = [_degree(l) for l in degrees]
+    what, fix = "a degree or several", f"{LARGEST_DEGREE} is the largest that is tested; 1 to 6 are usual."
+    degrees = [check_integer("irreps_out", l, 0, LARGEST_DEGREE, what=what, fix=fix) for l in degrees]
     if not degrees:
         raise IrrepsError("irreps_out must hold at least one degree, got none. Pass '0e + 1o', a list or a number.")
     vector = as_irreps("1o" if irreps_in is None else irreps_in, "irreps_in")
@@ -77,11 +78,6 @@ def _is_list(value: Any) -> bool:
     """Whether ``value`` is a list of degrees rather than of irreps."""
     items = check_items("irreps_out", value, "irreps, a degree or a list of degrees", "Pass '0e + 1o'.", IrrepsError)
     return not any(isinstance(item, (str, tuple, list)) or hasattr(item, "ir") for item in items)
-
-
-def _degree(value: Any) -> int:
-    fix = f"{LARGEST_DEGREE} is the largest that is tested; 1 to 6 are usual."
-    return check_integer("irreps_out", value, 0, LARGEST_DEGREE, what="a degree or several", fix=fix, error=ConfigError)
 
 
 @lru_cache(maxsize=256)

@@ -202,20 +202,14 @@ class SphericalHarmonics(FormulaModule):
         )
 
 
-@described
-def _layer(spec: Any) -> SphericalHarmonics:
-    """A layer from the description that `SphericalHarmonics._spec` writes."""
-    *options, backend = spec
-    return SphericalHarmonics(*options, backend=backend)
+#: A layer from the description that `SphericalHarmonics._spec` writes.
+_layer = described(lambda spec: SphericalHarmonics(*spec[:-1], backend=spec[-1]))
 
 
 @operator("layer_harmonics(str spec, Tensor x) -> Tensor")
-def _run(spec: str, x: Tensor) -> Tensor:
+def _layer_harmonics(spec: str, x: Tensor) -> Tensor:
     layer = _layer(spec)
     return run_harmonics(layer._formulas[0], x, layer.backend)
-
-
-_layer_harmonics = torch.ops.eqlayers.layer_harmonics.default
 
 
 #: Directions of vectors, and their sign relative to receiver minus sender.
@@ -290,7 +284,7 @@ class EdgeGeometry(FormulaModule):
         self.direction = check_choice("direction", direction, _SIGNS)
         self._degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
         sign = _SIGNS[self.direction]
-        self._formulas = {shift: edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS}
+        self._formulas = [edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS]
 
     def forward(
         self,
@@ -328,13 +322,9 @@ class EdgeGeometry(FormulaModule):
         shift, moved = read_shifts(pos, graph, shifts, cell, batch)
         if graph.edge_index.device != pos.device:
             raise device_error("edge_index", graph.edge_index, "pos", pos)
-        results = run_formula(self._formulas[shift], [pos, pos, *moved], graph, self.backend)
+        results = run_formula(self._formulas[SHIFTS.index(shift)], [pos, pos, *moved], graph, self.backend)
         vectors, lengths, directions, harmonics = results
         return EdgeVectors(vectors, lengths.squeeze(1), directions, harmonics)
-
-    def formulas(self) -> tuple[Formula, ...]:
-        """The formulas for each of `SHIFTS`."""
-        return tuple(self._formulas.values())
 
     def _spec(self) -> str:
         options = (self.normalization, str(self.irreps_in), self.direction, self.backend)
@@ -346,19 +336,13 @@ class EdgeGeometry(FormulaModule):
         return f"{self.irreps_in} -> {self.irreps_out} | {options}"
 
 
-@described
-def _edge_layer(spec: Any) -> EdgeGeometry:
-    """A layer from the description that `EdgeGeometry._spec` writes."""
-    *options, direction, backend = spec
-    return EdgeGeometry(*options, direction=direction, backend=backend)
+#: A layer from the description that `EdgeGeometry._spec` writes.
+_edge_layer = described(lambda spec: EdgeGeometry(*spec[:-2], direction=spec[-2], backend=spec[-1]))
 
 
 @operator(
     "layer_edges(str spec, Tensor pos, Tensor edge_index, Tensor? shifts, Tensor? cell, Tensor? batch) "
     "-> (Tensor, Tensor, Tensor, Tensor)"
 )
-def _run_edges(spec: str, *operands: Any) -> Any:
+def _layer_edges(spec: str, *operands: Any) -> Any:
     return tuple(_edge_layer(spec).forward(*operands))
-
-
-_layer_edges = torch.ops.eqlayers.layer_edges.default

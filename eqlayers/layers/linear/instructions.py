@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,12 +108,9 @@ def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> lis
 
 def weight_slices(instructions: Sequence[LinearInstruction]) -> list[LinearSlices]:
     """Slices of the weights of all instructions in the flat vectors, biases after weights, as e3nn orders them."""
-    out, start = [], 0
-    for ins in instructions:
-        stop = start + math.prod(ins.path_shape)
-        out.append(LinearSlices(slice(start, stop), ins.path_shape))
-        start = stop
-    return out
+    shapes = [ins.path_shape for ins in instructions]
+    bounds = pairwise(accumulate(map(math.prod, shapes), initial=0))
+    return [LinearSlices(slice(*ends), shape) for ends, shape in zip(bounds, shapes, strict=True)]
 
 
 def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool, layout: str) -> Tensor:

@@ -365,17 +365,10 @@ class Linear(E3nnFlags, EquivariantModule):
         return self._weights.view(weights, instruction)
 
     def _spec(self) -> str:
-        return json.dumps(
-            {
-                "irreps": [str(self.irreps_in), str(self.irreps_out)],
-                "channels": [self.f_in, self.f_out],
-                "paths": self._paths,
-                "biases": self._biased,
-                "owns": [self.internal_weights, self.shared_weights],
-                "layout": self.layout,
-                "backend": self.backend,
-            }
-        )
+        irreps, channels = [str(self.irreps_in), str(self.irreps_out)], [self.f_in, self.f_out]
+        maps = {"irreps": irreps, "channels": channels, "paths": self._paths, "biases": self._biased}
+        owns = [self.internal_weights, self.shared_weights]
+        return json.dumps({**maps, "owns": owns, "layout": self.layout, "backend": self.backend})
 
     def extra_repr(self) -> str:
         """Irreps, paths and weights, as in e3nn, then the layout."""
@@ -402,11 +395,8 @@ def _layer(spec: Any) -> Linear:
 @operator(
     "layer_linear(str spec, Tensor x, Tensor? weight, Tensor? bias, Tensor own_weight, Tensor own_bias) -> Tensor"
 )
-def _run_linear(spec: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *stored: Tensor) -> Tensor:
+def _layer_linear(spec: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *stored: Tensor) -> Tensor:
     layer = _layer(spec)
     check_stored(layer, "weight", weight, stored[0], (*layer._lead_w, layer.weight_numel))
     check_stored(layer, "bias", bias, stored[1], (*layer._lead_w[1:], layer.bias_numel))
     return layer._run(x, weight, bias, *stored)
-
-
-_layer_linear = torch.ops.eqlayers.layer_linear.default

@@ -107,7 +107,9 @@ class NormActivation(CopyModule):
         if not self._flat.dim:
             return features.clone()
         x = widened(features)
-        blocks, axis = self._blocks(x), -1 if self.layout == "mul_ir" else -2
+        axis = -1 if self.layout == "mul_ir" else -2  # of components
+        shapes = {s: (s.mul, s.dim) if axis == -1 else (s.dim, s.mul) for s in self._flat.slots if s.mul}
+        blocks = [x.narrow(-1, s.start, s.mul * s.dim).unflatten(-1, shape) for s, shape in shapes.items()]
         squares = torch.cat([block.square().sum(axis) for block in blocks], -1)
         norms = self._norms(squares, torch.finfo(features.dtype).tiny)
         biased = norms + widened(self.biases) if self.bias else norms
@@ -115,11 +117,6 @@ class NormActivation(CopyModule):
         numbers = (factors / norms if self.normalize else factors).split(self._counts[False], -1)
         pairs = zip(blocks, numbers, strict=True)
         return narrowed(torch.cat([(x * n.unsqueeze(axis)).flatten(-2) for x, n in pairs], -1), features)
-
-    def _blocks(self, x: Tensor) -> list[Tensor]:
-        """Each group, ``[..., mul, dim]`` in the layout 'mul_ir', else ``[..., dim, mul]``."""
-        shapes = {s: (s.mul, s.dim) if self.layout == "mul_ir" else (s.dim, s.mul) for s in self._flat.slots if s.mul}
-        return [x.narrow(-1, s.start, s.mul * s.dim).unflatten(-1, shape) for s, shape in shapes.items()]
 
     def _norms(self, squares: Tensor, tiny: float) -> Tensor:
         """Roots of squares; of small ones a constant, whose derivatives are 0."""

@@ -193,20 +193,18 @@ def traced_formula(
             for number, (spec, width) in enumerate(zip(operands, widths, strict=True))
         ]
         returned = function(*values)
-        for target, spec, part in zip(outputs, results, _lists(returned, len(results), several), strict=True):
+        lists = returned if several else [returned]
+        if not isinstance(lists, (list, tuple)) or len(lists) != len(results):
+            raise ConfigError(
+                f"function must return {len(results)} lists, one for each result, got {got(lists)}. Return a tuple."
+            )
+        for target, spec, part in zip(outputs, results, lists, strict=True):
             target += _nodes(expr, spec, part)
     parts, firsts = [], range(1 if channels else copies)
     for spec in (*operands, *results):
         blocks = [block_of(slot, layout, channels > 0, first) for first in firsts for slot in slots_of(spec.irreps)]
         parts.append(Operand(spec.name, spec.irreps.dim, tuple(blocks), spec.rows))
     return register_formula(formula(expr, parts[: len(operands)], parts[len(operands) :], outputs, channels))
-
-
-def _lists(returned: Any, count: int, several: bool) -> Sequence[Any]:
-    parts = returned if several else [returned]
-    if not isinstance(parts, (list, tuple)) or len(parts) != count:
-        raise ConfigError(f"function must return {count} lists, one for each result, got {got(parts)}. Return a tuple.")
-    return parts
 
 
 def _nodes(expr: Expression, spec: Rows, part: Any) -> list[int]:
@@ -318,8 +316,10 @@ class FormulaLayer(FormulaModule):
         check_type("operands", operands, Mapping, "a mapping from names to irreps", fix)
         if rows is not None:
             check_type("rows", rows, Mapping, "a mapping from operands to rows, or None", "Write {'x': 'src'}.")
-        self._operands = [Rows(name, as_irreps(irreps, name), "each") for name, irreps in operands.items()]
-        self._operands = [op._replace(rows=self._rows(op.name, rows)) for op in self._operands]
+        self._operands = [
+            Rows(name, as_irreps(irreps, name), check_choice(f"rows of {name}", (rows or {}).get(name, "each"), ROWS))
+            for name, irreps in operands.items()
+        ]
         unknown = [name for name in rows or {} if name not in operands]
         if unknown or all(op.rows == "one" for op in self._operands):
             what = f"rows of {unknown}" if unknown else f"only rows 'one' of {list(operands)}"
@@ -346,9 +346,6 @@ class FormulaLayer(FormulaModule):
         self._formulas = [base]
         self._flat = {op.name: FlatLayout(op.irreps, layout) for op in self._operands}
         self._of_nodes = base.of_nodes
-
-    def _rows(self, name: str, rows: Any) -> str:
-        return check_choice(f"rows of {name}", (rows or {}).get(name, "each"), ROWS)
 
     def forward(self, *operands: Tensor, graph: Graph | Tensor | None = None, **named: Tensor) -> Any:
         """The results.

@@ -24,6 +24,7 @@ from ...core.torch_internals import is_plain
 from ..base.columns import row_of
 from ..base.module import KeepsFloat64, run_formula
 from ..tensor_product.lower import scale_program
+from .lower import polynomial
 
 MOST_KNOTS = 1 << 14
 #: Rows of a table for each knot: the slope, times the distance of knots, the value,
@@ -43,12 +44,8 @@ TO_COEFFICIENTS = (
 def coefficients_formula() -> Formula:
     """The formula from offsets ``[E, 1]`` in an interval and factors ``[E, 1]`` to coefficients ``[E, 4]``."""
     expr = Expression()
-    offset, factor, outputs = expr.load(0, 0), expr.load(1, 0), []
-    for numbers in POLYNOMIALS:
-        value = expr.zero
-        for number in reversed(numbers):
-            value = expr.add(expr.multiply(value, offset), expr.constant(number))
-        outputs.append(expr.multiply(value, factor))
+    offset, factor = expr.load(0, 0), expr.load(1, 0)
+    outputs = [expr.multiply(polynomial(expr, offset, numbers), factor) for numbers in POLYNOMIALS]
     operands = [row_of(name, 1) for name in ("place", "factor")]  # names are part of the key
     return register_formula(formula(expr, operands, [row_of("coefficients", len(outputs))], [outputs]))
 

@@ -32,10 +32,10 @@ def bessel_formula(number: int, cutoff: float, p: int) -> Formula:
     u = expr.at_most_one(expr.scale(1 / cutoff, expr.load(0, 0)))  # 1 beyond the cutoff, with derivatives of 0
     square = expr.multiply(u, u)
     shifted = expr.add(square, expr.constant(-0.5))
-    cosine, sine = (_polynomial(expr, shifted, _series(odd)) for odd in (False, True))
+    cosine, sine = (polynomial(expr, shifted, _series(odd)) for odd in (False, True))
     rest = expr.add(expr.one, expr.scale(-1.0, u))
     falling = expr.multiply(expr.multiply(rest, rest), rest)
-    envelope = expr.multiply(falling, _polynomial(expr, u, [(k + 1) * (k + 2) / 2 for k in range(p)]))
+    envelope = expr.multiply(falling, polynomial(expr, u, [(k + 1) * (k + 2) / 2 for k in range(p)]))
     scaled = expr.scale(math.sqrt(2 / cutoff) / cutoff, envelope)
     outputs, a, c = [], sine, cosine
     for _ in range(number):
@@ -59,7 +59,7 @@ def activation_formula(width: int, act: Act, scale: float) -> Formula:
     )
 
 
-def _polynomial(expr: Expression, at: int, coefficients: Sequence[float]) -> int:
+def polynomial(expr: Expression, at: int, coefficients: Sequence[float]) -> int:
     """The node of a polynomial by Horner's rule; coefficients from the lowest power."""
     value = expr.zero
     for coefficient in reversed(coefficients):

@@ -304,15 +304,10 @@ class TensorProduct(ProductLayer):
     def _spec(self) -> str:
         if self._sorts:
             refuse_torchscript(self)
-        return json.dumps(
-            {
-                "irreps": [str(self.irreps_in1), str(self.irreps_in2), str(self.irreps_out)],
-                "instructions": self.plan.instructions,
-                "owns": [self.internal_weights, self.shared_weights],
-                "layout": self.layout,
-                "backend": self.backend,
-            }
-        )
+        irreps = [str(self.irreps_in1), str(self.irreps_in2), str(self.irreps_out)]
+        product = {"irreps": irreps, "instructions": self.plan.instructions}
+        owns = [self.internal_weights, self.shared_weights]
+        return json.dumps({**product, "owns": owns, "layout": self.layout, "backend": self.backend})
 
 
 @described
@@ -327,7 +322,7 @@ def _layer(spec: Any) -> TensorProduct:
 
 
 @operator("layer_product(str spec, Tensor x, Tensor y, Tensor? weight, Tensor own) -> Tensor")
-def _run_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
+def _layer_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
     layer = _layer(spec)
     check_stored(layer, "weight", weight, stored, (layer.weight_numel,))
     w = layer._weights.read(weight, stored, layer.internal_weights, layer.shared_weights)
@@ -335,10 +330,7 @@ def _run_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, stored:
 
 
 @operator("layer_right(str spec, Tensor y, Tensor? weight, Tensor own) -> Tensor")
-def _run_right(spec: str, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
+def _layer_right(spec: str, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
     layer = _layer(spec)
     check_stored(layer, "weight", weight, stored, (layer.weight_numel,))
     return layer._right(y, weight, stored)
-
-
-_layer_product, _layer_right = (getattr(torch.ops.eqlayers, name).default for name in ("layer_product", "layer_right"))

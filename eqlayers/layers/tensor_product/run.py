@@ -88,7 +88,11 @@ def run_convolution(
     num_rows = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
     for tensor, rows in zip((x, y, w), num_rows, strict=False):
         if tensor.ndim != 2 or tensor.shape[0] != rows:
-            raise _other_rows(tensor, x, y, rows)
+            name, what = ("x", "senders") if tensor is x else ("edge_attr" if tensor is y else "weight", "edges")
+            raise ShapeError(
+                f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check "
+                f"edge_index, and flatten batch axes into one graph."
+            )
     if graph.edge_index.device != x.device:
         raise device_error("edge_index", graph.edge_index, "x", x)
     if not plan.reads:
@@ -119,14 +123,6 @@ def _read_from_table(
         if results is not None:
             return results[0]
     return call_form(operands, tables, graph.sizes, tabled(plan.form.key, *w.reading), backend, deterministic)[0]
-
-
-def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:
-    name, what = ("x", "senders") if tensor is x else ("edge_attr" if tensor is y else "weight", "edges")
-    return ShapeError(
-        f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check edge_index, and "
-        f"flatten batch axes into one graph."
-    )
 
 
 def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, backend: str | None = None) -> Tensor:

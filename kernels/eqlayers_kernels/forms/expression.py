@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from functools import partialmethod
 from typing import Any, NamedTuple
 
 #: Largest squared length of a vector that counts as zero, by the dtype of the sums: third derivatives of the length of
@@ -86,21 +87,9 @@ class Expression:
         """The node of 1 over the length of a vector; 0 for the zero vector."""
         return self._node("inverse_length", *vector)
 
-    def sigmoid(self, value: int) -> int:
-        """The node of 1 / (1 + exp(-value))."""
-        return self._node("sigmoid", value)
-
-    def tanh(self, value: int) -> int:
-        """The node of the hyperbolic tangent."""
-        return self._node("tanh", value)
-
-    def at_most_one(self, value: int) -> int:
-        """The node of the smaller of a value and 1."""
-        return self._node("at_most_one", value)
-
-    def below_one(self, value: int) -> int:
-        """The node of 1 where a value is below 1, else 0; its derivative is 0."""
-        return self._node("below_one", value)
+    # the nodes of `FUNCTIONS` of a node; the derivative of the last is 0
+    sigmoid, tanh = partialmethod(_node, "sigmoid"), partialmethod(_node, "tanh")
+    at_most_one, below_one = partialmethod(_node, "at_most_one"), partialmethod(_node, "below_one")
 
 
 def is_number(node: Node) -> bool:

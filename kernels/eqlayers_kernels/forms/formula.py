@@ -196,7 +196,7 @@ class Formula:
         ]
         new = renamed("cotangent", compress(self.results, has_cotangent))
         results = renamed("gradient", compress(self.operands, requested))
-        return _pruned(expr, (*self.operands, *new), results, nodes_of, self.channels)
+        return formula(expr, (*self.operands, *new), results, nodes_of, self.channels)
 
     def jvp(self, has_tangent: Sequence[bool]) -> Formula:
         """The derivative of the results along tangents of operands; tangents are appended operands."""
@@ -214,7 +214,7 @@ class Formula:
                 if parts:
                     tangent[index] = expr.add(*parts)
         outputs = tuple(tuple(None if n is None else tangent.get(n) for n in part) for part in self.outputs)
-        return _pruned(expr, (*self.operands, *extra), renamed("tangent", self.results), outputs, self.channels)
+        return formula(expr, (*self.operands, *extra), renamed("tangent", self.results), outputs, self.channels)
 
     def _dependent_nodes(self, requested: Sequence[bool]) -> set[int]:
         """Numbers of the nodes that depend on one of the requested operands."""
@@ -248,17 +248,17 @@ class Formula:
     def part(self, numbers: Sequence[int]) -> Formula:
         """The formula of some results alone, with the nodes that they need."""
         results, outputs = tuple(self.results[n] for n in numbers), tuple(self.outputs[n] for n in numbers)
-        return _pruned(Expression(self.nodes), self.operands, results, outputs, self.channels)
+        return formula(Expression(self.nodes), self.operands, results, outputs, self.channels)
 
 
-def _pruned(
+def formula(
     expr: Expression,
-    operands: tuple[Operand, ...],
-    results: tuple[Operand, ...],
+    operands: Sequence[Operand],
+    results: Sequence[Operand],
     outputs: Sequence[Sequence[int | None]],
-    channels: int,
+    channels: int = 0,
 ) -> Formula:
-    """The formula with only the nodes that the outputs need, renumbered."""
+    """A formula from the nodes of an expression: only those that the outputs need, renumbered."""
     outputs = [[None if node == expr.zero else node for node in part] for part in outputs]
     needed: set[int] = {node for part in outputs for node in part if node is not None}
     for index in range(len(expr.nodes) - 1, -1, -1):
@@ -270,18 +270,7 @@ def _pruned(
         for node in (expr.nodes[old] for old in sorted(needed))
     )
     renumbered = tuple(tuple(None if n is None else numbers[n] for n in part) for part in outputs)
-    return Formula(operands, results, nodes, renumbered, channels)
-
-
-def formula(
-    expr: Expression,
-    operands: Sequence[Operand],
-    results: Sequence[Operand],
-    outputs: Sequence[Sequence[int | None]],
-    channels: int = 0,
-) -> Formula:
-    """A formula from the nodes of an expression."""
-    return _pruned(expr, tuple(operands), tuple(results), outputs, channels)
+    return Formula(tuple(operands), tuple(results), nodes, renumbered, channels)
 
 
 def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) -> list[list[Any]]:

@@ -20,8 +20,14 @@ ACCUMULATORS = 12  # registers for sums: enough to hide the latency of a multipl
 _SMALLEST = 4  # channels summed over: below, the path's own loop does as well
 #: Returns the name of a C function, from its body and its parameters (pointer, whether it is written).
 Define = Callable[[str, Sequence[tuple[str, bool]]], str]
-#: Reserves a number of elements of scratch memory under a name.
-Reserve = Callable[[str, int], None]
+
+
+class Common(NamedTuple):
+    """Values that the calls of all paths of a kernel share."""
+
+    define: Define
+    reserve: Callable[[str, int], None]  # reserves a number of elements of scratch memory under a name
+    item: int  # bytes of an element
 
 
 class TwoStagePath(NamedTuple):
@@ -128,21 +134,15 @@ def _backward(mixed: TwoStagePath, task: Task, present: set[str], z_stride: int,
 
 
 def path_calls(
-    path: Path,
-    task: Task,
-    addresses: Mapping[str, str],
-    writes: frozenset[str],
-    define: Define,
-    reserve: Reserve,
-    item: int,
+    path: Path, task: Task, addresses: Mapping[str, str], writes: frozenset[str], common: Common
 ) -> list[str]:
     """C lines that run a path on one row; ``addresses`` has the address of each pointer's block as text."""
     mixed = mixing(path)
     if mixed is not None:
-        return _two_stages(mixed, path, task, addresses, writes, define, reserve, item)
+        return _two_stages(mixed, path, task, addresses, writes, common)
     loops, offsets = _loops(path.outer)
     arguments = [addresses[pointer] + offsets[operand] for pointer, operand in task.pointers]
-    name = define(path_body(path, task, writes), _parameters(task))
+    name = common.define(path_body(path, task, writes), _parameters(task))
     return [" ".join([*loops, f"{name}({', '.join(arguments)});"])]
 
 
@@ -171,14 +171,7 @@ def _loops(axes: Sequence[Axis]) -> tuple[list[str], dict[str, str]]:
 
 
 def _two_stages(
-    mixed: TwoStagePath,
-    path: Path,
-    task: Task,
-    addresses: Mapping[str, str],
-    writes: frozenset[str],
-    define: Define,
-    reserve: Reserve,
-    item: int,
+    mixed: TwoStagePath, path: Path, task: Task, addresses: Mapping[str, str], writes: frozenset[str], common: Common
 ) -> list[str]:
     """C lines of a path in two stages: channelwise into scratch memory, mixing, and gradients of the first stage."""
     loops, offsets = _loops(mixed.outer)
@@ -188,24 +181,23 @@ def _two_stages(
     parameters = mix_parameters(task)
     for name, _ in parameters:
         if name in scratch:
-            reserve(scratch[name], mixed.size)
+            common.reserve(scratch[name], mixed.size)
     used = {name for name, _ in parameters}
     moving = tuple(name for name in task.tangents if name in "xy")
     stages = [(Task(0, ("z",)), {"z": "s_t"})]
     if "dt" in used:
         stages.append((Task(2, ("z",), moving), {"z": "s_dt"}))
-    lines = [_call_first(mixed.first, stage, at | extra, define) for stage, extra in stages]
-    body = mix_body(mixed, task, path.z.mul, "w" in writes, item)
+    lines = [_call_first(mixed.first, stage, at | extra, common.define) for stage, extra in stages]
+    body = mix_body(mixed, task, path.z.mul, "w" in writes, common.item)
     if body:
-        lines.append(
-            f"{define(body, parameters)}({', '.join(scratch.get(name) or at[name] for name, _ in parameters)});"
-        )
+        arguments = ", ".join(scratch.get(name) or at[name] for name, _ in parameters)
+        lines.append(f"{common.define(body, parameters)}({arguments});")
     back = tuple(name for name in task.results if name in "xy")
     if back:
         tangents = (*moving, *(("z",) if "dh" in used else ())) if task.order == 2 else ()
         extra = {"g": "s_h", "dz": "s_dh"}
         if task.order == 1 or tangents:
-            lines.append(_call_first(mixed.first, Task(task.order, back, tangents), at | extra, define))
+            lines.append(_call_first(mixed.first, Task(task.order, back, tangents), at | extra, common.define))
     return [" ".join([*loops, "{"]), *lines, "}"]
 
 

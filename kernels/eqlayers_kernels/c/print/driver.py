@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ...arithmetic.writer import RESULTS, Task
 from ...forms.formula import TRAVERSALS
 from ...forms.program import OPERANDS, Path, Program, Slot
-from .calls import Define, path_calls
+from .calls import Common, Define, path_calls
 from .layout import wide
 from .loops import DONE, NO_MEMORY, OUTSIDE, SEGMENT, WRONG_TABLES, gaps, run_function
 from .table import numbers_of_edge, outside, spreads_both, table_lines
@@ -38,7 +38,7 @@ class ProductDriver:
     def __init__(
         self, program: Program, task: Task, traversal: str, shared: bool, item: int, define: Define, reads: int = 0
     ) -> None:
-        self.define, self.reads = define, reads
+        self.common, self.reads = Common(define, self._reserve, item), reads
         self.program, self.task, self.traversal, self.shared, self.item = program, task, traversal, shared, item
         self.by_rows = traversal == "rows"
         self.node = TRAVERSALS[traversal].operand  # that a segment belongs to
@@ -146,11 +146,9 @@ class ProductDriver:
 
     def _weight_ranges(self, region: Region, whole: bool = False) -> list[tuple[int, int]]:
         """First column and number of the weights of each path of a region; only prefetched ones unless ``whole``."""
-        ranges = {(p.weight, p.weight_count) for p in self._paths(region) if p.weight is not None}
+        paths = [path for path in self.program.paths if path.z in region.slots]
+        ranges = {(path.weight, path.weight_count) for path in paths if path.weight is not None}
         return sorted((start, count) for start, count in ranges if whole or count <= FETCHED_WEIGHTS)
-
-    def _paths(self, region: Region) -> list[Path]:
-        return [path for path in self.program.paths if path.z in region.slots]
 
     def _fetch(self, region: Region) -> list[str]:
         """C lines that prefetch the columns of a region in the next row; with the first region also the next x."""
@@ -231,14 +229,12 @@ class ProductDriver:
             weights = [pointer for pointer in self._ahead() if self.pointers[pointer] == "w"]
             before += [f"fetch({pointer}_next + {path.weight}, {path.weight_count});" for pointer in weights]
         addresses = {pointer: self._address(pointer, path, region) for pointer, _ in self.of_paths.pointers}
-        calls = path_calls(
-            path, self.of_paths, addresses, frozenset(overwritten), self.define, self._reserve, self.item
-        )
+        calls = path_calls(path, self.of_paths, addresses, frozenset(overwritten), self.common)
         if self.reads and path.weight is not None and spreads_both(self.task):
             self._reserve("s_vw", self.width["w"])
             task = Task(1, ("w",))
             pointers = {name: f"s_vw + {path.weight}" if name == "gw" else addresses[name] for name, _ in task.pointers}
-            calls += path_calls(path, task, pointers, frozenset({"w"}), self.define, self._reserve, self.item)
+            calls += path_calls(path, task, pointers, frozenset({"w"}), self.common)
         return [*before, *calls, *after]
 
     def _reserve(self, name: str, elements: int) -> None:

@@ -46,8 +46,11 @@ class FormulaDriver:
         return "n" if rows == self.node else "other"
 
     def adds(self, operand: Operand) -> bool:
-        """Whether the C function ``tile`` adds to this result instead of writing it."""
-        raise NotImplementedError
+        """Whether the C function ``tile`` adds to this result instead of writing it.
+
+        It does not where lanes of one vector may be rows of one node: these are added behind it.
+        """
+        return False
 
     def chunk(self) -> list[str]:
         """C lines that process one chunk."""
@@ -113,12 +116,12 @@ class FormulaDriver:
 class ByChannel(FormulaDriver):
     """Lanes are channels: one unit of work is a block of channels of one row, or of all rows of one node."""
 
-    def _by_node(self, operand: Operand) -> bool:
-        return operand.rows == "one" or (operand.rows == self.node)
-
     def adds(self, operand: Operand) -> bool:
         """Results that are summed over all rows, or over the rows of a node, are summed in scratch memory."""
         return self._by_node(operand)
+
+    def _by_node(self, operand: Operand) -> bool:
+        return operand.rows == "one" or (operand.rows == self.node)
 
     def _direct(self, operand: Operand) -> bool:
         blocks = merged(operand)
@@ -212,10 +215,6 @@ class ByChannel(FormulaDriver):
 
 class ByRow(FormulaDriver):
     """Formula kernels whose vector lanes are rows; results of rows of the same node are added one after the other."""
-
-    def adds(self, operand: Operand) -> bool:
-        """False: lanes of one vector may be rows of one node, so they are added after ``tile``."""
-        return False
 
     def chunk(self) -> list[str]:
         """C lines that process the rows of one chunk in vectors; the last vector may be incomplete."""

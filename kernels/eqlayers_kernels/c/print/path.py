@@ -46,13 +46,10 @@ class CWriter(Writer):
 
     def add(self, operand: str, component: int, value: Dual) -> None:
         """Add to a result directly, or to a sum over the channels if the result has none."""
-        text = self.task.part(value)
-        target = self._at(RESULTS[operand], operand, component)
-        overwrite = operand in self.writes
-        sign = "=" if overwrite else "+="
-        if self.step[operand]:
-            if text or overwrite:
-                self.inside.append(f"{target} {sign} {text or 0};")
+        text, overwrite = self.task.part(value), operand in self.writes
+        target, sign = self._at(RESULTS[operand], operand, component), "=" if overwrite else "+="
+        if self.step[operand] and (text or overwrite):
+            self.inside.append(f"{target} {sign} {text or 0};")
         elif text or overwrite:
             total = self._sum(f"{RESULTS[operand]}{component}", text) if text else "0"
             self.after.append(f"{target} {sign} {total};")

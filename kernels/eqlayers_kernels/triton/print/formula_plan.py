@@ -26,7 +26,8 @@ def plan(base: Formula, double: bool, on: Processor) -> tuple[PlannedFormula, ..
     kernels: list[PlannedFormula] = []
     for traversal, slots in _traversals(base):
         stay = traversal != "lanes" and base.results[slots[0][0]].rows != "each"
-        cuts = {lanes: list(_groups(base, slots, stay, lanes, double, on)) for lanes in _per_thread(base, double, on)}
+        per_thread = (1,) if double or base.channels <= on.lanes else (2, 1)
+        cuts = {lanes: list(_groups(base, slots, stay, lanes, double, on)) for lanes in per_thread}
         work = {lanes: sum(order.operations + order.accesses for order in cut) for lanes, cut in cuts.items()}
         # more channels per thread give wider loads; they are not worth much repeated work
         lanes = next(lanes for lanes in cuts if work[lanes] <= tuning.TWICE * min(work.values()))
@@ -48,10 +49,6 @@ def _traversals(base: Formula) -> Iterator[tuple[str, list[Slot]]]:
         slots = [(number, c) for number in numbers for c, node in enumerate(base.outputs[number]) if node is not None]
         if slots:
             yield traversal_of(rows[0]) if base.channels else "lanes", slots
-
-
-def _per_thread(base: Formula, double: bool, on: Processor) -> tuple[int, ...]:
-    return (1,) if double or base.channels <= on.lanes else (2, 1)
 
 
 def _block(base: Formula, order: Order, stay: bool, double: bool, on: Processor) -> int:

@@ -125,7 +125,8 @@ def plan(
                     part_indices.append(0)
                     count[operand] = max(count[operand], blocks if operand in text.partial else 1)
                     continue
-                slots = {_start(path, operand) for path in paths}
+                columns = ((path.weight or 0) if operand in "wt" else getattr(path, operand).start for path in paths)
+                slots = {0} if operand == "c" else set(columns)
                 position = max((used.get((operand, slot), 0) for slot in slots), default=0)
                 after = position + (blocks if operand in text.partial else 1)
                 used.update({(operand, slot): after for slot in slots})
@@ -150,12 +151,6 @@ def _alike(kernel: ProductKernel, operand: str) -> bool:
     if operand not in kernel.text.partial or kernel.blocks == 1:
         return True
     return operand not in "tc" and not any(steps_of(path)[operand] for path in kernel.text.paths)
-
-
-def _start(path: Path, operand: str) -> int:
-    if operand == "c":
-        return 0
-    return path.weight or 0 if operand in "wt" else getattr(path, operand).start
 
 
 def _covers(program: Program, paths: Sequence[Path], operand: str) -> bool:

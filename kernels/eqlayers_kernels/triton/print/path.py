@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from ...arithmetic.product import steps_of
 from ...arithmetic.writer import RESULTS, Dual, Task, Writer, pointer_of
 from ...forms.program import Path, Program
@@ -38,7 +40,7 @@ class Body:
         self._read: dict[str, str] = {}
         self._sums: dict[str, tuple[str, str, bool]] = {}  # address -> (operand, name, whether it has channels)
         self._started: set[str] = set()
-        self._number = 0
+        self._numbers = count(1)  # of sums
 
     def column(self, path: Path, operand: str, component: int, step: int) -> str:
         """The column of one component as text, for the channels ``u`` of this block."""
@@ -66,14 +68,10 @@ class Body:
             lines.append(f"{name} = tl.load({address}{mask}).to(ACC)")
         return self._read[address]
 
-    def _count(self) -> int:
-        self._number += 1
-        return self._number
-
     def add(self, operand: str, column: str, varies: bool, text: str, per_channel: bool) -> None:
         """Add to an element of a result; a value that is not ``per_channel`` is added once for all channels."""
         address = f"{RESULTS[operand]}_n + {column}"
-        name = self._sums.setdefault(address, (operand, f"{RESULTS[operand]}_sum{self._count()}", varies))[1]
+        name = self._sums.setdefault(address, (operand, f"{RESULTS[operand]}_sum{next(self._numbers)}", varies))[1]
         if not text:
             return
         name = name if per_channel else f"{name}_whole"

@@ -123,7 +123,8 @@ class KernelText:
             parts=", ".join(f'"{name}"' for name in parts),
             unaligned=", ".join(f'"{name}"' for name in self.tables),  # they begin anywhere in one buffer
         )
-        lines = [*self._begin(), *body.before, self._loop(), *(f"    {line}" for line in (*self._row(), *body.inside))]
+        lines = [*self._begin(), *body.before, "for step in tl.range(first, stop, num_stages=STAGES):"]
+        lines += [f"    {line}" for line in (*self._row(), *body.inside)]
         return head + "\n".join(f"    {line}" for line in [*lines, *body.after]) + "\n"
 
     def _begin(self) -> list[str]:
@@ -149,9 +150,6 @@ class KernelText:
             lines += ["piece, piece_u = place >= count, place_u >= count"]
             lines += ["first = tl.load(firsts + segment)", "stop = tl.load(stops + segment)"]
         return lines + self._addresses(("program", "segment"))
-
-    def _loop(self) -> str:
-        return "for step in tl.range(first, stop, num_stages=STAGES):"
 
     def _row(self) -> list[str]:
         lines = [] if self.traversal == "rows" else ["edge = tl.load(edges + step)", "other = tl.load(others + step)"]

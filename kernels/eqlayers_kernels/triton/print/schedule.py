@@ -49,7 +49,8 @@ class Order(NamedTuple):
 
 def terms_of(base: Formula, slots: Collection[Slot]) -> dict[Slot, tuple[Term, ...]]:
     """The terms of components of results; a node that is no sum, or has other uses, is one term."""
-    outputs = {slot: _output(base, slot) for slot in slots}
+    nodes = ((slot, base.outputs[slot[0]][slot[1]]) for slot in slots)
+    outputs = {slot: node for slot, node in nodes if node is not None}  # callers leave out zero components
     uses = _uses(base, outputs.values())
     sums = _sums(base, uses)
     return {
@@ -84,12 +85,6 @@ def popularity(base: Formula) -> list[int]:
         for arg in node.args if node.op not in ("load", "constant") else ():
             count[arg] += 1
     return count
-
-
-def _output(base: Formula, slot: Slot) -> int:
-    node = base.outputs[slot[0]][slot[1]]
-    assert node is not None  # callers leave out zero components
-    return node
 
 
 def _uses(base: Formula, outputs: Iterable[int]) -> dict[int, int]:

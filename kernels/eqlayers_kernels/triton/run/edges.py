@@ -45,6 +45,10 @@ class TraversalTables(NamedTuple):
         """Number of nodes."""
         return self.workspace_ptr.shape[0] - 1
 
+    def in_order(self) -> Tensor:
+        """``[E]`` the other node of each edge, by the number of the edge."""
+        return torch.empty_like(self.edges).scatter_(0, self.edges, self.others)
+
     @property
     def workspace_rows(self) -> int:
         """Workspace rows for partial sums of split nodes."""
@@ -168,12 +172,5 @@ def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> TraversalTables:
     step = number - begin[nodes]
     first, stop = (ptr[nodes] + counts[nodes] * bound // parts[nodes] for bound in (step, step + 1))
     targets = torch.where(parts[nodes] > 1, num_nodes + workspace_ptr[nodes] + step, nodes)
-    return TraversalTables(
-        nodes,
-        torch.where(exists, first, 0),
-        torch.where(exists, stop, 0),
-        torch.where(exists, targets, -1),
-        edges,
-        other[edges],
-        workspace_ptr,
-    )
+    first, stop, targets = (torch.where(exists, t, none) for t, none in ((first, 0), (stop, 0), (targets, -1)))
+    return TraversalTables(nodes, first, stop, targets, edges, other[edges], workspace_ptr)

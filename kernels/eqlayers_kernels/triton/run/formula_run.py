@@ -167,6 +167,5 @@ def _endpoints(kernels: Sequence[PlannedFormula], tables: Mapping[str, Traversal
     for name, traversal in (("senders", "by_dst"), ("receivers", "by_src")):
         if name in tables_read:
             assert tables is not None
-            table = tables[traversal]
-            out[name] = torch.empty_like(table.edges).scatter_(0, table.edges, table.others)
+            out[name] = tables[traversal].in_order()
     return out
