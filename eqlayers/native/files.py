@@ -23,7 +23,7 @@ from ..core.checks import check_choice, check_dtype, check_path, check_type
 from ..core.errors import ConfigError
 from ..core.files.read_write import atomic_write, check_output
 from .compiler import Compiler
-from .program import Program, graph_of
+from .program import CProgram, graph_of
 
 if TYPE_CHECKING:
     from ..models import Potential
@@ -42,7 +42,7 @@ INSTRUCTIONS = {"__AVX2__": 1, "__AVX512F__": 2}
 
 
 class Deployed(NamedTuple):
-    """What was written.
+    """A program that was written.
 
     Attributes:
         path: The file.
@@ -108,7 +108,7 @@ def deploy(
         tools = toolchain.toolchain()
         flags = tuple(TARGETS[target] if flag == TARGETS["native"] else flag for flag in tools.flags)
         tools = dataclasses.replace(tools, flags=flags)
-        program = Program(Compiler(graph_of(_prepared(potential, dtype))))
+        program = CProgram(Compiler(graph_of(_prepared(potential, dtype))))
         library = toolchain._compile(tuple(program.units()), "potential", tools)
         needed = _instructions(tools)
     content = _with_constants(library, program, potential, dtype, needed)
@@ -124,7 +124,7 @@ def _prepared(potential: Potential, dtype: torch.dtype) -> Potential:
     return copy.deepcopy(potential).to(device="cpu", dtype=dtype).eval()
 
 
-def _with_constants(library: bytes, program: Program, potential: Potential, dtype: torch.dtype, needed: int) -> bytes:
+def _with_constants(library: bytes, program: CProgram, potential: Potential, dtype: torch.dtype, needed: int) -> bytes:
     """The bytes of a file: library, constants, facts and checksum."""
     constants = program.constants_as_bytes.tobytes()
     start = -(-len(library) // 64) * 64

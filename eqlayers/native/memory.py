@@ -14,7 +14,7 @@ from ..core.errors import ConfigError
 from ..core.traces.trace import fake_of
 from .elements import number
 from .sizes import Symbols, text_of
-from .values import Buffer, Formula, Lines, View, steps
+from .values import Buffer, Elementwise, Lines, View, steps
 
 
 class NotCompiled(ConfigError):
@@ -22,7 +22,7 @@ class NotCompiled(ConfigError):
 
 
 @dataclass(eq=False)
-class Step:
+class ProgramStep:
     """A part of a program.
 
     Attributes:
@@ -49,7 +49,7 @@ class Memory:
     node: fx.Node  # that is compiled
 
     def __init__(self, size: Symbols) -> None:
-        self.size, self.steps, self.buffers = size, list[Step](), list[Buffer]()
+        self.size, self.steps, self.buffers = size, list[ProgramStep](), list[Buffer]()
         self._constants: dict[int, View] = {}
         self._alive = list[Tensor]()  # whose identities are keys
 
@@ -107,11 +107,11 @@ class Memory:
 
     def add(self, text: str, reads: Sequence[Buffer], writes: Sequence[Buffer], kind: str) -> None:
         """Append a step."""
-        self.steps.append(Step(text, list(reads), list(writes), kind, self.node.name))
+        self.steps.append(ProgramStep(text, list(reads), list(writes), kind, self.node.name))
 
     def reads_of(self, value: Any) -> list[Buffer]:
         """Buffers that a value is computed from."""
-        if isinstance(value, Formula):
+        if isinstance(value, Elementwise):
             return value.reads
         return [self.stored(value).buffer] if isinstance(value, (View, Tensor)) else []
 
@@ -134,8 +134,8 @@ class Memory:
         names = names[len(names) - len(value.shape) :] if value.shape else []
         if isinstance(value, View):
             return self.at(value, names, lines)
-        own = ["0" if size == 1 else name for name, size in zip(names, value.shape, strict=True)]
-        return lines.local(value.dtype, value.write(own, lines))
+        indices = ["0" if size == 1 else name for name, size in zip(names, value.shape, strict=True)]
+        return lines.local(value.dtype, value.write(indices, lines))
 
     def refuse(self, why: str) -> NotCompiled:
         """The error for a node."""

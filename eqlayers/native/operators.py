@@ -13,7 +13,7 @@ from ..core.traces.trace import fake_of
 from .elements import formula, number
 from .forms import FormCalls
 from .sizes import text_of
-from .values import TYPES, Formula, Lines, Value, View, steps
+from .values import TYPES, Elementwise, Lines, Value, View, steps
 
 
 class Operators(FormCalls):
@@ -27,7 +27,7 @@ class Operators(FormCalls):
         operands = list(args)
         if kind == "clamp":
             operands += [kwargs[name] for name in ("min", "max") if name in kwargs]
-        tensors = [one.dtype for one in operands if isinstance(one, (View, Formula, Tensor))]
+        tensors = [one.dtype for one in operands if isinstance(one, (View, Elementwise, Tensor))]
         inner = next(iter(tensors), dtype)  # comparisons have operands of another type than their result
         for one in tensors:
             inner = torch.promote_types(inner, one) if kind != "where" else dtype
@@ -53,9 +53,9 @@ class Operators(FormCalls):
             return f"({TYPES[dtype]})({formula(kind, texts, inner, options)})"
 
         reads = [buffer for one in operands for buffer in self.reads_of(one)]
-        return self.kept(node, Formula(shape, dtype, write, reads))
+        return self.kept(node, Elementwise(shape, dtype, write, reads))
 
-    def kept(self, node: fx.Node, value: Formula) -> Value:
+    def kept(self, node: fx.Node, value: Elementwise) -> Value:
         """A formula, stored unless one operator of elements alone reads it."""
         users = [user for user in node.users if not str(user.target).startswith("aten.sym_size")]
         if len(users) == 1 and users[0].op == "call_function":
@@ -66,34 +66,34 @@ class Operators(FormCalls):
 
     # ---- tensors without numbers of their own -----------------------------------------------------------------------
 
-    def _filled(self, node: fx.Node, value: Any) -> Formula:
+    def _filled(self, node: fx.Node, value: Any) -> Elementwise:
         dtype = fake_of(node).dtype
-        return Formula(self.shape_of(node), dtype, lambda names, lines: number(value, dtype))
+        return Elementwise(self.shape_of(node), dtype, lambda names, lines: number(value, dtype))
 
-    def _op_new_zeros(self, node: fx.Node, *args: Any, **kwargs: Any) -> Formula:
+    def _op_new_zeros(self, node: fx.Node, *args: Any, **kwargs: Any) -> Elementwise:
         return self._filled(node, 0)
 
-    def _op_new_ones(self, node: fx.Node, *args: Any, **kwargs: Any) -> Formula:
+    def _op_new_ones(self, node: fx.Node, *args: Any, **kwargs: Any) -> Elementwise:
         return self._filled(node, 1)
 
     _op_zeros = _op_zeros_like = _op_new_empty = _op_new_zeros
     _op_ones = _op_ones_like = _op_new_ones
 
-    def _op_new_full(self, node: fx.Node, _: Any, __: Any, value: Any, **kwargs: Any) -> Formula:
+    def _op_new_full(self, node: fx.Node, _: Any, __: Any, value: Any, **kwargs: Any) -> Elementwise:
         return self._filled(node, value)
 
-    def _op_full(self, node: fx.Node, _: Any, value: Any, **kwargs: Any) -> Formula:
+    def _op_full(self, node: fx.Node, _: Any, value: Any, **kwargs: Any) -> Elementwise:
         return self._filled(node, value)
 
     _op_full_like = _op_full
 
-    def _op_scalar_tensor(self, node: fx.Node, value: Any, **kwargs: Any) -> Formula:
+    def _op_scalar_tensor(self, node: fx.Node, value: Any, **kwargs: Any) -> Elementwise:
         return self._filled(node, value)
 
-    def _op_arange(self, node: fx.Node, *args: Any, **kwargs: Any) -> Formula:
+    def _op_arange(self, node: fx.Node, *args: Any, **kwargs: Any) -> Elementwise:
         start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
         shape, dtype = self.shape_of(node), fake_of(node).dtype
-        return Formula(
+        return Elementwise(
             shape, dtype, lambda names, lines: f"{number(start, dtype)} + {number(step, dtype)} * {names[0]}"
         )
 
@@ -113,8 +113,8 @@ class Operators(FormCalls):
 
     def _op_expand(self, node: fx.Node, value: Any, *_: Any, **kwargs: Any) -> Value:
         shape = self.shape_of(node)
-        if isinstance(value, Formula) and not value.reads:
-            return Formula(shape, value.dtype, lambda names, lines: self.element(value, names, lines))
+        if isinstance(value, Elementwise) and not value.reads:
+            return Elementwise(shape, value.dtype, lambda names, lines: self.element(value, names, lines))
         view = self.stored(value)
         lead = len(shape) - len(view.shape)
         strides = [0] * lead + [
@@ -229,19 +229,19 @@ class Operators(FormCalls):
 
     # ---- rows by index ----------------------------------------------------------------------------------------------
 
-    def _rows(self, node: fx.Node, table: Any, index: Any) -> Value:
+    def _rows(self, node: fx.Node, table: Any, index: Any, axis: int = 0) -> Value:
         source, where = self.stored(table), self.stored(index)
-        lead = len(where.shape)
+        after = axis + len(where.shape)
 
         def write(names: Sequence[str], lines: Lines) -> str:
-            row = self.at(where, names[:lead], lines)
+            row = self.at(where, names[axis:after], lines)
             terms = [text_of(source.offset)] if source.offset else []
-            rest = [row, *names[lead:]]
+            rest = [*names[:axis], row, *names[after:]]
             terms += [f"{name} * {text_of(stride)}" for name, stride in zip(rest, source.strides, strict=True)]
             return f"{source.buffer.name}[{' + '.join(terms)}]"
 
         reads = [source.buffer, where.buffer]
-        return self.kept(node, Formula(self.shape_of(node), fake_of(node).dtype, write, reads))
+        return self.kept(node, Elementwise(self.shape_of(node), fake_of(node).dtype, write, reads))
 
     def _op_index(self, node: fx.Node, table: Any, index: Sequence[Any]) -> Value:
         if len(index) != 1 or index[0] is None:
@@ -249,9 +249,7 @@ class Operators(FormCalls):
         return self._rows(node, table, index[0])
 
     def _op_index_select(self, node: fx.Node, table: Any, axis: int, index: Any) -> Value:
-        if axis:
-            raise self.refuse("it takes columns")
-        return self._rows(node, table, index)
+        return self._rows(node, table, index, axis % len(table.shape))
 
     def _op_embedding(self, node: fx.Node, table: Any, index: Any, *_: Any) -> Value:
         return self._rows(node, table, index)

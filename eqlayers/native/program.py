@@ -44,7 +44,7 @@ def graph_of(potential: Potential) -> fx.GraphModule:
     return module
 
 
-class Program:
+class CProgram:
     """The C program of a graph.
 
     Args:

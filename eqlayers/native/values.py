@@ -1,4 +1,4 @@
-"""What a node of a graph is in a program: numbers in a buffer, or a formula of one element."""
+"""The value of a node in a program: numbers in a buffer, or a formula of one element."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class View:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the buffer."""
+        """The dtype of the buffer."""
         return self.buffer.dtype
 
     def contiguous(self) -> bool:
@@ -51,7 +51,7 @@ class View:
 
 
 @dataclass(eq=False)
-class Formula:
+class Elementwise:
     """A formula of each element, which is not stored.
 
     Attributes:
@@ -67,7 +67,7 @@ class Formula:
     reads: list[Buffer] = field(default_factory=list)
 
 
-Value = View | Formula
+Value = View | Elementwise
 
 
 class Lines:

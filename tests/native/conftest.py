@@ -49,6 +49,7 @@ NETWORKS: dict[str, Callable[[], torch.nn.Module]] = {
     "NequIP": lambda: NequIP(SPECIES, lmax=2, **TINY),
     "NequIP, tables": lambda: NequIP(SPECIES, lmax=2, knots=64, **TINY | {"layers": 3}),
     "TFN": lambda: TFN(SPECIES, lmax=2, **TINY),
+    "TFN by torch": lambda: TFN(SPECIES, lmax=2, backend="torch", **TINY),
     "Equiformer": lambda: Equiformer(SPECIES, heads=2, **TINY | {"layers": 1}),
     "toy": lambda: ToyNetwork(len(SPECIES)),
     "of a user": OwnNetwork,

@@ -23,7 +23,7 @@ LIMITS = {
     "the tests": (("tests",), (), 65_120),
 }
 #: The most Python files of the package without the benchmark.
-FILES = 315
+FILES = 327
 
 
 @cache
