@@ -255,11 +255,9 @@ class Operators(FormCalls):
         return self._rows(node, table, index)
 
     def _op_index_add(self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any) -> Value:
-        if axis:
-            raise self.refuse("it adds columns")
         out = self.new(self.shape_of(node), fake_of(node).dtype)
         self.fill(out, to)
-        self._scatter(out, self.stored(index), rows, "{0} += {1};")
+        self._scatter(out, self.stored(index), rows, "{0} += {1};", axis % len(out.shape))
         return out
 
     def _op_scatter_reduce(
@@ -272,11 +270,11 @@ class Operators(FormCalls):
         self._scatter(out, self.stored(index), rows, "if ({1} > {0} || {1} != {1}) {0} = {1};")
         return out
 
-    def _scatter(self, out: View, index: View, rows: Any, how: str) -> None:
+    def _scatter(self, out: View, index: View, rows: Any, how: str, axis: int = 0) -> None:
         lines, names = Lines(), [f"i{axis}" for axis in range(len(rows.shape))]
         text = lines.local(rows.dtype, self.element(rows, names, lines))
-        row = lines.local(torch.int64, self.at(index, names[: len(index.shape)], lines))
-        to = self.at(out, [row, *names[1:]], lines)
+        row = lines.local(torch.int64, self.at(index, names[axis : axis + len(index.shape)], lines))
+        to = self.at(out, [*names[:axis], row, *names[axis + 1 :]], lines)
         loops = "".join(
             f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
             for name, size in zip(names, rows.shape, strict=True)
@@ -288,9 +286,8 @@ class Operators(FormCalls):
 
     def _op_sum(
         self, node: fx.Node, value: Any, axes: Sequence[int] | None = None, keepdim: bool = False, **kwargs: Any
-    ) -> Any:
-        if axes is None:
-            return self._filled(node, math.nan)  # the sum of all energies, which is differentiated and not read
+    ) -> Value:
+        axes = range(len(value.shape)) if axes is None else axes
         return self._reduced(node, value, axes, keepdim, "s += {0};", "s")
 
     def _op_mean(self, node: fx.Node, value: Any, axes: Sequence[int], keepdim: bool = False, **kwargs: Any) -> Value:

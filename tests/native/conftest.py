@@ -13,7 +13,7 @@ pytest.importorskip("vesin")
 from ase import Atoms
 from ase.build import bulk, molecule
 
-from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential, Structures
+from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential, Structures, compress
 from eqlayers.models.structures import NeighborLists, collate
 from eqlayers.nn import ZBL, Interaction, Linear
 from eqlayers.testing import ToyNetwork
@@ -48,6 +48,7 @@ NETWORKS: dict[str, Callable[[], torch.nn.Module]] = {
     "MACE, density": lambda: MACE(SPECIES, lmax=1, correlation=2, **DENSE, **TINY),
     "NequIP": lambda: NequIP(SPECIES, lmax=2, **TINY),
     "NequIP, tables": lambda: NequIP(SPECIES, lmax=2, knots=64, **TINY | {"layers": 3}),
+    "NequIP, frozen tables": lambda: NequIP(SPECIES, lmax=2, **TINY),
     "TFN": lambda: TFN(SPECIES, lmax=2, **TINY),
     "TFN by torch": lambda: TFN(SPECIES, lmax=2, backend="torch", **TINY),
     "Equiformer": lambda: Equiformer(SPECIES, heads=2, **TINY | {"layers": 1}),
@@ -75,6 +76,8 @@ def made(name: str, dtype: torch.dtype = torch.float64) -> Potential:
     torch.manual_seed(3)
     repulsion = ZBL() if name in ("NequIP", "toy") else None
     potential = Potential(NETWORKS[name](), SPECIES, {1: -13.6, 29: -3.0}, 0.7, repulsion=repulsion)
+    if name.endswith("frozen tables"):
+        compress(potential.eval(), knots=64)
     return potential.to(dtype).eval()
 
 

@@ -72,6 +72,8 @@ def test_other_dtypes_and_targets(tmp_path: Path) -> None:
         report = deploy(potential.float(), tmp_path / "a.so", dtype=torch.float64, target=target)
         assert str(report).startswith(f"{tmp_path / 'a.so'}: ")
         assert report.target == target
+        needed = FOOTER.unpack(report.path.read_bytes()[-FOOTER.size - 4 : -4])[3]
+        assert needed == {"avx2": 1, "avx512": 3}.get(target, needed)
         if target == "avx512" and capability != "AVX512":
             with pytest.raises(DataError, match="must run on a processor with AVX512"):
                 NativePotential(report.path)
