@@ -186,10 +186,25 @@ def half_of(edge_index: NDArray[Any], shifts: NDArray[Any] | None = None, fewest
     return half if _hashed(there) == _hashed(back) else None
 
 
+def as_integers(shifts: torch.Tensor) -> IntArray:
+    """Shifts ``[E, 3]`` of any dtype, as an array."""
+    return shifts.detach().to(torch.int64).numpy()
+
+
+def have_same_edges(first: tuple[torch.Tensor, Any], second: tuple[torch.Tensor, Any]) -> bool:
+    """Whether two lists of edges and shifts on the CPU have the same edges in any order, by their hashes."""
+    sums = []
+    for edges, shifts in (first, second):
+        columns = edges.numpy().astype(np.int64, copy=False)
+        columns = columns if shifts is None else np.concatenate([columns, as_integers(shifts).T])
+        sums.append((columns.shape, _hashed(columns)))
+    return sums[0] == sums[1]
+
+
 def _hashed(columns: IntArray) -> int:
     """The sum of a hash of each column, in 64 bits."""
     mixed = np.zeros(columns.shape[1], np.uint64)
-    for row in columns.view(np.uint64):
+    for row in np.ascontiguousarray(columns).view(np.uint64):
         mixed = (mixed ^ row) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     return int(mixed.sum())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 from torch_geometric.data import Batch, Data
 
-from eqlayers.atoms.periodic import folded, half_of
+from eqlayers.atoms.periodic import as_integers, folded, half_of
 from eqlayers.data.neighbors import Edges, check_edges
 from eqlayers.data.splits import check_integers, check_rows
 from eqlayers.data.structures import StructureArrays, check_structures, completed_cells
@@ -312,11 +312,12 @@ class Samples(Sequence[Data]):
 def collated(samples: Sequence[Data]) -> Batch:
     """The batch of some samples, equal to ``torch_geometric.data.Batch.from_data_list`` but for ``half``.
 
-    ``half`` ``[E / 2]`` has the numbers of edges, one of each pair, see ``eqlayers.models.Structures.of``.
+    ``half`` ``[E / 2]`` has the numbers of edges, one of each pair, see ``eqlayers.models.Structures.of``. Code that
+    changes the edges of a batch on a GPU must remove it; on a CPU ``of`` finds that it does not fit.
     """
     made = samples.dataset.batch(samples.indices) if isinstance(samples, Samples) else Batch.from_data_list(samples)
     edges, shifts = (getattr(made, name, None) for name in _OF_EDGES)
-    half = None if edges is None else half_of(edges.numpy(), None if shifts is None else shifts.numpy())
+    half = None if edges is None else half_of(edges.numpy(), None if shifts is None else as_integers(shifts))
     if half is not None:
         made.half = torch.from_numpy(half)
     return made

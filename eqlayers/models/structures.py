@@ -61,7 +61,7 @@ class Structures(NamedTuple):
         """Structures from an object with these attributes, such as a batch of a data loader.
 
         Missing attributes other than z, pos and edge_index are taken as None. With `half`, numbers of edges
-        ``[E / 2]``, one of each pair, the edges are mirrored.
+        ``[E / 2]``, one of each pair, the edges are mirrored; unless, on a CPU, they do not fit the edges.
 
         Example:
             >>> from types import SimpleNamespace
@@ -71,8 +71,6 @@ class Structures(NamedTuple):
         """
         graphs = getattr(batch, "num_graphs", None)
         edges, shifts, half = batch.edge_index, getattr(batch, "shifts", None), getattr(batch, "half", None)
-        if half is not None:
-            edges, shifts = edges[:, half], None if shifts is None else shifts[half]
         structures = cls(
             batch.z,
             batch.pos,
@@ -82,7 +80,16 @@ class Structures(NamedTuple):
             getattr(batch, "cell", None),
             shifts,
         )
-        return structures if half is None else mirror(structures)
+        if half is None or 2 * len(half) != edges.shape[1]:
+            return structures
+        one = structures._replace(edge_index=edges[:, half], shifts=None if shifts is None else shifts[half])
+        mirrored = mirror(one)
+        if edges.is_cpu:
+            from ..atoms.periodic import have_same_edges
+
+            if not have_same_edges((edges, shifts), (mirrored.edge_index, mirrored.shifts)):  # they were changed since
+                return structures
+        return mirrored
 
     def checked(self, dtype: torch.dtype) -> Structures:
         """Check shapes, dtypes and indices; return the structures with ``batch`` filled in.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from eqlayers.functional import TabledWeights
 from eqlayers.layers.radial.module import ScalarNetwork
 from eqlayers.models import MACE, Equiformer, NequIP, Potential, Structures
 from eqlayers.models.structures import NeighborLists, collate, mirror, one_way
+from eqlayers.nn import Interaction
 
 from .test_compiled import NETWORKS, SPECIES, TINY, assert_alike, batch_of, learned
 
@@ -243,3 +245,50 @@ def test_a_skin_keeps_edges_mirrored() -> None:
     for _ in range(5):
         atoms.rattle(0.02, seed=lists.built)
         assert collate(potential, [atoms], [lists(atoms)]).mirrored
+
+
+def test_changed_batches_lose_their_pairs() -> None:
+    """Edges that were sorted, added or left out after the loader: the numbers are those of all edges."""
+    potential = Potential(NequIP(SPECIES, **TINY), SPECIES).double()
+    batch = batch_of(potential, [crystal()])._replace(mirrored=False)
+    half = torch.arange(batch.edge_index.shape[1] // 2)
+    energy = potential(batch)["energy"]
+    order = torch.randperm(2 * len(half), generator=torch.Generator().manual_seed(0))
+    for edges, kept in ((order, len(half)), (order[2:], len(half)), (order[2:], len(half) - 1)):
+        fields = batch._asdict() | {"edge_index": batch.edge_index[:, edges], "shifts": batch.shifts[edges]}
+        changed = SimpleNamespace(**fields, half=half[:kept])
+        structures = Structures.of(changed)
+        assert not structures.mirrored
+        if len(edges) == len(order):
+            assert_alike([potential(structures)["energy"]], [energy])
+    whole = Structures.of(SimpleNamespace(**batch._asdict(), half=half))
+    assert whole.mirrored
+    assert_alike([potential(whole)["energy"]], [energy])
+    floats = SimpleNamespace(**batch._asdict() | {"shifts": batch.shifts.bfloat16().requires_grad_()}, half=half)
+    assert Structures.of(floats).mirrored
+
+
+class Directed(torch.nn.Module):
+    """A network whose radial functions depend on the sender."""
+
+    irreps_sh, cutoff, species = "0e + 1o", 4.0, tuple(SPECIES)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.linspace(0.8, 1.2, len(SPECIES)))
+        self.embedding = torch.nn.Embedding(len(SPECIES), 4)
+        self.step = Interaction("4x0e", self.irreps_sh, "4x0e", cutoff=4.0)
+
+    def forward(self, atom_types: Any, edges: Any, graph: Graph) -> torch.Tensor:
+        lengths = edges.lengths * self.scale[atom_types[graph.ends[0]]]
+        return self.step(self.embedding(atom_types), edges.harmonics, lengths, graph).sum(1)
+
+
+def test_networks_that_do_not_know_of_pairs() -> None:
+    torch.manual_seed(0)
+    potential, atoms = Potential(Directed(), SPECIES).double(), crystal()
+    atoms.numbers[::2] = 8
+    batch = batch_of(potential, [atoms])
+    assert batch.mirrored
+    results = [list(potential(one).values()) for one in (batch, batch._replace(mirrored=False))]
+    assert_alike(*results)

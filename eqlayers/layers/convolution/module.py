@@ -207,7 +207,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         Args:
             x: ``[A, irreps_in.dim]`` node features.
             edge_attr: ``[E, irreps_sh.dim]`` spherical harmonics of the edges.
-            lengths: ``[E]`` Angstrom.
+            lengths: ``[E]`` Angstrom; or ``[E / 2]`` of ``graph.of_pairs(lengths)``, see :class:`eqlayers.Graph`.
             edge_index: ``[2, E]`` (src, dst); dst receives. Or a :class:`eqlayers.Graph`, sorted once for all layers.
             species: ``[A]`` int64, counted from 0, for a self-connection by species.
             basis: ``[E, num_basis]``, ``radial.basis(lengths)``, which steps of one network share, or
@@ -220,8 +220,6 @@ class Interaction(KeepsFloat64, EquivariantModule):
         Raises:
             ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
-        if basis is None and isinstance(edge_index, Graph):
-            lengths = edge_index.of_pairs(lengths)
         received = self.product(self.up(x), edge_attr, self.radial(lengths, basis), edge_index)
         weight = self.down.weight  # multiplies the weights, which are fewer than features
         h = self.down(received, weight * self.mean_neighbors.rsqrt())
