@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from ..core.traces.trace import fake_of
+from ..core.torch_internals import writes
+from ..core.traces.trace import fake_of, owner_of
+from .memory import NotCompiled
 from .operators import Operators
-from .sizes import Symbols
+from .sizes import Size, Symbols
 from .values import View
 
 #: Operators whose result has the numbers of their operand.
@@ -38,7 +40,12 @@ class Compiler(Operators):
                 self.values[node] = getattr(module, node.target).detach()
             elif node.op == "call_function":
                 self.node = node
-                self.values[node] = self._call(node)
+                try:
+                    self.values[node] = self._call(node)
+                except NotCompiled:
+                    raise
+                except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+                    raise self.refuse(f"{error}" or type(error).__name__) from error
             elif node.op == "output":
                 self.node, ends = node, node.args[0]
                 self.outputs = [self._output(one, name) for one, name in zip(ends, ("energies", "slopes"), strict=True)]
@@ -62,7 +69,9 @@ class Compiler(Operators):
         if node.target is operator.getitem:
             return args[0][args[1]]
         if fake is not None and not isinstance(fake, (Tensor, list, tuple)):
-            return self.size(fake)  # a size
+            return Size(self.size(fake))
+        if writes(node.target):
+            self._check_alone(node)
         name = str(node.target)
         if name == "eqlayers.form.default":
             return self.form(node, *args)
@@ -75,3 +84,9 @@ class Compiler(Operators):
         if kind in SAME:
             return args[0]
         return self._elements(node, kind, args, kwargs)
+
+    def _check_alone(self, node: fx.Node) -> None:
+        """Refuse an operator in place whose operand has other readers, which would see the change."""
+        changed: Any = node.args[0]
+        if changed.op != "call_function" or len(changed.users) > 1 or owner_of(changed) is not changed:
+            raise self.refuse("it changes a tensor in place that has other readers")

@@ -28,6 +28,10 @@ FORMULAS = {
     "cos": "cosF({0})",
     "tanh": "tanhF({0})",
     "abs": "fabsF({0})",
+    "sign": "({0} > 0) - ({0} < 0)",
+    "relu": "{0} > 0 ? {0} : 0",
+    "threshold_backward": "{1} <= {2} ? 0 : {0}",
+    **{name: f"{name}F({{0}})" for name in ("sinh", "cosh", "tan", "atan", "asin", "acos", "erf", "expm1", "log1p")},
     "floor": "floorF({0})",
     "pow": "powF({0}, {1})",
     "sigmoid": "1 / (1 + expF(-{0}))",
@@ -39,7 +43,7 @@ FORMULAS = {
     "minimum": "{0} != {0} || {0} < {1} ? {0} : {1}",
     "where": "{0} ? {1} : {2}",
     "masked_fill": "{1} ? {2} : {0}",
-    "nan_to_num": "{0} != {0} ? 0 : {0}",
+    "nan_to_num": "{0} != {0} ? 0 : {0} > MOST ? MOST : {0} < -MOST ? -MOST : {0}",
     "eq": "{0} == {1}",
     "ne": "{0} != {1}",
     "lt": "{0} < {1}",
@@ -48,9 +52,31 @@ FORMULAS = {
     "ge": "{0} >= {1}",
     "logical_not": "!{0}",
     "logical_and": "{0} && {1}",
+    "logical_or": "{0} || {1}",
     "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
     "_to_copy": "{0}",
 }
+
+
+#: Operator -> keywords that its formula reads; others must have their defaults.
+READ = {"addcmul": ("value",), "clamp": ("min", "max")}
+#: Keywords that change no numbers.
+IGNORED = ("dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format")
+#: Values of keywords that are defaults.
+DEFAULTS = {"alpha": 1, "value": 1}
+#: Operators that compare, whose operands have another type than their result.
+COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def unread(name: str, operands: Sequence[Any], options: dict[str, Any]) -> str | None:
+    """An operand or a keyword that the formula of an operator does not read; None if it reads all."""
+    for key, value in options.items():
+        if key not in IGNORED and key not in READ.get(name, ()) and value is not None and value != DEFAULTS.get(key):
+            return f"{key}={value}"
+    if name in FORMULAS and f"{{{len(operands) - 1}}}" not in FORMULAS[name]:
+        return f"{len(operands)} operands"
+    return None
 
 
 def formula(name: str, operands: Sequence[str | None], dtype: torch.dtype, options: dict[str, Any]) -> str | None:
@@ -60,10 +86,11 @@ def formula(name: str, operands: Sequence[str | None], dtype: torch.dtype, optio
         low, high = ([*operands[1:], None, None])[:2]
         text = f"{operands[0]}" if low is None else f"({operands[0]} < {low} ? {low} : {operands[0]})"
         return text if high is None else f"({text} > {high} ? {high} : {text})"
-    known = FORMULAS.get(name.removesuffix("_"), FORMULAS.get(name))
+    known = FORMULAS.get(name)
     if known is None:
         return None
-    return known.replace("F(", f"{end}(").format(*operands, value=options.get("value", 1))
+    known = known.replace("MOST", "FLT_MAX" if end else "DBL_MAX").replace("F(", f"{end}(")
+    return known.format(*operands, value=options.get("value", 1))
 
 
 def number(value: Any, dtype: torch.dtype) -> str:

@@ -26,8 +26,13 @@ enum eqlayers_status {
   EQLAYERS_OTHER_VERSION = 7, /* the file is of another version of this header */
   EQLAYERS_PROCESSOR = 8,     /* the file needs instructions that this processor does not have */
   EQLAYERS_NOT_LOADED = 9,    /* the file was not compiled for this system */
-  EQLAYERS_NEGATIVE = 10      /* a number of atoms or edges is negative */
+  EQLAYERS_NEGATIVE = 10,     /* a number of atoms or edges is negative, or beyond 2^40 */
+  EQLAYERS_NO_ROW = 11        /* the network computed the index of a row that its table does not have */
 };
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef struct eqlayers_potential eqlayers_potential;
 
@@ -64,6 +69,10 @@ int eqlayers_evaluate(const eqlayers_potential *potential, int64_t atoms, int64_
    end. Either may be NULL. */
 void eqlayers_sums(const eqlayers_potential *potential, int64_t atoms, int64_t edges, const void *vectors,
                    const int64_t *ends, const void *slopes, double *forces, double *virials);
+
+#ifdef __cplusplus
+}
+#endif
 #endif
 
 #ifdef EQLAYERS_IMPLEMENTATION
@@ -96,6 +105,8 @@ struct eqlayers_potential {
   uint8_t known[120];
 };
 
+#define EQLAYERS_MOST (INT64_C(1) << 40)
+
 static uint32_t eqlayers_checksum(const uint8_t *data, int64_t size) {
   uint32_t table[256], sum = 0xFFFFFFFFu;
   for (uint32_t n = 0; n < 256; n++) {
@@ -124,7 +135,7 @@ static int eqlayers_read(const char *path, uint8_t **data, int64_t *size) {
   int status = EQLAYERS_NO_FILE;
   *data = NULL;
   if (fseek(file, 0, SEEK_END) == 0 && (*size = ftell(file)) >= 0 && fseek(file, 0, SEEK_SET) == 0) {
-    *data = malloc(*size + 1);
+    *data = (uint8_t *)malloc(*size + 1);
     status = *data == NULL ? EQLAYERS_NO_MEMORY : fread(*data, 1, *size, file) == (size_t)*size ? 0 : EQLAYERS_NO_FILE;
   }
   fclose(file);
@@ -169,10 +180,10 @@ int eqlayers_open(const char *path, eqlayers_potential **potential) {
   *potential = NULL;
   int status = eqlayers_read(path, &data, &size);
   if (status) return status;
-  eqlayers_potential *const made = calloc(1, sizeof *made);
+  eqlayers_potential *const made = (eqlayers_potential *)calloc(1, sizeof *made);
   status = made == NULL ? EQLAYERS_NO_MEMORY : eqlayers_check(data, size, &made->facts);
   if (!status) {
-    made->memory = malloc(made->facts.constants_size + 64);
+    made->memory = (char *)malloc(made->facts.constants_size + 64);
     made->library = eqlayers_load(data, made->facts.library_size);
     status = made->memory == NULL ? EQLAYERS_NO_MEMORY : made->library == NULL ? EQLAYERS_NOT_LOADED : EQLAYERS_DONE;
   }
@@ -213,7 +224,8 @@ const char *eqlayers_sentence(int status) {
     "the file must be of the version of eqlayers.h: deploy the potential again",
     "the processor must have the instructions that the file was compiled for: deploy the potential for another target",
     "the file must have been compiled for this system, and TMPDIR must be a folder from which libraries can be loaded",
-    "numbers of atoms and edges must not be negative",
+    "numbers of atoms and edges must be from 0 to 2^40",
+    "an index of a row that the network computes must be in its table",
   };
   return status >= 0 && status < (int)(sizeof sentences / sizeof *sentences) ? sentences[status] : "unknown status";
 }
@@ -227,8 +239,8 @@ int eqlayers_species(const eqlayers_potential *potential, const int64_t **number
 }
 
 int64_t eqlayers_workspace(const eqlayers_potential *potential, int64_t atoms, int64_t edges) {
-  int64_t *const places = malloc((potential->facts.buffers + 1) * sizeof *places);
-  if (places == NULL || atoms < 0 || edges < 0) {
+  int64_t *const places = (int64_t *)malloc((potential->facts.buffers + 1) * sizeof *places);
+  if (places == NULL || atoms < 0 || edges < 0 || atoms > EQLAYERS_MOST || edges > EQLAYERS_MOST) {
     free(places);
     return -1;
   }
@@ -240,7 +252,7 @@ int64_t eqlayers_workspace(const eqlayers_potential *potential, int64_t atoms, i
 int eqlayers_evaluate(const eqlayers_potential *potential, int64_t atoms, int64_t edges, const int64_t *z,
                       const void *vectors, const int64_t *ends, double *energies, void *slopes, void *workspace,
                       int64_t bytes) {
-  if (atoms < 0 || edges < 0) return EQLAYERS_NEGATIVE;
+  if (atoms < 0 || edges < 0 || atoms > EQLAYERS_MOST || edges > EQLAYERS_MOST) return EQLAYERS_NEGATIVE;
   for (int64_t i = 0; i < atoms; i++)
     if (z[i] < 0 || z[i] >= 120 || !potential->known[z[i]]) return EQLAYERS_NO_SPECIES;
   for (int64_t e = 0; e < 2 * edges; e++)

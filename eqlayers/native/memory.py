@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,8 @@ from torch import Tensor, fx
 from ..core.errors import ConfigError
 from ..core.traces.trace import fake_of
 from .elements import number
-from .sizes import Symbols, text_of
-from .values import Buffer, Elementwise, Lines, View, steps
+from .sizes import Size, Symbols, product, text_of
+from .values import TYPES, Buffer, Elementwise, Lines, View, steps
 
 
 class NotCompiled(ConfigError):
@@ -55,7 +54,9 @@ class Memory:
 
     def new(self, shape: Sequence[int], dtype: torch.dtype, constant: Tensor | None = None) -> View:
         """A buffer of contiguous elements."""
-        buffer = Buffer(f"b{len(self.buffers)}", dtype, math.prod(shape), constant)
+        if dtype not in TYPES:
+            raise self.refuse(f"no program has numbers of {dtype}")
+        buffer = Buffer(f"b{len(self.buffers)}", dtype, product(shape), constant)
         self.buffers.append(buffer)
         return View(buffer, 0, list(shape), steps(shape))
 
@@ -94,11 +95,8 @@ class Memory:
         lines, names = Lines(), [f"i{axis}" for axis in range(len(out.shape))]
         text = self.element(value, names, lines)
         to = self.at(out, names, lines)
-        loops = "".join(
-            f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
-            for name, size in zip(names, out.shape, strict=True)
-            if size != 1
-        )
+        long = [(name, size) for name, size in zip(names, out.shape, strict=True) if size != 1]
+        loops = self.loops([name for name, _ in long], [size for _, size in long])
         for name, size in zip(names, out.shape, strict=True):
             if size == 1:
                 lines.lines.insert(0, f"const int64_t {name} = 0; (void){name};")
@@ -115,6 +113,17 @@ class Memory:
             return value.reads
         return [self.stored(value).buffer] if isinstance(value, (View, Tensor)) else []
 
+    def loops(self, names: Sequence[str], shape: Sequence[int]) -> str:
+        """Loops over indices in C."""
+        return "".join(
+            f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
+            for name, size in zip(names, shape, strict=True)
+        )
+
+    def number(self, value: Any, dtype: torch.dtype) -> str:
+        """A number of Python, or a size, in C."""
+        return f"(({TYPES[dtype]}){text_of(value)})" if isinstance(value, Size) else number(value, dtype)
+
     def at(self, view: View, names: Sequence[str], lines: Lines) -> str:
         """The element of a view in C."""
         terms = [text_of(view.offset)] if view.offset else []
@@ -126,7 +135,7 @@ class Memory:
     def element(self, value: Any, names: Sequence[str], lines: Lines) -> str:
         """An element of a value in C, whose last axes have the indices ``names``."""
         if isinstance(value, (bool, int, float)):
-            return number(value, torch.float64 if isinstance(value, float) else torch.int64)
+            return self.number(value, torch.float64 if isinstance(value, float) else torch.int64)
         if isinstance(value, Tensor):
             if value.numel() == 1:
                 return number(value.item(), value.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor, fx
 
 from ..core.traces.trace import fake_of
-from .elements import formula, number
+from .elements import COMPARE, formula, number, unread
 from .forms import FormCalls
-from .sizes import text_of
+from .sizes import ATOMS, Size, never_negative, product, text_of
 from .values import TYPES, Elementwise, Lines, Value, View, steps
 
 
@@ -23,43 +22,60 @@ class Operators(FormCalls):
 
     def _elements(self, node: fx.Node, kind: str, args: Any, kwargs: Any) -> Value:
         fake = fake_of(node)
-        shape, dtype = self.shape_of(node), fake.dtype
-        operands = list(args)
+        shape, dtype, operands = self.shape_of(node), fake.dtype, list(args)
+        kind = kind.removesuffix("_") if kind.endswith("_") else kind
         if kind == "clamp":
-            operands += [kwargs[name] for name in ("min", "max") if name in kwargs]
-        tensors = [one.dtype for one in operands if isinstance(one, (View, Elementwise, Tensor))]
-        inner = next(iter(tensors), dtype)  # comparisons have operands of another type than their result
-        for one in tensors:
-            inner = torch.promote_types(inner, one) if kind != "where" else dtype
-        if kind in ("_to_copy", "where", "masked_fill", "masked_fill_", "clamp", "nan_to_num"):
-            inner = dtype
-        mask = {"where": 0, "masked_fill": 1, "masked_fill_": 1}.get(kind, -1)
-        if kind == "pow" and operands[1] == 2:
+            operands = [*operands, None, None][:3]
+            operands[1:] = [kwargs.get("min", operands[1]), kwargs.get("max", operands[2])]
+        elif (extra := unread(kind, operands, kwargs)) is not None:
+            raise self.refuse(f"no formula reads {extra}")
+        inner = self._type_of_operands(node, kind, operands)
+        mask = {"where": 0, "masked_fill": 1}.get(kind, -1)
+        if kind == "pow" and isinstance(operands[1], (int, float)) and operands[1] == 2:
             kind, operands[1] = "mul", operands[0]
-        if kind in ("add", "sub") and kwargs.get("alpha", 1) != 1:
-            raise self.refuse("alpha is not 1")
-        if formula(kind, ["a"] * 4, inner, kwargs) is None:
+        if formula(kind, ["a"] * 4, inner, {}) is None:
             raise self.refuse("it is unknown")
 
         def write(names: Sequence[str], lines: Lines) -> str:
             texts: list[str | None] = []
             for index, one in enumerate(operands):
                 if one is None or isinstance(one, (int, float)):
-                    texts.append(None if one is None else number(one, inner))
+                    texts.append(None if one is None else self.number(one, inner))
                     continue
                 text = self.element(one, names, lines)
                 texts.append(f"({text})" if index == mask or one.dtype == inner else f"(({TYPES[inner]}){text})")
-            options = {name: number(value, inner) for name, value in kwargs.items() if isinstance(value, (int, float))}
-            return f"({TYPES[dtype]})({formula(kind, texts, inner, options)})"
+            options = {name: number(value, inner) for name, value in kwargs.items() if name == "value"}
+            made = formula(kind, texts, inner, options)
+            return f"({made}) != 0" if dtype is torch.bool else f"({TYPES[dtype]})({made})"
 
         reads = [buffer for one in operands for buffer in self.reads_of(one)]
         return self.kept(node, Elementwise(shape, dtype, write, reads))
+
+    def _type_of_operands(self, node: fx.Node, kind: str, operands: Sequence[Any]) -> torch.dtype:
+        """The type that an operator computes in: of its result, and for truth values of its operands."""
+        dtype: torch.dtype = fake_of(node).dtype
+        if dtype is not torch.bool:
+            return dtype
+        if kind in COMPARE:
+            first, second = (self.fake(one) for one in node.args[:2])
+            both: torch.dtype = torch.result_type(first, second)
+            return torch.int64 if both is torch.bool else both
+        if kind == "where":
+            return torch.int64
+        floats = [one.dtype for one in operands if hasattr(one, "dtype") and one.dtype.is_floating_point]
+        return max(floats, key=lambda one: one.itemsize, default=torch.int64)
+
+    def fake(self, value: Any) -> Any:
+        """The tensor without numbers of an argument of a node, or a number."""
+        fake = fake_of(value) if isinstance(value, fx.Node) else value
+        return fake if isinstance(fake, (Tensor, bool, int, float)) else 0  # a size
 
     def kept(self, node: fx.Node, value: Elementwise) -> Value:
         """A formula, stored unless one operator of elements alone reads it."""
         users = [user for user in node.users if not str(user.target).startswith("aten.sym_size")]
         if len(users) == 1 and users[0].op == "call_function":
             kind = str(users[0].target).split(".")[1] if str(users[0].target).startswith("aten.") else ""
+            kind = kind.removesuffix("_")
             if not hasattr(self, f"op_{kind}") and formula(kind, ["a"] * 4, value.dtype, {}) is not None:
                 return value
         return self.stored(value)
@@ -157,11 +173,15 @@ class Operators(FormCalls):
         self, node: fx.Node, value: Any, axis: int = 0, start: Any = None, end: Any = None, step: int = 1
     ) -> View:
         view = self.stored(value)
-        size, start = view.shape[axis], 0 if start is None else start
+        size, start, shape = view.shape[axis], 0 if start is None else start, self.shape_of(node)
         start = start + size if start < 0 else start
+        start = max(start, 0) if size < ATOMS // 2 else start
+        last = start + (shape[axis] - 1) * step + 1
+        if not (never_negative(start) and (shape[axis] == 0 or never_negative(size - last))):
+            raise self.refuse("there may be fewer rows")
         strides = list(view.strides)
         strides[axis] *= step
-        return View(view.buffer, view.offset + start * view.strides[axis], self.shape_of(node), strides)
+        return View(view.buffer, view.offset + start * view.strides[axis], shape, strides)
 
     def _op_select(self, node: fx.Node, value: Any, axis: int, index: int) -> View:
         return self._selected(self.stored(value), axis, index)
@@ -169,6 +189,8 @@ class Operators(FormCalls):
     def _selected(self, view: View, axis: int, index: int) -> View:
         axis %= len(view.shape)
         index = index + view.shape[axis] if index < 0 else index
+        if not (never_negative(index) and never_negative(view.shape[axis] - 1 - index)):
+            raise self.refuse("there may be fewer rows")
         drop: Callable[[list[int]], list[int]] = lambda listed: listed[:axis] + listed[axis + 1 :]  # noqa: E731
         offset = view.offset + index * view.strides[axis]
         return View(view.buffer, offset, drop(view.shape), drop(view.strides))
@@ -212,7 +234,7 @@ class Operators(FormCalls):
         size, count = shape[axis], value.shape[axis]
         if step != 1:
             raise self.refuse("its step is not 1")
-        start = start + size if start < 0 else start
+        start = max(start + size, 0) if start < 0 else start
         if count == size:
             return value
         out = self.new(shape, dtype)
@@ -230,11 +252,12 @@ class Operators(FormCalls):
     # ---- rows by index ----------------------------------------------------------------------------------------------
 
     def _rows(self, node: fx.Node, table: Any, index: Any, axis: int = 0) -> Value:
-        source, where = self.stored(table), self.stored(index)
+        source, where = self.stored(table), self.checked(index, table.shape[axis])
         after = axis + len(where.shape)
 
         def write(names: Sequence[str], lines: Lines) -> str:
-            row = self.at(where, names[axis:after], lines)
+            row = lines.local(torch.int64, self.at(where, names[axis:after], lines))
+            row = f"({row} < 0 ? {row} + {text_of(table.shape[axis])} : {row})"
             terms = [text_of(source.offset)] if source.offset else []
             rest = [*names[:axis], row, *names[after:]]
             terms += [f"{name} * {text_of(stride)}" for name, stride in zip(rest, source.strides, strict=True)]
@@ -242,6 +265,22 @@ class Operators(FormCalls):
 
         reads = [source.buffer, where.buffer]
         return self.kept(node, Elementwise(self.shape_of(node), fake_of(node).dtype, write, reads))
+
+    def checked(self, index: Any, size: int) -> View:
+        """An index in a buffer, after a step that ends the program if a row is outside of its table."""
+        view = self.stored(index)
+        if view.dtype is not torch.int64:
+            raise self.refuse(f"an index is {view.dtype}")
+        lines, names = Lines(), [f"i{axis}" for axis in range(len(view.shape))]
+        row, end = lines.local(torch.int64, self.at(view, names, lines)), text_of(size)
+        loops = self.loops(names, view.shape)
+        self.add(
+            f"{loops}{{ {' '.join(lines.lines)} if ({row} < -{end} || {row} >= {end}) return ROW; }}",
+            [view.buffer],
+            [],
+            "loop",
+        )
+        return view
 
     def _op_index(self, node: fx.Node, table: Any, index: Sequence[Any]) -> Value:
         if len(index) != 1 or index[0] is None:
@@ -257,28 +296,26 @@ class Operators(FormCalls):
     def _op_index_add(self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any) -> Value:
         out = self.new(self.shape_of(node), fake_of(node).dtype)
         self.fill(out, to)
-        self._scatter(out, self.stored(index), rows, "{0} += {1};", axis % len(out.shape))
+        self._scatter(out, self.checked(index, out.shape[axis]), rows, "{0} += {1};", axis % len(out.shape))
         return out
 
     def _op_scatter_reduce(
         self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any, how: str, **kwargs: Any
     ) -> Value:
-        if axis or how != "amax":
+        if axis or how != "amax" or kwargs.get("include_self", True) is not True:
             raise self.refuse("it is no largest value of rows")
         out = self.new(self.shape_of(node), fake_of(node).dtype)
         self.fill(out, to)
-        self._scatter(out, self.stored(index), rows, "if ({1} > {0} || {1} != {1}) {0} = {1};")
+        self._scatter(out, self.checked(index, out.shape[0]), rows, "if ({1} > {0} || {1} != {1}) {0} = {1};")
         return out
 
     def _scatter(self, out: View, index: View, rows: Any, how: str, axis: int = 0) -> None:
         lines, names = Lines(), [f"i{axis}" for axis in range(len(rows.shape))]
         text = lines.local(rows.dtype, self.element(rows, names, lines))
         row = lines.local(torch.int64, self.at(index, names[axis : axis + len(index.shape)], lines))
+        row = f"({row} < 0 ? {row} + {text_of(out.shape[axis])} : {row})"
         to = self.at(out, [*names[:axis], row, *names[axis + 1 :]], lines)
-        loops = "".join(
-            f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
-            for name, size in zip(names, rows.shape, strict=True)
-        )
+        loops = self.loops(names, rows.shape)
         body = " ".join([*lines.lines, how.format(to, text)])
         self.add(f"{loops}{{ {body} }}", [*self.reads_of(rows), index.buffer, out.buffer], [out.buffer], "loop")
 
@@ -290,14 +327,17 @@ class Operators(FormCalls):
         axes = range(len(value.shape)) if axes is None else axes
         return self._reduced(node, value, axes, keepdim, "s += {0};", "s")
 
-    def _op_mean(self, node: fx.Node, value: Any, axes: Sequence[int], keepdim: bool = False, **kwargs: Any) -> Value:
-        count = math.prod(value.shape[axis] for axis in axes)
-        return self._reduced(node, value, axes, keepdim, "s += {0};", f"s / {text_of(count)}")
+    def _op_mean(
+        self, node: fx.Node, value: Any, axes: Sequence[int] | None = None, keepdim: bool = False, **kwargs: Any
+    ) -> Value:
+        axes = range(len(value.shape)) if axes is None else axes
+        count = self.number(Size(product(value.shape[axis] for axis in axes)), fake_of(node).dtype)
+        return self._reduced(node, value, axes, keepdim, "s += {0};", f"s / {count}")
 
     def _op_linalg_vector_norm(
         self, node: fx.Node, value: Any, order: float = 2, axes: Any = None, keepdim: bool = False, **kwargs: Any
     ) -> Value:
-        if order != 2 or axes is None:
+        if order != 2 or axes is None or kwargs.get("dtype") is not None:
             raise self.refuse("it is no root of a sum of squares along axes")
         end = "f" if fake_of(node).dtype == torch.float32 else ""
         return self._reduced(node, value, axes, keepdim, "s += {0} * {0};", f"sqrt{end}(s)")
@@ -311,10 +351,7 @@ class Operators(FormCalls):
         kept = [name for axis, name in enumerate(names) if keepdim or axis not in axes]
 
         def loop(chosen: Sequence[int]) -> str:
-            return "".join(
-                f"for (int64_t {names[axis]} = 0; {names[axis]} < {text_of(value.shape[axis])}; {names[axis]}++) "
-                for axis in chosen
-            )
+            return self.loops([names[axis] for axis in chosen], [value.shape[axis] for axis in chosen])
 
         inner = f"{loop(axes)}{{ {' '.join(lines.lines)} {each.format(text)} }}"
         target = self.at(out, kept, to)
@@ -348,10 +385,7 @@ class Operators(FormCalls):
         *lead, row, column = names = [f"i{axis}" for axis in range(len(out.shape))]
         lines = Lines()
         left, right = self.at(a, [*lead, row, "k"], lines), self.at(b, [*lead, "k", column], lines)
-        loops = "".join(
-            f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
-            for name, size in zip(names, out.shape, strict=True)
-        )
+        loops = self.loops(names, out.shape)
         inner = f"for (int64_t k = 0; k < {text_of(a.shape[-1])}; k++) s += {left} * {right};"
         text = f"{loops}{{ {TYPES[out.dtype]} s = 0; {inner} {self.at(out, names, lines)} = s; }}"
         self.add(text, [a.buffer, b.buffer], [out.buffer], "loop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import os
 import struct
@@ -25,7 +26,7 @@ from ..models.structures import Structures
 from .files import FOOTER, MAGIC, VERSION
 
 #: Status of eqlayers.h -> class of error.
-ERRORS = {1: OutOfMemoryError, 2: IndexRangeError, 3: IndexRangeError, 10: ShapeError}
+ERRORS = {1: OutOfMemoryError, 2: IndexRangeError, 3: IndexRangeError, 10: ShapeError, 11: IndexRangeError}
 OUTPUTS = ("energy", "energies", "forces", "virials", "stress")
 
 
@@ -60,14 +61,14 @@ class NativePotential:
     device = torch.device("cpu")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(check_path("path", path, "the path of a file that deploy wrote"))
+        self.path = Path(check_path("path", path, "the path of a file that deploy wrote")).resolve()
         self.split = SimpleNamespace(tensors=())  # as of potentials of other properties
         self._library = _loaded(self.path, library_of(self.path))
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._library, f"eqlayers_{name}")
             function.restype, function.argtypes = result, arguments
         self._handle = ctypes.c_void_p()
-        status = self._library.eqlayers_open(os.fsencode(self.path.resolve()), ctypes.byref(self._handle))
+        status = self._library.eqlayers_open(os.fsencode(self.path), ctypes.byref(self._handle))
         if status:
             self._raise(status)
         self.cutoff: float = self._library.eqlayers_cutoff(self._handle)
@@ -87,6 +88,7 @@ class NativePotential:
     def __del__(self) -> None:
         if handle := getattr(self, "_handle", None):
             self._library.eqlayers_close(handle)
+            _ctypes.dlclose(self._library._handle)  # ctypes keeps libraries for ever
 
     is_compiled = True
 

@@ -99,7 +99,7 @@ class CProgram:
         steps = "\n  ".join(step.text for step in self.steps)
         return (
             f"{HEAD}{sorts}{gemms}{kernels}\n"
-            f"enum {{ DONE, MEMORY, END }};\n"
+            f"enum {{ DONE, MEMORY, END, ROW = 11 }};\n"
             f"#define BUFFERS {len(self.temporary)}\n"
             f"static const int64_t buffers[BUFFERS + 1][6] = {{{', '.join([*rows, '{0}'])}}};\n{PLAN}"
             f"{PLAIN_LOOPS}{toolchain.EXPORT} int64_t evaluate(const char *constants, char *memory, "
@@ -139,7 +139,8 @@ OPENS = """#define EQLAYERS_IMPLEMENTATION
 #define _POSIX_C_SOURCE 200809L
 #pragma GCC visibility push(default)
 """
-HEAD = f"""#include <math.h>
+HEAD = f"""#include <float.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 #define VECTOR {VECTOR}

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
-#: Primes that stand for the numbers of atoms and edges. They are so far apart that sums of their multiples are unique.
-ATOMS, EDGES = 1_000_003, 1_000_000_000_039
+#: Primes that stand for the numbers of atoms and edges, so far apart that sums of their multiples are unique.
+ATOMS, EDGES = 1_000_000_007, 1_000_000_000_000_000_003
+
+
+class Size(int):
+    """A coded size that an operator takes as a number."""
 
 
 class Symbols:
@@ -19,27 +25,59 @@ class Symbols:
         self._values = {atoms.node.expr: ATOMS, edges.node.expr: EDGES}
 
     def __call__(self, size: Any) -> int:
-        """A size of the trace as a coded integer."""
-        return size if isinstance(size, int) else int(size.node.expr.subs(self._values))
+        """A size of the trace as a coded integer; ValueError unless it is a sum of multiples."""
+        if isinstance(size, int):
+            return size
+        import sympy
+
+        expression: Any = getattr(size.node, "expr", None)
+        symbols = list(self._values)
+        try:
+            terms = sympy.Poly(expression, *symbols)
+        except sympy.PolynomialError as error:
+            raise ValueError(f"the size {expression} is no sum of multiples of numbers of atoms and edges") from error
+        if terms.total_degree() > 1 or not all(factor.is_Integer for factor in terms.coeffs()):
+            raise ValueError(f"the size {expression} is no sum of multiples of numbers of atoms and edges")
+        return int(expression.subs(self._values))
 
 
 def parts(size: int) -> tuple[int, int, int]:
     """Multiples of the number of edges, of the number of atoms, and the rest.
 
     Example:
-        >>> parts(2 * EDGES + 3 * ATOMS + 5)
-        (2, 3, 5)
+        >>> parts(2 * EDGES + 3 * ATOMS + 5), parts(ATOMS - 1)
+        ((2, 3, 5), (0, 1, -1))
     """
-    edges, rest = divmod(size, EDGES)
-    return edges, *divmod(rest, ATOMS)
+    edges = (size + EDGES // 2) // EDGES
+    rest = size - edges * EDGES
+    atoms = (rest + ATOMS // 2) // ATOMS
+    return edges, atoms, rest - atoms * ATOMS
+
+
+def product(sizes: Iterable[int]) -> int:
+    """The product of coded sizes; ValueError if several of them depend on the structure.
+
+    Example:
+        >>> product([3, ATOMS, 2]) == 6 * ATOMS
+        True
+    """
+    listed = list(sizes)
+    if sum(size >= ATOMS // 2 for size in listed) > 1:
+        raise ValueError("memory must grow with the number of atoms or edges, not with products of them")
+    return math.prod(listed)
+
+
+def never_negative(size: int) -> bool:
+    """Whether a coded number is at least 0 for all numbers of atoms and edges."""
+    return min(parts(size)) >= 0
 
 
 def text_of(size: int) -> str:
     """A coded size as an expression in C, of ``A`` and ``E``.
 
     Example:
-        >>> text_of(2 * EDGES + ATOMS + 5), text_of(0)
-        ('(2 * E + A + 5)', '0')
+        >>> text_of(2 * EDGES + ATOMS - 5), text_of(0)
+        ('(2 * E + A + -5)', '0')
     """
     terms = [
         (name if count == 1 else f"{count} * {name}") if name else str(count)

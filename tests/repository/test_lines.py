@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "kernels/eqlayers_kernels"
 #: What is counted -> its folders, folders in these that are left out, and the most lines.
 LIMITS = {
-    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 54_840),
+    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 56_150),
     "the layers and what they run on": (
         (*(f"eqlayers/{name}" for name in ("core", "irreps", "layers", "sparse", "e3nn_compat")), KERNELS),
         ("eqlayers/core/files",),
-        28_040,
+        27_900,
     ),
-    "the benchmark": (("eqlayers/bench",), (), 7_400),
-    "the tests": (("tests",), (), 65_120),
+    "the benchmark": (("eqlayers/bench",), (), 7_390),
+    "the tests": (("tests",), (), 66_150),
 }
 #: The most Python files of the package without the benchmark.
 FILES = 327

@@ -1,0 +1,140 @@
+"""Networks of users: a program has the numbers of the network, or its operators are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers.core.errors import ConfigError, IndexRangeError
+from eqlayers.models import Potential
+from eqlayers.native import NativePotential, deploy
+
+from .conftest import SPECIES, STRUCTURES, batch_of
+
+pytestmark = pytest.mark.kernels
+Body = Callable[["Sums", Tensor, Tensor, Any, Any], Tensor]
+
+
+class Sums(torch.nn.Module):
+    """A network that is a function of sums of vectors over neighbours."""
+
+    irreps_sh, cutoff, species = "0e", 4.0, tuple(SPECIES)
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.body = body
+        self.register_buffer("t", torch.arange(20.0).view(4, 5).cos())
+
+    def forward(self, atom_types: Tensor, edges: Any, graph: Any) -> Tensor:
+        rows = edges.vectors * torch.exp(-edges.lengths)[:, None]
+        x = rows.new_zeros(atom_types.shape[0], 3).index_add(0, graph.ends[1], rows)
+        return self.body(self, x, atom_types, edges, graph)
+
+
+def norms(x: Tensor) -> Tensor:
+    """Squares of lengths."""
+    return x.square().sum(1)
+
+
+def neighbours(x: Tensor, graph: Any) -> Tensor:
+    """Numbers of neighbours, integers."""
+    ends = graph.ends[1]
+    return torch.zeros(x.shape[0], dtype=torch.int64).index_add(0, ends, torch.ones_like(ends))
+
+
+def with_view(s: Sums, x: Tensor, z: Tensor, e: Any, g: Any) -> Tensor:
+    """A view of a tensor that is changed in place."""
+    m = torch.ones(x.shape[0], dtype=x.dtype)
+    a = m.unsqueeze(1)
+    m.mul_(4)
+    return norms(x * a)
+
+
+def in_place(s: Sums, x: Tensor, z: Tensor, e: Any, g: Any) -> Tensor:
+    """A fresh tensor that is changed in place."""
+    return norms(x) * torch.ones_like(norms(x)).mul_(3)
+
+
+EQUAL: dict[str, Body] = {
+    "a size as a number": lambda s, x, z, e, g: norms(x) / x.shape[0] + x.shape[0] ** 1 * norms(x),
+    "edges as a number": lambda s, x, z, e, g: norms(x) * g.num_edges,
+    "integers in arithmetic": lambda s, x, z, e, g: norms(x) * (1 / (1 + neighbours(x, g))),
+    "powers of integers": lambda s, x, z, e, g: norms(x) * (1.0 * (1 + neighbours(x, g))) ** -0.5,
+    "integers and fractions": lambda s, x, z, e, g: norms(x) * (z * 0.5 + z / 2 + (1.5 - z)),
+    "integers beside fractions": lambda s, x, z, e, g: norms(x) * torch.where(z < 1.5, 2.0, 0.5) * (z >= 0.5),
+    "halves of truth": lambda s, x, z, e, g: norms(x) * ((x > 0).sum(1) / 2),
+    "sums of everything": lambda s, x, z, e, g: norms(x) / (1 + x.square().sum()),
+    "sums over axes": lambda s, x, z, e, g: norms(x) * torch.tanh(x.square().sum((0, 1))) + x.mean(),
+    "truth of small numbers": lambda s, x, z, e, g: (
+        norms(x) * (x[:, 0] * 1e-3).bool() + ((z > 0) | (z >= 1)) * norms(x)
+    ),
+    "another network in place": in_place,
+    "negative rows": lambda s, x, z, e, g: norms(x) * s.t[z - 2].sum(1),
+    "columns backwards": lambda s, x, z, e, g: (x @ s.t[:3].to(x.dtype))[:, -10:3].sum(1).square() + x[:, -1] ** 2,
+    "transposed views": lambda s, x, z, e, g: x.t().reshape(-1).view(3, -1).sum(0) ** 2,
+    "products of neighbours": lambda s, x, z, e, g: (x[:, None] @ x[:, :, None])[:, 0, 0],
+    "norms": lambda s, x, z, e, g: torch.linalg.vector_norm(x + 1, dim=1) * torch.relu(x[:, 0]),
+    "joined rows": lambda s, x, z, e, g: norms(torch.cat([x, x * 2], 1)) + norms(torch.cat([x, x * 2])[x.shape[0] :]),
+    "not a number": lambda s, x, z, e, g: norms(x) * torch.nan_to_num(1 / (z - z).to(x.dtype)).sign(),
+}
+REFUSED: dict[str, tuple[Body, str]] = {
+    "quotients of sizes": (lambda s, x, z, e, g: norms(x) * (g.num_edges / x.shape[0]), "size"),
+    "half of a size": (lambda s, x, z, e, g: norms(x) * (x.shape[0] // 2), "size"),
+    "squares of sizes": (lambda s, x, z, e, g: norms(x) / x.shape[0] ** 2, "size"),
+    "all pairs of atoms": (lambda s, x, z, e, g: torch.tanh(x @ x.t()).sum(1), "products of them"),
+    "a view that changes": (with_view, "in place that has other readers"),
+    "factors of sums": (lambda s, x, z, e, g: norms(torch.rsub(x, 1.0, alpha=2)), "no formula reads 3 operands"),
+    "rounded quotients": (lambda s, x, z, e, g: norms(torch.div(x, 0.3, rounding_mode="floor")), "rounding_mode"),
+    "another not a number": (lambda s, x, z, e, g: norms(torch.nan_to_num(x, nan=7.0)), "operands|nan"),
+    "the last atom": (lambda s, x, z, e, g: norms(x * x[-1]), "there may be fewer rows"),
+    "two edges": (lambda s, x, z, e, g: norms(x) * e.lengths[:2].sum(), "there may be fewer rows"),
+    "layer norm": (lambda s, x, z, e, g: norms(torch.nn.functional.layer_norm(x, (3,))), "native_layer_norm"),
+    "softmax": (lambda s, x, z, e, g: norms(torch.softmax(x, 1)), "_softmax"),
+    "sorted numbers": (lambda s, x, z, e, g: norms(x.sort(1).values), "aten.sort"),
+    "the largest": (lambda s, x, z, e, g: x.max(1).values ** 2, "aten.max"),
+    "short integers": (lambda s, x, z, e, g: norms(x) * z.to(torch.int32), "no program has numbers of torch.int32"),
+}
+
+
+def both_of(body: Body, folder: Path) -> tuple[Potential, NativePotential]:
+    """The potential and its program."""
+    potential = Potential(Sums(body), SPECIES, subtract_isolated=False).double().eval()
+    return potential, NativePotential(deploy(potential, folder / "own.so").path)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_programs_have_the_numbers_of_the_network(name: str, tmp_path: Path) -> None:
+    potential, native = both_of(EQUAL[name], tmp_path)
+    for atoms in STRUCTURES.values():
+        batch = batch_of(potential, atoms())
+        for key, value in potential(batch).items():
+            torch.testing.assert_close(native(batch)[key], value.detach(), rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_operators_are_refused(name: str, tmp_path: Path) -> None:
+    body, words = REFUSED[name]
+    with pytest.raises(ConfigError, match=words):
+        both_of(body, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_outside_of_a_table(tmp_path: Path) -> None:
+    """Of an index that depends on positions."""
+    _, native = both_of(lambda s, x, z, e, g: norms(x) * s.t[(norms(x) * 1e6).long()].sum(1), tmp_path)
+    with pytest.raises(IndexRangeError, match="an index of a row that the network computes must be in its table"):
+        native(batch_of(native, STRUCTURES["ethanol"]()))
+
+
+def test_programs_are_closed(tmp_path: Path) -> None:
+    """Libraries of programs that are no longer used are not kept."""
+    both_of(EQUAL["norms"], tmp_path)
+    for _ in range(30):
+        NativePotential(tmp_path / "own.so")
+    maps = Path("/proc/self/maps").read_text()
+    assert maps.count("potential.so") + maps.count("eqlayers-") < 30
