@@ -317,8 +317,9 @@ def collated(samples: Sequence[Data]) -> Batch:
     """
     made = samples.dataset.batch(samples.indices) if isinstance(samples, Samples) else Batch.from_data_list(samples)
     edges, shifts = (getattr(made, name, None) for name in _OF_EDGES)
-    half = None if edges is None else half_of(edges.numpy(), None if shifts is None else as_integers(shifts))
-    if half is not None:
+    if edges is None or "y" in made:  # networks of a property have no use for pairs
+        return made
+    if (half := half_of(edges.numpy(), None if shifts is None else as_integers(shifts))) is not None:
         made.half = torch.from_numpy(half)
     return made
 
