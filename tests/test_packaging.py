@@ -28,12 +28,12 @@ def run(*command: str | Path, **options: object) -> str:
 
 
 def module_files() -> set[str]:
-    """Python files, type markers and templates of the two packages, as they have to lie in a wheel."""
+    """Python files, type markers, templates and the header of the two packages, as they have to lie in a wheel."""
     return {
         str(path.relative_to(folder))
         for top, folder in TOPS.items()
         for path in (folder / top).rglob("*")
-        if path.suffix in (".py", ".html") or path.name == "py.typed"
+        if path.suffix in (".py", ".html", ".h") or path.name == "py.typed"
     }
 
 
