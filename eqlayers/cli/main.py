@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     keep_memory()  # a setting of the whole process
     try:
-        if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "convert", "deploy", "mace"}):
+        if args and (args[0] in {*TRAINING, "bench", "convert", "deploy", "mace"} or of_potentials(args)):
             return compute(args)
         parsed = parser().parse_args(args)
         if parsed.version:

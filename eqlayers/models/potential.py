@@ -219,6 +219,8 @@ class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
         def results(potential: Potential, atoms: Structures) -> dict[str, Tensor]:
             return differentiated(atoms, requested, follow, lambda moved: (potential._predicted(moved),))[0]
 
+        if self._compiled is None:
+            return results(self, structures)
         return self._by_trace(structures, (*requested, follow, self.subtract_isolated), self._check_values, results)
 
     def _check_values(self, structures: Structures) -> None:

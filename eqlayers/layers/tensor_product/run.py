@@ -68,7 +68,7 @@ def run_convolution(
     if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)) and x.ndim:
         if num_nodes is not None or not isinstance(edge_index, Graph):
             edge_index = as_graph(edge_index, x.shape[0], num_nodes)
-        if not shared:
+        if edge_index.mirrored and not shared:
             w = edge_index.of_edges(w)
         results = at_once(plan.form.calls[True, shared], (x, y, w), edge_index, backend, deterministic)
         if results is not None:
