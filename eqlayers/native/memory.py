@@ -50,6 +50,7 @@ class Memory:
     def __init__(self, size: Symbols) -> None:
         self.size, self.steps, self.buffers = size, list[ProgramStep](), list[Buffer]()
         self._constants: dict[int, View] = {}
+        self.in_range = set[tuple[int, ...]]()  # indices that a step compares with their table
         self._alive = list[Tensor]()  # whose identities are keys
 
     def new(self, shape: Sequence[int], dtype: torch.dtype, constant: Tensor | None = None) -> View:

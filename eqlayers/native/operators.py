@@ -271,6 +271,9 @@ class Operators(FormCalls):
         view = self.stored(index)
         if view.dtype is not torch.int64:
             raise self.refuse(f"an index is {view.dtype}")
+        if (key := (id(view.buffer), view.offset, *view.shape, size)) in self.in_range:  # layers share their species
+            return view
+        self.in_range.add(key)
         lines, names = Lines(), [f"i{axis}" for axis in range(len(view.shape))]
         row, end = lines.local(torch.int64, self.at(view, names, lines)), text_of(size)
         loops = self.loops(names, view.shape)
