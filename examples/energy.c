@@ -1,6 +1,6 @@
 /* Energy and forces of a molecule of water, by a file that `eqlayers deploy water.pt -o water.so --dtype float64` wrote.
 
-   cc -O2 -I path/of/eqlayers/native energy.c -o energy -ldl -lm && ./energy water.so */
+   cc -O2 -I path/of/eqlayers/native energy.c -o energy -ldl -lm -lpthread && ./energy water.so */
 #define EQLAYERS_IMPLEMENTATION
 #include "eqlayers.h"
 
@@ -47,14 +47,14 @@ int main(int count, char **arguments) {
     ends[edges + e] = to[e];
   }
 
-  const int64_t bytes = eqlayers_workspace(potential, ATOMS, edges);
-  void *const workspace = malloc(bytes);
-  check(eqlayers_evaluate(potential, ATOMS, edges, z, vectors, ends, energies, slopes, workspace, bytes));
+  eqlayers_workspace *workspace;
+  check(eqlayers_workspace_new(potential, 1, &workspace));
+  check(eqlayers_evaluate(potential, workspace, ATOMS, edges, z, vectors, ends, energies, slopes));
   eqlayers_sums(potential, ATOMS, edges, vectors, ends, slopes, forces[0], virials[0]);
   printf("energy %.12f eV\n", energies[0] + energies[1] + energies[2]);
   for (int i = 0; i < ATOMS; i++) printf("force %.12f %.12f %.12f eV/Angstrom\n", forces[i][0], forces[i][1], forces[i][2]);
   for (int i = 0; i < ATOMS; i++) printf("virial %.12f eV\n", virials[i][0] + virials[i][4] + virials[i][8]);
-  free(workspace);
+  eqlayers_workspace_free(potential, workspace);
   eqlayers_close(potential);
   return 0;
 }

@@ -292,5 +292,6 @@ def _by_vectors(potential: Potential, z: Tensor, vectors: Tensor, edge_index: Te
         vectors = vectors.detach().requires_grad_()
         atoms = Structures(z, vectors.new_zeros(z.shape[0], 3), edge_index, torch.zeros_like(z), 1, None, vectors)
         results = potential._predicted(atoms)
-        (slopes,) = torch.autograd.grad(results["varying"].sum(), vectors)
+        varying = results["varying"]
+        (slopes,) = torch.autograd.grad(varying, vectors, torch.ones_like(varying))
     return [results["energies"].detach(), slopes]

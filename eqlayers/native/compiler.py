@@ -30,6 +30,7 @@ class Compiler(Operators):
         placeholders = module.graph.find_nodes(op="placeholder")
         z, vectors, _ = (fake_of(node) for node in placeholders)
         super().__init__(Symbols(z.shape[0], vectors.shape[0]))
+        self.dtype = vectors.dtype
         self.values: dict[fx.Node, Any] = {}
         self.inputs = [
             self._outside(node, name) for node, name in zip(placeholders, ("z", "vectors", "ends"), strict=True)

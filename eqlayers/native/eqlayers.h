@@ -1,8 +1,8 @@
 /* Potentials of eqlayers without Python: opens files that `eqlayers deploy` wrote, and evaluates them.
 
    Copy this file. In one C file of a program, define EQLAYERS_IMPLEMENTATION before it is included, first of all headers;
-   link with -ldl -lm.
-   A potential may be used by several threads at once, each with a workspace of its own.
+   link with -ldl -lm -lpthread.
+   A potential may be used by several threads at once, each with a workspace of its own; one call may run on several, too.
 
    A file is code, and to open one runs it: open only files of people that you trust. Files are compared with their
    checksum, the version of this header, and the instructions of the processor before they are loaded. */
@@ -13,20 +13,20 @@
 #endif
 #include <stdint.h>
 
-#define EQLAYERS_VERSION 1
+#define EQLAYERS_VERSION 2
 
 enum eqlayers_status {
   EQLAYERS_DONE = 0,
   EQLAYERS_NO_MEMORY = 1,
   EQLAYERS_NO_ATOM = 2,       /* an end of an edge is no atom */
   EQLAYERS_NO_SPECIES = 3,    /* the potential does not know a species */
-  EQLAYERS_SMALL = 4,         /* the workspace is too small */
+  EQLAYERS_NO_STAGE = 4,      /* the potential has no such stage, or there are more local atoms than atoms */
   EQLAYERS_NO_FILE = 5,       /* the file cannot be read */
   EQLAYERS_DAMAGED = 6,       /* the file is no potential, or was changed */
   EQLAYERS_OTHER_VERSION = 7, /* the file is of another version of this header */
   EQLAYERS_PROCESSOR = 8,     /* the file needs instructions that this processor does not have */
   EQLAYERS_NOT_LOADED = 9,    /* the file was not compiled for this system */
-  EQLAYERS_NEGATIVE = 10,     /* a number of atoms or edges is negative, or beyond 2^40 */
+  EQLAYERS_NEGATIVE = 10,     /* a number of atoms or edges is negative, or beyond 2^31 */
   EQLAYERS_NO_ROW = 11        /* the network computed the index of a row that its table does not have */
 };
 
@@ -48,8 +48,13 @@ double eqlayers_cutoff(const eqlayers_potential *potential);
 int eqlayers_bytes(const eqlayers_potential *potential);
 /* The number of species, and their atomic numbers in ascending order. */
 int eqlayers_species(const eqlayers_potential *potential, const int64_t **numbers);
-/* Bytes of a workspace for so many atoms and edges. */
-int64_t eqlayers_workspace(const eqlayers_potential *potential, int64_t atoms, int64_t edges);
+/* A workspace holds memory, which grows as structures need it, and is of one potential. Calls of one workspace must follow
+   one another. On failure *workspace is NULL. threads: what a call runs on; its results do not depend on them. */
+typedef struct eqlayers_workspace eqlayers_workspace;
+int eqlayers_workspace_new(const eqlayers_potential *potential, int threads, eqlayers_workspace **workspace);
+void eqlayers_workspace_free(const eqlayers_potential *potential, eqlayers_workspace *workspace);
+/* Bytes that a workspace has. */
+int64_t eqlayers_workspace_bytes(const eqlayers_potential *potential, const eqlayers_workspace *workspace);
 
 /* Energies of atoms, and the derivatives of their sum by the vectors of edges.
 
@@ -58,11 +63,30 @@ int64_t eqlayers_workspace(const eqlayers_potential *potential, int64_t atoms, i
    vectors       [edges, 3] Angstrom, from the sender to the receiver; float or double, see eqlayers_bytes
    ends          [2, edges] the senders of all edges, then the receivers, counted from 0; each pair in both directions
    energies      [atoms] eV
-   slopes        [edges, 3] eV/Angstrom; float or double
-   workspace     memory of `bytes` bytes that nothing else uses during the call */
-int eqlayers_evaluate(const eqlayers_potential *potential, int64_t atoms, int64_t edges, const int64_t *z,
-                      const void *vectors, const int64_t *ends, double *energies, void *slopes, void *workspace,
-                      int64_t bytes);
+   slopes        [edges, 3] eV/Angstrom; float or double */
+int eqlayers_evaluate(const eqlayers_potential *potential, eqlayers_workspace *workspace, int64_t atoms, int64_t edges,
+                      const int64_t *z, const void *vectors, const int64_t *ends, double *energies, void *slopes);
+
+/* Stages, for a structure that several processes share. Each process has atoms of its own, the first `local` ones, and
+   after them ghosts, copies of atoms of other processes or periodic images: `atoms` in all. Ghosts are all senders of
+   edges to its own atoms, and edges to its own atoms are all that it passes.
+
+   Stages run in their order with the same arguments. After each one, rows of atoms are exchanged between processes. The
+   energies [local] and the slopes are complete after the last. */
+enum eqlayers_how {
+  EQLAYERS_NOTHING = 0, /* the last stage */
+  EQLAYERS_COPY = 1,    /* each ghost's row becomes its owner's */
+  EQLAYERS_ADD = 2      /* each ghost's row is added to its owner's */
+};
+/* The number of stages; 0 if the potential must have the whole structure, and eqlayers_evaluate alone can be used. */
+int eqlayers_stages(const eqlayers_potential *potential);
+/* What is exchanged after a stage, and how many numbers a row has. */
+int eqlayers_exchange(const eqlayers_potential *potential, int stage, int64_t *columns);
+/* Runs a stage. *rows is set to the rows [atoms, columns] that are exchanged, float or double, see eqlayers_bytes, or to
+   NULL after the last stage. */
+int eqlayers_stage(const eqlayers_potential *potential, eqlayers_workspace *workspace, int stage, int64_t local,
+                   int64_t atoms, int64_t edges, const int64_t *z, const void *vectors, const int64_t *ends,
+                   double *energies, void *slopes, void **rows);
 
 /* Sums of slopes: forces [atoms, 3] in eV/Angstrom, and virials [atoms, 9] in eV, rows of 3 by 3, whose sum is the
    virial of the structure, the negative derivative of its energy by strain. Half of the virial of an edge is of each
@@ -86,26 +110,27 @@ void eqlayers_sums(const eqlayers_potential *potential, int64_t atoms, int64_t e
 typedef struct {
   char magic[8];
   uint32_t version, bytes, instructions, species_count;
-  int64_t library_size, constants_start, constants_size, buffers;
+  int64_t library_size, constants_start, constants_size, unused_too;
   double cutoff;
   int64_t species[120];
   uint32_t unused, checksum; /* CRC-32 of all bytes before it */
 } eqlayers_footer;
 
-typedef int64_t eqlayers_plan(int64_t, int64_t, int64_t *);
-typedef int64_t eqlayers_program(const char *, char *, const int64_t *, int64_t, int64_t, const int64_t *, const void *,
-                                 const int64_t *, double *, void *);
-
 struct eqlayers_potential {
   eqlayers_footer facts;
   void *library;
   char *memory, *constants;
-  eqlayers_plan *plan;
-  eqlayers_program *program;
+  int64_t (*stages)(void);
+  int64_t (*exchange)(int64_t, int64_t *);
+  eqlayers_workspace *(*make)(int64_t);
+  void (*drop)(eqlayers_workspace *);
+  int64_t (*count)(const eqlayers_workspace *);
+  int64_t (*run)(eqlayers_workspace *, const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *,
+                 const void *, const int64_t *, double *, void *, void **);
   uint8_t known[120];
 };
 
-#define EQLAYERS_MOST (INT64_C(1) << 40)
+#define EQLAYERS_MOST ((INT64_C(1) << 31) - 1)
 
 static uint32_t eqlayers_checksum(const uint8_t *data, int64_t size) {
   uint32_t table[256], sum = 0xFFFFFFFFu;
@@ -188,9 +213,14 @@ int eqlayers_open(const char *path, eqlayers_potential **potential) {
     status = made->memory == NULL ? EQLAYERS_NO_MEMORY : made->library == NULL ? EQLAYERS_NOT_LOADED : EQLAYERS_DONE;
   }
   if (!status) {
-    *(void **)&made->plan = dlsym(made->library, "plan");
-    *(void **)&made->program = dlsym(made->library, "evaluate");
-    if (made->plan == NULL || made->program == NULL) status = EQLAYERS_NOT_LOADED;
+    *(void **)&made->stages = dlsym(made->library, "program_stages");
+    *(void **)&made->exchange = dlsym(made->library, "program_exchange");
+    *(void **)&made->make = dlsym(made->library, "program_workspace");
+    *(void **)&made->drop = dlsym(made->library, "program_free");
+    *(void **)&made->count = dlsym(made->library, "program_bytes");
+    *(void **)&made->run = dlsym(made->library, "program_run");
+    if (made->stages == NULL || made->exchange == NULL || made->make == NULL || made->drop == NULL ||
+        made->count == NULL || made->run == NULL) status = EQLAYERS_NOT_LOADED;
   }
   if (status) {
     free(data);
@@ -218,13 +248,13 @@ const char *eqlayers_sentence(int status) {
     "there is not enough memory",
     "each end of an edge must be an atom, counted from 0",
     "each species must be one of the potential's",
-    "the workspace must have the bytes that eqlayers_workspace returns",
+    "a stage must be one of the potential's, with at most as many local atoms as atoms",
     "the file must be readable",
     "the file must be a potential that eqlayers deploy wrote, and must not have been changed",
     "the file must be of the version of eqlayers.h: deploy the potential again",
     "the processor must have the instructions that the file was compiled for: deploy the potential for another target",
     "the file must have been compiled for this system, and TMPDIR must be a folder from which libraries can be loaded",
-    "numbers of atoms and edges must be from 0 to 2^40",
+    "numbers of atoms and edges must be from 0 to 2^31 - 1",
     "an index of a row that the network computes must be in its table",
   };
   return status >= 0 && status < (int)(sizeof sentences / sizeof *sentences) ? sentences[status] : "unknown status";
@@ -238,32 +268,54 @@ int eqlayers_species(const eqlayers_potential *potential, const int64_t **number
   return (int)potential->facts.species_count;
 }
 
-int64_t eqlayers_workspace(const eqlayers_potential *potential, int64_t atoms, int64_t edges) {
-  int64_t *const places = (int64_t *)malloc((potential->facts.buffers + 1) * sizeof *places);
-  if (places == NULL || atoms < 0 || edges < 0 || atoms > EQLAYERS_MOST || edges > EQLAYERS_MOST) {
-    free(places);
-    return -1;
-  }
-  const int64_t bytes = potential->plan(atoms, edges, places);
-  free(places);
-  return bytes + 8 * (potential->facts.buffers + 1) + 128;
+int eqlayers_workspace_new(const eqlayers_potential *potential, int threads, eqlayers_workspace **workspace) {
+  *workspace = potential->make(threads);
+  return *workspace == NULL ? EQLAYERS_NO_MEMORY : EQLAYERS_DONE;
 }
 
-int eqlayers_evaluate(const eqlayers_potential *potential, int64_t atoms, int64_t edges, const int64_t *z,
-                      const void *vectors, const int64_t *ends, double *energies, void *slopes, void *workspace,
-                      int64_t bytes) {
+void eqlayers_workspace_free(const eqlayers_potential *potential, eqlayers_workspace *workspace) {
+  if (workspace != NULL) potential->drop(workspace);
+}
+
+int64_t eqlayers_workspace_bytes(const eqlayers_potential *potential, const eqlayers_workspace *workspace) {
+  return potential->count(workspace);
+}
+
+static int eqlayers_check_input(const eqlayers_potential *potential, int64_t local, int64_t atoms, int64_t edges,
+                                const int64_t *z, const int64_t *ends) {
   if (atoms < 0 || edges < 0 || atoms > EQLAYERS_MOST || edges > EQLAYERS_MOST) return EQLAYERS_NEGATIVE;
   for (int64_t i = 0; i < atoms; i++)
     if (z[i] < 0 || z[i] >= 120 || !potential->known[z[i]]) return EQLAYERS_NO_SPECIES;
-  for (int64_t e = 0; e < 2 * edges; e++)
-    if (ends[e] < 0 || ends[e] >= atoms) return EQLAYERS_NO_ATOM;
-  const int64_t tables = 8 * (potential->facts.buffers + 1);
-  char *const start = (char *)workspace + (-(uintptr_t)workspace & 63);
-  if (bytes < tables + 128) return EQLAYERS_SMALL;
-  int64_t *const places = (int64_t *)start;
-  char *const memory = start + (tables + 63) / 64 * 64;
-  if (potential->plan(atoms, edges, places) > (char *)workspace + bytes - memory) return EQLAYERS_SMALL;
-  return (int)potential->program(potential->constants, memory, places, atoms, edges, z, vectors, ends, energies, slopes);
+  for (int64_t e = 0; e < edges; e++)
+    if (ends[e] < 0 || ends[e] >= atoms || ends[edges + e] < 0 || ends[edges + e] >= local) return EQLAYERS_NO_ATOM;
+  return EQLAYERS_DONE;
+}
+
+int eqlayers_evaluate(const eqlayers_potential *potential, eqlayers_workspace *workspace, int64_t atoms, int64_t edges,
+                      const int64_t *z, const void *vectors, const int64_t *ends, double *energies, void *slopes) {
+  const int status = eqlayers_check_input(potential, atoms, atoms, edges, z, ends);
+  if (status) return status;
+  const int64_t last = potential->stages() ? potential->stages() - 1 : 0;
+  return (int)potential->run(workspace, potential->constants, 0, last, atoms, atoms, edges, z, vectors, ends, energies,
+                             slopes, NULL);
+}
+
+int eqlayers_stages(const eqlayers_potential *potential) { return (int)potential->stages(); }
+
+int eqlayers_exchange(const eqlayers_potential *potential, int stage, int64_t *columns) {
+  *columns = 0;
+  return (int)potential->exchange(stage, columns);
+}
+
+int eqlayers_stage(const eqlayers_potential *potential, eqlayers_workspace *workspace, int stage, int64_t local,
+                   int64_t atoms, int64_t edges, const int64_t *z, const void *vectors, const int64_t *ends,
+                   double *energies, void *slopes, void **rows) {
+  *rows = NULL;
+  if (stage < 0 || stage >= potential->stages() || local < 0 || local > atoms) return EQLAYERS_NO_STAGE;
+  const int status = stage == 0 ? eqlayers_check_input(potential, local, atoms, edges, z, ends) : EQLAYERS_DONE;
+  if (status) return status;
+  return (int)potential->run(workspace, potential->constants, stage, stage, local, atoms, edges, z, vectors, ends,
+                             energies, slopes, rows);
 }
 
 #define EQLAYERS_SUMS(T)                                                                                  \

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..models import Potential
 
 #: Version of the files, as in eqlayers.h.
-VERSION = 1
+VERSION = 2
 #: The end of a file before its checksum; see ``eqlayers_footer`` in eqlayers.h.
 FOOTER = struct.Struct("<8sIIIIqqqqd120qI")
 MAGIC = b"eqlayers"
@@ -51,6 +51,7 @@ class Deployed(NamedTuple):
         kernels: Number of kernels.
         seconds: Of tracing and compiling.
         target: The processors that it runs on.
+        undivided: Why processes cannot share a structure, and threads do not; empty if they can.
     """
 
     path: Path
@@ -59,12 +60,14 @@ class Deployed(NamedTuple):
     kernels: int
     seconds: float
     target: str
+    undivided: str = ""
 
     def __str__(self) -> str:
         steps = ", ".join(f"{count} {kind}" for kind, count in self.steps.items())
+        whole = f"; it needs the whole structure, for {self.undivided}" if self.undivided else ""
         return (
             f"{self.path}: {self.size / 1e6:.1f} MB for {self.target}; steps: {steps}; {self.kernels} kernels; "
-            f"{self.seconds:.1f} s"
+            f"{self.seconds:.1f} s{whole}"
         )
 
 
@@ -116,7 +119,7 @@ def deploy(
         writer.write(content)
     steps = dict(Counter(step.kind for step in program.steps))
     seconds = time.perf_counter() - began
-    return Deployed(file, len(content), steps, len(program.kernels), seconds, target)
+    return Deployed(file, len(content), steps, len(program.kernels), seconds, target, program.stages.undivided)
 
 
 def _prepared(potential: Potential, dtype: torch.dtype) -> Potential:
@@ -131,7 +134,7 @@ def _with_constants(library: bytes, program: CProgram, potential: Potential, dty
     species = sorted(potential.species)
     facts = (MAGIC, VERSION, dtype.itemsize, needed, len(species), len(library), start, len(constants))
     numbers = species + [0] * (120 - len(species))
-    footer = FOOTER.pack(*facts, len(program.temporary), potential.cutoff, *numbers, 0)
+    footer = FOOTER.pack(*facts, 0, potential.cutoff, *numbers, 0)
     content = library + bytes(start - len(library)) + constants + footer
     return content + struct.pack("<I", zlib.crc32(content))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,11 @@ from ..core.forms.description import describe
 from ..core.forms.request import SIZE_INDEX
 from ..core.traces.trace import fake_of
 from .memory import Memory
-from .sizes import Symbols, text_of
-from .values import TYPES, View
+from .sizes import Symbols, local, parts, rows_of, text_of
+from .values import TYPES, Buffer, View
+
+#: Operators whose result has the ends of edges that their operand has.
+SAME_ENDS = ("view", "_to_copy", "clone", "expand", "unsqueeze", "alias", "detach", "contiguous")
 
 
 class FormCalls(Memory):
@@ -29,26 +33,61 @@ class FormCalls(Memory):
     def __init__(self, size: Symbols) -> None:
         super().__init__(size)
         self.kernels: dict[tuple[str, ...], str] = {}  # sources -> name
+        self.ends_of: dict[int, tuple[str, str]] = {}  # tables of a graph -> kinds of its senders and receivers
+
+    # ---- ends of edges ----------------------------------------------------------------------------------------------
+
+    def end_at(self, node: Any) -> str:
+        """The kind of an index: 'src' and 'dst' of the senders and receivers, 'row' of all rows, else empty."""
+        if not isinstance(node, fx.Node) or node.op != "call_function":
+            return ""
+        name, args = str(node.target), node.args
+        ends = args[0].args[0] if node.target is operator.getitem and "unbind" in str(args[0].target) else args[0]  # type: ignore[union-attr]
+        number = args[1] if node.target is operator.getitem else args[2] if name == "aten.select.int" else None
+        if isinstance(ends, fx.Node) and ends.op == "placeholder" and fake_of(ends).ndim == 2 and number in (0, 1):
+            return "dst" if number else "src"
+        if name.startswith("aten.arange") and len([one for one in args if one != 0]) == 1:
+            return "row"
+        return self.end_at(args[0]) if name.split(".")[1:2] and name.split(".")[1] in SAME_ENDS else ""
+
+    def ends_at(self, node: Any) -> tuple[str, str]:
+        """The kinds of the two rows of ends."""
+        if node.op == "placeholder":
+            return "src", "dst"
+        first, second = node.args[0] if str(node.target) == "aten.stack.default" else ("", "")
+        return self.end_at(first), self.end_at(second)
+
+    def sizes_of_tables(self, kinds: tuple[str, str], sizes: Sequence[int]) -> list[int]:
+        """The numbers of edges, senders and receivers of tables: those that can be ghosts are senders of kind 'src'."""
+        return [
+            local(sizes[0]),
+            *(size if kind == "src" else local(size) for kind, size in zip(kinds, sizes[1:], strict=True)),
+        ]
 
     def sort(self, kind: str, *args: Any) -> View:
-        """A step that sorts edges."""
+        """A step that sorts edges, or the rows of atoms."""
         if kind == "edge_tables":
             ends, senders, receivers = args
-            ends = self.packed(ends)
-            edges = ends.shape[1]
-            out = self.new([graph_offsets(edges, senders, receivers).length], torch.int64)
-            sizes = ", ".join(map(text_of, (edges, senders, receivers)))
-            text = f"if (sort_edges({address(ends)}, {sizes}, {out.buffer.name}) >= 0) return END;"
+            ends = self.stored(ends) if self.stored(ends).strides[1] == 1 else self.packed(ends)
+            count = ends.shape[1]
+            out = self.new([graph_offsets(count, senders, receivers).length], torch.int64)
+            starts = [View(ends.buffer, ends.offset + row * ends.strides[0], [count], [1]) for row in (0, 1)]
+            rows = ", ".join(map(address, starts))
+            self.ends_of[id(out.buffer)] = kinds = self.ends_at(self.node.args[0])
+            sizes = self.sizes_of_tables(kinds, (count, senders, receivers))
+            text = f"if (sort_ends({rows}, {', '.join(map(text_of, sizes))}, {out.buffer.name}) >= 0) return END;"
             self.add(text, [ends.buffer], [out.buffer], "sort")
             return out
         tables, ends, interval, senders, receivers, intervals = args
         ends, interval = self.packed(ends), self.packed(interval)
-        edges = ends.shape[1]
-        before = graph_offsets(edges, senders, receivers).length
-        out = self.new([before + interval_offsets(edges, intervals).length], torch.int64)
+        edges, *sizes = self.sizes_of_tables(self.ends_of[id(tables.buffer)], (ends.shape[1], senders, receivers))
+        before = graph_offsets(edges, *sizes).length
+        room = graph_offsets(ends.shape[1], senders, receivers).length
+        out = self.new([room + interval_offsets(ends.shape[1], intervals).length], torch.int64)
+        self.ends_of[id(out.buffer)] = self.ends_of[id(tables.buffer)]
         text = (
             f"memcpy({out.buffer.name}, {tables.buffer.name}, {text_of(before)} * sizeof(int64_t)); "
-            f"if (sort_places({address(ends)}, {address(interval)}, {text_of(edges)}, {text_of(senders)}, "
+            f"if (sort_places({address(ends)}, {address(interval)}, {text_of(edges)}, {text_of(sizes[0])}, "
             f"{text_of(intervals)}, {out.buffer.name} + {text_of(before)}) >= 0) return END;"
         )
         self.add(text, [tables.buffer, ends.buffer, interval.buffer], [out.buffer], "sort")
@@ -71,7 +110,23 @@ class FormCalls(Memory):
             raise self.refuse(f"kernels have no {dtype}")
         form = describe(key).form
         sizes = [rows, senders, receivers, 0]
-        return self._form(form, [self.stored(one) for one in operands], tables, sizes, dtype)
+        stored = [self.stored(one) for one in operands]
+        kinds = dict(zip(("src", "dst"), ("", "") if tables is None else self.ends_of[id(tables.buffer)], strict=True))
+        of_atoms = {"src": parts(senders)[1] > 0, "dst": parts(receivers)[1] > 0}
+        for one, view in zip(form.operands, stored, strict=True):
+            if of_atoms.get(one.rows) and self._is_known(kinds[one.rows]) and kinds[one.rows] == "src":
+                self.seen_by_receivers(view)
+        made = self._form(form, stored, tables, sizes, dtype)
+        for result, view in zip(form.results, made, strict=True):
+            view.buffer.everywhere = view.buffer.everywhere and tables is None
+            if of_atoms.get(result.rows) and self._is_known(kinds[result.rows]) and kinds[result.rows] == "src":
+                self.summed_for_senders(view)
+        return made
+
+    def _is_known(self, kind: str) -> bool:
+        if not kind:
+            self.undivide("its index of atoms is not computed from the ends of edges alone")
+        return True
 
     def _form(
         self, form: Any, operands: list[View], tables: View | None, sizes: list[int], dtype: torch.dtype
@@ -142,29 +197,33 @@ class FormCalls(Memory):
             if one.rows == "table":
                 raise self.refuse("a result has rows of a table")
             if not written:
-                before.append(f"memset({view.buffer.name}, 0, {text_of(view.buffer.size)} * sizeof({TYPES[dtype]}));")
+                before.append(f"memset({view.buffer.name}, 0, SIZE({view.buffer.name}) * sizeof({TYPES[dtype]}));")
             words += [f"(int64_t){view.buffer.name}", str(one.width)]
-        segments = sizes[0]
+        segments = rows_of(sizes[0])
         if tables is not None:
-            segments = self._along(words, part, traversal, tables.buffer.name, sizes)
+            segments = self._along(words, part, traversal, tables.buffer, sizes)
             reads.append(tables.buffer)
-        args = ", ".join([text_of(segments), "1", "0", *words])
+        args = ", ".join([segments, "1", "0", *words])
         call = f"{{ const int64_t args[] = {{{args}}}; if ({name}_run(args, 0, 1)) return MEMORY; }}"
         self.add(" ".join([*before, call]), reads, [view.buffer for view in results], "form")
 
-    def _along(self, words: list[str], part: Any, traversal: str, name: str, sizes: list[int]) -> int:
-        edges, senders, receivers, table = sizes
+    def _along(self, words: list[str], part: Any, traversal: str, tables: Buffer, sizes: list[int]) -> str:
+        kinds, table = self.ends_of[id(tables)], sizes[3]
+        edges, senders, receivers = self.sizes_of_tables(kinds, sizes[:3])
         of_graph = graph_offsets(edges, senders, receivers)
         intervals = 0 if part.reading is None else part.reading.intervals(table)
         of_intervals = None if part.reading is None else interval_offsets(edges, intervals)
         if traversal == "by_place" and of_intervals is not None:
             raise self.refuse("a result has rows of a table")
         segments, others = (receivers, senders) if traversal == "by_dst" else (senders, receivers)
-        words += [f"(int64_t)({name} + {text_of(offset)})" for offset in getattr(of_graph, traversal)]
+        words += [f"(int64_t)({tables.name} + {text_of(offset)})" for offset in getattr(of_graph, traversal)]
         words += [text_of(edges), text_of(others)]
         if of_intervals is not None:
-            words += [f"(int64_t)({name} + {text_of(of_graph.length + of_intervals.interval)})", text_of(intervals)]
-        return segments
+            words += [
+                f"(int64_t)({tables.name} + {text_of(of_graph.length + of_intervals.interval)})",
+                text_of(intervals),
+            ]
+        return text_of(segments)
 
 
 def address(view: View) -> str:

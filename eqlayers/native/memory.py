@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from ..core.errors import ConfigError
 from ..core.traces.trace import fake_of
 from .elements import number
-from .sizes import Size, Symbols, product, text_of
+from .sizes import ATOMS, Size, Symbols, parts, product, rows_of, text_of
 from .values import TYPES, Buffer, Elementwise, Lines, View, steps
 
 
@@ -27,7 +27,7 @@ class ProgramStep:
     Attributes:
         text: C.
         reads, writes: Buffers that it uses.
-        kind: For reports: loop, matrix, form or sort.
+        kind: For reports: loop, matrix, form or sort; 'copy' or 'add' where atoms are exchanged, see `exchange`.
         node: The node that it computes, for tests.
     """
 
@@ -36,6 +36,11 @@ class ProgramStep:
     writes: list[Buffer]
     kind: str
     node: str = ""
+
+    @property
+    def by_atom(self) -> bool:
+        """Whether it computes rows of atoms, each from the same row of its operands."""
+        return "ROWS" in self.text
 
 
 class Memory:
@@ -46,6 +51,8 @@ class Memory:
     """
 
     node: fx.Node  # that is compiled
+    dtype: torch.dtype  # of vectors and slopes
+    undivided = ""  # why a structure cannot be divided into parts; empty if it can
 
     def __init__(self, size: Symbols) -> None:
         self.size, self.steps, self.buffers = size, list[ProgramStep](), list[Buffer]()
@@ -58,6 +65,7 @@ class Memory:
         if dtype not in TYPES:
             raise self.refuse(f"no program has numbers of {dtype}")
         buffer = Buffer(f"b{len(self.buffers)}", dtype, product(shape), constant)
+        buffer.by_atom = bool(shape) and parts(shape[0])[1] > 0 and parts(shape[0])[::2] == (0, 0)
         self.buffers.append(buffer)
         return View(buffer, 0, list(shape), steps(shape))
 
@@ -106,7 +114,35 @@ class Memory:
 
     def add(self, text: str, reads: Sequence[Buffer], writes: Sequence[Buffer], kind: str) -> None:
         """Append a step."""
-        self.steps.append(ProgramStep(text, list(reads), list(writes), kind, self.node.name))
+        step = ProgramStep(text, list(reads), list(writes), kind, self.node.name)
+        if step.by_atom and not all(one.everywhere for one in reads):
+            for one in writes:
+                one.everywhere = False
+        self.steps.append(step)
+
+    # ---- parts of structures ----------------------------------------------------------------------------------------
+
+    def undivide(self, why: str) -> None:
+        """Note that this node needs the whole structure."""
+        self.undivided = self.undivided or f"{self.node.target} ({self.node.name}): {why}"
+
+    def seen_by_receivers(self, view: View) -> None:
+        """Make the elements of senders complete, which may be ghosts: computed, or else copied from their owners."""
+        if not view.buffer.everywhere:
+            self.exchange(view.buffer, "copy")
+        view.buffer.of_ghosts = True
+
+    def summed_for_senders(self, view: View) -> None:
+        """Add sums of ghosts to those of their owners."""
+        view.buffer.of_ghosts = True
+        self.exchange(view.buffer, "add")
+
+    def exchange(self, buffer: Buffer, how: str) -> None:
+        """The end of a stage: elements of owners are copied to their ghosts, or those of ghosts added to owners'."""
+        if not buffer.by_atom or buffer.dtype is not self.dtype:
+            self.undivide("the rows that atoms exchange are in another order, or of another dtype")
+        self.steps.append(ProgramStep("", [buffer], [buffer], how, self.node.name))
+        buffer.everywhere = how == "copy"
 
     def reads_of(self, value: Any) -> list[Buffer]:
         """Buffers that a value is computed from."""
@@ -117,12 +153,14 @@ class Memory:
     def loops(self, names: Sequence[str], shape: Sequence[int]) -> str:
         """Loops over indices in C."""
         return "".join(
-            f"for (int64_t {name} = 0; {name} < {text_of(size)}; {name}++) "
+            f"for (int64_t {name} = 0; {name} < {rows_of(size)}; {name}++) "
             for name, size in zip(names, shape, strict=True)
         )
 
     def number(self, value: Any, dtype: torch.dtype) -> str:
         """A number of Python, or a size, in C."""
+        if isinstance(value, Size) and value >= ATOMS // 2:
+            self.undivide("it computes with the number of atoms or edges")
         return f"(({TYPES[dtype]}){text_of(value)})" if isinstance(value, Size) else number(value, dtype)
 
     def at(self, view: View, names: Sequence[str], lines: Lines) -> str:

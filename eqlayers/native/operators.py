@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from ..core.traces.trace import fake_of
 from .elements import COMPARE, formula, number, unread
 from .forms import FormCalls
-from .sizes import ATOMS, Size, never_negative, product, text_of
+from .sizes import ATOMS, Size, never_negative, parts, product, rows_of, text_of
 from .values import TYPES, Elementwise, Lines, Value, View, steps
 
 
@@ -109,6 +109,10 @@ class Operators(FormCalls):
     def _op_arange(self, node: fx.Node, *args: Any, **kwargs: Any) -> Elementwise:
         start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
         shape, dtype = self.shape_of(node), fake_of(node).dtype
+        if parts(shape[0])[:2] != (0, 0) and not all(
+            str(user.target) in ("aten.stack.default", "aten.sym_size.int") for user in node.users
+        ):
+            self.undivide("it computes with the numbers of atoms or edges")
         return Elementwise(
             shape, dtype, lambda names, lines: f"{number(start, dtype)} + {number(step, dtype)} * {names[0]}"
         )
@@ -119,6 +123,10 @@ class Operators(FormCalls):
         shape = self.shape_of(node)
         view = self.stored(value)
         strides = strides_of(view.shape, view.strides, shape)
+        if any(parts(size)[1] > 1 for size in (*view.shape, *shape)) and not (
+            view.buffer.by_atom and parts(shape[0])[1] and parts(view.shape[0])[1]
+        ):
+            self.undivide("it joins the axis of atoms with another")
         if strides is None:
             view = self.packed(view)
             strides = steps(shape)
@@ -177,6 +185,7 @@ class Operators(FormCalls):
         start = start + size if start < 0 else start
         start = max(start, 0) if size < ATOMS // 2 else start
         last = start + (shape[axis] - 1) * step + 1
+        self._whole(size, shape[axis])
         if not (never_negative(start) and (shape[axis] == 0 or never_negative(size - last))):
             raise self.refuse("there may be fewer rows")
         strides = list(view.strides)
@@ -188,12 +197,18 @@ class Operators(FormCalls):
 
     def _selected(self, view: View, axis: int, index: int) -> View:
         axis %= len(view.shape)
+        self._whole(view.shape[axis])
         index = index + view.shape[axis] if index < 0 else index
         if not (never_negative(index) and never_negative(view.shape[axis] - 1 - index)):
             raise self.refuse("there may be fewer rows")
         drop: Callable[[list[int]], list[int]] = lambda listed: listed[:axis] + listed[axis + 1 :]  # noqa: E731
         offset = view.offset + index * view.strides[axis]
         return View(view.buffer, offset, drop(view.shape), drop(view.strides))
+
+    def _whole(self, size: int, part: int = 0) -> None:
+        """Note that a part of the atoms or edges is read by its number."""
+        if size != part and parts(size)[:2] != (0, 0):
+            self.undivide("it reads some of the atoms or edges by their number")
 
     def _op_unbind(self, node: fx.Node, value: Any, axis: int = 0) -> list[View]:
         view = self.stored(value)
@@ -202,6 +217,7 @@ class Operators(FormCalls):
     def _op_split(self, node: fx.Node, value: Any, _: Any, axis: int = 0) -> list[View]:
         view, start, made = self.stored(value), 0, []
         axis %= len(view.shape)
+        self._whole(view.shape[axis])
         for fake in node.meta["val"]:
             shape = self.shape_of(fake)
             made.append(View(view.buffer, view.offset + start * view.strides[axis], shape, list(view.strides)))
@@ -215,6 +231,7 @@ class Operators(FormCalls):
     def _op_cat(self, node: fx.Node, values: Sequence[Any], axis: int = 0) -> Value:
         out, start = self.new(self.shape_of(node), fake_of(node).dtype), 0
         axis %= len(out.shape)
+        self._whole(out.shape[axis], out.shape[axis] if len(values) == 1 else 0)
         for value in values:
             shape = list(value.shape)
             self.fill(View(out.buffer, start * out.strides[axis], shape, out.strides), value)
@@ -232,6 +249,7 @@ class Operators(FormCalls):
     ) -> Value:
         shape, dtype = self.shape_of(node), fake_of(node).dtype
         size, count = shape[axis], value.shape[axis]
+        self._whole(size, count)
         if step != 1:
             raise self.refuse("its step is not 1")
         start = max(start + size, 0) if start < 0 else start
@@ -244,6 +262,7 @@ class Operators(FormCalls):
 
     def _op_select_backward(self, node: fx.Node, value: Any, _: Any, axis: int, index: int) -> Value:
         out = self.new(self.shape_of(node), fake_of(node).dtype)
+        self._whole(out.shape[axis])
         if out.shape[axis] != 1:
             self.fill(out, 0.0)
         self.fill(self._selected(out, axis, index), value)
@@ -254,6 +273,8 @@ class Operators(FormCalls):
     def _rows(self, node: fx.Node, table: Any, index: Any, axis: int = 0) -> Value:
         source, where = self.stored(table), self.checked(index, table.shape[axis])
         after = axis + len(where.shape)
+        if self._kind_of_rows(node, table.shape[axis]) == "src":
+            self.seen_by_receivers(source)
 
         def write(names: Sequence[str], lines: Lines) -> str:
             row = lines.local(torch.int64, self.at(where, names[axis:after], lines))
@@ -265,6 +286,16 @@ class Operators(FormCalls):
 
         reads = [source.buffer, where.buffer]
         return self.kept(node, Elementwise(self.shape_of(node), fake_of(node).dtype, write, reads))
+
+    def _kind_of_rows(self, node: fx.Node, size: int) -> str:
+        """The kind of the index of a node, 'src' or 'dst' of the ends of edges; empty of a table that is constant."""
+        if parts(size)[:2] == (0, 0):
+            return ""
+        index = next(one for one in node.args[1:] if not isinstance(one, int))
+        kind = self.end_at(index[0] if isinstance(index, (list, tuple)) else index)
+        if kind not in ("src", "dst"):
+            self.undivide("its index of atoms is not an end of edges")
+        return kind
 
     def checked(self, index: Any, size: int) -> View:
         """An index in a buffer, after a step that ends the program if a row is outside of its table."""
@@ -298,9 +329,19 @@ class Operators(FormCalls):
 
     def _op_index_add(self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any) -> Value:
         out = self.new(self.shape_of(node), fake_of(node).dtype)
-        self.fill(out, to)
+        kind = self._kind_of_rows(node, out.shape[axis])
+        self.fill(out, 0.0 if kind == "src" and out.dtype.is_floating_point else to)
         self._scatter(out, self.checked(index, out.shape[axis]), rows, "{0} += {1};", axis % len(out.shape))
-        return out
+        if kind != "src":
+            return out
+        self.summed_for_senders(out)
+        names = [f"i{axis}" for axis in range(len(out.shape))]
+        if self.element(to, names, Lines()) == number(0, out.dtype):
+            return out
+        total = self.new(out.shape, out.dtype)
+        self.fill(total, out)
+        self.fill(total, to, add=True)
+        return total
 
     def _op_scatter_reduce(
         self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any, how: str, **kwargs: Any
@@ -309,6 +350,8 @@ class Operators(FormCalls):
             raise self.refuse("it is no largest value of rows")
         out = self.new(self.shape_of(node), fake_of(node).dtype)
         self.fill(out, to)
+        if self._kind_of_rows(node, out.shape[0]) == "src":
+            self.undivide("it is a largest value of rows of senders")
         self._scatter(out, self.checked(index, out.shape[0]), rows, "if ({1} > {0} || {1} != {1}) {0} = {1};")
         return out
 
@@ -319,6 +362,7 @@ class Operators(FormCalls):
         row = f"({row} < 0 ? {row} + {text_of(out.shape[axis])} : {row})"
         to = self.at(out, [*names[:axis], row, *names[axis + 1 :]], lines)
         loops = self.loops(names, rows.shape)
+        out.buffer.everywhere = False
         body = " ".join([*lines.lines, how.format(to, text)])
         self.add(f"{loops}{{ {body} }}", [*self.reads_of(rows), index.buffer, out.buffer], [out.buffer], "loop")
 
@@ -348,6 +392,8 @@ class Operators(FormCalls):
     def _reduced(self, node: fx.Node, value: Any, axes: Sequence[int], keepdim: bool, each: str, end: str) -> Value:
         out = self.new(self.shape_of(node), fake_of(node).dtype)
         axes = [axis % len(value.shape) for axis in axes]
+        if any(parts(value.shape[axis])[:2] != (0, 0) for axis in axes):
+            self.undivide("it sums over all atoms or edges")
         names = [f"i{axis}" for axis in range(len(value.shape))]
         lines, to = Lines(), Lines()
         text = lines.local(value.dtype, self.element(value, names, lines))
@@ -374,7 +420,7 @@ class Operators(FormCalls):
         panels = self.stored(in_panels(weight))
         start = f"{a.buffer.name} + {text_of(a.offset)}"
         self.add(
-            f"gemm_{TYPES[dtype]}({start}, {text_of(a.strides[0])}, {out.buffer.name}, {text_of(a.shape[0])}, "
+            f"gemm_{TYPES[dtype]}({start}, {text_of(a.strides[0])}, {out.buffer.name}, {rows_of(a.shape[0])}, "
             f"{panels.buffer.name}, {weight.shape[0]}, {weight.shape[1]});",
             [a.buffer, panels.buffer],
             [out.buffer],
@@ -385,6 +431,7 @@ class Operators(FormCalls):
     def _op_bmm(self, node: fx.Node, first: Any, second: Any) -> View:
         """Products of small matrices, both of which depend on the structure, one for each index of the leading axes."""
         out, a, b = self.new(self.shape_of(node), fake_of(node).dtype), self.stored(first), self.stored(second)
+        self._whole(a.shape[-1])
         *lead, row, column = names = [f"i{axis}" for axis in range(len(out.shape))]
         lines = Lines()
         left, right = self.at(a, [*lead, row, "k"], lines), self.at(b, [*lead, "k", column], lines)

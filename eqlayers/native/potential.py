@@ -67,7 +67,8 @@ class NativePotential:
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._library, f"eqlayers_{name}")
             function.restype, function.argtypes = result, arguments
-        self._handle = ctypes.c_void_p()
+        self._open = _Open(self._library)
+        self._handle = self._open.handle
         status = self._library.eqlayers_open(os.fsencode(self.path), ctypes.byref(self._handle))
         if status:
             self._raise(status)
@@ -86,9 +87,8 @@ class NativePotential:
         return NativePotential, (self.path,)
 
     def __del__(self) -> None:
-        if handle := getattr(self, "_handle", None):
-            self._library.eqlayers_close(handle)
-            _ctypes.dlclose(self._library._handle)  # ctypes keeps libraries for ever
+        if opened := getattr(self, "_open", None):
+            opened.use(-1)
 
     is_compiled = True
 
@@ -122,26 +122,22 @@ class NativePotential:
                 f"and {list(edge_index.shape)}. Take all from one neighbour list."
             )
         energies, slopes = torch.empty(atoms, dtype=torch.float64), torch.empty(edges, 3, dtype=self.dtype)
-        workspace = self._workspace(atoms, edges)
         inputs = [t.detach().contiguous() for t in (z, vectors, edge_index)]
-        pointers = [t.data_ptr() for t in (*inputs, energies, slopes, workspace)]
-        status = self._library.eqlayers_evaluate(self._handle, atoms, edges, *pointers, len(workspace))
+        pointers = [t.data_ptr() for t in (*inputs, energies, slopes)]
+        workspace = self._workspace().handle
+        status = self._library.eqlayers_evaluate(self._handle, workspace, atoms, edges, *pointers)
         if status:
             self._raise(status)
         return energies, slopes
 
-    def _workspace(self, atoms: int, edges: int) -> Tensor:
-        """Memory of this thread, a little more than it needs, so that it serves the next calls."""
-        known: tuple[int, int, Tensor] | None = getattr(self._workspaces, "last", None)
-        if known is None or (atoms, edges) != known[:2]:
-            size = self._library.eqlayers_workspace(self._handle, atoms, edges)
-            if size < 0:
+    def _workspace(self) -> _Workspace:
+        """Memory of this thread, for torch's number of threads."""
+        count, known = torch.get_num_threads(), getattr(self._workspaces, "last", None)
+        if known is None or known.threads != count:
+            known = self._workspaces.last = _Workspace(self._open, count)
+            if not known.handle:
                 self._raise(1)
-            memory = None if known is None else known[2]
-            if memory is None or not size <= len(memory) <= 4 * size:
-                memory = torch.empty(size + size // 8, dtype=torch.uint8)
-            known = self._workspaces.last = atoms, edges, memory
-        return known[2]
+        return known
 
     def __call__(
         self, structures: Structures, outputs: Iterable[str] | None = None, create_graph: bool | None = None
@@ -187,6 +183,34 @@ class NativePotential:
         return {name: value for name, value in results.items() if name in wanted or name == "energy"}
 
 
+class _Open:
+    """A library and its potential, closed when no potential and no workspace uses it, in whatever order they end."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library, self.handle, self.users, self.lock = library, ctypes.c_void_p(), 1, threading.Lock()
+
+    def use(self, more: int) -> None:
+        """Count users; the last one closes."""
+        with self.lock:
+            self.users += more
+            if not self.users:
+                self.library.eqlayers_close(self.handle)
+                _ctypes.dlclose(self.library._handle)  # ctypes keeps libraries for ever
+
+
+class _Workspace:
+    """Memory of calls of a potential that follow one another."""
+
+    def __init__(self, potential: _Open, threads: int) -> None:
+        self.potential, self.threads, self.handle = potential, threads, ctypes.c_void_p()
+        potential.use(1)
+        potential.library.eqlayers_workspace_new(potential.handle, threads, ctypes.byref(self.handle))
+
+    def __del__(self) -> None:
+        self.potential.library.eqlayers_workspace_free(self.potential.handle, self.handle)
+        self.potential.use(-1)
+
+
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "open": (ctypes.c_int, [ctypes.c_char_p, _P]),
@@ -195,8 +219,13 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "cutoff": (ctypes.c_double, [_P]),
     "bytes": (ctypes.c_int, [_P]),
     "species": (ctypes.c_int, [_P, _P]),
-    "workspace": (_I, [_P, _I, _I]),
-    "evaluate": (ctypes.c_int, [_P, _I, _I, *[_P] * 6, _I]),
+    "workspace_new": (ctypes.c_int, [_P, ctypes.c_int, _P]),
+    "workspace_free": (None, [_P, _P]),
+    "workspace_bytes": (_I, [_P, _P]),
+    "evaluate": (ctypes.c_int, [_P, _P, _I, _I, *[_P] * 5]),
+    "stages": (ctypes.c_int, [_P]),
+    "exchange": (ctypes.c_int, [_P, ctypes.c_int, _P]),
+    "stage": (ctypes.c_int, [_P, _P, ctypes.c_int, _I, _I, _I, *[_P] * 6]),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from ..core.traces.simplify import simplify
 from ..models.compiled import inner_graph
 from .compiler import Compiler
 from .operators import VECTOR
-from .sizes import parts
+from .stages import Stages
 from .values import TYPES
 
 if TYPE_CHECKING:
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
 
 
 def graph_of(potential: Potential) -> fx.GraphModule:
-    """The inner graph of a potential with its weights as constants; ConfigError if it cannot be traced."""
+    """The inner graph of a potential with its weights as constants; ConfigError if it cannot be traced.
+
+    Energies of isolated atoms are among the constants: the network does not compute them in each call.
+    """
+    potential = copy.deepcopy(potential)
+    potential.shifts.copy_(potential.shifts_of_network())
+    potential.subtract_isolated = False
     inner = inner_graph(potential)
     named = dict(potential.named_parameters(remove_duplicate=False)) | dict(
         potential.named_buffers(remove_duplicate=False)
@@ -52,17 +59,10 @@ class CProgram:
     """
 
     def __init__(self, compiled: Compiler) -> None:
-        self.steps, self.kernels = compiled.steps, compiled.kernels
-        live = {id(one): one for step in self.steps for one in (*step.reads, *step.writes)}
+        self.stages, self.kernels = Stages(compiled), compiled.kernels
+        self.steps = [step for steps in self.stages.steps for step in steps]
+        live = {id(one) for step in self.steps for one in (*step.reads, *step.writes)}
         self.constants = [one for one in compiled.buffers if id(one) in live and one.constant is not None]
-        self.first, self.last = dict[int, int](), dict[int, int]()
-        for number, step in enumerate(self.steps):
-            for one in (*step.reads, *step.writes):
-                self.first.setdefault(id(one), number)
-                self.last[id(one)] = number
-        self.temporary = [
-            one for one in compiled.buffers if id(one) in live and one.constant is None and not one.outside
-        ]
         self.inputs, self.outputs = compiled.inputs, compiled.outputs
 
     @property
@@ -76,38 +76,44 @@ class CProgram:
 
     def text(self) -> str:
         """The program in C."""
-        lines, offset = [], 0
-        for one in self.constants:
-            kind = TYPES[one.dtype]
-            lines.append(f"const {kind} *const {one.name} = (const {kind} *)(constants + {offset});")
-            size = one.size * one.dtype.itemsize
-            offset += size + -size % 64
-        rows = []
-        for number, one in enumerate(self.temporary):
-            kind = TYPES[one.dtype]
-            lines.append(f"{kind} *const {one.name} = ({kind} *)(memory + places[{number}]);")
-            edges, atoms, rest = parts(one.size)
-            ends = self.first[id(one)], self.last[id(one)]
-            rows.append(f"{{{edges}, {atoms}, {rest}, {one.dtype.itemsize}, {ends[0]}, {ends[1]}}}")
         arguments = [
             f"{'' if view in self.outputs else 'const '}{TYPES[view.dtype]} *const {view.buffer.name}"
             for view in (*self.inputs, *self.outputs)
         ]
+        sizes = "const char *constants, char *const *at, int64_t A, int64_t L, int64_t E"
+        signature = f"({sizes}, {', '.join(arguments)})"
+        names = ", ".join(["constants", "at", "A", "L", "E", *(v.buffer.name for v in (*self.inputs, *self.outputs))])
+        stages = "".join(
+            f"{PLAIN_LOOPS}static int64_t stage_{n}{signature} {{\n  {self._body(n)}\n  return DONE;\n}}\n"
+            for n in range(len(self.stages.steps))
+        )
+        cases = " ".join(f"case {n}: return stage_{n}({names});" for n in range(len(self.stages.steps)))
+        run = f"{PUBLIC} int64_t run_stage(int64_t stage, {signature[1:]} {{\n  switch (stage) {{ {cases} }}\n"
         kernels = "\n".join(f"int64_t {name}_run(const int64_t *, int64_t, int64_t);" for name in self.kernels.values())
         sorts = c_edges._SOURCE.replace(toolchain.EXPORT, "static __attribute__((unused))")
         gemms = "".join(GEMM.replace("TYPE", kind) for kind in ("float", "double"))
-        steps = "\n  ".join(step.text for step in self.steps)
+        tiles = files(__package__).joinpath("tiles.h").read_text()
         return (
-            f"{HEAD}{sorts}{gemms}{kernels}\n"
-            f"enum {{ DONE, MEMORY, END, ROW = 11 }};\n"
-            f"#define BUFFERS {len(self.temporary)}\n"
-            f"static const int64_t buffers[BUFFERS + 1][6] = {{{', '.join([*rows, '{0}'])}}};\n{PLAN}"
-            f"{PLAIN_LOOPS}{toolchain.EXPORT} int64_t evaluate(const char *constants, char *memory, "
-            f"const int64_t *places, int64_t A, int64_t E, {', '.join(arguments)}) {{\n"
-            "  (void)places; (void)memory; (void)constants;\n  "
-            + "\n  ".join(lines)
-            + f"\n  {steps}\n  return DONE;\n}}\n"
+            f"{HEAD}#define NUMBER {TYPES[self.inputs[1].dtype]}\n{sorts}{gemms}{kernels}\n"
+            f"{self.stages.tables()}{stages}{run}  return DONE;\n}}\n{tiles}"
         )
+
+    def _body(self, number: int) -> str:
+        """The steps of a stage in C, after the addresses of their buffers."""
+        steps = self.stages.steps[number]
+        used = {id(one) for step in steps for one in (*step.reads, *step.writes)}
+        lines, offset = ["(void)constants; (void)at; (void)A; (void)L; (void)E;"], 0
+        for one in self.constants:
+            kind = TYPES[one.dtype]
+            if id(one) in used:
+                lines.append(f"const {kind} *const {one.name} = (const {kind} *)(constants + {offset});")
+            size = one.size * one.dtype.itemsize
+            offset += size + -size % 64
+        for index, entry in enumerate(self.stages.entries):
+            if id(entry.buffer) in used and entry.stage in (number, -1):
+                kind, name = TYPES[entry.buffer.dtype], entry.buffer.name
+                lines.append(f"{kind} *const {name} = ({kind} *)at[{index}];")
+        return "\n  ".join([*lines, *(step.text for step in steps)])
 
     def units(self) -> list[str]:
         """The C source files: the program, what opens its file, and kernels with names of their own."""
@@ -139,12 +145,15 @@ OPENS = """#define EQLAYERS_IMPLEMENTATION
 #define _POSIX_C_SOURCE 200809L
 #pragma GCC visibility push(default)
 """
-HEAD = f"""#include <float.h>
+HEAD = f"""#define _POSIX_C_SOURCE 200809L
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 #define VECTOR {VECTOR}
+enum {{ DONE, MEMORY, END, ROW = 11 }};
 """
+PUBLIC = '__attribute__((visibility("default")))'
 #: Rows times packed weights: ``c[i] = a[i] b``, each sum in one order, whatever the number of rows.
 GEMM = r"""
 typedef TYPE V_TYPE __attribute__((vector_size(VECTOR), aligned(sizeof(TYPE)), may_alias));
@@ -185,30 +194,5 @@ static __attribute__((unused)) void gemm_TYPE(const TYPE *a, int64_t step, TYPE 
     }
     r += m;
   }
-}
-"""
-#: Where buffers lie: each at the first free bytes while it is used.
-PLAN = r"""
-static int64_t bytes_of(int n, int64_t A, int64_t E) {
-  return ((buffers[n][0] * E + buffers[n][1] * A + buffers[n][2]) * buffers[n][3] + 127) / 64 * 64;
-}
-__attribute__((visibility("default"))) int64_t plan(int64_t A, int64_t E, int64_t *places) {
-  /* the bytes of memory that an evaluation needs */
-  int64_t top = 0;
-  for (int n = 0; n < BUFFERS; n++) {
-    const int64_t size = bytes_of(n, A, E);
-    int64_t at = 0;
-    for (int moved = 1; moved;) {
-      moved = 0;
-      for (int m = 0; m < n; m++) {
-        const int together = buffers[m][5] >= buffers[n][4] && buffers[m][4] <= buffers[n][5];
-        const int64_t end = places[m] + bytes_of(m, A, E);
-        if (together && places[m] < at + size && at < end) { at = end; moved = 1; }
-      }
-    }
-    places[n] = at;
-    if (at + size > top) top = at + size;
-  }
-  return top;
 }
 """

@@ -8,6 +8,8 @@ from typing import Any
 
 #: Primes that stand for the numbers of atoms and edges, so far apart that sums of their multiples are unique.
 ATOMS, EDGES = 1_000_000_007, 1_000_000_000_000_000_003
+#: Stands for the number of local atoms, those of a part of a structure that are no ghosts.
+LOCAL = 1_000_000_000_000_000_000_000_000_007
 
 
 class Size(int):
@@ -54,6 +56,16 @@ def parts(size: int) -> tuple[int, int, int]:
     return edges, atoms, rest - atoms * ATOMS
 
 
+def local(size: int) -> int:
+    """A coded size with the number of local atoms in place of that of all.
+
+    Example:
+        >>> local(ATOMS + 2) == LOCAL + 2
+        True
+    """
+    return size + parts(size)[1] * (LOCAL - ATOMS)
+
+
 def product(sizes: Iterable[int]) -> int:
     """The product of coded sizes; ValueError if several of them depend on the structure.
 
@@ -72,16 +84,27 @@ def never_negative(size: int) -> bool:
     return min(parts(size)) >= 0
 
 
+def rows_of(size: int) -> str:
+    """A coded size as the end of a loop in C, whose atoms are those of a step: local ones, or ghosts too.
+
+    Example:
+        >>> rows_of(2 * ATOMS), rows_of(EDGES)
+        ('(2 * ROWS)', 'E')
+    """
+    return text_of(size).replace("A", "ROWS")
+
+
 def text_of(size: int) -> str:
-    """A coded size as an expression in C, of ``A`` and ``E``.
+    """A coded size as an expression in C, of ``A``, ``L`` and ``E``.
 
     Example:
         >>> text_of(2 * EDGES + ATOMS - 5), text_of(0)
         ('(2 * E + A + -5)', '0')
     """
+    local = (size + LOCAL // 2) // LOCAL
     terms = [
         (name if count == 1 else f"{count} * {name}") if name else str(count)
-        for count, name in zip(parts(size), ("E", "A", ""), strict=True)
+        for count, name in zip((local, *parts(size - local * LOCAL)), ("L", "E", "A", ""), strict=True)
         if count
     ]
     return terms[0] if len(terms) == 1 and " " not in terms[0] else f"({' + '.join(terms)})" if terms else "0"

@@ -22,6 +22,9 @@ class Buffer:
         size: Number of elements, coded.
         constant: The numbers, of a buffer that holds constants.
         outside: Whether the caller owns the memory: an input or an output.
+        by_atom: Whether each atom has as many elements, one atom after the other.
+        everywhere: Whether the elements of ghosts can be computed as those of other atoms.
+        of_ghosts: Whether a step reads or adds to the elements of ghosts.
     """
 
     name: str
@@ -29,6 +32,9 @@ class Buffer:
     size: int
     constant: torch.Tensor | None = None
     outside: bool = False
+    by_atom: bool = False
+    everywhere: bool = True
+    of_ghosts: bool = False
 
 
 @dataclass(eq=False)

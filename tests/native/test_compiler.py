@@ -28,39 +28,37 @@ class Watched:
     def __init__(self, module: fx.GraphModule) -> None:
         self.module, self.compiled = module, Compiler(module)
         self.program = CProgram(self.compiled)
-        for one in self.program.temporary:  # no memory is used twice
-            self.program.first[id(one)], self.program.last[id(one)] = 0, len(self.program.steps)
         self.library = toolchain.load_many(self.program.units(), "watched")
-        self.library.plan.restype = ctypes.c_int64
 
     def values(self, z: Tensor, vectors: Tensor, ends: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """The stored values of nodes, each with torch's."""
+        """The stored values of nodes, each with torch's; the structure is one part without ghosts."""
         atoms, edges = len(z), ends.shape[1]
-        places = torch.zeros(len(self.program.temporary) + 1, dtype=torch.int64)
-        pointer, size = ctypes.c_void_p, ctypes.c_int64
-        room = self.library.plan(size(atoms), size(edges), pointer(places.data_ptr()))
-        memory = torch.full((room + 64,), 255, dtype=torch.uint8)  # not numbers, where nothing is written
-        constants = torch.from_numpy(self.program.constants_as_bytes)
-        kept = torch.zeros(len(constants) + 64, dtype=torch.uint8)
-        aligned = kept[-kept.data_ptr() % 64 :][: len(constants)].copy_(constants)
-        base = -memory.data_ptr() % 64
-        out = [torch.zeros(atoms, dtype=torch.float64), torch.zeros(edges, 3, dtype=vectors.dtype)]
-        status = self.library.evaluate(
-            *(pointer(address) for address in (aligned.data_ptr(), memory.data_ptr() + base, places.data_ptr())),
-            *(size(atoms), size(edges)),
-            *(pointer(t.data_ptr()) for t in (z, vectors, ends, *out)),
-        )
-        assert status == 0
-        at = {id(one): base + int(place) for one, place in zip(self.program.temporary, places, strict=False)}
 
         def count(coded: int) -> int:
             return coded // EDGES * edges + coded % EDGES // ATOMS * atoms + coded % EDGES % ATOMS
 
+        memory = {  # not numbers, where nothing is written; no memory is used twice
+            id(entry.buffer): torch.full((count(entry.buffer.size) * entry.buffer.dtype.itemsize,), 255).byte()
+            for entry in self.program.stages.entries
+        }
+        pointer, size = ctypes.c_void_p, ctypes.c_int64
+        constants = torch.from_numpy(self.program.constants_as_bytes)
+        kept = torch.zeros(len(constants) + 64, dtype=torch.uint8)
+        aligned = kept[-kept.data_ptr() % 64 :][: len(constants)].copy_(constants)
+        at = torch.tensor([memory[id(entry.buffer)].data_ptr() for entry in self.program.stages.entries] + [0])
+        out = [torch.zeros(atoms, dtype=torch.float64), torch.zeros(edges, 3, dtype=vectors.dtype)]
+        for stage in range(len(self.program.stages.steps)):
+            status = self.library.run_stage(
+                *(size(stage), pointer(aligned.data_ptr()), pointer(at.data_ptr())),
+                *(size(atoms), size(atoms), size(edges)),
+                *(pointer(t.data_ptr()) for t in (z, vectors, ends, *out)),
+            )
+            assert status == 0
+
         def read(view: View) -> Tensor | None:
-            if id(view.buffer) not in at:
+            if id(view.buffer) not in memory:
                 return None
-            begin, length = at[id(view.buffer)], count(view.buffer.size) * view.dtype.itemsize
-            flat = memory[begin : begin + length].clone().view(view.dtype)
+            flat = memory[id(view.buffer)].clone().view(view.dtype)
             return flat.as_strided(list(map(count, view.shape)), list(map(count, view.strides)), count(view.offset))
 
         wanted: dict[fx.Node, Any] = {}
@@ -86,6 +84,7 @@ def test_values_of_nodes(name: str, dtype: torch.dtype) -> None:
     potential = made(name, dtype)
     watched = Watched(graph_of(potential))
     assert {step.kind for step in watched.program.steps} >= {"loop"}
+    assert not watched.compiled.undivided
     for what, atoms in STRUCTURES.items():
         compared = watched.values(*edges_of(potential, atoms()))
         assert len(compared) > 20

@@ -167,6 +167,7 @@ def test_a_c_program_without_python(tmp_path: Path) -> None:
         "-o",
         "energy",
         "-ldl",
+        "-lpthread",
         "-lm",
     ]
     subprocess.run(command, cwd=tmp_path, check=True)
@@ -215,10 +216,10 @@ def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
         status = native._library.eqlayers_open(os.fsencode(path), native_pointer(handle))
         assert status == 6, number
     facts = list(FOOTER.unpack(content[-FOOTER.size - 4 : -4]))
-    facts[1] = 2
+    facts[1] = 3
     changed = content[: -FOOTER.size - 4] + FOOTER.pack(*facts)
     path.write_bytes(changed + struct.pack("<I", zlib.crc32(changed)))
-    with pytest.raises(DataError, match="must be of version 1, got 2"):
+    with pytest.raises(DataError, match="must be of version 2, got 3"):
         NativePotential(path)
     assert native._library.eqlayers_open(os.fsencode(path), native_pointer(handle)) == 7
     with pytest.raises(DataError, match="must be a readable file"):
@@ -277,16 +278,17 @@ def test_bad_calls_and_options(folder: Path, tmp_path: Path) -> None:
     assert eqlayers.deploy is deploy
 
 
-def test_a_workspace_that_is_too_small(folder: Path) -> None:
+def test_bad_calls_of_c(folder: Path) -> None:
     native = NativePotential(folder / "nequip.so")
     z, vectors, ends = edges_of(native, molecule("CH4"))
-    room = torch.zeros(64, dtype=torch.uint8)
-    energies, slopes = torch.zeros(5, dtype=torch.float64), torch.zeros_like(vectors)
-    pointers = [t.data_ptr() for t in (z, vectors, ends, energies, slopes, room)]
-    for size in (0, 64, native._library.eqlayers_workspace(native._handle, 5, len(vectors)) // 2):
-        room = torch.zeros(max(size, 1), dtype=torch.uint8)
-        pointers[-1] = room.data_ptr()
-        assert native._library.eqlayers_evaluate(native._handle, 5, len(vectors), *pointers, size) == 4
-    assert native._library.eqlayers_evaluate(native._handle, -1, 0, *pointers, 64) == 10
-    assert native._library.eqlayers_workspace(native._handle, -1, 0) == -1
-    assert native._library.eqlayers_sentence(99) == b"unknown status"
+    energies, slopes, rows = torch.zeros(5, dtype=torch.float64), torch.zeros_like(vectors), torch.zeros(1).long()
+    pointers = [t.data_ptr() for t in (z, vectors, ends, energies, slopes)]
+    library, handle, workspace = native._library, native._handle, native._workspace().handle
+    assert library.eqlayers_evaluate(handle, workspace, -1, 0, *pointers) == 10
+    assert library.eqlayers_evaluate(handle, workspace, 1 << 31, 0, *pointers) == 10
+    stages = library.eqlayers_stages(handle)
+    for stage, local, status in ((-1, 5, 4), (stages, 5, 4), (0, 6, 4), (0, -1, 4), (0, 4, 2), (0, 5, 0)):
+        arguments = stage, local, 5, len(vectors), *pointers, rows.data_ptr()
+        assert library.eqlayers_stage(handle, workspace, *arguments) == status
+        assert bool(rows) == (status == 0)
+    assert library.eqlayers_sentence(99) == b"unknown status"

@@ -27,16 +27,19 @@ static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int
   ptr[nodes + 1] = -1 - other_nodes;
   return -1;
 }}
-{compiler.EXPORT} int64_t sort_edges(const int64_t *edge_index, int64_t count, int64_t num_src, int64_t num_dst,
-                                     int64_t *tables) {{
+static int64_t sort_ends(const int64_t *src, const int64_t *dst, int64_t count, int64_t num_src, int64_t num_dst,
+                         int64_t *tables) {{
   /* -1, or 2 * edge + row of the first index out of range */
-  const int64_t *const src = edge_index, *const dst = edge_index + count;
   int64_t *const by_src = tables + num_dst + 2 + 2 * count;
   int64_t wrong = sort(dst, src, count, num_dst, num_src,
                        tables, tables + num_dst + 2, tables + num_dst + 2 + count);
   if (wrong >= 0) return 2 * wrong + 1;
   wrong = sort(src, dst, count, num_src, num_dst, by_src, by_src + num_src + 2, by_src + num_src + 2 + count);
   return wrong >= 0 ? 2 * wrong : -1;
+}}
+{compiler.EXPORT} int64_t sort_edges(const int64_t *edge_index, int64_t count, int64_t num_src, int64_t num_dst,
+                                     int64_t *tables) {{
+  return sort_ends(edge_index, edge_index + count, count, num_src, num_dst, tables);
 }}
 {compiler.EXPORT} int64_t sort_places(const int64_t *edge_index, const int64_t *place, int64_t count, int64_t num_src,
                                       int64_t num_places, int64_t *tables) {{
