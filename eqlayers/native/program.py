@@ -17,6 +17,7 @@ from ..core.traces.simplify import simplify
 from ..models.compiled import inner_graph
 from .compiler import Compiler
 from .operators import VECTOR
+from .species import look_up_species
 from .stages import Stages
 from .values import TYPES
 
@@ -48,6 +49,7 @@ def graph_of(potential: Potential) -> fx.GraphModule:
         node.replace_all_uses_with(constant)
         module.graph.erase_node(node)
     simplify(module)
+    look_up_species(module, tuple(sorted(potential.species)))
     return module
 
 

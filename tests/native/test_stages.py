@@ -155,19 +155,21 @@ class Whole(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(3))
+        self.embedding = torch.nn.Embedding(len(SPECIES), 3)
 
     def forward(self, atom_types, edges, graph):  # type: ignore[no-untyped-def]
         sums = torch.zeros(atom_types.shape[0], 3, dtype=edges.vectors.dtype).index_add(
             0, graph.ends[1], edges.vectors.tanh() * self.weight
         )
-        return (sums**2).sum(1) + (sums.sum() ** 2).tanh()
+        kinds = self.embedding(atom_types)
+        return ((sums + kinds - kinds.mean(0)) ** 2).sum(1) + (sums.sum() ** 2).tanh()
 
 
 def test_a_network_of_whole_structures(tmp_path: Path) -> None:
     """Cannot be divided: it has no stages, and one part is all of it."""
     potential = Potential(Whole(), SPECIES, subtract_isolated=False).double().eval()
     report = deploy(potential, tmp_path / "whole.so")
-    assert "needs the whole structure, for aten.sum" in str(report)
+    assert "needs the whole structure, for aten.mean" in str(report)
     native = NativePotential(report.path)
     assert native._library.eqlayers_stages(native._handle) == 0
     from .conftest import batch_of
