@@ -36,7 +36,7 @@ def look_up_species(module: fx.GraphModule, species: tuple[int, ...]) -> None:
         table, other = values[0][node], values[1][node]
         if not _is_row_by_row(table, other, orders[1], len(species)) or all(user in alone for user in node.users):
             continue
-        if str(node.target) in LOOKS_UP and node.args[0].op == "get_attr":  # type: ignore[union-attr]
+        if str(node.target) in LOOKS_UP and node.args[0].op == "get_attr":
             continue
         place = _constant(graph, module, f"by_species_{len(dict(module.named_buffers()))}", table.contiguous())
         with graph.inserting_after(index if after is None else after):

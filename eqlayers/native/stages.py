@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from .compiler import Compiler
 from .memory import ProgramStep
+from .schedule import Schedule
 from .sizes import parts, text_of
 from .values import Buffer
 
@@ -64,14 +65,19 @@ class Stages:
         steps = [step for step in compiled.steps if not self.undivided or step.kind not in HOW]
         self.copied = {id(step.reads[0]) for step in steps if step.kind == "copy"}
         self._decide_rows(steps, compiled.buffers)
-        self.steps: list[list[ProgramStep]] = [[]]
         found: list[tuple[Buffer, str, int]] = []
+        listed, stages = list[ProgramStep](), list[int]()
         for step in steps:
             if step.kind in HOW:
-                found.append((step.reads[0], step.kind, len(self.steps) - 1))
-                self.steps.append([])
+                found.append((step.reads[0], step.kind, len(found)))
             else:
-                self.steps[-1].append(step)
+                listed.append(step)
+                stages.append(len(found))
+        stages = Schedule(listed, stages, {id(buffer): after for buffer, _, after in found}).stages()
+        self.steps: list[list[ProgramStep]] = [
+            [step for step, stage in zip(listed, stages, strict=True) if stage == number]
+            for number in range(len(found) + 1)
+        ]
         self.exchanges = [
             Exchange(buffer, how, max(n for n, steps in enumerate(self.steps) if _writes(steps, buffer)), after)
             for buffer, how, after in found

@@ -6,7 +6,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { TILE_ATOMS = 64, LEAST_ATOMS = 16, FEW_TILES = 8, ROUND = 32, MOST_THREADS = 256 };
+/* Of a tile, rows of ghosts are copied and added: fewer and larger tiles cost less, more tiles serve more threads. */
+enum { TILE_ATOMS = 256, LEAST_ATOMS = 16, FEW_TILES = 4, ROUND = 32, MOST_THREADS = 256 };
 enum { SCRATCH, KEPT, SUMS };
 enum { NOTHING, COPY, ADD };
 enum { Z = 1, VECTORS = 2, ENDS = 4, ENERGIES = 8, SLOPES = 16 };
@@ -96,7 +97,7 @@ static int64_t make_tiles(struct workspace *w, int64_t local, int64_t atoms, int
   }
   const int64_t most = local == 0 ? 1 : (local + per - 1) / per;
   tile *const tiles = reserve(w, TILES, most * sizeof *tiles);
-  int32_t *const ids = reserve(w, IDS, (local + edges + 1) * sizeof *ids);
+  int32_t *const ids = reserve(w, IDS, (atoms + edges + 1) * sizeof *ids);
   int32_t *const of_edges = reserve(w, EDGE_LISTS, (3 * edges + 1) * sizeof *of_edges);
   int32_t *const first = reserve(w, WORK, (4 * atoms + edges + local + 8) * sizeof *first);
   if (tiles == NULL || ids == NULL || of_edges == NULL || first == NULL) return MEMORY;
@@ -146,7 +147,13 @@ static int64_t make_tiles(struct workspace *w, int64_t local, int64_t atoms, int
   for (int64_t n = 0, at = 0; n < count; n++) {
     tile *const t = &tiles[n];
     t->first_id = ids_of_all;
-    for (int64_t r = 0; r < t->local; r++) { ids[ids_of_all++] = owned[at + r]; mark[owned[at + r]] = n + 1; row[owned[at + r]] = r; }
+    const int64_t rows = most == 1 ? atoms : t->local; /* the only tile has all ghosts in the caller's order */
+    for (int64_t r = 0; r < rows; r++) {
+      const int32_t i = most == 1 ? r : owned[at + r];
+      ids[ids_of_all++] = i;
+      mark[i] = n + 1;
+      row[i] = r;
+    }
     for (int64_t r = 0; r < t->local; r++)
       for (int32_t k = first[owned[at + r]]; k < first[owned[at + r] + 1]; k++) {
         const int32_t e = by_receiver[k];
@@ -279,7 +286,8 @@ static void run_tile(void *argument, int64_t n, int64_t thread) {
   for (int x = 0; x < EXCHANGES; x++) {
     const int64_t k = places_of[x][s], bytes = exchanges[x][1] * sizeof(number);
     if (k < 0) continue;
-    if (exchanges[x][2] < s) move_rows(at[k], shared + w->shared_at[x], bytes, ids, exchanges[x][0] == COPY ? A : L, 1);
+    if (w->tiles == 1) at[k] = shared + w->shared_at[x];
+    else if (exchanges[x][2] < s) move_rows(at[k], shared + w->shared_at[x], bytes, ids, exchanges[x][0] == COPY ? A : L, 1);
     else if (entries[k][7] == SUMS) at[k] = sums + w->sums_at[x];
   }
   const int64_t status = run_stage(s, of->constants, at, A, L, E, z, vectors, ends, energies, slopes);
@@ -287,7 +295,7 @@ static void run_tile(void *argument, int64_t n, int64_t thread) {
   if (flag & ENERGIES) for (int64_t r = 0; r < L; r++) of->energies[ids[r]] = energies[r];
   if (flag & SLOPES) for (int64_t e = 0; e < E; e++) memcpy(of->slopes + 3 * edge[3 * e], slopes + 3 * e, 3 * sizeof(number));
   for (int x = 0; x < EXCHANGES; x++)
-    if (exchanges[x][2] == s && exchanges[x][0] == COPY)
+    if (exchanges[x][2] == s && exchanges[x][0] == COPY && w->tiles > 1)
       move_rows(shared + w->shared_at[x], at[places_of[x][s]], exchanges[x][1] * sizeof(number), ids, L, 0);
 }
 
@@ -314,7 +322,7 @@ static int64_t run_all_tiles(call *of) {
   struct workspace *const w = of->w;
   int adds = 0;
   for (int x = 0; x < EXCHANGES; x++) {
-    if (exchanges[x][2] != of->stage || exchanges[x][0] != ADD) continue;
+    if (exchanges[x][2] != of->stage || exchanges[x][0] != ADD || w->tiles == 1) continue;
     adds = 1;
     memset((char *)w->blocks[SHARED].memory + w->shared_at[x], 0, exchanges[x][1] * w->atoms * sizeof(number));
   }

@@ -1,0 +1,107 @@
+"""The stage of each step: where the least memory must be kept from stage to stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .memory import ProgramStep
+from .sizes import parts
+from .values import Buffer
+
+#: Numbers that memory is compared with: edges of an atom, and atoms with ghosts for each local atom.
+EDGES_OF_ATOM, GHOSTS_OF_ATOM = 48, 7
+#: Sweeps over all steps, from the last and from the first in turn, so that the steps of a chain move one after another.
+SWEEPS = 6
+
+
+class Schedule:
+    """Moves steps between stages.
+
+    A step may run in any stage after its operands are complete and before its results are read. Steps that write the
+    same buffer stay together. Forward steps of a later layer move to the stage of this layer, and reverse steps to
+    the stage that has their operands.
+
+    Args:
+        steps: In the order of the graph.
+        stages: The stage of each step in this order.
+        after: Of each exchanged buffer, by its identity, the stage after which it is exchanged.
+    """
+
+    def __init__(self, steps: Sequence[ProgramStep], stages: Sequence[int], after: dict[int, int]) -> None:
+        self.steps, self.first, self.after = steps, list(stages), after
+        self.group = self._groups()
+        members: dict[int, list[int]] = {}
+        for number, group in enumerate(self.group):
+            members.setdefault(group, []).append(number)
+        self.members = members
+        self.stage = {group: max(stages[n] for n in numbers) for group, numbers in members.items()}
+        self.writers: dict[int, int] = {}
+        self.users: dict[int, set[int]] = {}
+        self.bytes: dict[int, float] = {}
+        for number, step in enumerate(steps):
+            for one in (*step.reads, *step.writes):
+                if _moves(one):
+                    self.users.setdefault(id(one), set()).add(self.group[number])
+                    self.bytes[id(one)] = _bytes(one)
+            for one in step.writes:
+                self.writers[id(one)] = self.group[number]
+        for sweep in range(SWEEPS):
+            for group in sorted(members, reverse=sweep % 2 == 0):
+                self._move(group, sweep % 2 == 0)
+
+    def stages(self) -> list[int]:
+        """The stage of each step."""
+        return [self.stage[group] for group in self.group]
+
+    def _groups(self) -> list[int]:
+        """For each step the first step that writes one of its buffers, or that one of these belongs to."""
+        group = list(range(len(self.steps)))
+        first: dict[int, int] = {}
+        for number, step in enumerate(self.steps):
+            known = {group[first[id(one)]] for one in step.writes if id(one) in first}
+            lowest = min(known, default=number)
+            group = [lowest if one in known else one for one in group]
+            group[number] = lowest
+            for one in step.writes:
+                first.setdefault(id(one), number)
+        return group
+
+    def _move(self, group: int, late: bool) -> None:
+        """Move steps to the stage of the least memory; of equal ones to the last or to the first."""
+        numbers = self.members[group]
+        steps = [self.steps[number] for number in numbers]
+        if any(one.outside for step in steps for one in step.writes) or not any(step.writes for step in steps):
+            return  # results of the program, and comparisons of indices
+        low, high = 0, max(self.stage.values())
+        for number, step in zip(numbers, steps, strict=True):
+            for one in step.reads:
+                if (writer := self.writers.get(id(one), group)) != group:
+                    complete = self.stage[writer]
+                    if self.first[number] > self.after.get(id(one), len(self.steps)):
+                        complete = max(complete, self.after[id(one)] + 1)
+                    low = max(low, complete)
+            for one in step.writes:
+                high = min(high, self.after.get(id(one), high))
+                if id(one) not in self.after:
+                    high = min([high, *(self.stage[user] for user in self.users.get(id(one), ()) if user != group)])
+        buffers = {id(one) for step in steps for one in (*step.reads, *step.writes) if id(one) in self.users}
+        costs = {stage: self._kept(buffers - self.after.keys(), group, stage) for stage in range(low, high + 1)}
+        if costs:
+            self.stage[group] = min(costs, key=lambda stage: (costs[stage], -stage if late else stage))
+
+    def _kept(self, buffers: set[int], group: int, stage: int) -> float:
+        """Bytes of buffers that several stages use, if a group is in a stage."""
+        total = 0.0
+        for one in buffers:
+            used = {stage if user == group else self.stage[user] for user in self.users[one]}
+            total += self.bytes[one] if len(used) > 1 else 0
+        return total
+
+
+def _moves(buffer: Buffer) -> bool:
+    return buffer.constant is None and not buffer.outside
+
+
+def _bytes(buffer: Buffer) -> float:
+    edges, atoms, _ = parts(buffer.size)
+    return (edges * EDGES_OF_ATOM + atoms * (GHOSTS_OF_ATOM if buffer.of_ghosts else 1)) * buffer.dtype.itemsize
