@@ -23,7 +23,7 @@ from ..models.committee import DEVIATION, committee_files, together
 from ..models.molecule import MoleculeProperty
 from ..models.saving import Classes
 from ..models.structures import NeighborLists, check_atoms, collate, has_volume
-from ..native import NativePotential
+from ..native import NativePotential, as_native
 
 with needs_packages("eqlayers.integrations.ase", "train"):
     import vesin  # noqa: F401 needed at the first structure
@@ -119,13 +119,16 @@ class Calculator(AseCalculator):
         keep_memory: Whether the process keeps freed memory, see :func:`eqlayers.keep_memory`.
         compile: Whether to compile the potential, see :meth:`eqlayers.models.Potential.compile`, for hundreds of calls:
             a GPU replays recorded ones, ten times as fast for a small system.
+        native: Whether to run the potential as a native program, for hundreds of calls on a CPU; compiled once, in
+            seconds. See :func:`eqlayers.deploy`.
         classes: Networks of your own that files may name; see :func:`eqlayers.models.load_potential`.
         **options: Options of ASE's calculators, such as ``directory``.
 
     Raises:
         ArgumentError: An option is unknown to this class and to ASE's.
         ConfigError, DataError, DTypeError, DeviceError: A file, dtype, device or skin is invalid; a list is empty, or
-            its members are incompatible; at the first call, a network that cannot be compiled.
+            its members are incompatible; a network that cannot be a native program, and at the first call, one that
+            cannot be compiled.
         IndexRangeError: Atoms have a species that the potential does not have.
 
     Example:
@@ -152,6 +155,7 @@ class Calculator(AseCalculator):
         skin: float = 0.3,
         keep_memory: bool = True,
         compile: bool = False,
+        native: bool = False,
         classes: Classes | None = None,
         **options: Any,
     ) -> None:
@@ -162,6 +166,8 @@ class Calculator(AseCalculator):
             memory.keep_memory()
         if check_flag("compile", compile):
             self.potential.compile()
+        if check_flag("native", native):
+            self.potential = cast("Potential", as_native(cast("Potential", self.potential)))
         self.neighbors = NeighborLists(self.potential.cutoff, skin)
         energies = type(self).implemented_properties if "energy" in self.potential.properties else []
         tensors = self.potential.split.tensors

@@ -112,7 +112,7 @@ def deploy(
         flags = tuple(TARGETS[target] if flag == TARGETS["native"] else flag for flag in tools.flags)
         tools = dataclasses.replace(tools, flags=flags)
         program = CProgram(Compiler(graph_of(_prepared(potential, dtype))))
-        library = toolchain._compile(tuple(program.units()), "potential", tools)
+        library = toolchain.built(program.units(), "potential", tools)
         needed = _instructions(tools)
     content = _with_constants(library, program, potential, dtype, needed)
     with atomic_write(file) as writer:

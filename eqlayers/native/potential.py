@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -23,7 +23,10 @@ from ..core.errors import ConfigError, DataError, DTypeError, IndexRangeError, O
 from ..models.potential import check_volume
 from ..models.properties import pooled
 from ..models.structures import Structures
-from .files import FOOTER, MAGIC, VERSION
+from .files import FOOTER, MAGIC, VERSION, deploy
+
+if TYPE_CHECKING:
+    from ..models import Potential
 
 #: Status of eqlayers.h -> class of error.
 ERRORS = {1: OutOfMemoryError, 2: IndexRangeError, 3: IndexRangeError, 10: ShapeError, 11: IndexRangeError}
@@ -181,6 +184,20 @@ class NativePotential:
                     volume = torch.linalg.det(checked.cell).abs()[:, None, None]
                     results["stress"] = torch.where(volume > 0, -virials / volume, torch.nan)
         return {name: value for name, value in results.items() if name in wanted or name == "energy"}
+
+
+def as_native(potential: Potential | NativePotential) -> NativePotential:
+    """A potential as a native program for this process, without a file; errors as of :func:`eqlayers.deploy`.
+
+    Example:
+        >>> from eqlayers.models import NequIP, Potential
+        >>> as_native(Potential(NequIP([1], hidden="4x0e + 4x1o", lmax=1, layers=1), species=[1])).species
+        (1,)
+    """
+    if isinstance(potential, NativePotential):
+        return potential
+    with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
+        return NativePotential(deploy(potential, Path(folder, "potential.so")).path)
 
 
 class _Open:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from ase.units import GPa
 from ..atoms.elements import SYMBOLS, symbols_of
 from ..cli.arguments import ArgumentParser
 from ..cli.notices import lines
-from ..core.errors import ConfigError
+from ..core.errors import BackendError, ConfigError, EqlayersWarning
 from ..core.files.lock import locked
 from ..core.files.read_write import flattened
 from ..integrations.ase import Calculator
@@ -25,7 +26,7 @@ from ..models.committee import committee_files
 from ..models.compiled import WORTH_COMPILING
 from ..models.molecule import MoleculeProperty, load_property
 from ..models.saving import Classes, describe_part
-from ..native import NativePotential
+from ..native import NativePotential, as_native
 from ..nn import explain
 from ..testing import check_potential
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
@@ -53,7 +54,9 @@ def run(args: Sequence[str]) -> int:
 
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
-    about = f"compile calls, which a GPU records; auto, the default, for {WORTH_COMPILING:,} steps and more"
+    about = (
+        f"a native program on a CPU, recorded calls on a GPU; auto, the default, for {WORTH_COMPILING:,} steps and more"
+    )
     parser.add_argument("--compile", choices=("auto", "true", "false"), default="auto", help=about)
 
 
@@ -148,9 +151,16 @@ def _call(part: Mapping[str, Any]) -> str:
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
     calculator = Calculator(loaded(options))
-    compile_for(calculator.potential, atoms)
-    if options.compile == "true" or (options.compile == "auto" and options.steps >= WORTH_COMPILING):
-        calculator.potential.compile(required=options.compile == "true")
+    if options.compile == "false" or (options.compile == "auto" and options.steps < WORTH_COMPILING):
+        compile_for(calculator.potential, atoms)
+        return calculator
+    potential: Any = calculator.potential
+    if potential.device.type == "cpu" and isinstance(potential, Potential) and potential.properties == ("energy",):
+        try:
+            return Calculator(as_native(potential))
+        except (ConfigError, BackendError) as error:
+            warnings.warn(f"the potential runs by Python: {error}", EqlayersWarning, stacklevel=2)
+    potential.compile(required=options.compile == "true")
     return calculator
 
 
@@ -158,7 +168,8 @@ def _model_row(options: argparse.Namespace, calculator: Calculator) -> tuple[str
     """Printed row for the model: files, number of members, dtype and device."""
     dtype = str(calculator.potential.dtype).removeprefix("torch.")
     members = f", {len(calculator.potential)} members" if isinstance(calculator.potential, Committee) else ""
-    compiled = ", compiled" if calculator.potential.is_compiled else ""
+    native = isinstance(calculator.potential, NativePotential)
+    compiled = ", a native program" if native else ", compiled" if calculator.potential.is_compiled else ""
     return ("model", f"{' '.join(options.model)}{members} in {dtype} on {options.device}{compiled}")
 
 

@@ -117,6 +117,11 @@ def test_threads_and_copies(folder: Path) -> None:
     assert not wrong
 
 
+def raising(_: Any) -> Any:
+    """A potential that no program can have."""
+    raise ConfigError("it cannot")
+
+
 def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
@@ -131,6 +136,7 @@ def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         Calculator("my.so"),
         Calculator("my.pt", dtype=torch.float64),
         Calculator(NativePotential("my.so")),
+        Calculator("my.pt", dtype=torch.float64, native=True),
     ):
         atoms.calc = calculator
         both.append(
@@ -141,6 +147,18 @@ def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
             np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-12)
     atoms.write("copper.xyz")
     assert main(["md", "copper.xyz", "-m", "my.so", "--steps", "3", "-o", "md.xyz", "--seed", "1"]) == 0
+    capsys.readouterr()
+    few = ["--steps", "3", "--seed", "1", "--compile", "true"]
+    assert main(["md", "copper.xyz", "-m", "my.pt", *few, "-o", "native.xyz"]) == 0
+    assert "a native program" in capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        patched.setattr("eqlayers.simulate.cli.as_native", raising)
+        assert main(["md", "copper.xyz", "-m", "my.pt", *few, "-o", "compiled.xyz"]) == 0
+    said = capsys.readouterr()
+    assert ", compiled" in said.out
+    assert "the potential runs by Python: it cannot" in said.err
+    with pytest.raises(ConfigError, match="potential must be a Potential"):
+        Calculator([potential, potential], native=True)
     assert main(["predict", "copper.xyz", "-m", "my.so", "-o", "predicted.xyz"]) == 0
     assert main(["info", "my.so"]) == 0
     assert "NativePotential('my.so', species H, C, O, Cu" in capsys.readouterr().out

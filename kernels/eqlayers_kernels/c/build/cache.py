@@ -129,6 +129,12 @@ def find(key: str) -> Path | None:
     return path
 
 
+def payload_of(key: str) -> bytes | None:
+    """What was stored under `key`, or None."""
+    path = find(key)
+    return None if path is None else path.read_bytes()[:-_TRAILER]
+
+
 def store(key: str, payload: bytes) -> Path:
     """Writes `payload` under `key` in one step, and removes the least recently used kernels beyond the limit."""
     folder = directory()

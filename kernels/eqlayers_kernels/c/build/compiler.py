@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -108,6 +109,18 @@ def load_many(sources: Sequence[str], name: str) -> ctypes.CDLL:
     if isinstance(sources, str) or not sources:
         raise ValueError(f"expected a non-empty sequence of C sources, got {sources!r}; pass load_many([source], name)")
     return _load(tuple(sources), name, toolchain())
+
+
+def built(sources: Sequence[str], name: str, tools: Toolchain) -> bytes:
+    """The bytes of the shared object of translation units, from the cache on disk or from the compiler."""
+    key = _key(tuple(sources), name, tools)
+    payload = disk.payload_of(key)
+    if payload is None:
+        with waiting.compilation(disk.location):
+            payload = _compile(tuple(sources), name, tools)
+        with suppress(OSError):
+            disk.store(key, payload)
+    return payload
 
 
 def _load(sources: tuple[str, ...], name: str, tools: Toolchain) -> ctypes.CDLL:
