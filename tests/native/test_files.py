@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import threading
+import warnings
 import zlib
 from collections.abc import Callable
 from importlib.resources import files
@@ -151,7 +152,8 @@ def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     few = ["--steps", "3", "--seed", "1", "--compile", "true"]
     assert main(["md", "copper.xyz", "-m", "my.pt", *few, "-o", "native.xyz"]) == 0
     assert "a native program" in capsys.readouterr().out
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("always")
         patched.setattr("eqlayers.simulate.cli.as_native", raising)
         assert main(["md", "copper.xyz", "-m", "my.pt", *few, "-o", "compiled.xyz"]) == 0
     said = capsys.readouterr()
