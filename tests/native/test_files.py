@@ -160,7 +160,7 @@ def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert ", compiled" in said.out
     assert "the potential runs by Python: it cannot" in said.err
     with pytest.raises(ConfigError, match="potential must be a Potential"):
-        Calculator([potential, potential], native=True)
+        Calculator([potential, made("MACE", torch.float32)], native=True)
     assert main(["predict", "copper.xyz", "-m", "my.so", "-o", "predicted.xyz"]) == 0
     assert main(["info", "my.so"]) == 0
     assert "NativePotential('my.so', species H, C, O, Cu" in capsys.readouterr().out
