@@ -133,12 +133,12 @@ class Memory:
         view.buffer.of_ghosts = True
 
     def summed_for_senders(self, view: View) -> None:
-        """Add sums of ghosts to those of their owners."""
+        """Add sums of ghosts to their owners' sums."""
         view.buffer.of_ghosts = True
         self.exchange(view.buffer, "add")
 
     def exchange(self, buffer: Buffer, how: str) -> None:
-        """The end of a stage: elements of owners are copied to their ghosts, or those of ghosts added to owners'."""
+        """End a stage: owners' elements are copied to their ghosts, or ghosts' elements are added to their owners'."""
         if not buffer.by_atom or buffer.dtype is not self.dtype:
             self.undivide("the rows that atoms exchange are in another order, or of another dtype")
         self.steps.append(ProgramStep("", [buffer], [buffer], how, self.node.name))

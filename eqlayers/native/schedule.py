@@ -54,7 +54,7 @@ class Schedule:
         return [self.stage[group] for group in self.group]
 
     def _groups(self) -> list[int]:
-        """For each step the first step that writes one of its buffers, or that one of these belongs to."""
+        """The first step of the group of each step."""
         group = list(range(len(self.steps)))
         first: dict[int, int] = {}
         for number, step in enumerate(self.steps):

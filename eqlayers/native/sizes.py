@@ -8,7 +8,7 @@ from typing import Any
 
 #: Primes that stand for the numbers of atoms and edges, so far apart that sums of their multiples are unique.
 ATOMS, EDGES = 1_000_000_007, 1_000_000_000_000_000_003
-#: Stands for the number of local atoms, those of a part of a structure that are no ghosts.
+#: Stands for the number of local atoms: atoms of a part of a structure that are no ghosts.
 LOCAL = 1_000_000_000_000_000_000_000_000_007
 
 
@@ -57,7 +57,7 @@ def parts(size: int) -> tuple[int, int, int]:
 
 
 def local(size: int) -> int:
-    """A coded size with the number of local atoms in place of that of all.
+    """A coded size with the number of local atoms in place of the number of all atoms.
 
     Example:
         >>> local(ATOMS + 2) == LOCAL + 2
@@ -85,7 +85,7 @@ def never_negative(size: int) -> bool:
 
 
 def rows_of(size: int) -> str:
-    """A coded size as the end of a loop in C, whose atoms are those of a step: local ones, or ghosts too.
+    """A coded size as the end of a loop in C, which a step repeats for local atoms, or for ghosts too.
 
     Example:
         >>> rows_of(2 * ATOMS), rows_of(EDGES)

@@ -1,4 +1,4 @@
-"""Tables of what depends on the species of atoms alone, which a program looks up and does not compute."""
+"""Tables of values that depend on the species of atoms alone, which a program looks up and does not compute."""
 
 from __future__ import annotations
 

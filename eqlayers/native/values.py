@@ -23,7 +23,7 @@ class Buffer:
         constant: The numbers, of a buffer that holds constants.
         outside: Whether the caller owns the memory: an input or an output.
         by_atom: Whether each atom has as many elements, one atom after the other.
-        everywhere: Whether the elements of ghosts can be computed as those of other atoms.
+        everywhere: Whether the elements of ghosts can be computed like the elements of other atoms.
         of_ghosts: Whether a step reads or adds to the elements of ghosts.
     """
 

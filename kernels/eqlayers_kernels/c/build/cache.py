@@ -130,7 +130,7 @@ def find(key: str) -> Path | None:
 
 
 def payload_of(key: str) -> bytes | None:
-    """What was stored under `key`, or None."""
+    """The payload that was stored under `key`, or None."""
     path = find(key)
     return None if path is None else path.read_bytes()[:-_TRAILER]
 
