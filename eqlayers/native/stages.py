@@ -65,22 +65,22 @@ class Stages:
         steps = [step for step in compiled.steps if not self.undivided or step.kind not in HOW]
         self.copied = {id(step.reads[0]) for step in steps if step.kind == "copy"}
         self._decide_rows(steps, compiled.buffers)
-        found: list[tuple[Buffer, str, int]] = []
+        exchanged: list[tuple[Buffer, str, int]] = []
         listed, stages = list[ProgramStep](), list[int]()
         for step in steps:
             if step.kind in HOW:
-                found.append((step.reads[0], step.kind, len(found)))
+                exchanged.append((step.reads[0], step.kind, len(exchanged)))
             else:
                 listed.append(step)
-                stages.append(len(found))
-        stages = Schedule(listed, stages, {id(buffer): after for buffer, _, after in found}).stages()
+                stages.append(len(exchanged))
+        stages = Schedule(listed, stages, {id(buffer): after for buffer, _, after in exchanged}).stages()
         self.steps: list[list[ProgramStep]] = [
             [step for step, stage in zip(listed, stages, strict=True) if stage == number]
-            for number in range(len(found) + 1)
+            for number in range(len(exchanged) + 1)
         ]
         self.exchanges = [
             Exchange(buffer, how, max(n for n, steps in enumerate(self.steps) if _writes(steps, buffer)), after)
-            for buffer, how, after in found
+            for buffer, how, after in exchanged
         ]
         self.entries = self._entries()
 
