@@ -162,7 +162,7 @@ class Whole(torch.nn.Module):
             0, graph.ends[1], edges.vectors.tanh() * self.weight
         )
         kinds = self.embedding(atom_types)
-        return ((sums + kinds - kinds.mean(0)) ** 2).sum(1) + (sums.sum() ** 2).tanh()
+        return ((sums + (kinds - kinds.mean(0))) ** 2).sum(1) + (sums.sum() ** 2).tanh()
 
 
 def test_a_network_of_whole_structures(tmp_path: Path) -> None:
