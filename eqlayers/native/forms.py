@@ -154,12 +154,10 @@ class FormCalls(Memory):
                 sizes[3] = view.shape[0]
         if form.family == "product" and not form.task.results:
             return []
-        whole = form.family == "product" and cpu.is_map(form)
-        everything = list(range(len(form.results)))
-        traversals = {cpu.MAPS[form.rows]: everything} if whole else form.traversals(tables is not None)
         results = [new(result) for result in form.results]
-        for traversal, numbers in traversals.items():
+        for walk, numbers in cpu.traversals_of(form, tables is not None).items():
             part = form.part(numbers)
+            traversal = cpu.alone(part, walk)
             try:
                 printed = cpu._PRINT[part.family](part, cpu.NAMES[dtype], traversal)
             except (ValueError, KeyError) as error:
@@ -215,7 +213,7 @@ class FormCalls(Memory):
         of_intervals = None if part.reading is None else interval_offsets(edges, intervals)
         if traversal == "by_place" and of_intervals is not None:
             raise self.refuse("a result has rows of a table")
-        segments, others = (receivers, senders) if traversal == "by_dst" else (senders, receivers)
+        segments, others = (senders, receivers) if traversal == "by_src" else (receivers, senders)
         words += [f"(int64_t)({tables.name} + {text_of(offset)})" for offset in getattr(of_graph, traversal)]
         words += [text_of(edges), text_of(others)]
         if of_intervals is not None:

@@ -198,13 +198,18 @@ def test_tables_of_another_graph_are_refused_by_the_kernels(name: str, content: 
         run(call | {"graph": CONTENTS[content](call["graph"]), "backend": backend})
 
 
-@pytest.mark.parametrize("walk", ["by_dst", "by_src"])
+WALKS = {"by_dst": ("z", 1), "to_src": ("gradients", 1), "by_src": ("gradients", 2)}  # and threads
+
+
+@pytest.mark.parametrize("walk", WALKS)
 @pytest.mark.parametrize("change", ["starts late", "ends early"])
 def test_tables_that_leave_edges_out_are_refused(walk: str, change: str) -> None:
     """The rows of these edges would keep what was in memory."""
-    call = good("z" if walk == "by_dst" else "gradients")
+    name, threads = WALKS[walk]
+    torch.set_num_threads(threads)
+    call = good(name)
     graph, start = call["graph"].clone(), getattr(edges.graph_offsets(COUNT, SENDERS, RECEIVERS), walk)[0]
-    nodes = RECEIVERS if walk == "by_dst" else SENDERS
+    nodes = SENDERS if walk == "by_src" else RECEIVERS
     ptr = graph[start : start + nodes + 1]
     if change == "starts late":
         ptr[0] = min(1, int(ptr[1]))
@@ -215,16 +220,18 @@ def test_tables_that_leave_edges_out_are_refused(walk: str, change: str) -> None
         run(call | {"graph": graph})
 
 
-@pytest.mark.parametrize("walk", ["by_dst", "by_src"])
+@pytest.mark.parametrize("walk", WALKS)
 @pytest.mark.parametrize("table", range(3), ids=["ptr", "edges", "others"])
 @pytest.mark.parametrize("value", [-1, COUNT, COUNT + 1, 2**40, -(2**63), 2**63 - 1])
 def test_every_single_number_of_the_tables_is_looked_at(walk: str, table: int, value: int) -> None:
     """A number out of range, in any place, or edges that end before they begin."""
-    call = good("z" if walk == "by_dst" else "gradients")
+    name, threads = WALKS[walk]
+    torch.set_num_threads(threads)
+    call = good(name)
     layout = getattr(edges.graph_offsets(COUNT, SENDERS, RECEIVERS), walk)
-    nodes = RECEIVERS if walk == "by_dst" else SENDERS
+    nodes = SENDERS if walk == "by_src" else RECEIVERS
     if table == 2 and value == COUNT:
-        value = SENDERS if walk == "by_dst" else RECEIVERS
+        value = RECEIVERS if walk == "by_src" else SENDERS
     for place in range((nodes + 2, COUNT, COUNT)[table]):
         graph = changed(call["graph"], layout[table] + place, value)
         if table == 0 and value == COUNT and (place == nodes or graph[layout[0] + place + 1] == COUNT):

@@ -82,16 +82,16 @@ class Edges:
     receivers: int
 
     def tables(self, by: str) -> list[np.ndarray]:
-        """ptr with its mark, edges, others; by NumPy's stable sort."""
+        """ptr with its mark, edges, others; by NumPy's stable sort. Edges of a sender are sorted by receiver."""
         key, other, nodes = (
-            (self.dst, self.src, self.receivers) if by == "by_dst" else (self.src, self.dst, self.senders)
+            (self.src, self.dst, self.senders) if by == "by_src" else (self.dst, self.src, self.receivers)
         )
-        order = np.argsort(key, kind="stable")
+        order = np.lexsort((np.arange(key.size), other if by == "by_src" else key, key))
         return [np.append(np.searchsorted(key[order], np.arange(nodes + 1)), -1 - self.others(by)), order, other[order]]
 
     def others(self, by: str) -> int:
         """Number of nodes at the other ends."""
-        return self.senders if by == "by_dst" else self.receivers
+        return self.receivers if by == "by_src" else self.senders
 
     def rows(self, operand: str) -> int:
         """Rows of an operand."""
@@ -221,6 +221,7 @@ def run(
     tables = [np.ascontiguousarray(t) for t in edges.tables(kernel.traversal)] if edges else []
     segments = tables[0].size - 2 if edges else rows
     sizes = [rows, edges.others(kernel.traversal)] if edges else []
+    workers = 1 if kernel.traversal == "to_src" else workers  # rows of senders have no owner
     launch.load(kernel)(segments, [*packed, *(t.ctypes.data for t in tables), *sizes], chunks, workers, past)
     for array in results.values():
         assert_margins_untouched(array)

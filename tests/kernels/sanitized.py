@@ -65,6 +65,7 @@ PARTS = {
     "by_dst-2": ("by_dst", Task(2, ("z",), ("x", "y", "w"))),
     "by_src-1": ("by_src", GRADIENTS),
     "by_src-2": ("by_src", Task(2, ("x", "y", "w"), ("x", "y", "w"))),
+    "to_src-1": ("to_src", GRADIENTS),
 }
 #: Layout, dtype, and weights: a row for each row, one for all, or none (where a mode can do without).
 VARIANTS = (

@@ -21,6 +21,7 @@ TABLED = (
     ("by_place", Task(1, ("t",), (), FACTORS)),
     ("by_dst", Task(2, ("z",), ("x", "y", "c"), FACTORS)),
     ("by_src", Task(2, ("x", "y", "c"), ("x", "y", "c"), FACTORS)),
+    ("to_src", Task(1, ("x", "y", "c"), (), FACTORS)),
     ("by_place", Task(2, ("t",), ("x", "y", "c"), FACTORS)),
 )
 
@@ -93,7 +94,7 @@ def run_tabled(
         held = [np.ascontiguousarray(table) for table in graph.tables(kernel.traversal)]
         sizes, far = [graph.src.size, graph.others(kernel.traversal)], (place, PLACES)
     more = [*(table.ctypes.data for table in held), *sizes, far[0].ctypes.data, far[1]]
-    launch.load(kernel)(held[0].size - 2, [*packed, *more], chunks, workers)
+    launch.load(kernel)(held[0].size - 2, [*packed, *more], chunks, 1 if kernel.traversal == "to_src" else workers)
     return results
 
 

@@ -20,7 +20,7 @@ RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
 CLEAN = {
     "address": {
         **dict.fromkeys(("rows-0", "rows-1", "rows-2"), 60),
-        **dict.fromkeys(("by_dst-0", "by_dst-2", "by_src-1", "by_src-2"), 200),
+        **dict.fromkeys(("by_dst-0", "by_dst-2", "by_src-1", "by_src-2", "to_src-1"), 200),
         "moves": 500,
         "sorting": 100,
         "tabled": 300,

@@ -70,13 +70,10 @@ def make_runner(request: Request) -> Runner:
     """Compile the C kernels of a form, which sum in a fixed order; BackendError if the compiler fails."""
     form = request.form
     everything = list(range(len(form.results)))
-    whole = form.family == "product" and is_map(form)
-    traversals = {MAPS[form.rows]: everything} if whole else form.traversals(request.graph)
-    with as_backend_error():
-        parts = [
-            (numbers, _Runner(form.part(numbers), request.dtype, traversal))
-            for traversal, numbers in traversals.items()
-        ]
+    parts = [
+        (numbers, _Runner(form.part(numbers), request.dtype, traversal))
+        for traversal, numbers in traversals_of(form, request.graph).items()
+    ]
     if len(parts) == 1 and parts[0][0] == everything:
         return parts[0][1]
 
@@ -87,6 +84,24 @@ def make_runner(request: Request) -> Runner:
         return [out[number] for number in everything]
 
     return run
+
+
+def traversals_of(form: Any, graph: bool) -> dict[str, list[int]]:
+    """The numbers of the results that the kernel of each traversal computes."""
+    if form.family == "product" and is_map(form):
+        return {MAPS[form.rows]: list(range(len(form.results)))}
+    traversals: dict[str, list[int]] = form.traversals(graph)
+    return traversals
+
+
+def alone(part: Any, traversal: str) -> str:
+    """The traversal that replaces another on one thread: it has the same results, to the last bit.
+
+    Receivers are walked for all gradients of a convolution, whose senders' rows are added to. Sums over chunks of edges
+    would differ.
+    """
+    replaced = traversal == "by_src" and part.family == "product" and part.rows[0] == "src"
+    return "to_src" if replaced and all(one.rows != "one" for one in part.results) else traversal
 
 
 #: Traversal of a map's kernel, by rows of x, y, w and z: one row of weights for all rows, or one for every sender.
@@ -156,9 +171,15 @@ class _Runner:
     """A loaded kernel of one form and traversal; half precision is computed in float32."""
 
     def __init__(self, form: Any, dtype: torch.dtype, traversal: str) -> None:
-        self.dtype, self.compute, self.traversal, self.reading = dtype, ACCUMULATE[dtype], traversal, form.reading
-        printed = _PRINT[form.family](form, NAMES[self.compute], traversal)
-        self.compiled, self.operands, self.table = launch.load(printed.kernel), printed.operands, printed.table
+        self.form, self.dtype, self.compute, self.reading = form, dtype, ACCUMULATE[dtype], form.reading
+        one, senders = alone(form, traversal), any(result.rows == "src" for result in form.results)
+        #: Of one thread, and of several, which may not add to the same rows.
+        self.traversals = one, traversal if senders else one
+        self.kernels: dict[str, Compiled] = {}
+        with as_backend_error():
+            printed = _PRINT[form.family](form, NAMES[self.compute], traversal)
+        self._kernel(self.traversals[torch.get_num_threads() > 1])
+        self.operands, self.table = printed.operands, printed.table
         #: Width of every result, the entry of the sizes for its rows, and whether the kernel writes all of it.
         self.results = [
             (r.width, SIZE_INDEX.get(r.rows), whole) for r, whole in zip(form.results, printed.written, strict=True)
@@ -169,6 +190,13 @@ class _Runner:
         self.sums = [number for number, result in enumerate(form.results) if result.rows == "one"]
         self.folds = [number for number, result in enumerate(form.results) if result.rows == "table"]
         self.item = self.compute.itemsize
+
+    def _kernel(self, traversal: str) -> Compiled:
+        """The kernel of a traversal, compiled at its first use."""
+        with as_backend_error():
+            printed = _PRINT[self.form.family](self.form, NAMES[self.compute], traversal)
+            compiled = self.kernels[traversal] = launch.load(printed.kernel)
+        return compiled
 
     def __call__(self, operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> list[Tensor]:
         """Allocate the results, run the kernel, and return them in the order of the form."""
@@ -207,12 +235,13 @@ class _Runner:
                 largest = elements
             results.append(result)
             packed += (result.data_ptr(), width)
-        segments = sizes[0]
+        segments, traversal = sizes[0], self.traversals[workers > 1]
         if graph is not None:
             graph = graph.contiguous()
-            segments = self._pack_tables(packed, graph, sizes, intervals)
+            segments = self._pack_tables(packed, graph, sizes, intervals, traversal)
+        compiled = self.kernels.get(traversal) or self._kernel(traversal)
         try:
-            self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
+            compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
         except IndexError as error:
             raise not_of_this_graph() from error
         for number in self.sums:
@@ -221,20 +250,20 @@ class _Runner:
             results[number] = reading.folded(results[number])
         return results if compute is self.dtype else [result.to(self.dtype) for result in results]
 
-    def _pack_tables(self, packed: list[int], graph: Tensor, sizes: Sizes, intervals: int) -> int:
+    def _pack_tables(self, packed: list[int], graph: Tensor, sizes: Sizes, intervals: int, traversal: str) -> int:
         """Add the addresses of a graph's tables; returns the number of nodes. IndexRangeError for another graph."""
         edges, senders, receivers, _ = sizes
         first, of_graph = graph.data_ptr(), offsets_of(edges, senders, receivers)
         of_intervals = None if self.reading is None else interval_offsets(edges, intervals)
-        if self.traversal == "by_place" and of_intervals is not None:
+        if traversal == "by_place" and of_intervals is not None:
             segments, others = intervals, senders
             ptr, numbers, endpoints = (of_graph.length + offset for offset in of_intervals[:3])
         else:
-            segments, others = (receivers, senders) if self.traversal == "by_dst" else (senders, receivers)
-            ptr, numbers, endpoints = getattr(of_graph, self.traversal)
+            segments, others = (senders, receivers) if traversal == "by_src" else (receivers, senders)
+            ptr, numbers, endpoints = getattr(of_graph, traversal)
         packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * endpoints, edges, others)
         if of_intervals is not None:
-            by_interval = self.traversal == "by_place"
+            by_interval = traversal == "by_place"
             far, count = (of_intervals.receivers, receivers) if by_interval else (of_intervals.interval, intervals)
             packed += (first + 8 * (of_graph.length + far), count)
         if ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value != edges:  # rows would be left as they are

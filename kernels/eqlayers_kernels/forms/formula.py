@@ -34,6 +34,8 @@ TRAVERSALS = {
     "rows": Traversal("", "", ""),
     "by_dst": Traversal("dst", "z", "z"),
     "by_src": Traversal("src", "x", "xywc"),
+    # by receivers on one thread: gradients of x are added to the rows of the senders; it may replace "by_src"
+    "to_src": Traversal("dst", "z", ""),
     "by_place": Traversal("table", "t", "t"),  # by knot interval; this key is part of names in printed kernels
 }
 

@@ -43,6 +43,7 @@ class ProductDriver:
         self.by_rows = traversal == "rows"
         self.node = TRAVERSALS[traversal].operand  # that a segment belongs to
         self.pointers = dict(task.pointers)
+        self.added = {"gx"} & {*self.pointers} if traversal == "to_src" else set()  # to rows of the edges' other nodes
         self.of_paths = task.of_paths if reads else task
         self.width = dict(zip(OPERANDS, program.widths, strict=True))
         self.width |= {"t": reads * self.width["w"], "c": reads}  # the rows that an interval of the table reads
@@ -60,7 +61,7 @@ class ProductDriver:
         weights, and for operands with a row for each node: the caller passes those in ir_mul.
         """
         operand = self.pointers[pointer]
-        by_node = not self.by_rows and operand in "xz" and pointer not in RESULTS.values()
+        by_node = not self.by_rows and operand in "xz" and pointer not in set(RESULTS.values()) - self.added
         if operand in "wtc" or by_node or self.program.layout == "ir_mul":
             return []
         return [slot for slot in self.slots[operand] if wide(slot)]
@@ -254,7 +255,7 @@ class ProductDriver:
             row = self._row_of(operand)
             begin.append(f"{'' if result else 'const '}T *{pointer} = {pointer}0 + {row} * {pointer}_step;")
             if pointer in self._ahead():
-                last = "stop" if self.traversal == "by_place" else "ptr[arg[0]]"
+                last = "ptr[arg[0]]" if self.traversal == "by_src" else "stop"
                 following = "n + 1" if self.by_rows else f"{row}s[e + (e + 1 < {last})]"
                 begin.append(f"const T *{pointer}_next = {pointer}0 + ({following}) * {pointer}_step;")
             if self._by_region(pointer):
@@ -267,7 +268,7 @@ class ProductDriver:
                     end.extend(self._moves("out", f"s_{pointer}", pointer, converted, 0, inside=False))
                 else:
                     begin.extend(self._moves("in", pointer, f"s_{pointer}", converted, 0, inside=True))
-            if result:
+            if result and pointer not in self.added:
                 begin.extend(self._zeros(pointer))
         return begin, end
 
@@ -309,6 +310,7 @@ class ProductDriver:
             last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"
             marked = f"ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes"
             setup.append(f"if (!({marked})) return {WRONG_TABLES};")
+            setup += self._of_senders([f"memset(gx, 0, {self.width['x']} * sizeof(T));"])
             begin, end = self._rows_of("segment")
             if self.traversal != "by_dst":
                 body = [
@@ -325,6 +327,11 @@ class ProductDriver:
                 *begin, *body, *end,
                 "}",
             ]  # fmt: skip
+        behind = []
+        if self.added and self.program.layout == "mul_ir" and (slots := [*filter(wide, self.slots["x"])]):
+            self._reserve("s_gx", self.width["x"])
+            moves = self._moves("out", "s_gx", "gx", slots, 0, inside=False)
+            behind = self._of_senders([f"memcpy(s_gx, gx, {self.width['x']} * sizeof(T));", *moves])
         scratch, offset = [], 0
         for name, size in self.scratch.items():
             scratch.append(f"T *const {name} = scratch + {offset};")
@@ -334,9 +341,19 @@ class ProductDriver:
             scratch = [allocation, f"if (scratch == NULL) return {NO_MEMORY};", *scratch]
         lines = [*setup, *scratch, f"int64_t status = {DONE};"]
         lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
-        lines += ["" if self.by_rows else "leave:", "finish_stores();", *(["free(scratch);"] if offset else [])]
+        lines += [
+            *behind,
+            "" if self.by_rows else "leave:",
+            "finish_stores();",
+            *(["free(scratch);"] if offset else []),
+        ]
         lines.append("return status;")
         return f"{'' if self.by_rows else SEGMENT}\n{OUTSIDE if self.reads else ''}\n{run_function(lines)}"
+
+    def _of_senders(self, lines: list[str]) -> list[str]:
+        """C lines for every row to which the edges of receivers add."""
+        loop = "for (int64_t n = 0; n < nodes; n++) { T *const gx = gx0 + n * gx_step;"
+        return [loop, *lines, "}"] if self.added else []
 
     def _zeros(self, pointer: str) -> list[str]:
         """C lines that set a result to zero: all of it if paths add to it, else the columns that no path writes."""

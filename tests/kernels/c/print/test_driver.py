@@ -48,6 +48,9 @@ def test_a_convolution_is_gather_product_and_sum(kernels: Any, layout: str, what
         edges = edges_of(kernels, name)
         arrays = kernels.draw(program, "float64", edges=edges)
         once = kernels.check(kernel, arrays, edges)
+        if traversal == "by_src":
+            along = kernels.check(Kernel(program, task, "float64", "to_src"), arrays, edges)
+            assert all((once[result] == along[result]).all() for result in task.results)
         for chunks, workers in product((2, 5, 40), (1, 2, 4)):
             again = kernels.run(kernel, arrays, edges, chunks=chunks, workers=workers, past=True)
             assert all((once[result] == again[result]).all() for result in task.results)
@@ -81,7 +84,7 @@ def test_a_nan_in_one_sender_reaches_its_receivers_only(kernels: Any) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
 
 
-@pytest.mark.parametrize(("traversal", "wanted"), [("by_dst", "z"), ("by_src", "y")])
+@pytest.mark.parametrize(("traversal", "wanted"), [("by_dst", "z"), ("by_src", "y"), ("to_src", "y")])
 def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, traversal: str, wanted: str) -> None:
     """The tables name rows from 2^33 on, and addresses are given as if there were rows before: none is touched."""
     far = 2**33
@@ -95,7 +98,7 @@ def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, traversal: str,
     packed = []
     for name, operand in kernel.task.pointers:
         address, step = kernels.rows_of(arrays.get(name, result))
-        node_of_segment = operand == {"by_dst": "z", "by_src": "x"}[traversal]
+        node_of_segment = operand == {"by_dst": "z", "by_src": "x", "to_src": "z"}[traversal]
         packed += (address if node_of_segment else address - far * step * 8, step)
     ptr[-1] -= far
     tables, sizes = [ptr, order + far, others + far], [far + order.size, far + edges.others(traversal)]
