@@ -87,16 +87,21 @@ class Task(NamedTuple):
     @property
     def of_paths(self) -> Task:
         """The task of the paths, in which rows t and coefficients c of a table are replaced by the weights w."""
-        results, tangents = (
-            tuple(dict.fromkeys("w" if name in "tc" else name for name in names))
-            for names in (self.results, self.tangents)
-        )
-        return Task(self.order, results, tangents)
+        return Task(self.order, self.combined.results, _weighed(self.tangents))
+
+    @property
+    def combined(self) -> Task:
+        """The task of paths that combine weights of rows t by coefficients c themselves."""
+        return self._replace(results=_weighed(self.results))
 
     @property
     def gradients(self) -> bool:
         """Whether a gradient is among the results."""
         return bool(set(self.results) - {"z"})
+
+
+def _weighed(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys("w" if name in "tc" else name for name in names))
 
 
 class Writer(ABC):

@@ -28,6 +28,8 @@ class Common(NamedTuple):
     define: Define
     reserve: Callable[[str, int], None]  # reserves a number of elements of scratch memory under a name
     item: int  # bytes of an element
+    reads: int = 0  # rows of a table that are combined to weights, if the task has one
+    width: int = 0  # weights of a row
 
 
 class TwoStagePath(NamedTuple):
@@ -142,7 +144,7 @@ def path_calls(
         return _two_stages(mixed, path, task, addresses, writes, common)
     loops, offsets = _loops(path.outer)
     arguments = [addresses[pointer] + offsets[operand] for pointer, operand in task.pointers]
-    name = common.define(path_body(path, task, writes), _parameters(task))
+    name = common.define(path_body(path, task, writes, common.reads, common.width), _parameters(task))
     return [" ".join([*loops, f"{name}({', '.join(arguments)});"])]
 
 
@@ -167,6 +169,7 @@ def _loops(axes: Sequence[Axis]) -> tuple[list[str], dict[str, str]]:
         for operand, step in zip("xywz", axis.steps, strict=True):
             if step:
                 steps[operand].append(f" + {index[operand]} * {step}")
+    steps |= {"t": steps["w"], "c": []}
     return loops, {name: "".join(parts) for name, parts in steps.items()}
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from ...arithmetic.writer import RESULTS, Task
 from ...forms.formula import TRAVERSALS
 from ...forms.program import OPERANDS, Path, Program, Slot
-from .calls import Common, Define, path_calls
+from .calls import Common, Define, mixing, path_calls
 from .layout import wide
 from .loops import DONE, NO_MEMORY, OUTSIDE, SEGMENT, WRONG_TABLES, gaps, run_function
-from .table import numbers_of_edge, outside, spreads_both, table_lines
+from .table import combine_lines, gradient_lines, numbers_of_edge, outside, spreads_both
 
 REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
 FETCHED_WEIGHTS = 4096  # paths with more weights than this are read as they come
@@ -38,7 +38,7 @@ class ProductDriver:
     def __init__(
         self, program: Program, task: Task, traversal: str, shared: bool, item: int, define: Define, reads: int = 0
     ) -> None:
-        self.common, self.reads = Common(define, self._reserve, item), reads
+        self.common, self.reads = Common(define, self._reserve, item, reads, program.widths[2]), reads
         self.program, self.task, self.traversal, self.shared, self.item = program, task, traversal, shared, item
         self.by_rows = traversal == "rows"
         self.node = TRAVERSALS[traversal].operand  # that a segment belongs to
@@ -76,7 +76,10 @@ class ProductDriver:
     def _address(self, pointer: str, path: Path, region: Region) -> str:
         """The C expression for the address of a path's block of one pointer."""
         operand = self.pointers.get(pointer, "w")
+        if operand in "tc":
+            return f"t + {path.weight or 0}" if operand == "t" else pointer
         if operand == "w" and self.reads:
+            self._reserve(f"s_{pointer}", self.width["w"])
             return f"s_{pointer} + {path.weight or 0}"
         if operand == "w":
             return "gw_" if pointer == "gw" and self._streams_weights(path) else f"{pointer} + {path.weight or 0}"
@@ -103,8 +106,7 @@ class ProductDriver:
                 for path in paths:
                     calls += self._call(path, region, path is paths[0])
             if self.reads:
-                before, after = table_lines(self.task, self._weight_ranges(region, whole=True))
-                calls = [*before, *calls, *after]
+                calls += gradient_lines(self.task, self._weight_ranges(region, whole=True))
             if self.traversal == "by_dst":
                 body += self._over_edges(region, following, calls)
             else:
@@ -229,11 +231,16 @@ class ProductDriver:
         if path.weight is not None and path.weight_count <= FETCHED_WEIGHTS:
             weights = [pointer for pointer in self._ahead() if self.pointers[pointer] == "w"]
             before += [f"fetch({pointer}_next + {path.weight}, {path.weight_count});" for pointer in weights]
-        addresses = {pointer: self._address(pointer, path, region) for pointer, _ in self.of_paths.pointers}
-        calls = path_calls(path, self.of_paths, addresses, frozenset(overwritten), self.common)
+        task = self.of_paths
+        if self.reads and mixing(path) is None:
+            task = self.task.combined
+        elif self.reads:
+            before += combine_lines(self.task, path.weight or 0, path.weight_count)
+        addresses = {pointer: self._address(pointer, path, region) for pointer, _ in task.pointers}
+        calls = path_calls(path, task, addresses, frozenset(overwritten), self.common)
         if self.reads and path.weight is not None and spreads_both(self.task):
             self._reserve("s_vw", self.width["w"])
-            task = Task(1, ("w",))
+            task = Task(1, ("w",), factors=task.factors)
             pointers = {name: f"s_vw + {path.weight}" if name == "gw" else addresses[name] for name, _ in task.pointers}
             calls += path_calls(path, task, pointers, frozenset({"w"}), self.common)
         return [*before, *calls, *after]
@@ -302,9 +309,6 @@ class ProductDriver:
             if self.reads:
                 setup.append(f"const int64_t *const places = (const int64_t *)arg[{tables + 5}];")
                 setup.append(f"const int64_t num_places = arg[{tables + 6}];")
-                for pointer, operand in self.of_paths.pointers:
-                    if operand == "w":
-                        self._reserve(f"s_{pointer}", self.width["w"])
             # Any code may call the operator with any numbers as tables. Checking indices where they are read costs less
             # than a check before the call. Repeated edges are not checked: they give wrong sums and no crash.
             last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"

@@ -10,8 +10,8 @@ from ...forms.program import Path
 class CWriter(Writer):
     """Collects C lines before, in and after the loop over the channels of a path's inner axis; see `path_body`."""
 
-    def __init__(self, path: Path, task: Task, writes: frozenset[str]) -> None:
-        self.task, self.writes = task, writes
+    def __init__(self, path: Path, task: Task, writes: frozenset[str], reads: int, width: int) -> None:
+        self.task, self.writes, self.reads, self.width = task, writes, reads, width
         self.step, self.extent = steps_of(path), path.inner.extent
         self.stride = {"x": path.x.mul, "y": path.y.mul, "w": 1, "z": path.z.mul}
         self.before: list[str] = []
@@ -38,11 +38,22 @@ class CWriter(Writer):
         return Dual(label if value.value else "", f"d{label}" if value.tangent else "")
 
     def load(self, operand: str, component: int) -> Dual:
-        """Read a component once: inside the channel loop if it differs from channel to channel."""
+        """Read a component once: inside the channel loop if it differs from channel to channel.
+
+        Weights are combinations of rows of a table where the task has one.
+        """
         pointer = pointer_of(operand)
+        if operand == "w" and "t" in self.task.factors:
+            tangent = self._combined("dc") if "c" in self.task.tangents else ""
+            return self.name("w0", Dual(self._combined("c"), tangent), bool(self.step["w"]))
         tangent = self._at(f"d{operand}", operand, component) if operand in self.task.tangents else ""
         value = Dual(self._at(pointer, operand, component), tangent)
         return self.name(f"{pointer}{component}", value, bool(self.step[operand]))
+
+    def _combined(self, coefficients: str) -> str:
+        self.before += [f"const T {coefficients}{k} = {coefficients}[{k}];" for k in range(self.reads)]
+        rows = (self._at("t", "w", k * self.width) for k in range(self.reads))
+        return " + ".join(f"{coefficients}{k} * {row}" for k, row in enumerate(rows))
 
     def add(self, operand: str, component: int, value: Dual) -> None:
         """Add to a result directly, or to a sum over the channels if the result has none."""
@@ -76,8 +87,11 @@ class CWriter(Writer):
         return [*self.before, *loop, *self.after]
 
 
-def path_body(path: Path, task: Task, writes: frozenset[str]) -> str:
-    """The body of a path's C function; results named in ``writes`` are overwritten, others are added to."""
-    out = CWriter(path, task, writes)
+def path_body(path: Path, task: Task, writes: frozenset[str], reads: int = 0, width: int = 0) -> str:
+    """The body of a path's C function; results named in ``writes`` are overwritten, others are added to.
+
+    Where the task has a table, ``reads`` of its rows of ``width`` weights are combined.
+    """
+    out = CWriter(path, task, writes, reads, width)
     PathLines(path, task, out).write()
     return "\n  ".join(out.body())

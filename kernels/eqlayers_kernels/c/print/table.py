@@ -44,8 +44,16 @@ def print_tables(reads: int, width: int) -> str:
 """
 
 
-def table_lines(task: Task, ranges: Sequence[tuple[int, int]]) -> tuple[list[str], list[str]]:
-    """C lines before and after some paths: interpolate their weights, and add their gradients to the results.
+def combine_lines(task: Task, start: int, count: int) -> list[str]:
+    """C lines that interpolate the weights of a path whose function does not."""
+    if {"x", "y", "z"}.isdisjoint(task.results):
+        return []
+    names = [("c", "w"), *([("dc", "dw")] if "c" in task.tangents else [])]
+    return [f"combine(t + {start}, {c}, s_{w} + {start}, {count});" for c, w in names]
+
+
+def gradient_lines(task: Task, ranges: Sequence[tuple[int, int]]) -> list[str]:
+    """C lines after some paths, which add the gradients of their weights to the results.
 
     ``ranges`` are first column and number of the weights of each path, in order; adjacent ranges share one loop.
     """
@@ -55,19 +63,15 @@ def table_lines(task: Task, ranges: Sequence[tuple[int, int]]) -> tuple[list[str
             joined[-1] = joined[-1][0], joined[-1][1] + count
         else:
             joined.append((start, count))
-    before, after = [], []
+    after = []
     for start, count in joined:
-        if not {"x", "y", "z"}.isdisjoint(task.results):
-            before.append(f"combine(t + {start}, c, s_w + {start}, {count});")
-            if "c" in task.tangents:
-                before.append(f"combine(t + {start}, dc, s_dw + {start}, {count});")
         if "c" in task.results:
             after.append(f"compare(t + {start}, s_gw + {start}, gc, {count});")
         if spreads_both(task):
             after.append(f"spread_both(s_vw + {start}, s_gw + {start}, c, dc, gt + {start}, {count});")
         elif "t" in task.results:
             after.append(f"spread(s_gw + {start}, c, gt + {start}, {count});")
-    return before, after
+    return after
 
 
 def spreads_both(task: Task) -> bool:
