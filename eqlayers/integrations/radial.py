@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..core.errors import EqlayersError
 from ..core.torch_internals import is_plain
-from ..layers.radial.knots import Knots, rows_of
+from ..layers.radial.knots import Knots
 from ..layers.radial.radial_table import RadialTable, TableError, fewest_knots, in_float64, largest
 from ..layers.radial.tables import KnotBasis, SplineTable, may_be_kept
 from ..layers.tensor_product.tabled_weights import TabledWeights
@@ -175,7 +175,7 @@ class TabledRadial(Replacement):
         if by_pairs and not (may_be_kept(tensors, self.training) and is_plain([columns], observed=True)):
             return table.network(columns)
         at = vars(self)["_shared"].of(table.knots, columns)
-        if by_pairs and rows_of(at.pairs * at.knots) * table.width * table.dtype.itemsize > MOST_BYTES:
+        if by_pairs and at.num_rows * table.width * table.dtype.itemsize > MOST_BYTES:
             return table.network(columns)
         made = vars(self)["_splines"](at, table.rows, tensors, self.training, table.dtype)
         return made.weights() if vars(self)["_stored"] else made

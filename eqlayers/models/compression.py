@@ -212,6 +212,14 @@ def _freeze(
     else:
         errors = [table_error(knots, function, dtype, SAMPLES).error for function in exact]
     frozen, tables, rows = TabledBasis(_basis(owner), knots.count).to(device), [], []
+    limits = [tolerance if count is None else 1.05 * max(error) for error in errors]
+    if not knots.kink:  # a table of B-splines is a third as large; its slopes have fewer digits where knots are near
+        of_splines = {
+            to: [table_error(knots, function, to, SAMPLES, 1).error for function in exact]
+            for to in (dtype, torch.float32)  # to which a model may be converted
+        }
+        if all(max(e) <= limit for found in of_splines.values() for e, limit in zip(found, limits, strict=True)):
+            frozen.of_splines, errors = torch.zeros(1, device=device), of_splines[dtype]
     at = frozen(knots.at[:0])._replace(kink=knots.kink)
     if transform is not None:
         frozen.pairs, at = codes, at._replace(functions=frozen.at_pairs(transform, codes))

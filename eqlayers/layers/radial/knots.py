@@ -38,14 +38,21 @@ POLYNOMIALS = ((0, 1, -2, 1), (1,), (0, 0, 3, -2), (0, 0, -1, 1))
 TO_COEFFICIENTS = (
     (-1 / 2, 0.0, 1 / 2, 0.0), (1 / 6, 2 / 3, 1 / 6, 0.0), (-1 / 6, -1 / 2, 1 / 2, 1 / 6), (0.0, -1 / 2, 0.0, 1 / 2)
 )  # fmt: skip
+#: Likewise, of the rows of a table of B-splines, which has one for each knot and two more.
+B_SPLINES = (
+    (1 / 6, -1 / 2, 1 / 2, -1 / 6), (2 / 3, 0, -1, 1 / 2), (1 / 6, 1 / 2, 1 / 2, -1 / 2), (0, 0, 0, 1 / 6)
+)  # fmt: skip
 
 
 @lru_cache
-def coefficients_formula() -> Formula:
+def coefficients_formula(orders: int = ORDERS) -> Formula:
     """The formula from offsets ``[E, 1]`` in an interval and factors ``[E, 1]`` to coefficients ``[E, 4]``."""
     expr = Expression()
     offset, factor = expr.load(0, 0), expr.load(1, 0)
-    outputs = [expr.multiply(polynomial(expr, offset, numbers), factor) for numbers in POLYNOMIALS]
+    outputs = [
+        expr.multiply(polynomial(expr, offset, numbers), factor)
+        for numbers in (POLYNOMIALS if orders > 1 else B_SPLINES)
+    ]
     operands = [row_of(name, 1) for name in ("place", "factor")]  # names are part of the key
     return register_formula(formula(expr, operands, [row_of("coefficients", len(outputs))], [outputs]))
 
@@ -70,10 +77,10 @@ class Knots(KeepsFloat64):
         at = torch.linspace(0.0, self.cutoff, self.count, dtype=torch.float64)
         self.register_buffer("at", at, persistent=False)
 
-    def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, lengths: Tensor, orders: int = ORDERS) -> tuple[Tensor, Tensor]:
         """Intervals ``[E]`` int64 of lengths ``[E]`` Angstrom, and coefficients ``[E, 4]`` of rows of a table.
 
-        ShapeError or DTypeError for others; negative lengths give NaN.
+        ``orders`` 1 is for a table of B-splines. ShapeError or DTypeError for others; negative lengths give NaN.
         """
         if check_floating("lengths", lengths, "[E]").ndim != 1:
             raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
@@ -85,7 +92,7 @@ class Knots(KeepsFloat64):
         interval = number.floor().clamp(0, end - 1)
         offset = position - interval
         operands = (offset.to(lengths.dtype).unsqueeze(1), factor.unsqueeze(1))
-        (coefficients,) = run_formula(_formula(), operands)
+        (coefficients,) = run_formula(_formula(orders), operands)
         return interval.long(), coefficients
 
     def ends(self) -> Tensor:
@@ -98,8 +105,8 @@ class Knots(KeepsFloat64):
 
 
 @torch.compiler.assume_constant_result
-def _formula() -> Formula:  # compilers do not trace this call
-    return coefficients_formula()
+def _formula(orders: int) -> Formula:  # compilers do not trace this call
+    return coefficients_formula(orders)
 
 
 def rows_of(knots: int) -> int:
@@ -107,16 +114,21 @@ def rows_of(knots: int) -> int:
     return ORDERS * (knots - 1) + len(POLYNOMIALS)
 
 
-def whole(rows: Tensor) -> Tensor:
+def whole(rows: Tensor, orders: int = ORDERS) -> Tensor:
     """The table ``[R, W]`` of rows ``[..., 3 * K, W]``, padded by a row that the last interval reads."""
+    if orders == 1:
+        return rows.flatten(0, -2)
     return torch.nn.functional.pad(rows.flatten(0, -2), (0, 0, 0, len(POLYNOMIALS) - ORDERS))
 
 
-def spline_rows(values: Tensor, end: str, kink: int = 0) -> Tensor:
+def spline_rows(values: Tensor, end: str, kink: int = 0, orders: int = ORDERS) -> Tensor:
     """Rows ``[..., 3 * K, W]`` of the table of a cubic spline that approximates ``[..., K, W]`` values at knots.
 
-    No row depends on a value beyond a ``kink``; value and slope there are the means of both sides.
+    No row depends on a value beyond a ``kink``; value and slope there are the means of both sides. With ``orders`` 1
+    they are the coefficients of its B-splines, without a kink.
     """
+    if orders == 1:
+        return spline(values, end)
     if not kink:
         values, slopes = _at_knots(spline(values, end))
     else:

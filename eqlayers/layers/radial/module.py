@@ -21,7 +21,6 @@ from ..gate.activation import NormalizedActivation
 from ..tensor_product.tabled_weights import TabledWeights
 from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
-from .knots import rows_of
 from .lower import MOST_FUNCTIONS, MOST_POWER, activation_formula, bessel_formula
 from .tables import HoldsTables, KnotBasis, SplineTable
 
@@ -119,7 +118,7 @@ class RadialBasis(HoldsFormulas):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         """Ignore keys that only a `TabledBasis` has: the state dict may be of a model with tables."""
         super()._load_from_state_dict(state_dict, prefix, *args)
-        of_tables = {f"{prefix}pairs", f"{prefix}live"}
+        of_tables = {f"{prefix}{name}" for name in ("pairs", "live", "of_splines")}
         args[3][:] = [key for key in args[3] if key not in of_tables]  # unexpected keys
 
     def extra_repr(self) -> str:
@@ -226,11 +225,10 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
                     "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
                     "decompress(model) and train with knots=."
                 )
-            rows = rows_of(x.pairs * x.knots)
-            if self.table.shape[0] != rows:
+            if self.table.shape[0] != x.num_rows:
                 raise ShapeError(
-                    f"the table must have {rows} rows, for {x.pairs * x.knots} knots, got {self.table.shape[0]}. Build "
-                    "or compress it with knots= of the one whose state dict it was."
+                    f"the table must have {x.num_rows} rows, for {x.pairs * x.knots} knots, got {self.table.shape[0]}. "
+                    "Build or compress it with knots= of the one whose state dict it was."
                 )
             return x.weights(self.table)
         width = self.weights[0].shape[0]

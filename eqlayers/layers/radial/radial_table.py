@@ -54,27 +54,29 @@ class Deviation(NamedTuple):
     network: Function
 
 
-def table_error(knots: Knots, network: Function, dtype: torch.dtype = torch.float64, samples: int = 8) -> Deviation:
+def table_error(
+    knots: Knots, network: Function, dtype: torch.dtype = torch.float64, samples: int = 8, orders: int = ORDERS
+) -> Deviation:
     """Largest errors of the table of a network at ``samples`` offsets in every interval.
 
-    The table is rounded to ``dtype`` and interpolated in it, as in a model.
+    The table is rounded to ``dtype`` and interpolated in it, as in a model. ``orders`` 1 is a table of B-splines.
     """
     count = samples * (knots.count - 1)
     sizes, errors, worst = [0.0, 0.0], [0.0, 0.0], 0.0
     with gradients():
         with torch.no_grad():
-            table = whole(spline_rows(network(knots.at), knots.end, knots.kink)).to(dtype)
+            table = whole(spline_rows(network(knots.at), knots.end, knots.kink, orders), orders).to(dtype)
         # not at knots and quarters of intervals, many of which are numbers of few digits that no dtype rounds
         fine = torch.arange(count, dtype=torch.float64, device=knots.at.device) + 0.01
         for part in fine.split(_AT_ONCE):
             lengths = (knots.cutoff * part / count).to(dtype)
             exact, rounded = (lengths.to(to, copy=True).requires_grad_() for to in (torch.float64, dtype))
-            interval, coefficients = knots(rounded)
+            interval, coefficients = knots(rounded, orders)
             values = network(exact)
             pairs = [(values.detach(), coefficients), (slope(values, exact), slope(coefficients, rounded))]
             for n, (right, factors) in enumerate(pairs):
                 if right.numel():
-                    deviation = (TabledWeights(table, interval, factors, ORDERS).weights() - right).detach().abs()
+                    deviation = (TabledWeights(table, interval, factors, orders).weights() - right).detach().abs()
                     sizes[n] = max(sizes[n], float(right.abs().max()))
                     if not float(deviation.max()) < errors[n]:
                         errors[n] = float(deviation.max())

@@ -14,7 +14,7 @@ from ...core.errors import ConfigError, IndexRangeError
 from ...core.torch_internals import is_plain
 from ..base.module import KeepsFloat64
 from ..tensor_product.tabled_weights import TabledWeights
-from .knots import ORDERS, TO_COEFFICIENTS, Knots, check_end, cutoff_of, end_of, spline_rows, splines, whole
+from .knots import ORDERS, TO_COEFFICIENTS, Knots, check_end, cutoff_of, end_of, rows_of, spline_rows, splines, whole
 
 
 class KnotBasis(NamedTuple):
@@ -30,6 +30,7 @@ class KnotBasis(NamedTuple):
         end: Conditions at the cutoff, see `Knots`.
         pairs: Number of pairs of species.
         kink: Index of the knot at which second derivatives jump, or 0.
+        orders: Rows of a table from knot to knot; 1 for coefficients of B-splines.
 
     Example:
         >>> from eqlayers.nn import BesselBasis, RadialNetwork
@@ -45,6 +46,12 @@ class KnotBasis(NamedTuple):
     end: str
     pairs: int = 1
     kink: int = 0
+    orders: int = ORDERS
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a table."""
+        return self.pairs * (self.knots + 2) if self.orders == 1 else rows_of(self.pairs * self.knots)
 
     @property
     def basis(self) -> Tensor:
@@ -53,7 +60,7 @@ class KnotBasis(NamedTuple):
 
     def weights(self, table: Tensor) -> TabledWeights:
         """The weights of edges from a table of their network."""
-        return TabledWeights(table, self.interval, self.coefficients.to(table.dtype), ORDERS)
+        return TabledWeights(table, self.interval, self.coefficients.to(table.dtype), self.orders)
 
     def table(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The table of a function ``[N, num_basis]`` to ``[N, W]``, evaluated on ``basis``."""
@@ -61,7 +68,8 @@ class KnotBasis(NamedTuple):
 
     def rows(self, values: Tensor) -> Tensor:
         """The table ``[R, W]`` of splines through values ``[N, W]`` at the knots."""
-        return whole(spline_rows(values.unflatten(0, (-1, self.knots)), self.end, self.kink))
+        values = values.unflatten(0, (-1, self.knots))
+        return whole(spline_rows(values, self.end, self.kink, self.orders), self.orders)
 
 
 class HoldsTables(torch.nn.Module):
@@ -105,8 +113,9 @@ class TabledBasis(HoldsTables, KeepsFloat64):
     functions: Tensor
     pairs: Tensor | None
     live: Tensor | None
+    of_splines: Tensor | None
     kept_in_float64 = ("functions",)
-    of_tables = ("pairs", "live")
+    of_tables = ("pairs", "live", "of_splines")
 
     def __init__(self, basis: torch.nn.Module, knots: int = 256, cutoff: float | None = None) -> None:
         super().__init__()
@@ -123,6 +132,7 @@ class TabledBasis(HoldsTables, KeepsFloat64):
         self.register_buffer("functions", functions, persistent=False)
         self.register_buffer("pairs", None)  # codes of pairs with a table; None: of pairs in each call
         self.register_buffer("live", None)  # number of knots before tables were frozen
+        self.register_buffer("of_splines", None)  # there, if frozen tables have coefficients of B-splines
 
     @property
     def num_basis(self) -> int:
@@ -131,9 +141,9 @@ class TabledBasis(HoldsTables, KeepsFloat64):
 
     def forward(self, lengths: Tensor) -> KnotBasis:
         """The functions at the knots, and intervals and coefficients of lengths ``[E]`` Angstrom."""
-        interval, coefficients = self.knots(lengths)
-        knots = self.knots
-        return KnotBasis(interval, coefficients, self.functions, knots.count, knots.end)
+        knots, orders = self.knots, ORDERS if self.of_splines is None else 1
+        interval, coefficients = knots(lengths, orders)
+        return KnotBasis(interval, coefficients, self.functions, knots.count, knots.end, orders=orders)
 
     def between(self, lengths: Tensor, transform: Transform, first: Tensor, second: Tensor) -> KnotBasis:
         """Radial functions that depend on the species of both atoms, at knots for each pair of species.
@@ -164,9 +174,9 @@ class TabledBasis(HoldsTables, KeepsFloat64):
                     f"pairs of species must be among those that the tables were made for, got the "
                     f"species of index {[int(index) for index in species]}. Compress the model for these species, too."
                 )
-        interval, coefficients = self.knots(lengths)
-        knots = self.knots.count
-        return KnotBasis(interval + pair * knots, coefficients, basis, knots, self.knots.end, known.shape[0])
+        at, count = self.forward(lengths), self.knots.count
+        interval = at.interval + pair * (count + 2 if at.orders == 1 else count)
+        return at._replace(interval=interval, functions=basis, pairs=known.shape[0])
 
     def at_pairs(self, transform: Transform, codes: Tensor) -> Tensor:
         """``[pairs * K, num_basis]`` functions at the knots of each pair, in float64."""
@@ -293,8 +303,9 @@ def tabulate(at: KnotBasis, rows: Rows, tensors: Sequence[Tensor], dtype: torch.
     Pairs of species are computed one by one, as all of them might take gigabytes in float64.
     """
     exact = [t.double() if t.is_floating_point() else t for t in tensors]
-    splines = partial(spline_rows, end=at.end, kink=at.kink)
-    return whole(torch.cat([rows(splines, one, exact).to(dtype) for one in at.functions.split(at.knots)]))
+    splines = partial(spline_rows, end=at.end, kink=at.kink, orders=at.orders)
+    parts = [rows(splines, one, exact).to(dtype) for one in at.functions.split(at.knots)]
+    return whole(torch.cat(parts), at.orders)
 
 
 def may_be_kept(tensors: Sequence[Tensor], training: bool) -> bool:
@@ -312,6 +323,8 @@ def _same(known: list[Tensor], values: list[Tensor]) -> bool:
 
 def _of_coefficients(at: KnotBasis, table: Tensor) -> TabledWeights:
     """Weights of edges from a table of coefficients of B-splines, four of which overlap in an interval."""
+    if at.orders == 1:
+        return at.weights(table)
     coefficients, interval = at.coefficients @ at.coefficients.new_tensor(TO_COEFFICIENTS), at.interval
     if at.pairs > 1:  # each has two more than knots
         interval = interval + 2 * torch.div(interval, at.knots, rounding_mode="floor")
