@@ -103,8 +103,10 @@ def printed(backend: str) -> list[str]:
             for module in layer.modules():
                 if hasattr(module, "backend"):
                     module.backend = backend
-            with suppress(BackendError):  # a layer that the kernels refuse
-                two_orders(case, layer, layout, dtype)
+            for threads in (2, 1) if backend == "cpu" else (1,):  # kernels of several threads, and of one
+                torch.set_num_threads(threads)
+                with suppress(BackendError):  # a layer that the kernels refuse
+                    two_orders(case, layer, layout, dtype)
     RUNNERS.clear()
     return sorted(sources)
 

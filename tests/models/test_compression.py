@@ -306,6 +306,17 @@ def test_a_network_of_ones_own() -> None:
     assert torch.equal(model(*inputs), exact)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_tables_of_splines_where_float32_has_their_digits(dtype: torch.dtype) -> None:
+    """A third of the rows, unless knots are so near that differences of coefficients have lost theirs."""
+    for knots, rows in ((64, 66), (2048, 3 * 2047 + 4)):
+        model = potential("TFN", dtype)
+        exact, report = model(crystal(dtype), ASKED), compress(model, knots=knots)
+        assert {len(t) for name, t in model.state_dict().items() if name.endswith("table")} == {rows}
+        compare(exact, model(crystal(dtype), ASKED), 1e-3, 1e-2)
+        assert max(row.error.slopes for row in report.rows) < (0.1 if knots == 64 else 2e-6)
+
+
 def test_tables_of_other_knots_are_refused() -> None:
     atoms, fine = crystal(), potential("NequIP")
     compress(fine, knots=128)

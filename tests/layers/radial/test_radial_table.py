@@ -425,13 +425,19 @@ class _Weights(torch.nn.Module):
 def test_live_tables_hold_the_coefficients_of_the_same_splines(pairs: int) -> None:
     torch.manual_seed(0)
     functions = torch.randn(pairs * 20, 4, dtype=torch.float64)
-    interval, coefficients = Knots(20, CUTOFF)(torch.rand(31, dtype=torch.float64) * 1.1 * CUTOFF)
-    read = KnotBasis(interval + 20 * torch.arange(31).remainder(pairs), coefficients, functions, 20, "level", pairs)
+    lengths, pair = torch.rand(31, dtype=torch.float64) * 1.1 * CUTOFF, torch.arange(31).remainder(pairs)
+    interval, coefficients = Knots(20, CUTOFF)(lengths)
+    read = KnotBasis(interval + 20 * pair, coefficients, functions, 20, "level", pairs)
     mixed = torch.nn.Linear(4, 3, bias=False).double()
     live = splines(mixed(read.basis), read.knots, read.end)
     assert live.shape == (pairs * 22, 3)
     wanted = read.weights(read.table(mixed)).weights()
     torch.testing.assert_close(_of_coefficients(read, live).weights(), wanted, rtol=0, atol=1e-13)
+    interval, coefficients = Knots(20, CUTOFF)(lengths, 1)
+    frozen = read._replace(interval=interval + 22 * pair, coefficients=coefficients, orders=1)
+    assert frozen.num_rows == len(live) < read.num_rows == len(read.table(mixed))
+    torch.testing.assert_close(frozen.weights(live).weights(), wanted, rtol=0, atol=1e-13)
+    torch.testing.assert_close(frozen.weights(frozen.table(mixed)).weights(), wanted, rtol=0, atol=1e-13)
 
 
 def test_slopes_of_live_tables_keep_the_digits_of_float32() -> None:
