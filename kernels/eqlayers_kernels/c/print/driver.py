@@ -344,13 +344,8 @@ class ProductDriver:
             allocation = f"T *const scratch = aligned_alloc(64, {offset} * sizeof(T));"
             scratch = [allocation, f"if (scratch == NULL) return {NO_MEMORY};", *scratch]
         lines = [*setup, *scratch, f"int64_t status = {DONE};"]
-        lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
-        lines += [
-            *behind,
-            "" if self.by_rows else "leave:",
-            "finish_stores();",
-            *(["free(scratch);"] if offset else []),
-        ]
+        lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}", *behind]
+        lines += ["" if self.by_rows else "leave:", "finish_stores();", *(["free(scratch);"] if offset else [])]
         lines.append("return status;")
         return f"{'' if self.by_rows else SEGMENT}\n{OUTSIDE if self.reads else ''}\n{run_function(lines)}"
 
