@@ -218,7 +218,7 @@ def _freeze(
             to: [table_error(knots, function, to, SAMPLES, 1).error for function in exact]
             for to in (dtype, torch.float32)  # to which a model may be converted
         }
-        if all(max(e) <= limit for found in of_splines.values() for e, limit in zip(found, limits, strict=True)):
+        if all(max(e) <= limit for part in of_splines.values() for e, limit in zip(part, limits, strict=True)):
             frozen.of_splines, errors = torch.zeros(1, device=device), of_splines[dtype]
     at = frozen(knots.at[:0])._replace(kink=knots.kink)
     if transform is not None:
