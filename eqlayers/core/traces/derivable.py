@@ -10,6 +10,8 @@ from torch import Tensor, fx
 
 from ..errors import ConfigError
 from ..torch_internals import draws
+from .join import join_derivatives
+from .narrow import narrow
 from .run import GraphProgram
 from .simplify import simplify
 from .trace import Axes, Function, fake_of, owner_of, trace
@@ -59,13 +61,15 @@ class Derivable:
 
         module = trace(joint, operands, axes, what)
         simplify(module)
+        join_derivatives(module.graph)
         self.operands, self.axes = len(operands), [() if names is None else names for names in axes]
         self.is_random = any(draws(node.target) for node in module.graph.nodes)
-        outputs: list[fx.Node] = list(next(iter(reversed(module.graph.nodes))).args[0])
-        results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
+        results = _outputs(module.graph)[: counts["results"]]
+        first = {node for node in _before(results) if node.op != "get_attr"}  # both parts have the constants
+        narrow(module.graph, first)
+        rest = _outputs(module.graph)[counts["results"] :]
         cotangents, gradients = rest[: counts["cotangents"]], rest[counts["cotangents"] :]
         inputs = module.graph.find_nodes(op="placeholder")
-        first = {node for node in _before(results) if node.op != "get_attr"}  # both parts have the constants
         gradients = _apart(module.graph, gradients, {*first, *inputs, *cotangents})
         nodes = list(module.graph.nodes)
         second = _before(gradients, {*first, *inputs, *cotangents})
@@ -92,6 +96,10 @@ class Derivable:
             results: Sequence[Tensor] = _DerivableCall.apply(self, *operands)
             return results
         return self.forward(operands)[: self.count]
+
+
+def _outputs(graph: fx.Graph) -> list[fx.Node]:
+    return list(next(iter(reversed(graph.nodes))).args[0])  # type: ignore[arg-type]
 
 
 def _before(ends: Sequence[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:

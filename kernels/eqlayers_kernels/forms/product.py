@@ -168,15 +168,15 @@ class ProductForm:
         """
         count = len(self.task.factors) + 1
         operands, base = tuple(range(count)), self._like(0, ("z",))
-        tangents = [name for name in position_of if name in "xyc"]
-        alone = tangents == ["c"]
+        tangents = [name for name in position_of if name in "xycz"]
+        alone = not {"x", "y"}.intersection(tangents)
         for results, moves in (("xycz", bool(tangents)), ("t", bool(tangents) and not alone)):
             names = [name for name in targets if name in results]
             if names and moves:
                 picks = (*operands, *(position_of[name] for name in tangents))
                 yield Part(self._like(2, names, tangents), picks, tuple(targets[name] for name in names))
-        for other, results, needed in (("c", "t", alone), ("t", "xycz", "t" in position_of)):
-            if needed:
+        for other, results, needed in (("c", "t", alone), ("z", "t", alone), ("t", "xycz", True)):
+            if needed and other in position_of:
                 position = self.linear.index(other)
                 picks = tuple(position_of[other] if pick == position else pick for pick in operands)
                 yield from _gradients(base.weighted, picks, {n: p for n, p in targets.items() if n in results})
@@ -192,15 +192,15 @@ class ProductForm:
                 parts.append(Part(self.weighted if self.names[slot] in "wtc" else self, picks, targets))
         elif self.task.order == 1:
             # second derivatives are symmetric: the change of the gradients is the gradient of the change
-            named = {self.names[slot]: position for slot, position in positions.items() if slot < last}
-            if named and self.reading is not None:
+            named = {self.linear[slot]: position for slot, position in positions.items()}
+            if [*named] == ["z"]:
+                parts.append(Part(self, (*range(last), positions[last]), targets))
+            elif self.reading is not None:
                 parts += self._second(named, {name: n for n, name in enumerate(self.task.results)})
             elif named:
                 parts.append(
                     Part(self._like(2, self.task.results, [*named]), (*range(count), *named.values()), targets)
                 )
-            if last in positions:
-                parts.append(Part(self, (*range(last), positions[last]), targets))
         else:
             named = {("z" if self.names[s] == "g" else self.names[s]): p for s, p in positions.items()}
             first = {name: last + 1 + number for number, name in enumerate(self.task.tangents)}
