@@ -119,7 +119,9 @@ class _Form(SingleLevelFunction):
         has, requested = tuple(map(is_not, grads, repeat(None))), ctx.needs_input_grad[3:]
         if True not in has or True not in requested:
             return (None,) * (3 + len(operands))
-        requested = used_gradients(ctx, requested)
+        requested = call.description.moving(has, used_gradients(ctx, requested))
+        if True not in requested:
+            return (None,) * (3 + len(operands))
         cotangents = grads if all(has) else [g for g in grads if g is not None]
         results = _derivative(call.of(call.description.vjp(has, requested)), [*operands, *cotangents], graph)
         if all(requested):

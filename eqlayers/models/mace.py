@@ -17,7 +17,7 @@ from ..core.errors import ConfigError, IrrepsError
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..irreps.instructions import paths
-from ..layers.base.module import EquivariantModule, KeepsFloat64
+from ..layers.base.module import EquivariantModule, HoldsFormulas, KeepsFloat64, run_formula
 from ..layers.contraction.module import SymmetricContraction
 from ..layers.convolution.module import TensorProductConv
 from ..layers.gate.activation import NormalizedActivation
@@ -25,6 +25,7 @@ from ..layers.harmonics.module import EdgeVectors
 from ..layers.linear.module import Linear
 from ..layers.linear.structured_linear import SpeciesLinear
 from ..layers.radial.by_species import AgnesiTransform
+from ..layers.radial.lower import activation_formula
 from ..layers.radial.module import BesselBasis, ScalarNetwork, hidden_widths
 from ..layers.radial.tables import KnotBasis, TabledBasis, tabled
 from ..layers.tensor_product.tabled_weights import TabledWeights
@@ -368,8 +369,10 @@ class MACEProduct(EquivariantModule):
         return features if skip is None else features + skip
 
 
-class Readout(EquivariantModule):
+class Readout(HoldsFormulas, EquivariantModule):
     """Linear read-out of scalars and tensors of each atom, with an optional hidden layer for the scalars.
+
+    The activation is a formula: the submodule ``activation`` is not called.
 
     ``irreps_out`` lists even scalars first; ``hidden`` are the scalars of the hidden layer, None for a linear read-out.
 
@@ -394,12 +397,16 @@ class Readout(EquivariantModule):
         self.maps = torch.nn.ModuleList(Linear(a, b, **options) for a, b in pairwise(widths))
         self.tensors = Linear(irreps_in, others, **options) if others else None
         self.activation = NormalizedActivation(activation)
+        act = activation, self.activation.factor
+        self._formulas = () if hidden is None else (activation_formula(hidden.dim, act, 1.0),)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features ``[A, irreps_in.dim]`` to features ``[A, irreps_out.dim]``."""
         scalars = x
         for number, linear in enumerate(self.maps):
-            scalars = linear(self.activation(scalars) if number else scalars)
+            if number:
+                (scalars,) = run_formula(self._formulas[0], [scalars], None, self.backend)
+            scalars = linear(scalars)
         if self.tensors is None and self.maps:
             return scalars
         parts = [scalars] if len(self.maps) else []

@@ -113,7 +113,10 @@ def _of_product(request: Request) -> Runner:
     form = request.form
     if not form.task.results:
         return lambda operands, graph, sizes: []
-    if form.rows not in KERNELS and not (request.backend == "cpu" and cpu.is_map(form)):
+    whole = request.backend == "cpu" and cpu.is_map(form)
+    if "z" in form.task.tangents and not (whole or (request.backend == "cpu" and form.of_nodes and form.channelwise)):
+        return _of_sum(replace(request, form=form.apart()))
+    if form.rows not in KERNELS and not whole:
         return _row_by_row(request)
     # only gradients of x along a graph may have no fixed order
     ordered = request.deterministic or not (request.graph and "x" in form.task.results)
@@ -155,6 +158,8 @@ def _row_by_row(request: Request) -> Runner:
 def _of_sum(request: Request) -> Runner:
     form = request.form
     parts = [(_runner_of(replace(request, form=part)), picks, targets) for part, picks, targets in form.parts]
+    if [one[1:] for one in parts] == [(tuple(range(len(form.operands))), tuple(range(len(form.results))))]:
+        return parts[0][0]
 
     def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> list[Tensor]:
         out: list[Tensor | None] = [None] * len(form.results)

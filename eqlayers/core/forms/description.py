@@ -73,13 +73,21 @@ class Description:
         self.form, self.key = form, key
         self.shapes = [(one.width, SIZE_INDEX.get(one.rows)) for one in form.operands]
         self.batch = next((number for number, (_, index) in enumerate(self.shapes) if index == 0), None)
-        self._derived: dict[Any, Description] = {}
+        self._derived: dict[Any, Any] = {}
 
     def vjp(self, has: Flags, requested: Flags) -> Description:
         """The gradients of ``sum(result * cotangent)`` over results that have one, by the requested operands."""
         return self._derived.get((has, requested)) or self._derive(
             (has, requested), f"/g{_text(has)}:{_text(requested)}"
         )
+
+    def moving(self, has: Flags, requested: Flags) -> Flags:
+        """Which of the requested gradients are not 0 for all operands."""
+        step = "moving", has, requested
+        if (known := self._derived.get(step)) is None:
+            moves = iter(self.vjp(has, requested).form.moving)
+            known = self._derived[step] = tuple([flag and next(moves) for flag in requested])
+        return known
 
     def jvp(self, has_tangent: Flags) -> Description:
         """The derivative of the results along tangents of operands."""

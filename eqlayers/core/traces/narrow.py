@@ -42,7 +42,7 @@ def _float32(graph: fx.Graph, node: fx.Node) -> fx.Node:
     source = node.args[0] if is_operator(node, "aten._to_copy.default") else None
     if isinstance(source, fx.Node) and _dtype(source) is torch.float32:
         return source
-    copy = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": torch.float32})
+    copy = graph.call_function(torch.ops.aten.to.dtype, (node, torch.float32))
     copy.meta = {**node.meta, "val": fake_of(node).float()}
     return copy
 

@@ -120,6 +120,11 @@ class ProductForm:
         """Whether any operand or result has rows of senders or receivers."""
         return "src" in self.rows or "dst" in self.rows
 
+    @property
+    def moving(self) -> list[bool]:
+        """For each result, whether it is more than 0: a gradient by an operand depends on all others, and not on it."""
+        return [self.task.order < 2 or any(name != one for name in self.task.tangents) for one in self.task.results]
+
     def traversals(self, graph: bool) -> dict[str, list[int]]:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.traversals`."""
         names = self.task.results
@@ -214,6 +219,25 @@ class ProductForm:
                 parts.append(Part(self._like(2, self.task.results, tangents), picks, targets))
         return SumForm.jvp_of(self, has_tangent, parts)
 
+    @property
+    def channelwise(self) -> bool:
+        """Whether every channel of the results comes from a channel of x or y."""
+        axes = (axis for path in self.program.paths for axis in path.axes if axis.extent > 1)
+        return all(axis.x or axis.y for axis in axes)
+
+    def apart(self) -> SumForm:
+        """A derivative along operands and g, for kernels that cannot do both, as one along operands and a gradient."""
+        count, targets = len(self.linear), {name: number for number, name in enumerate(self.task.results)}
+        named = {name: count + number for number, name in enumerate(self.task.tangents)}
+        g, parts = named.pop("z"), list[Part]()
+        if named and self.reading is not None:
+            parts += self._second(named, targets)
+        elif named:
+            derivative = self._like(2, self.task.results, [*named])
+            parts.append(Part(derivative, (*range(count), *named.values()), tuple(targets.values())))
+        parts += _gradients(self, (*range(count - 1), g), {name: n for name, n in targets.items() if name != "z"})
+        return SumForm(self.operands, self.results, tuple(parts))
+
     def _pairs(self, has_cotangent: Flags, requested: tuple[str, ...]) -> Iterator[Part]:
         """Parts whose sum is the gradient of a second derivative: F with two operands replaced by tangents."""
         first = {name: len(self.linear) + number for number, name in enumerate(self.task.tangents)}
@@ -249,6 +273,12 @@ class SumForm:
     def of_nodes(self) -> bool:
         """Whether any operand or result has rows of senders or receivers."""
         return any(operand.rows in ("src", "dst") for operand in (*self.operands, *self.results))
+
+    @property
+    def moving(self) -> list[bool]:
+        """For each result, whether any part is added to it."""
+        reached = {n for p in self.parts for n, moves in zip(p.targets, p.form.moving, strict=True) if moves}
+        return [number in reached for number in range(len(self.results))]
 
     @property
     def reading(self) -> Reading | None:
