@@ -11,7 +11,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..atoms.elements import read_species, symbols_of
-from ..core.backends.rows import summed_rows
+from ..core.backends.rows import summed_rows, taken
 from ..core.checks import check_choice, check_flag, check_integer, check_items, check_number
 from ..core.errors import ConfigError, IrrepsError
 from ..core.graph import Graph
@@ -204,7 +204,7 @@ class MACE(EquivariantModule):
             ``[A, columns]``; see :class:`eqlayers.models.Potential`.
         """
         basis = self._radial_functions(atom_types, edges.lengths, graph)
-        x = (self.embedding * self.embedding.shape[0] ** -0.5)[atom_types]
+        x = taken(self.embedding * self.embedding.shape[0] ** -0.5, atom_types)
         columns = []
         for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
             x = product(*message(x, atom_types, edges, basis, graph), atom_types)
@@ -327,14 +327,14 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         self, x: Tensor, species: Tensor, edges: EdgeVectors, basis: Tensor | KnotBasis, graph: Graph
     ) -> tuple[Tensor, Tensor | None]:
         """Features ``[A, irreps_in.dim]`` to messages ``[A, irreps_message.dim]``, and the self-connection or None."""
-        received = self.down(self.product(self.up(x), edges.harmonics, self.radial(basis), graph))
-        if self.density is None:
-            message = received / self.mean_neighbors
+        received = self.product(self.up(x), edges.harmonics, self.radial(basis), graph)
+        if self.density is None:  # the weights are fewer than the features
+            message = self.down(received, self.down.weight / self.mean_neighbors)
         else:
             density = self.density(basis)
             near = torch.tanh((density.weights() if isinstance(density, TabledWeights) else density) ** 2)
             neighbors = 1 + summed_rows(graph.of_edges(near), graph.edge_index[1].long(), x.shape[0])
-            message = received / neighbors
+            message = self.down(received) / neighbors
         if self.style.residual:
             return message, self.skip(x, species)
         return self.skip(message, species), None

@@ -13,7 +13,9 @@ from .trace import fake_of, is_operator
 #: Operators whose result is their operand, without autograd and for constants.
 ALIASES = ("detach", "alias", "lift_fresh_copy")
 #: Operators whose results depend on the dtype and the device of their operand alone, if sizes are numbers.
-FILLED = tuple(f"aten.new_{kind}.default" for kind in ("ones", "zeros", "full"))
+FILLED = tuple(f"aten.new_{kind}.default" for kind in ("ones", "zeros", "full", "empty"))
+#: Most numbers of constants that become one if their numbers are equal.
+SMALL = 64
 
 
 def simplify(module: fx.GraphModule) -> None:
@@ -38,14 +40,17 @@ def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
     for node in list(module.graph.nodes):
         if node.op == "get_attr" and node not in written:
             values[node] = value = getattr(module, node.target)
-            place = value.data_ptr(), value.dtype, value.shape, value.stride()
+            same = value.data_ptr() if value.numel() > SMALL else repr(value.tolist())
+            place = same, value.dtype, value.device, value.shape, value.stride()
             if value.numel() and (earlier := places.setdefault(place, node)) is not node:
                 node.replace_all_uses_with(earlier)
         inputs = node.all_input_nodes
-        if node.op != "call_function" or node in written or not (inputs and always_alike(node.target)):
+        made = inputs or is_operator(node, "aten.scalar_tensor.default")
+        if node.op != "call_function" or node in written or not (made and always_alike(node.target)):
             continue
         known = values
-        if str(node.target) in FILLED and len(inputs) == 1 and not any(user.op == "output" for user in node.users):
+        filled = str(node.target) in FILLED and ("empty" not in str(node.target) or fake_of(node).shape == (0,))
+        if filled and len(inputs) == 1 and not any(user.op == "output" for user in node.users):
             like = fake_of(inputs[0])
             known = {inputs[0]: torch.empty(0, dtype=like.dtype, device=like.device)}
         if all(one in known for one in inputs):

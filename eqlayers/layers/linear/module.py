@@ -332,7 +332,8 @@ class Linear(E3nnFlags, EquivariantModule):
                 f"{name} of Linear must be {expected}, got {list(value.shape)}. "
                 f"Build it with shared_weights={not self.shared_weights} for the other kind, or reshape."
             )
-        return value.reshape(shape) if self.shared_weights else value  # e3nn takes leading axes of length 1
+        # e3nn takes leading axes of length 1
+        return value.reshape(shape) if self.shared_weights and value.ndim > len(shape) else value
 
     @property
     def infos(self) -> ProgramInfos:
