@@ -64,12 +64,13 @@ class Derivable:
         join_derivatives(module.graph)
         self.operands, self.axes = len(operands), [() if names is None else names for names in axes]
         self.is_random = any(draws(node.target) for node in module.graph.nodes)
-        results = _outputs(module.graph)[: counts["results"]]
-        first = {node for node in _before(results) if node.op != "get_attr"}  # both parts have the constants
-        narrow(module.graph, first)
-        rest = _outputs(module.graph)[counts["results"] :]
+        narrow(module.graph, _before(_outputs(module.graph)[: counts["results"]]))
+        simplify(module)  # constants in another dtype
+        outputs = _outputs(module.graph)
+        results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
         cotangents, gradients = rest[: counts["cotangents"]], rest[counts["cotangents"] :]
         inputs = module.graph.find_nodes(op="placeholder")
+        first = {node for node in _before(results) if node.op != "get_attr"}  # both parts have the constants
         gradients = _apart(module.graph, gradients, {*first, *inputs, *cotangents})
         nodes = list(module.graph.nodes)
         second = _before(gradients, {*first, *inputs, *cotangents})

@@ -22,14 +22,15 @@ def narrow(graph: fx.Graph, exact: Set[fx.Node]) -> None:
         users = all(user in narrowed or _rounds(user) for user in node.users)
         if usual and node not in exact and users and _dtype(node) is torch.float64:
             narrowed.add(node)
+    rounding = next((node for node in graph.nodes if _rounds(node) and node.args[0] in narrowed), None)
     rounded = dict[fx.Node, fx.Node]()
     for node in graph.nodes:
-        if node in narrowed:
+        if node in narrowed and rounding is not None:
             for one in node.all_input_nodes:
                 if one not in narrowed and _dtype(one) is torch.float64:
                     if one not in rounded:
                         with graph.inserting_before(node):
-                            rounded[one] = _float32(graph, one)
+                            rounded[one] = _float32(one, rounding)
                     node.replace_input_with(one, rounded[one])
             values = node.meta["val"]
             node.meta = {**node.meta, "val": [v.float() for v in values] if isinstance(values, list) else values.float()}
@@ -38,11 +39,12 @@ def narrow(graph: fx.Graph, exact: Set[fx.Node]) -> None:
             graph.erase_node(node)
 
 
-def _float32(graph: fx.Graph, node: fx.Node) -> fx.Node:
+def _float32(node: fx.Node, rounding: fx.Node) -> fx.Node:
+    """A node in float32: what it was copied from, or a copy by the operator of another one."""
     source = node.args[0] if is_operator(node, "aten._to_copy.default") else None
     if isinstance(source, fx.Node) and _dtype(source) is torch.float32:
         return source
-    copy = graph.call_function(torch.ops.aten.to.dtype, (node, torch.float32))
+    copy = node.graph.create_node("call_function", rounding.target, (node,), dict(rounding.kwargs))
     copy.meta = {**node.meta, "val": fake_of(node).float()}
     return copy
 
