@@ -22,6 +22,7 @@ from .registry import find, select
 from .rows import gathered, summed
 from .tables import endpoints_of
 
+STRIDED = torch.strided
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 #: Rows of x, y, w and z for which kernels of products exist: row by row, and along the edges of a graph.
@@ -65,15 +66,11 @@ def fits(description: Description, operands: Sequence[Tensor], sizes: Sizes) -> 
     if dtype not in ACCUMULATE or len(shapes) != len(operands) or not (is_cpu or first.is_cuda):
         return False
     for (width, index), t in zip(shapes, operands, strict=True):
-        shape = t.shape
-        if index is None:
-            if shape != (width,):
-                return False
-        elif len(shape) != 2 or shape[1] != width or shape[0] != sizes[index]:
+        if t.shape != ((width,) if index is None else (sizes[index], width)):
             return False
-        if width and (t.dtype is not dtype or t.layout is not torch.strided):
+        if width and not (t.dtype is dtype and t.is_cpu is is_cpu and t.layout is STRIDED):
             return False
-        if width and (t.is_cpu is not is_cpu or not (is_cpu or t.device == first.device)):
+        if width and not (is_cpu or t.device == first.device):
             return False
     return True
 

@@ -94,7 +94,8 @@ class Derivable:
     def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
         """The results, which autograd can differentiate once."""
         if self.numbers and torch.is_grad_enabled():
-            results: Sequence[Tensor] = _DerivableCall.apply(self, *operands)
+            wanted = [operands[number] for number in self.numbers]
+            results: Sequence[Tensor] = _DerivableCall.apply(self, operands, *wanted)
             return results
         return self.forward(operands)[: self.count]
 
@@ -139,7 +140,7 @@ def _apart(graph: fx.Graph, gradients: Sequence[fx.Node], known: Set[fx.Node]) -
 
 class _DerivableCall(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, traced: Derivable, *operands: Tensor) -> Any:
+    def forward(ctx: Any, traced: Derivable, operands: Sequence[Tensor], *wanted: Tensor) -> Any:
         values = traced.forward(operands)
         results, kept = tuple(values[: traced.count]), values[traced.count :]
         ctx.traced = traced
@@ -155,7 +156,4 @@ class _DerivableCall(torch.autograd.Function):
         tensors, sizes = iter(ctx.saved_tensors), iter(ctx.sizes)
         kept = [next(tensors if is_tensor else sizes) for is_tensor in traced.kept_tensors]
         moving = [one for one, moves in zip(cotangents, traced.moving, strict=True) if moves]
-        gradients: list[Tensor | None] = [None] * (1 + traced.operands)
-        for number, one in zip(traced.numbers, traced.backward([*kept, *moving]), strict=True):
-            gradients[1 + number] = one
-        return tuple(gradients)
+        return None, None, *traced.backward([*kept, *moving])

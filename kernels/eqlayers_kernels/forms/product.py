@@ -47,7 +47,7 @@ class Reading(NamedTuple):
         out = rows.new_zeros(self.rows(rows.shape[0]), parts.shape[2])
         last = self.orders * (rows.shape[0] - 1) + 1
         for position in range(self.reads):
-            out[position : position + last : self.orders] += parts[:, position]
+            out[position : position + last : self.orders].add_(parts[:, position])
         return out
 
 
