@@ -10,10 +10,8 @@ from torch import Tensor, fx
 
 from ..errors import ConfigError
 from ..torch_internals import draws
-from .join import join_derivatives
-from .narrow import narrow
 from .run import GraphProgram
-from .simplify import simplify
+from .simplify import join_gradients, narrow_gradients, simplify
 from .trace import Axes, Function, fake_of, owner_of, trace
 
 
@@ -61,10 +59,10 @@ class Derivable:
 
         module = trace(joint, operands, axes, what)
         simplify(module)
-        join_derivatives(module.graph)
+        join_gradients(module.graph)
         self.operands, self.axes = len(operands), [() if names is None else names for names in axes]
         self.is_random = any(draws(node.target) for node in module.graph.nodes)
-        narrow(module.graph, _before(_outputs(module.graph)[: counts["results"]]))
+        narrow_gradients(module.graph, _before(_outputs(module.graph)[: counts["results"]]))
         simplify(module)  # constants in another dtype
         outputs = _outputs(module.graph)
         results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
@@ -101,7 +99,7 @@ class Derivable:
 
 
 def _outputs(graph: fx.Graph) -> list[fx.Node]:
-    return list(next(iter(reversed(graph.nodes))).args[0])  # type: ignore[arg-type]
+    return list(next(iter(reversed(graph.nodes))).args[0])
 
 
 def _before(ends: Sequence[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:
