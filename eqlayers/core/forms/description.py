@@ -82,7 +82,7 @@ class Description:
         )
 
     def moving(self, has: Flags, requested: Flags) -> Flags:
-        """Which of the requested gradients are not 0 for all operands."""
+        """Whether each gradient is requested, and more than 0."""
         step = "moving", has, requested
         if (known := self._derived.get(step)) is None:
             moves = iter(self.vjp(has, requested).form.moving)

@@ -242,7 +242,7 @@ class Formula:
 
     @property
     def moving(self) -> list[bool]:
-        """For each result, whether any of its components is more than 0."""
+        """Whether any component of each result is more than 0."""
         return [any(node is not None for node in outputs) for outputs in self.outputs]
 
     def covers(self, number: int) -> bool:

@@ -122,7 +122,7 @@ class ProductForm:
 
     @property
     def moving(self) -> list[bool]:
-        """For each result, whether it is more than 0: a gradient by an operand depends on all others, and not on it."""
+        """Whether each result is more than 0: a gradient by an operand depends on all others, and not on it."""
         return [self.task.order < 2 or any(name != one for name in self.task.tangents) for one in self.task.results]
 
     def traversals(self, graph: bool) -> dict[str, list[int]]:
@@ -276,7 +276,7 @@ class SumForm:
 
     @property
     def moving(self) -> list[bool]:
-        """For each result, whether any part is added to it."""
+        """Whether any part is added to each result."""
         reached = {n for p in self.parts for n, moves in zip(p.targets, p.form.moving, strict=True) if moves}
         return [number in reached for number in range(len(self.results))]
 
