@@ -62,10 +62,17 @@ def test_what_is_written_or_drawn_is_not_united() -> None:
         rows[0].sub_(2.0)
         constant = torch.ones(2)
         changed = constant.clone().add_(1.0) + constant
-        return [first + second, rows + x.new_zeros(2, 2), torch.rand(9) - torch.rand(9), changed]
+        return [
+            first + second,
+            rows + x.new_zeros(2, 2),
+            torch.rand(9) - torch.rand(9),
+            changed,
+            x.sin().add_(1) - x.sin(),
+        ]
 
-    one, rows, drawn, changed = graph_of(function, torch.zeros(3, 2))(torch.zeros(4, 2))
+    one, rows, drawn, changed, more = graph_of(function, torch.zeros(3, 2))(torch.zeros(4, 2))
     assert one.tolist() == [1.0, 1.0]
+    assert torch.equal(more, torch.ones(4, 2))
     assert rows.tolist() == [[-2.0, -2.0], [0.0, 0.0]]
     assert drawn.abs().max() > 0
     assert changed.tolist() == [3.0, 3.0]
@@ -235,7 +242,7 @@ def test_gradients_that_end_in_float32_are_computed_in_it() -> None:
 
     def function(x: Tensor, knots: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
         hidden = knots @ first.double() @ second.double()
-        return [(x @ hidden.float().T).sin(), hidden.sum()]
+        return [(x @ hidden.float().T).sin(), first.double().sum()]
 
     for exact in (False, True):
         operands = [x, knots.requires_grad_(exact), *weights]
