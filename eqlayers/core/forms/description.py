@@ -70,10 +70,10 @@ class Description:
     """
 
     def __init__(self, form: AnyForm, key: str) -> None:
-        self.form, self.key = form, key
+        self.form, self.key, self.moving = form, key, form.moving
         self.shapes = [(one.width, SIZE_INDEX.get(one.rows)) for one in form.operands]
         self.batch = next((number for number, (_, index) in enumerate(self.shapes) if index == 0), None)
-        self._derived: dict[Any, Any] = {}
+        self._derived: dict[Any, Description] = {}
 
     def vjp(self, has: Flags, requested: Flags) -> Description:
         """The gradients of ``sum(result * cotangent)`` over results that have one, by the requested operands."""
@@ -81,13 +81,10 @@ class Description:
             (has, requested), f"/g{_text(has)}:{_text(requested)}"
         )
 
-    def moving(self, has: Flags, requested: Flags) -> Flags:
-        """Whether each gradient is requested, and more than 0."""
-        step = "moving", has, requested
-        if (known := self._derived.get(step)) is None:
-            moves = iter(self.vjp(has, requested).form.moving)
-            known = self._derived[step] = tuple([flag and next(moves) for flag in requested])
-        return known
+    def requested(self, requested: Flags) -> Flags:
+        """Of a gradient, the requested operands without those whose gradient is 0 for all numbers."""
+        moving = iter(self.moving)
+        return tuple([flag and next(moving) for flag in requested])
 
     def jvp(self, has_tangent: Flags) -> Description:
         """The derivative of the results along tangents of operands."""
