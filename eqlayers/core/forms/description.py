@@ -82,7 +82,7 @@ class Description:
         )
 
     def requested(self, requested: Flags) -> Flags:
-        """Of a gradient, the requested operands without those whose gradient is 0 for all numbers."""
+        """The requested operands of a gradient without those whose gradient is 0 for all numbers."""
         moving = iter(self.moving)
         return tuple([flag and next(moving) for flag in requested])
 
