@@ -120,8 +120,14 @@ class _Form(SingleLevelFunction):
         if True not in has or True not in requested:
             return (None,) * (3 + len(operands))
         requested = used_gradients(ctx, requested)
+        description = call.description.vjp(has, requested)
+        if False in description.moving:  # gradients that are 0
+            requested = description.requested(requested)
+            if True not in requested:
+                return (None,) * (3 + len(operands))
+            description = call.description.vjp(has, requested)
         cotangents = grads if all(has) else [g for g in grads if g is not None]
-        results = _derivative(call.of(call.description.vjp(has, requested)), [*operands, *cotangents], graph)
+        results = _derivative(call.of(description), [*operands, *cotangents], graph)
         if all(requested):
             return (None, None, None, *results)
         rest = iter(results)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .graph import Graph
-from .torch_internals import being_traced, is_plain, outside_of_func, wrapped_by_func
+from .torch_internals import being_traced, in_fake_mode, is_plain, outside_of_func, wrapped_by_func
 
 
 class Species(NamedTuple):
@@ -41,7 +41,9 @@ _ON_DEVICE: MutableMapping[Tensor, tuple[tuple[object, ...], Species]] = WeakTen
 def known_species(y: Any, x: Tensor, *options: object) -> KnownSpecies | None:
     """The cached species if ``y`` equals them, for rows of x on the host and equal options; else None."""
     latest = _LATEST.get("y")
-    if latest is None or not is_plain((y, x)) or not (y.is_cpu and x.is_cpu) or y.layout is not torch.strided:
+    if latest is None or type(y) is not Tensor or not (y.is_cpu and x.is_cpu) or y.layout is not torch.strided:
+        return None
+    if not is_plain((y, x)) and (is_hidden(y) or in_fake_mode()):
         return None
     same = y.shape[:1] == x.shape[:1] and latest.options == (y.dtype, y.requires_grad, *options)
     return latest if same and torch.equal(latest.y, y) else None

@@ -29,6 +29,7 @@ try:
     from torch._C import (
         _are_functorch_transforms_active,
         _dispatch_tls_is_dispatch_key_included,
+        _get_dispatch_mode,
         _get_tracing_state,
         _len_torch_dispatch_stack,
         _len_torch_function_stack,
@@ -58,6 +59,7 @@ except ImportError as error:
 
 
 _NOTHING = nullcontext()
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # make_fx(pre_dispatch=True)
 SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leaves out
 # Without them: a loop over the tensors.
@@ -119,12 +121,14 @@ def outside_of_autocast(device: str) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if under_autocast(device) else nullcontext()
 
 
-def as_constant(t: Tensor) -> Tensor:
-    """A cached tensor for use with operands: lifted to a constant if a graph is traced or tensors are fake.
+def in_fake_mode() -> bool:
+    """Whether tensors have no numbers. Without the mode by its key: whether any mode of operators is on."""
+    return _get_dispatch_mode(_FAKE) is not None
 
-    Without the number of modes: lift always, which costs every call an operation.
-    """
-    return torch.ops.aten.lift_fresh.default(t) if being_traced() or _len_torch_dispatch_stack() else t
+
+def as_constant(t: Tensor) -> Tensor:
+    """A cached tensor for use with operands: lifted to a constant if a graph is traced or tensors are fake."""
+    return torch.ops.aten.lift_fresh.default(t) if being_traced() or in_fake_mode() else t
 
 
 def wrapped_by_func(t: Tensor) -> bool:

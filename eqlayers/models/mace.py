@@ -11,13 +11,13 @@ from e3nn import o3
 from torch import Tensor
 
 from ..atoms.elements import read_species, symbols_of
-from ..core.backends.rows import summed_rows
+from ..core.backends.rows import summed_rows, taken
 from ..core.checks import check_choice, check_flag, check_integer, check_items, check_number
 from ..core.errors import ConfigError, IrrepsError
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps
 from ..irreps.instructions import paths
-from ..layers.base.module import EquivariantModule, KeepsFloat64
+from ..layers.base.module import EquivariantModule, HoldsFormulas, KeepsFloat64, run_formula
 from ..layers.contraction.module import SymmetricContraction
 from ..layers.convolution.module import TensorProductConv
 from ..layers.gate.activation import NormalizedActivation
@@ -25,6 +25,7 @@ from ..layers.harmonics.module import EdgeVectors
 from ..layers.linear.module import Linear
 from ..layers.linear.structured_linear import SpeciesLinear
 from ..layers.radial.by_species import AgnesiTransform
+from ..layers.radial.lower import activation_formula
 from ..layers.radial.module import BesselBasis, ScalarNetwork, hidden_widths
 from ..layers.radial.tables import KnotBasis, TabledBasis, tabled
 from ..layers.tensor_product.tabled_weights import TabledWeights
@@ -203,7 +204,7 @@ class MACE(EquivariantModule):
             ``[A, columns]``; see :class:`eqlayers.models.Potential`.
         """
         basis = self._radial_functions(atom_types, edges.lengths, graph)
-        x = (self.embedding * self.embedding.shape[0] ** -0.5)[atom_types]
+        x = taken(self.embedding * self.embedding.shape[0] ** -0.5, atom_types)
         columns = []
         for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
             x = product(*message(x, atom_types, edges, basis, graph), atom_types)
@@ -326,14 +327,14 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         self, x: Tensor, species: Tensor, edges: EdgeVectors, basis: Tensor | KnotBasis, graph: Graph
     ) -> tuple[Tensor, Tensor | None]:
         """Features ``[A, irreps_in.dim]`` to messages ``[A, irreps_message.dim]``, and the self-connection or None."""
-        received = self.down(self.product(self.up(x), edges.harmonics, self.radial(basis), graph))
-        if self.density is None:
-            message = received / self.mean_neighbors
+        received = self.product(self.up(x), edges.harmonics, self.radial(basis), graph)
+        if self.density is None:  # the weights are fewer than the features
+            message = self.down(received, self.down.weight / self.mean_neighbors)
         else:
             density = self.density(basis)
             near = torch.tanh((density.weights() if isinstance(density, TabledWeights) else density) ** 2)
             neighbors = 1 + summed_rows(graph.of_edges(near), graph.edge_index[1].long(), x.shape[0])
-            message = received / neighbors
+            message = self.down(received) / neighbors
         if self.style.residual:
             return message, self.skip(x, species)
         return self.skip(message, species), None
@@ -368,8 +369,10 @@ class MACEProduct(EquivariantModule):
         return features if skip is None else features + skip
 
 
-class Readout(EquivariantModule):
+class Readout(HoldsFormulas, EquivariantModule):
     """Linear read-out of scalars and tensors of each atom, with an optional hidden layer for the scalars.
+
+    The activation is a formula: the submodule ``activation`` is not called.
 
     ``irreps_out`` lists even scalars first; ``hidden`` are the scalars of the hidden layer, None for a linear read-out.
 
@@ -394,12 +397,16 @@ class Readout(EquivariantModule):
         self.maps = torch.nn.ModuleList(Linear(a, b, **options) for a, b in pairwise(widths))
         self.tensors = Linear(irreps_in, others, **options) if others else None
         self.activation = NormalizedActivation(activation)
+        act = activation, self.activation.factor
+        self._formulas = () if hidden is None else (activation_formula(hidden.dim, act, 1.0),)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features ``[A, irreps_in.dim]`` to features ``[A, irreps_out.dim]``."""
         scalars = x
         for number, linear in enumerate(self.maps):
-            scalars = linear(self.activation(scalars) if number else scalars)
+            if number:
+                (scalars,) = run_formula(self._formulas[0], [scalars], None, self.backend)
+            scalars = linear(scalars)
         if self.tensors is None and self.maps:
             return scalars
         parts = [scalars] if len(self.maps) else []

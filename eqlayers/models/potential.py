@@ -379,7 +379,8 @@ def differentiated(
                 predicted["born_charges"] = torch.stack(rows, 1)
             if by:
                 retain = True if number < count else None  # the next potential shares the edges
-                slopes = list(torch.autograd.grad(predicted["varying"].sum(), by, retain_graph=retain, **rules))
+                ones = torch.ones_like(predicted["varying"])
+                slopes = list(torch.autograd.grad(predicted["varying"], by, ones, retain_graph=retain, **rules))
             if strained:
                 virials = -slopes.pop(0)
                 predicted["virials"] = 0.5 * (virials + virials.mT)

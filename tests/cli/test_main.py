@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lightning.pytorch  # noqa: F401 -- logs go to the stream of its first import, which must not be a test's
 import pytest
 import torch
 import yaml
@@ -293,6 +294,7 @@ def test_ctrl_c_ends_in_one_line(command, monkeypatch, capsys):
 
 @pytest.mark.parametrize("module", ["eqlayers", "eqlayers.cli.main"])
 def test_both_modules_are_the_command(module: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys.modules["eqlayers.cli"], "main", sys.modules["eqlayers.cli.main"])  # put back in the end
     for name in ("eqlayers.cli.main", "eqlayers.__main__"):  # else runpy warns that it was imported
         monkeypatch.delitem(sys.modules, name, raising=False)
     for words, status, out in ((["--version"], 0, "eqlayers "), (["fitt"], 2, "")):

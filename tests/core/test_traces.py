@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from eqlayers import Linear
+from eqlayers import Graph, Linear, TensorProductConv
 from eqlayers.core.traces.derivable import Derivable
 from eqlayers.core.traces.simplify import simplify
 from eqlayers.core.traces.trace import SIZES, Refused, trace
 from eqlayers.errors import ShapeError
+from eqlayers.nn import GatedNonlinearity
 
 ATOMS = ("atoms", None)
 
@@ -61,10 +62,17 @@ def test_what_is_written_or_drawn_is_not_united() -> None:
         rows[0].sub_(2.0)
         constant = torch.ones(2)
         changed = constant.clone().add_(1.0) + constant
-        return [first + second, rows + x.new_zeros(2, 2), torch.rand(9) - torch.rand(9), changed]
+        return [
+            first + second,
+            rows + x.new_zeros(2, 2),
+            torch.rand(9) - torch.rand(9),
+            changed,
+            x.sin().add_(1) - x.sin(),
+        ]
 
-    one, rows, drawn, changed = graph_of(function, torch.zeros(3, 2))(torch.zeros(4, 2))
+    one, rows, drawn, changed, more = graph_of(function, torch.zeros(3, 2))(torch.zeros(4, 2))
     assert one.tolist() == [1.0, 1.0]
+    assert torch.equal(more, torch.ones(4, 2))
     assert rows.tolist() == [[-2.0, -2.0], [0.0, 0.0]]
     assert drawn.abs().max() > 0
     assert changed.tolist() == [3.0, 3.0]
@@ -174,3 +182,78 @@ def test_sizes_are_primes_that_nothing_else_has() -> None:
     for size in SIZES.values():
         assert all(size % divisor for divisor in range(2, int(size**0.5) + 1))
     assert len(set(SIZES.values())) == len(SIZES)
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("kind", ["map", "convolution", "mixing", "gate"])
+def test_derivatives_that_are_added_are_one_form(kind: str, layout: str) -> None:
+    """Of forces: the gradient of a form, and the gradient of its gradient, by the same operands."""
+    torch.manual_seed(0)
+    irreps, attributes = "4x0e + 4x1o", "0e + 1o"
+    gate = GatedNonlinearity(irreps, layout=layout)
+    paths = [(0, 0, 0, "uvw" if kind == "mixing" else "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
+    product = TensorProductConv(
+        irreps, attributes, irreps, paths, layout=layout, shared_weights=False, internal_weights=False
+    )
+    linear = Linear(irreps, gate.irreps_in, layout=layout, internal_weights=False)
+
+    def run(x: Tensor, y: Tensor, edges: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        if kind == "map":
+            return linear(x, w)
+        if kind == "gate":
+            return gate(linear(x, w))
+        return product(x, y, v, Graph(edges, x.shape[0], copy=False))
+
+    def function(x: Tensor, y: Tensor, edges: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
+        x = x.requires_grad_() if x.is_leaf else x
+        energy = run(x.sin(), y, edges, w, v.sin()).sin().sum()
+        (forces,) = torch.autograd.grad(energy, x, create_graph=True)
+        return [energy, forces]
+
+    def operands(rows: int, edges: int) -> list[Tensor]:
+        shapes = [(rows, 16), (edges, 4), None, (linear.weight_numel,), (edges, product.weight_numel)]
+        index = torch.randint(0, max(rows, 1), (2, edges))
+        drawn = [index if shape is None else torch.randn(shape, dtype=torch.float64) for shape in shapes]
+        return [t.requires_grad_(number > 2) for number, t in enumerate(drawn)]
+
+    axes = [ATOMS, ("edges", None), (None, "edges"), None, ("edges", None)]
+    edgewise = kind in ("convolution", "mixing")
+    wanted = [False, False, False, not edgewise, edgewise]
+    traced = Derivable(function, operands(3, 5), axes, wanted, "the function")
+    keys = [str(node.args[5]) for node in traced.backward.graph.nodes if str(node.target) == "eqlayers.form.default"]
+    assert any(key.rpartition("/")[2][0] == "a" for key in keys), "one form has both"
+    for rows, edges in ((1, 0), (5, 11), (40, 300)):
+        tensors = operands(rows, edges)
+        weights = [t for t, want in zip(tensors, wanted, strict=True) if want]
+        gradients = []
+        for call in (traced, lambda every: function(*every)):
+            energy, forces = call(tensors)
+            gradients.append(torch.autograd.grad(energy + forces.cos().sum(), weights))
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.kernels
+def test_gradients_that_end_in_float32_are_computed_in_it() -> None:
+    torch.manual_seed(0)
+    x, knots = torch.randn(4, 2), torch.randn(6, 3, dtype=torch.float64)
+    weights = [torch.randn(3, 5).requires_grad_(), torch.randn(5, 2).requires_grad_()]
+
+    def function(x: Tensor, knots: Tensor, first: Tensor, second: Tensor) -> list[Tensor]:
+        hidden = knots @ first.double() @ second.double()
+        return [(x @ hidden.float().T).sin(), first.double().sum()]
+
+    for exact in (False, True):
+        operands = [x, knots.requires_grad_(exact), *weights]
+        wanted = [one.requires_grad for one in operands]
+        traced = Derivable(function, operands, [ATOMS, None, None, None], wanted, "the function")
+        products = [node for node in traced.backward.graph.nodes if str(node.target) == "aten.mm.default"]
+        dtypes = {node.meta["val"].dtype for node in products}
+        assert dtypes == ({torch.float32, torch.float64} if exact else {torch.float32})
+        results, expected = traced(operands), function(*operands)
+        assert all(map(torch.equal, results, expected)), "results are exact"
+        inputs = [one for one in operands if one.requires_grad]
+        gradients = [torch.autograd.grad(one[0].sum() + one[1], inputs) for one in (results, expected)]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other)

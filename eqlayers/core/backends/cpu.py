@@ -153,7 +153,9 @@ def _of_product(form: ProductForm, dtype: str, traversal: str) -> _Printed:
 
 def _of_map(form: ProductForm, dtype: str) -> _Printed:
     kernel = MapKernel(form.program, form.task, dtype, MAPS[form.rows])
-    pointers = [_Pointer(number, int(o.rows != "one"), o.width) for number, o in enumerate(form.operands)]
+    read = {name for name, _ in form.task.pointers}  # all but g for z alone
+    operands = [(number, o) for number, o in enumerate(form.operands) if o.name in read]
+    pointers = [_Pointer(number, int(o.rows != "one"), o.width) for number, o in operands]
     packed = form.program.widths[2] if MAPS[form.rows] == "rows" else 0
     return _Printed(kernel, pointers, [True] * len(form.results), form.program.widths[2] // 8, kernel.table, packed)
 

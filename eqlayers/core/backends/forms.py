@@ -22,6 +22,7 @@ from .registry import find, select
 from .rows import gathered, summed
 from .tables import endpoints_of
 
+STRIDED = torch.strided
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 #: Rows of x, y, w and z for which kernels of products exist: row by row, and along the edges of a graph.
@@ -65,15 +66,11 @@ def fits(description: Description, operands: Sequence[Tensor], sizes: Sizes) -> 
     if dtype not in ACCUMULATE or len(shapes) != len(operands) or not (is_cpu or first.is_cuda):
         return False
     for (width, index), t in zip(shapes, operands, strict=True):
-        shape = t.shape
-        if index is None:
-            if shape != (width,):
-                return False
-        elif len(shape) != 2 or shape[1] != width or shape[0] != sizes[index]:
+        if t.shape != ((width,) if index is None else (sizes[index], width)):
             return False
-        if width and (t.dtype is not dtype or t.layout is not torch.strided):
+        if width and not (t.dtype is dtype and t.is_cpu is is_cpu and t.layout is STRIDED):
             return False
-        if width and (t.is_cpu is not is_cpu or not (is_cpu or t.device == first.device)):
+        if width and not (is_cpu or t.device == first.device):
             return False
     return True
 
@@ -113,7 +110,10 @@ def _of_product(request: Request) -> Runner:
     form = request.form
     if not form.task.results:
         return lambda operands, graph, sizes: []
-    if form.rows not in KERNELS and not (request.backend == "cpu" and cpu.is_map(form)):
+    whole = request.backend == "cpu" and cpu.is_map(form)
+    if "z" in form.task.tangents and not (whole or (request.backend == "cpu" and form.of_nodes and form.channelwise)):
+        return _of_sum(replace(request, form=form.apart()))
+    if form.rows not in KERNELS and not whole:
         return _row_by_row(request)
     # only gradients of x along a graph may have no fixed order
     ordered = request.deterministic or not (request.graph and "x" in form.task.results)
@@ -155,6 +155,8 @@ def _row_by_row(request: Request) -> Runner:
 def _of_sum(request: Request) -> Runner:
     form = request.form
     parts = [(_runner_of(replace(request, form=part)), picks, targets) for part, picks, targets in form.parts]
+    if [one[1:] for one in parts] == [(tuple(range(len(form.operands))), tuple(range(len(form.results))))]:
+        return parts[0][0]
 
     def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> list[Tensor]:
         out: list[Tensor | None] = [None] * len(form.results)

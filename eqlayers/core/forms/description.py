@@ -70,7 +70,7 @@ class Description:
     """
 
     def __init__(self, form: AnyForm, key: str) -> None:
-        self.form, self.key = form, key
+        self.form, self.key, self.moving = form, key, form.moving
         self.shapes = [(one.width, SIZE_INDEX.get(one.rows)) for one in form.operands]
         self.batch = next((number for number, (_, index) in enumerate(self.shapes) if index == 0), None)
         self._derived: dict[Any, Description] = {}
@@ -80,6 +80,11 @@ class Description:
         return self._derived.get((has, requested)) or self._derive(
             (has, requested), f"/g{_text(has)}:{_text(requested)}"
         )
+
+    def requested(self, requested: Flags) -> Flags:
+        """The requested operands of a gradient without those whose gradient is 0 for all numbers."""
+        moving = iter(self.moving)
+        return tuple([flag and next(moving) for flag in requested])
 
     def jvp(self, has_tangent: Flags) -> Description:
         """The derivative of the results along tangents of operands."""

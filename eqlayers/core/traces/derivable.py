@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from ..errors import ConfigError
 from ..torch_internals import draws
 from .run import GraphProgram
-from .simplify import simplify
+from .simplify import join_gradients, narrow_gradients, simplify
 from .trace import Axes, Function, fake_of, owner_of, trace
 
 
@@ -59,9 +59,12 @@ class Derivable:
 
         module = trace(joint, operands, axes, what)
         simplify(module)
+        join_gradients(module.graph)
         self.operands, self.axes = len(operands), [() if names is None else names for names in axes]
         self.is_random = any(draws(node.target) for node in module.graph.nodes)
-        outputs: list[fx.Node] = list(next(iter(reversed(module.graph.nodes))).args[0])
+        narrow_gradients(module.graph, _before(_outputs(module.graph)[: counts["results"]]))
+        simplify(module)  # constants in another dtype
+        outputs = _outputs(module.graph)
         results, rest = outputs[: counts["results"]], outputs[counts["results"] :]
         cotangents, gradients = rest[: counts["cotangents"]], rest[counts["cotangents"] :]
         inputs = module.graph.find_nodes(op="placeholder")
@@ -89,9 +92,14 @@ class Derivable:
     def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
         """The results, which autograd can differentiate once."""
         if self.numbers and torch.is_grad_enabled():
-            results: Sequence[Tensor] = _DerivableCall.apply(self, *operands)
+            wanted = [operands[number] for number in self.numbers]
+            results: Sequence[Tensor] = _DerivableCall.apply(self, operands, *wanted)
             return results
         return self.forward(operands)[: self.count]
+
+
+def _outputs(graph: fx.Graph) -> list[fx.Node]:
+    return list(next(iter(reversed(graph.nodes))).args[0])
 
 
 def _before(ends: Sequence[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:
@@ -130,7 +138,7 @@ def _apart(graph: fx.Graph, gradients: Sequence[fx.Node], known: Set[fx.Node]) -
 
 class _DerivableCall(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, traced: Derivable, *operands: Tensor) -> Any:
+    def forward(ctx: Any, traced: Derivable, operands: Sequence[Tensor], *wanted: Tensor) -> Any:
         values = traced.forward(operands)
         results, kept = tuple(values[: traced.count]), values[traced.count :]
         ctx.traced = traced
@@ -146,7 +154,4 @@ class _DerivableCall(torch.autograd.Function):
         tensors, sizes = iter(ctx.saved_tensors), iter(ctx.sizes)
         kept = [next(tensors if is_tensor else sizes) for is_tensor in traced.kept_tensors]
         moving = [one for one, moves in zip(cotangents, traced.moving, strict=True) if moves]
-        gradients: list[Tensor | None] = [None] * (1 + traced.operands)
-        for number, one in zip(traced.numbers, traced.backward([*kept, *moving]), strict=True):
-            gradients[1 + number] = one
-        return tuple(gradients)
+        return None, None, *traced.backward([*kept, *moving])

@@ -63,8 +63,14 @@ def _refusal(what: str, read: str, detail: str) -> Refused:
 
 def owner_of(node: fx.Node) -> fx.Node:
     """The node that made the memory of a node's tensor, of which it may be a view."""
-    while node.op == "call_function" and (node.target is operator.getitem or views(node.target)):
-        node = node.args[0]  # type: ignore[assignment]
+    while node.op == "call_function":
+        source = node.args[0] if node.args else None
+        if not isinstance(source, fx.Node):
+            break
+        item = node.target is operator.getitem and (source.op != "call_function" or views(source.target))
+        if not (item or views(node.target)):  # several results of an operator have memory of their own
+            break
+        node = source
     return node
 
 

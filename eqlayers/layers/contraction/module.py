@@ -14,7 +14,7 @@ from ...core.dtypes import ACCUMULATE, device_error, of_one_dtype
 from ...core.errors import ConfigError, DTypeError, IrrepsError, ShapeError
 from ...core.graph import check_range
 from ...core.species import KnownSpecies, Species, cache_species, is_hidden, known_species, species_on_device
-from ...core.torch_internals import outside_of_autocast
+from ...core.torch_internals import is_plain, outside_of_autocast
 from ...e3nn_compat.torchscript import is_tracing, refuse_torchscript
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, slots_of
@@ -198,7 +198,7 @@ class SymmetricContraction(FormulaModule):
         species = known.species
         if species is None or (known.y.ndim == 2 and self.one_hot) or flat.dtype is not ACCUMULATE.get(flat.dtype):
             return None
-        if not self._formulas.terms or not flat.shape[0]:
+        if not (self._formulas.terms and flat.shape[0] and is_plain((flat,))):
             return None
         weights = self._weights()
         if species.present is not None:

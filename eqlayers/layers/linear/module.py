@@ -22,7 +22,7 @@ from ...core.forms.description import Form
 from ...core.forms.request import Request
 from ...core.graph import Graph
 from ...core.operator import at_once
-from ...core.torch_internals import is_plain, under_autocast, wrapped_by_func
+from ...core.torch_internals import being_traced, in_fake_mode, is_plain, under_autocast, wrapped_by_func
 from ...e3nn_compat.state_dict import E3nnFlags, check_e3nn_layer, e3nn_channels, share_tensors
 from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
 from ...irreps.algebra import as_irreps
@@ -293,7 +293,8 @@ class Linear(E3nnFlags, EquivariantModule):
             return None if got is None else got[0]
         if wrapped_by_func(x) or wrapped_by_func(w) or chosen("cpu", x.dtype, self.backend, form.key) != "cpu":
             return None  # under torch.func products of torch are faster
-        return run_program(form, (x, x.new_ones(1), w), graph, self.backend)
+        one = x.new_ones(1) if being_traced() or in_fake_mode() else _one(x.dtype)
+        return run_program(form, (x, one, w), graph, self.backend)
 
     def _columns(self, x: Tensor, w: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
         """The columns of the result as a tensor ``[n(, f_out), mul * dim]`` for each group."""
@@ -331,7 +332,8 @@ class Linear(E3nnFlags, EquivariantModule):
                 f"{name} of Linear must be {expected}, got {list(value.shape)}. "
                 f"Build it with shared_weights={not self.shared_weights} for the other kind, or reshape."
             )
-        return value.reshape(shape) if self.shared_weights else value  # e3nn takes leading axes of length 1
+        # e3nn takes leading axes of length 1
+        return value.reshape(shape) if self.shared_weights and value.ndim > len(shape) else value
 
     @property
     def infos(self) -> ProgramInfos:

@@ -242,6 +242,11 @@ class Formula:
             out.setdefault(first, []).extend(others)
         return out
 
+    @property
+    def moving(self) -> list[bool]:
+        """Whether any component of each result is more than 0."""
+        return [any(node is not None for node in outputs) for outputs in self.outputs]
+
     def covers(self, number: int) -> bool:
         """Whether the outputs write every column of a result."""
         written = sum(node is not None for node in self.outputs[number])

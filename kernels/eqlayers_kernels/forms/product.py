@@ -47,7 +47,7 @@ class Reading(NamedTuple):
         out = rows.new_zeros(self.rows(rows.shape[0]), parts.shape[2])
         last = self.orders * (rows.shape[0] - 1) + 1
         for position in range(self.reads):
-            out[position : position + last : self.orders] += parts[:, position]
+            out[position : position + last : self.orders].add_(parts[:, position])
         return out
 
 
@@ -120,6 +120,11 @@ class ProductForm:
         """Whether any operand or result has rows of senders or receivers."""
         return "src" in self.rows or "dst" in self.rows
 
+    @property
+    def moving(self) -> list[bool]:
+        """Whether each result is more than 0: a gradient by an operand depends on all others, and not on it."""
+        return [self.task.order < 2 or any(name != one for name in self.task.tangents) for one in self.task.results]
+
     def traversals(self, graph: bool) -> dict[str, list[int]]:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.traversals`."""
         names = self.task.results
@@ -168,15 +173,15 @@ class ProductForm:
         """
         count = len(self.task.factors) + 1
         operands, base = tuple(range(count)), self._like(0, ("z",))
-        tangents = [name for name in position_of if name in "xyc"]
-        alone = tangents == ["c"]
+        tangents = [name for name in position_of if name in "xycz"]
+        alone = not {"x", "y"}.intersection(tangents)
         for results, moves in (("xycz", bool(tangents)), ("t", bool(tangents) and not alone)):
             names = [name for name in targets if name in results]
             if names and moves:
                 picks = (*operands, *(position_of[name] for name in tangents))
                 yield Part(self._like(2, names, tangents), picks, tuple(targets[name] for name in names))
-        for other, results, needed in (("c", "t", alone), ("t", "xycz", "t" in position_of)):
-            if needed:
+        for other, results, needed in (("c", "t", alone), ("z", "t", alone), ("t", "xycz", True)):
+            if needed and other in position_of:
                 position = self.linear.index(other)
                 picks = tuple(position_of[other] if pick == position else pick for pick in operands)
                 yield from _gradients(base.weighted, picks, {n: p for n, p in targets.items() if n in results})
@@ -192,15 +197,15 @@ class ProductForm:
                 parts.append(Part(self.weighted if self.names[slot] in "wtc" else self, picks, targets))
         elif self.task.order == 1:
             # second derivatives are symmetric: the change of the gradients is the gradient of the change
-            named = {self.names[slot]: position for slot, position in positions.items() if slot < last}
-            if named and self.reading is not None:
+            named = {self.linear[slot]: position for slot, position in positions.items()}
+            if [*named] == ["z"]:
+                parts.append(Part(self, (*range(last), positions[last]), targets))
+            elif self.reading is not None:
                 parts += self._second(named, {name: n for n, name in enumerate(self.task.results)})
             elif named:
                 parts.append(
                     Part(self._like(2, self.task.results, [*named]), (*range(count), *named.values()), targets)
                 )
-            if last in positions:
-                parts.append(Part(self, (*range(last), positions[last]), targets))
         else:
             named = {("z" if self.names[s] == "g" else self.names[s]): p for s, p in positions.items()}
             first = {name: last + 1 + number for number, name in enumerate(self.task.tangents)}
@@ -213,6 +218,25 @@ class ProductForm:
                 picks = (*range(last + 1), *(named[f"d{name}"] for name in tangents))
                 parts.append(Part(self._like(2, self.task.results, tangents), picks, targets))
         return SumForm.jvp_of(self, has_tangent, parts)
+
+    @property
+    def channelwise(self) -> bool:
+        """Whether every channel of the results comes from a channel of x or y."""
+        axes = (axis for path in self.program.paths for axis in path.axes if axis.extent > 1)
+        return all(axis.x or axis.y for axis in axes)
+
+    def apart(self) -> SumForm:
+        """A derivative along operands and g, for kernels that cannot do both, as one along operands and a gradient."""
+        count, targets = len(self.linear), {name: number for number, name in enumerate(self.task.results)}
+        named = {name: count + number for number, name in enumerate(self.task.tangents)}
+        g, parts = named.pop("z"), list[Part]()
+        if named and self.reading is not None:
+            parts += self._second(named, targets)
+        elif named:
+            derivative = self._like(2, self.task.results, [*named])
+            parts.append(Part(derivative, (*range(count), *named.values()), tuple(targets.values())))
+        parts += _gradients(self, (*range(count - 1), g), {name: n for name, n in targets.items() if name != "z"})
+        return SumForm(self.operands, self.results, tuple(parts))
 
     def _pairs(self, has_cotangent: Flags, requested: tuple[str, ...]) -> Iterator[Part]:
         """Parts whose sum is the gradient of a second derivative: F with two operands replaced by tangents."""
@@ -249,6 +273,12 @@ class SumForm:
     def of_nodes(self) -> bool:
         """Whether any operand or result has rows of senders or receivers."""
         return any(operand.rows in ("src", "dst") for operand in (*self.operands, *self.results))
+
+    @property
+    def moving(self) -> list[bool]:
+        """Whether any part is added to each result."""
+        reached = {n for p in self.parts for n, moves in zip(p.targets, p.form.moving, strict=True) if moves}
+        return [number in reached for number in range(len(self.results))]
 
     @property
     def reading(self) -> Reading | None:

@@ -118,12 +118,14 @@ class MapKernel:
 
     def _products(self) -> Iterator[tuple[Product, str, str, str]]:
         """The products of the task: kind, and the pointers a, b and c."""
-        task, tangents = self.task, self.task.tangents if self.task.order == 2 else ()
+        task = self.task
+        moving = {"g" if name == "z" else name: f"d{name}" for name in task.tangents}
         shapes = {"z": (Product.VALUE, "x", "w"), "x": (Product.BACK, "g", "w"), "w": (Product.WEIGHTS, "x", "g")}
         for result in task.results:
             kind, a, b = shapes[result]
             pairs = [(a, b)] if task.order < 2 else []
-            pairs += [(f"d{a}", b)] * (a in tangents) + [(a, f"d{b}")] * (b in tangents)
+            pairs += [(moving[a], b)] if a in moving else []
+            pairs += [(a, moving[b])] if b in moving else []
             for one, other in pairs:
                 yield kind, one, other, RESULTS[result]
 
