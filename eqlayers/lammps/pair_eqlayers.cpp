@@ -77,6 +77,9 @@ class PairEqlayers : public Pair {
     const int species = eqlayers_species(potential, &known);
     numbers.assign(atom->ntypes + 1, -1);
     for (int type = 1; type <= atom->ntypes; type++) {
+      if (map[type] < 0 && force->pair == this)
+        error->all(FLERR, "Pair style eqlayers must know all types, got NULL for type {}. Let another style have its pairs: "
+                          "pair_style hybrid.", type);
       if (map[type] < 0) continue;
       const char *const symbol = elements[map[type]];
       const int64_t number = number_of(symbol);
@@ -106,12 +109,7 @@ class PairEqlayers : public Pair {
     neighbor->add_request(this, NeighConst::REQ_FULL);
   }
 
-  double init_one(int i, int j) override {
-    if (!setflag[i][j])
-      error->all(FLERR, "Pair style eqlayers must know all types, got NULL for type {} or {}. Let another style have their "
-                        "pairs: pair_style hybrid.", i, j);
-    return eqlayers_cutoff(potential);
-  }
+  double init_one(int, int) override { return eqlayers_cutoff(potential); }
 
   void compute(int eflag, int vflag) override {
     ev_init(eflag, vflag);
