@@ -150,7 +150,7 @@ def compute(args: Sequence[str]) -> int:
 
                 return command.run(args[1:])
             if args[0] == "lammps":
-                from ..lammps.build import run as lammps
+                from ..lammps.plugin import run as lammps
 
                 return lammps(args[1:])
             if of_potentials(args):

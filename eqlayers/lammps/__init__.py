@@ -1,5 +1,5 @@
 """Potentials in LAMMPS: pair style `eqlayers`, a plugin that runs native programs without Python and torch."""
 
-from .build import Built, build, plugins
+from .plugin import Built, build, plugins
 
 __all__ = ["Built", "build", "plugins"]

@@ -3,9 +3,9 @@
      pair_style eqlayers
      pair_coeff * * water.so O H
 
-   `eqlayers lammps build` compiles this file as a plugin. A process has its own atoms and copies of others, ghosts. The potential
-   runs in stages; between two of them, LAMMPS copies features of atoms to their ghosts, and adds gradients of ghosts to their
-   atoms. Forces on ghosts and their virials go back as those of all pair styles do. */
+   `eqlayers lammps build` compiles this file as a plugin. A process has atoms, and ghosts, which are copies of other atoms.
+   The potential runs in stages: between two of them, LAMMPS copies features of atoms to their ghosts, or adds gradients
+   of ghosts to their atoms. Forces on ghosts and their virials go back as in other pair styles. */
 #define EQLAYERS_IMPLEMENTATION
 #include "eqlayers.h"
 
@@ -35,9 +35,9 @@
 namespace LAMMPS_NS {
 
 static const char SYMBOLS[] =
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo Tc Ru "
-    "Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At "
-    "Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og";
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo Tc "
+    "Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi "
+    "Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og";
 
 /* Vectors of edges and slopes of the energy, in the type of the potential. */
 template <class T> struct Edges {
@@ -63,7 +63,8 @@ class PairEqlayers : public Pair {
   }
 
   void settings(int count, char **words) override {
-    if (count) error->all(FLERR, "Pair style eqlayers must have no options, got {}. Files belong to pair_coeff.", words[0]);
+    if (count == 0) return;
+    error->all(FLERR, "Pair style eqlayers must have no options, got {}. Files belong to pair_coeff.", words[0]);
   }
 
   void coeff(int count, char **words) override {
@@ -78,21 +79,21 @@ class PairEqlayers : public Pair {
     numbers.assign(atom->ntypes + 1, -1);
     for (int type = 1; type <= atom->ntypes; type++) {
       if (map[type] < 0 && force->pair == this)
-        error->all(FLERR, "Pair style eqlayers must know all types, got NULL for type {}. Let another style have its pairs: "
-                          "pair_style hybrid.", type);
+        error->all(FLERR, "Pair style eqlayers must know all types, got NULL for type {}. Let another style have its "
+                          "pairs: pair_style hybrid.", type);
       if (map[type] < 0) continue;
       const char *const symbol = elements[map[type]];
       const int64_t number = number_of(symbol);
       if (std::find(known, known + species, number) == known + species)
-        error->all(FLERR, "Elements of pair_coeff must be species of {}, or NULL, got {}. `eqlayers info {}` lists them.",
-                   words[2], symbol, words[2]);
+        error->all(FLERR, "Elements of pair_coeff must be species of {}, or NULL, got {}. `eqlayers info` lists them.",
+                   words[2], symbol);
       numbers[type] = number;
     }
   }
 
   void init_style() override {
     if (!force->newton_pair)
-      error->all(FLERR, "Newton must be on for pair style eqlayers, got off. Forces on ghost atoms go back to their owners: "
+      error->all(FLERR, "Newton must be on for pair style eqlayers, got off. Forces on ghosts go back to their atoms: "
                         "write `newton on` before the box is made.");
     if (strcmp(update->unit_style, "metal") == 0) scale = 1.0;
     else if (strcmp(update->unit_style, "real") == 0)
@@ -100,8 +101,8 @@ class PairEqlayers : public Pair {
     else error->all(FLERR, "Units must be metal or real for pair style eqlayers, got {}.", update->unit_style);
     for (int bonds = 1; bonds <= 3 && atom->molecular != Atom::ATOMIC; bonds++)
       if (force->special_lj[bonds] == 0.0 && force->special_coul[bonds] == 0.0)
-        error->all(FLERR, "Neighbours that bonds connect must stay in the lists of pair style eqlayers, got special_bonds 0 for "
-                          "1-{}. Write `special_bonds lj/coul 1 1 1`, or 1e-50 for a pair style beside it that needs 0.",
+        error->all(FLERR, "Neighbours that bonds connect must stay in the lists of pair style eqlayers, got special_bonds "
+                          "0 for 1-{}. Write `special_bonds lj/coul 1 1 1`, or 1e-50 if another style needs 0.",
                    bonds + 1);
     /* LAMMPS sizes its buffers for the style that it knows, which may be a hybrid */
     force->pair->comm_forward = std::max(force->pair->comm_forward, comm_forward);
@@ -156,8 +157,10 @@ class PairEqlayers : public Pair {
   }
 
   double memory_usage() override {
-    return Pair::memory_usage() + (double)workspace_bytes + 8.0 * (z.capacity() + ends.capacity() + receivers.capacity()) +
-           8.0 * (energies.capacity() + forces.capacity() + virials.capacity()) + bytes_of(floats) + bytes_of(doubles);
+    const size_t numbers = z.capacity() + ends.capacity() + receivers.capacity();
+    const size_t results = energies.capacity() + forces.capacity() + virials.capacity();
+    return Pair::memory_usage() + (double)workspace_bytes + 8.0 * (double)(numbers + results) + bytes_of(floats) +
+           bytes_of(doubles);
   }
 
  private:
@@ -234,6 +237,7 @@ class PairEqlayers : public Pair {
     rows.assign(total, -1);
     z.clear();
     atoms.clear();
+    z.reserve(total + 1); /* no NULL without atoms */
     for (int n = 0; n < total; n++) {
       if (n == atom->nlocal) local = (int64_t)z.size();
       if (numbers[atom->type[n]] < 0) continue;
@@ -249,8 +253,8 @@ class PairEqlayers : public Pair {
     run_stages(edges);
     for (int64_t n = 0; n < local; n++) {
       if (!std::isfinite(energies[n]))
-        error->one(FLERR, "The energy of each atom must be finite, got {} for the atom {}. Look at its neighbours.", energies[n],
-                   atom->tag[atoms[n]]);
+        error->one(FLERR, "The energy of each atom must be finite, got {} for the atom {}. Look at its neighbours.",
+                   energies[n], atom->tag[atoms[n]]);
       if (eflag_global) eng_vdwl += scale * energies[n];
       if (eflag_atom) eatom[atoms[n]] += scale * energies[n];
     }
@@ -263,6 +267,9 @@ class PairEqlayers : public Pair {
     ends.clear();
     receivers.clear();
     edges.vectors.clear();
+    ends.reserve(1);
+    edges.vectors.reserve(1);
+    edges.slopes.reserve(1);
     for (int n = 0; n < list->inum; n++) {
       const int i = list->ilist[n];
       if (rows[i] < 0) continue;
@@ -293,8 +300,8 @@ class PairEqlayers : public Pair {
     for (int stage = 0; stage < eqlayers_stages(potential); stage++) {
       void *computed = nullptr;
       const int status =
-          eqlayers_stage(potential, stage, local, all, count, z.data(), edges.vectors.data(), ends.data(), energies.data(),
-                         edges.slopes.data(), workspace.get(), workspace_bytes, &computed);
+          eqlayers_stage(potential, stage, local, all, count, z.data(), edges.vectors.data(), ends.data(),
+                         energies.data(), edges.slopes.data(), workspace.get(), workspace_bytes, &computed);
       if (status) fail(status);
       int64_t columns = 0;
       const int kind = eqlayers_exchange(potential, stage, &columns);
@@ -338,8 +345,8 @@ class PairEqlayers : public Pair {
 
 static Pair *make(LAMMPS *lmp) {
   if (lammps_version(lmp) != EQLAYERS_LAMMPS_NUMBER)
-    lmp->error->all(FLERR, "The plugin of pair style eqlayers must be compiled for this LAMMPS, got one for {}. Run `eqlayers "
-                           "lammps build` again.", EQLAYERS_LAMMPS_VERSION);
+    lmp->error->all(FLERR, "The plugin of pair style eqlayers must be compiled for this LAMMPS, got one for {}. Run "
+                           "`eqlayers lammps build` again.", EQLAYERS_LAMMPS_VERSION);
   return new PairEqlayers(lmp);
 }
 
@@ -353,8 +360,8 @@ typedef struct {
 } lammpsplugin_t;
 
 __attribute__((visibility("default"))) void lammpsplugin_init(void *lmp, void *handle, void *regfunc) {
-  lammpsplugin_t plugin = {EQLAYERS_LAMMPS_VERSION, "pair", "eqlayers", "potentials of eqlayers", "the eqlayers authors",
-                           (void *)&LAMMPS_NS::make, handle};
+  lammpsplugin_t plugin = {EQLAYERS_LAMMPS_VERSION, "pair",  "eqlayers", "potentials of eqlayers",
+                           "the eqlayers authors",  (void *)&LAMMPS_NS::make, handle};
   ((void (*)(lammpsplugin_t *, void *))regfunc)(&plugin, lmp);
 }
 }

@@ -34,10 +34,13 @@ compute stress all stress/atom NULL virial
 compute centroid all centroid/stress/atom NULL virial
 compute pressure all pressure NULL virial
 compute sums all reduce sum c_energy c_stress[1] c_centroid[1]
-thermo_style custom step pe c_pressure[1] c_pressure[2] c_pressure[3] c_pressure[4] c_pressure[5] c_pressure[6] vol c_sums[1]
+thermo_style custom step pe c_pressure[*6] vol c_sums[*1]
 thermo_modify format float %.17g
 """
-WRITE = "write_dump all custom {} id type x y z fx fy fz c_energy c_stress[*] c_centroid[*] modify sort id format float %.17g"
+WRITE = (
+    "write_dump all custom {} id type x y z fx fy fz c_energy c_stress[*] c_centroid[*] "
+    "modify sort id format float %.17g"
+)
 
 
 class Run(NamedTuple):
@@ -83,9 +86,7 @@ def mass(symbol: str) -> float:
     return float(atomic_masses[Atoms(symbol).numbers[0]])
 
 
-def lammps(
-    folder: Path, text: str, ranks: int = 1, fails: bool = False, first: dict[str, str] | None = None
-) -> str:
+def lammps(folder: Path, text: str, ranks: int = 1, fails: bool = False, first: dict[str, str] | None = None) -> str:
     """Run an input; the log, or the errors of an input that must fail. The first process may have other variables."""
     (folder / "in.lmp").write_text(text)
     # more ranks than cores must not wait by spinning

@@ -1,4 +1,4 @@
-"""Runs of LAMMPS of every kind with pair style eqlayers: at their ends, the potential has the same numbers in Python."""
+"""Runs of LAMMPS with pair style eqlayers: at their ends, the potential has the same numbers in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ase.build import bulk, molecule
 
 from eqlayers import Calculator, deploy
 from eqlayers.lammps import build, plugins
-from eqlayers.lammps.build import _compile
+from eqlayers.lammps.plugin import _compile
 from eqlayers.models import MACE, NequIP, Potential
 from eqlayers.nn import ZBL
 
@@ -116,8 +116,8 @@ MOVES = {
     "npt": "fix n all npt temp 600 600 0.05 aniso 0 0 0.5\nrun 20",
     # forces of a last step are of the box before its change
     "deform": "fix n all nve\nfix d all deform 1 x erate 2 xy erate 1 remap x\nrun 20\nunfix d\nrun 1",
-    "restart": "fix n all nve\nrun 5\nwrite_restart a.restart\nclear\n{plugin}\nread_restart a.restart\n{pair}\n{output}\n"
-    "fix n all nve\nrun 5",
+    "restart": "fix n all nve\nrun 5\nwrite_restart a.restart\nclear\n{plugin}\nread_restart a.restart\n{pair}\n"
+    "{output}\nfix n all nve\nrun 5",
     "minimize": "min_modify dmax 0.05\nminimize 0 1e-3 8 50",
     "replicate": "replicate 2 1 2\nrun 0",
     "tiled": "comm_style tiled\nbalance 1.0 rcb\nfix n all nve\nrun 5",
@@ -217,7 +217,9 @@ def test_current_of_heat(ranks: int, made: dict[str, Any], tmp_path: Path) -> No
     atoms = crystal()
     atoms.center(vacuum=6.0)
     write_data(tmp_path / "start.data", atoms, "H O Cu")
-    flux = "compute kinetic all ke/atom\ncompute flux all heat/flux kinetic energy centroid\nthermo_style custom step pe "
+    flux = (
+        "compute kinetic all ke/atom\ncompute flux all heat/flux kinetic energy centroid\nthermo_style custom step pe "
+    )
     flux += "c_flux[1] c_flux[2] c_flux[3] c_flux[4] c_flux[5] c_flux[6]\nthermo_modify format float %.17g\n"
     end = f"run 0\n{WRITE.format('end.txt').replace('fx', 'vx vy vz fx')}\n"
     log = lammps(tmp_path, start(made, "one layer", boundary="f f f") + flux + end, ranks)
@@ -229,7 +231,9 @@ def test_current_of_heat(ranks: int, made: dict[str, Any], tmp_path: Path) -> No
     energies = potential_of("one layer").atomic_energies(structures._replace(pos=pos))
     masses = torch.tensor([mass(symbol) for symbol in atoms.symbols])
     kinetic = 0.5 * masses * 1.0364269e-4 * speed.square().sum(1)  # of LAMMPS: of masses and Angstrom per ps in eV
-    wanted = ((energies.detach() + kinetic)[:, None] * speed + pos.detach() * (force * speed).sum(1, keepdim=True)).sum(0)
+    wanted = ((energies.detach() + kinetic)[:, None] * speed + pos.detach() * (force * speed).sum(1, keepdim=True)).sum(
+        0
+    )
     for axis in range(3):
         (slope,) = torch.autograd.grad((pos.detach()[:, axis] * energies).sum(), pos, retain_graph=True)
         wanted[axis] += (slope * speed).sum()
@@ -244,10 +248,18 @@ REFUSED = {
     "an unknown element": ("H O Cu", "H O Ag", "must be species of .*, or NULL, got Ag"),
     "too few elements": ("H O Cu", "H O", "element to type mappings"),
     "no file": ("pair_coeff * *", "pair_coeff * * none.so H O Cu\n#", "the file must be readable, got none.so"),
-    "another file": ("pair_coeff * *", "pair_coeff * * start.data H O Cu\n#", "must be a potential that eqlayers deploy wrote"),
+    "another file": (
+        "pair_coeff * *",
+        "pair_coeff * * start.data H O Cu\n#",
+        "must be a potential that eqlayers deploy wrote",
+    ),
     "no words": ("pair_coeff * *", "pair_coeff * * H\n#", "must have a file and an element for each type, got 3 words"),
     "an option": ("pair_style eqlayers", "pair_style eqlayers a.so", "must have no options, got a.so"),
-    "bonds": ("atom_style atomic", "atom_style bond", "Neighbours that bonds connect must stay .* got special_bonds 0 for 1-2"),
+    "bonds": (
+        "atom_style atomic",
+        "atom_style bond",
+        "Neighbours that bonds connect must stay .* got special_bonds 0 for 1-2",
+    ),
 }
 
 

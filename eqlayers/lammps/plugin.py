@@ -180,8 +180,8 @@ def _compile(lammps: Lammps, file: Path) -> None:
     compiler = shlex.split(os.environ.get(variable) or usual)
     if not compiler or shutil.which(compiler[0]) is None:
         raise BackendError(
-            f"a plugin of LAMMPS must be compiled by {usual}, got no such program. Install g++, and the MPI of LAMMPS if "
-            f"that is the system's, or set {variable}."
+            f"a plugin of LAMMPS must be compiled by {usual}, got no such program. Install g++, and the MPI of LAMMPS "
+            f"if that is the system's, or set {variable}."
         )
     day, month, year = lammps.version.split()
     number = int(year) * 10000 + (MONTHS.index(month) // 3 + 1) * 100 + int(day)
@@ -193,8 +193,8 @@ def _compile(lammps: Lammps, file: Path) -> None:
         done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             raise BackendError(
-                f"`{shlex.join(command)}` must succeed, got: {done.stderr.strip()[-2000:]}. Set {variable} to the compiler "
-                "and the MPI of LAMMPS."
+                f"`{shlex.join(command)}` must succeed, got: {done.stderr.strip()[-2000:]}. Set {variable} to the "
+                "compiler with the MPI of LAMMPS."
             )
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_write(file) as writer:
