@@ -3,7 +3,7 @@
      pair_style eqlayers
      pair_coeff * * water.so O H
 
-   `eqlayers lammps build` compiles this file as a plugin. A process has atoms, and ghosts, which are copies of other atoms.
+   `eqlayers lammps build` compiles this file as a plugin. A process has atoms, and ghosts, which are copies of atoms.
    The potential runs in stages: between two of them, LAMMPS copies features of atoms to their ghosts, or adds gradients
    of ghosts to their atoms. Forces on ghosts and their virials go back as in other pair styles. */
 #define EQLAYERS_IMPLEMENTATION
@@ -25,9 +25,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <mpi.h>
-#include <new>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -35,9 +33,10 @@
 namespace LAMMPS_NS {
 
 static const char SYMBOLS[] =
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo Tc "
-    "Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi "
-    "Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og";
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb "
+    "Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au "
+    "Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts "
+    "Og";
 
 /* Vectors of edges and slopes of the energy, in the type of the potential. */
 template <class T> struct Edges {
@@ -56,7 +55,7 @@ class PairEqlayers : public Pair {
   }
 
   ~PairEqlayers() override {
-    eqlayers_close(potential);
+    close();
     if (!allocated) return;
     memory->destroy(setflag);
     memory->destroy(cutsq);
@@ -101,9 +100,9 @@ class PairEqlayers : public Pair {
     else error->all(FLERR, "Units must be metal or real for pair style eqlayers, got {}.", update->unit_style);
     for (int bonds = 1; bonds <= 3 && atom->molecular != Atom::ATOMIC; bonds++)
       if (force->special_lj[bonds] == 0.0 && force->special_coul[bonds] == 0.0)
-        error->all(FLERR, "Neighbours that bonds connect must stay in the lists of pair style eqlayers, got special_bonds "
-                          "0 for 1-{}. Write `special_bonds lj/coul 1 1 1`, or 1e-50 if another style needs 0.",
-                   bonds + 1);
+        error->all(FLERR, "Neighbours that bonds connect must stay in the lists of pair style eqlayers, got "
+                          "special_bonds 0 for 1-{}. Write `special_bonds lj/coul 1 1 1`, or 1e-50 where another style "
+                          "needs 0.", bonds + 1);
     /* LAMMPS sizes its buffers for the style that it knows, which may be a hybrid */
     force->pair->comm_forward = std::max(force->pair->comm_forward, comm_forward);
     force->pair->comm_reverse = std::max(force->pair->comm_reverse, comm_reverse);
@@ -159,12 +158,14 @@ class PairEqlayers : public Pair {
   double memory_usage() override {
     const size_t numbers = z.capacity() + ends.capacity() + receivers.capacity();
     const size_t results = energies.capacity() + forces.capacity() + virials.capacity();
-    return Pair::memory_usage() + (double)workspace_bytes + 8.0 * (double)(numbers + results) + bytes_of(floats) +
+    const int64_t bytes = potential == nullptr ? 0 : eqlayers_workspace_bytes(potential, workspace);
+    return Pair::memory_usage() + (double)bytes + 8.0 * (double)(numbers + results) + bytes_of(floats) +
            bytes_of(doubles);
   }
 
  private:
   eqlayers_potential *potential = nullptr;
+  eqlayers_workspace *workspace = nullptr;
   double scale = 1.0;               /* of energies, from eV to the units of the input */
   std::vector<int64_t> numbers;     /* type -> atomic number, -1 for types that the potential does not know */
   std::vector<int64_t> z, ends, receivers;
@@ -173,8 +174,6 @@ class PairEqlayers : public Pair {
   std::vector<double> energies, forces, virials;
   Edges<float> floats;
   Edges<double> doubles;
-  std::unique_ptr<char[]> workspace;
-  int64_t workspace_bytes = 0;
   char *exchanged = nullptr;        /* the rows that are exchanged now */
   int64_t row_bytes = 0;
   int width = 0;                    /* doubles of a row in the buffers of LAMMPS */
@@ -202,15 +201,24 @@ class PairEqlayers : public Pair {
     for (int i = 1; i < size; i++) std::fill(setflag[i], setflag[i] + size, 0);
   }
 
-  /* All processes open the file, and all end if one of them cannot. */
-  void open(const char *name) {
+  void close() {
+    if (potential != nullptr) eqlayers_workspace_free(potential, workspace);
     eqlayers_close(potential);
     potential = nullptr;
+    workspace = nullptr;
+  }
+
+  /* All processes open the file, and all end if one of them cannot. */
+  void open(const char *name) {
+    close();
     const std::string path = utils::get_potential_file_path(name);
-    const int status = path.empty() ? (int)EQLAYERS_NO_FILE : eqlayers_open(path.c_str(), &potential);
-    int worst;
+    int status = path.empty() ? (int)EQLAYERS_NO_FILE : eqlayers_open(path.c_str(), &potential), worst;
+    if (!status) status = eqlayers_workspace_new(potential, comm->nthreads, &workspace);
     MPI_Allreduce(&status, &worst, 1, MPI_INT, MPI_MAX, world);
     if (worst) error->all(FLERR, "Pair style eqlayers: {}, got {}.", eqlayers_sentence(worst), name);
+    if (eqlayers_stages(potential) == 0)
+      error->all(FLERR, "Potentials of pair style eqlayers must have stages, got {}, whose network needs the whole structure "
+                        "at once.", name);
     comm_forward = comm_reverse = 0;
     for (int stage = 0; stage < eqlayers_stages(potential); stage++) {
       int64_t columns = 0;
@@ -289,19 +297,12 @@ class PairEqlayers : public Pair {
   /* A process without atoms runs all stages too: each exchange is one of all processes. */
   template <class T> void run_stages(Edges<T> &edges) {
     const int64_t all = (int64_t)z.size(), count = (int64_t)receivers.size();
-    const int64_t bytes = eqlayers_workspace_of(potential, local, all, count);
-    if (bytes > workspace_bytes) {
-      workspace.reset();
-      workspace_bytes = bytes + bytes / 8;
-      workspace.reset(new (std::nothrow) char[workspace_bytes]);
-    }
-    if (bytes < 0 || (bytes > 0 && !workspace)) fail(EQLAYERS_NO_MEMORY);
     energies.resize(all + 1);
     for (int stage = 0; stage < eqlayers_stages(potential); stage++) {
       void *computed = nullptr;
       const int status =
-          eqlayers_stage(potential, stage, local, all, count, z.data(), edges.vectors.data(), ends.data(),
-                         energies.data(), edges.slopes.data(), workspace.get(), workspace_bytes, &computed);
+          eqlayers_stage(potential, workspace, stage, local, all, count, z.data(), edges.vectors.data(), ends.data(),
+                         energies.data(), edges.slopes.data(), &computed);
       if (status) fail(status);
       int64_t columns = 0;
       const int kind = eqlayers_exchange(potential, stage, &columns);

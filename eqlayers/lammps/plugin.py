@@ -142,7 +142,7 @@ def _mpich() -> Path | None:
 
 
 def _folder(program: Path) -> Path:
-    """Where the plugin for a LAMMPS is kept: in another folder after LAMMPS or the pair style changed."""
+    """The folder of the plugin for a LAMMPS: another one after LAMMPS or the pair style changed."""
     from eqlayers_kernels.c.build import cache as disk
 
     state = program.stat()
