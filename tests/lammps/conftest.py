@@ -86,11 +86,13 @@ def mass(symbol: str) -> float:
     return float(atomic_masses[Atoms(symbol).numbers[0]])
 
 
-def lammps(folder: Path, text: str, ranks: int = 1, fails: bool = False, first: dict[str, str] | None = None) -> str:
+def lammps(
+    folder: Path, text: str, ranks: int = 1, fails: bool = False, threads: int = 1, first: dict[str, str] | None = None
+) -> str:
     """Run an input; the log, or the errors of an input that must fail. The first process may have other variables."""
     (folder / "in.lmp").write_text(text)
     # more ranks than cores must not wait by spinning
-    environment = os.environ | {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "OMP_NUM_THREADS": str(threads)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     mpirun = shutil.which("mpirun", path=environment["PATH"])
     assert mpirun is not None, "mpirun of the extra lammps must be there"

@@ -29,6 +29,15 @@ NETWORKS = {
 }
 
 
+class Whole(torch.nn.Module):
+    """A network whose energies depend on all atoms at once."""
+
+    irreps_sh, cutoff, species = "0e", 4.0, (8,)
+
+    def forward(self, atom_types, edges, graph):  # type: ignore[no-untyped-def]
+        return edges.lengths.tanh().sum().expand(atom_types.shape[0])
+
+
 def potential_of(name: str, dtype: torch.dtype = torch.float64) -> Potential:
     torch.manual_seed(5)
     return Potential(NETWORKS[name](), SPECIES, {"H": -13.6, "Cu": -3.0}, 0.7).to(dtype).eval()
@@ -43,6 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         made[name] = deploy(potential_of(name), folder / f"{name.split()[0]}.so").path
     repelled = Potential(NETWORKS["one layer"](), SPECIES, repulsion=ZBL()).double()
     made["ZBL"] = deploy(repelled, folder / "ZBL.so").path
+    made["whole"] = deploy(Potential(Whole(), ["O"], subtract_isolated=False), folder / "whole.so").path
     made["float32"] = deploy(potential_of("MACE", torch.float32), folder / "float32.so").path
     return made
 
@@ -201,7 +211,7 @@ def test_units_and_float32(ranks: int, made: dict[str, Any], tmp_path: Path) -> 
     runs = []
     for name, units in (("MACE", "metal"), ("MACE", "real"), ("float32", "metal")):
         text = start(made, name, units=units) + f"run 0\n{WRITE.format('end.txt')}\n"
-        runs.append(read(tmp_path, "end.txt", "H O Cu", lammps(tmp_path, text, ranks)))
+        runs.append(read(tmp_path, "end.txt", "H O Cu", lammps(tmp_path, text, ranks, threads=ranks // 2 or 3)))
     metal, real, single = runs
     compare(single, potential_of("MACE", torch.float32), near=5e-6)
     kcal, atmospheres = 23.060549, 1.01325  # of LAMMPS; pressures differ by the constants of both units, 1e-7
@@ -254,6 +264,7 @@ REFUSED = {
         "must be a potential that eqlayers deploy wrote",
     ),
     "no words": ("pair_coeff * *", "pair_coeff * * H\n#", "must have a file and an element for each type, got 3 words"),
+    "a whole structure": ("H O Cu", "O O O", "must have stages, got .*whole.so"),
     "an option": ("pair_style eqlayers", "pair_style eqlayers a.so", "must have no options, got a.so"),
     "bonds": (
         "atom_style atomic",
@@ -270,7 +281,7 @@ def test_what_cannot_be_computed_is_refused(kind: str, made: dict[str, Any], tmp
     write_data(tmp_path / "start.data", crystal(), "H O Cu")
     if kind == "bonds":
         write_data(tmp_path / "start.data", waters(8, 6.5), "H O Cu", 8)
-    text = start(made).replace(old, new, 1) + "run 0\n"
+    text = start(made, "whole" if kind == "a whole structure" else "NequIP").replace(old, new, 1) + "run 0\n"
     printed = lammps(tmp_path, text.replace("atom_style bond", "atom_style full"), 2, fails=True)
     assert re.search(words, printed.replace("\n", " ")), printed[-2000:]
 
