@@ -269,7 +269,8 @@ class PairEqlayers : public Pair {
     add_forces(edges);
   }
 
-  /* Edges to the atoms of this process, by receivers; vectors are from senders to receivers. */
+  /* Edges to the atoms of this process, by receivers; vectors are from senders to receivers. Lists of a hybrid have no
+     types that the potential does not know. */
   template <class T> void list_edges(Edges<T> &edges) {
     const double cutoff = eqlayers_cutoff(potential), *const *const x = atom->x;
     ends.clear();
@@ -280,11 +281,10 @@ class PairEqlayers : public Pair {
     edges.slopes.reserve(1);
     for (int n = 0; n < list->inum; n++) {
       const int i = list->ilist[n];
-      if (rows[i] < 0) continue;
       for (int k = 0; k < list->numneigh[i]; k++) {
         const int j = list->firstneigh[i][k] & NEIGHMASK;
         const double v[] = {x[i][0] - x[j][0], x[i][1] - x[j][1], x[i][2] - x[j][2]};
-        if (rows[j] < 0 || v[0] * v[0] + v[1] * v[1] + v[2] * v[2] > cutoff * cutoff) continue;
+        if (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] > cutoff * cutoff) continue;
         ends.push_back(rows[j]);
         receivers.push_back(rows[i]);
         for (const double component : v) edges.vectors.push_back((T)component);
