@@ -23,7 +23,7 @@ from .conftest import OUTPUT, WRITE, Run, batch_of, compare, lammps, mass, read,
 SPECIES = ["H", "O", "Cu"]
 TINY = {"hidden": "4x0e + 4x1o", "cutoff": 4.0, "radial_hidden": (8,)}
 NETWORKS = {
-    "NequIP": lambda: NequIP(SPECIES, lmax=2, layers=3, **TINY),
+    "NequIP": lambda: NequIP(SPECIES, lmax=2, layers=3, **TINY | {"hidden": "32x0e + 32x1o"}),
     "MACE": lambda: MACE(SPECIES, lmax=2, correlation=2, layers=2, **TINY),
     "one layer": lambda: NequIP(SPECIES, lmax=1, layers=1, **TINY),
 }
@@ -88,6 +88,7 @@ PAIR = "pair_style eqlayers\npair_coeff * * {} H O Cu"
 def start(made: dict[str, Any], name: str = "NequIP", boundary: str = "p p p", **words: str) -> str:
     """The begin of an input: the box and its atoms, the pair style, and what is computed."""
     return f"""
+plugin clear
 plugin load {made["plugin"]}
 units {words.get("units", "metal")}
 atom_style {words.get("style", "atomic")}
@@ -306,9 +307,8 @@ def test_the_program_of_the_package_loads_the_plugin(made: dict[str, Any], tmp_p
     assert Path(plugins()) == built.path.parent
     write_data(tmp_path / "start.data", crystal(), "H O Cu")
     text = start(made) + "run 0\n"
-    assert "Loaded 1 plugins from" in lammps(tmp_path, text.replace("plugin load", "#"))
+    assert "Loaded 1 plugins from" in lammps(tmp_path, text.replace("plugin clear\nplugin load", "#"))
     other = tmp_path / "otherplugin.so"
     _compile(built.lammps._replace(version="29 Aug 2024"), other)
-    text = text.replace("plugin load", "plugin unload pair eqlayers\nplugin load")
     printed = lammps(tmp_path, text.replace(str(made["plugin"]), str(other)), fails=True)
     assert "must be compiled for this LAMMPS, got one for 29 Aug 2024" in printed
