@@ -228,10 +228,8 @@ def test_current_of_heat(ranks: int, made: dict[str, Any], tmp_path: Path) -> No
     atoms = crystal()
     atoms.center(vacuum=6.0)
     write_data(tmp_path / "start.data", atoms, "H O Cu")
-    flux = (
-        "compute kinetic all ke/atom\ncompute flux all heat/flux kinetic energy centroid\nthermo_style custom step pe "
-    )
-    flux += "c_flux[1] c_flux[2] c_flux[3] c_flux[4] c_flux[5] c_flux[6]\nthermo_modify format float %.17g\n"
+    flux = "compute kinetic all ke/atom\ncompute flux all heat/flux kinetic energy centroid\n"
+    flux += "thermo_style custom step pe c_flux[*]\nthermo_modify format float %.17g\n"
     end = f"run 0\n{WRITE.format('end.txt').replace('fx', 'vx vy vz fx')}\n"
     log = lammps(tmp_path, start(made, "one layer", boundary="f f f") + flux + end, ranks)
     current = np.array(log[: log.rindex("Loop time")].strip().splitlines()[-1].split()[2:5], float)
@@ -242,9 +240,8 @@ def test_current_of_heat(ranks: int, made: dict[str, Any], tmp_path: Path) -> No
     energies = potential_of("one layer").atomic_energies(structures._replace(pos=pos))
     masses = torch.tensor([mass(symbol) for symbol in atoms.symbols])
     kinetic = 0.5 * masses * 1.0364269e-4 * speed.square().sum(1)  # of LAMMPS: of masses and Angstrom per ps in eV
-    wanted = ((energies.detach() + kinetic)[:, None] * speed + pos.detach() * (force * speed).sum(1, keepdim=True)).sum(
-        0
-    )
+    parts = (energies.detach() + kinetic)[:, None] * speed + pos.detach() * (force * speed).sum(1, keepdim=True)
+    wanted = parts.sum(0)
     for axis in range(3):
         (slope,) = torch.autograd.grad((pos.detach()[:, axis] * energies).sum(), pos, retain_graph=True)
         wanted[axis] += (slope * speed).sum()
@@ -258,32 +255,23 @@ REFUSED = {
     "NULL alone": ("H O Cu", "H O NULL", "must know all types, got NULL for type 3"),
     "an unknown element": ("H O Cu", "H O Ag", "must be species of .*, or NULL, got Ag"),
     "too few elements": ("H O Cu", "H O", "element to type mappings"),
-    "no file": ("pair_coeff * *", "pair_coeff * * none.so H O Cu\n#", "the file must be readable, got none.so"),
-    "another file": (
-        "pair_coeff * *",
-        "pair_coeff * * start.data H O Cu\n#",
-        "must be a potential that eqlayers deploy wrote",
-    ),
-    "no words": ("pair_coeff * *", "pair_coeff * * H\n#", "must have a file and an element for each type, got 3 words"),
-    "a whole structure": ("H O Cu", "O O O", "must have stages, got .*whole.so"),
+    "no file": ("* * {file}", "* * none.so", "the file must be readable, got none.so"),
+    "another file": ("* * {file}", "* * start.data", "must be a potential that eqlayers deploy wrote"),
+    "no words": ("* * {file} H O Cu", "* * H", "must have a file and an element for each type, got 3 words"),
     "an option": ("pair_style eqlayers", "pair_style eqlayers a.so", "must have no options, got a.so"),
-    "bonds": (
-        "atom_style atomic",
-        "atom_style bond",
-        "Neighbours that bonds connect must stay .* got special_bonds 0 for 1-2",
-    ),
+    "a whole structure": ("{file} H O Cu", "{whole} O O O", "must have stages, got .*whole.so"),
+    "bonds": ("atom_style atomic", "atom_style full", "bonds connect must stay .* got special_bonds 0 for 1-2"),
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_computed_is_refused(kind: str, made: dict[str, Any], tmp_path: Path) -> None:
     """On all processes, with the fix."""
-    old, new, words = REFUSED[kind]
-    write_data(tmp_path / "start.data", crystal(), "H O Cu")
-    if kind == "bonds":
-        write_data(tmp_path / "start.data", waters(8, 6.5), "H O Cu", 8)
-    text = start(made, "whole" if kind == "a whole structure" else "NequIP").replace(old, new, 1) + "run 0\n"
-    printed = lammps(tmp_path, text.replace("atom_style bond", "atom_style full"), 2, fails=True)
+    old, new, words = (text.format(file=made["NequIP"], whole=made["whole"]) for text in REFUSED[kind])
+    bonds = kind == "bonds"
+    write_data(tmp_path / "start.data", *((waters(8, 6.5), "H O Cu", 8) if bonds else (crystal(), "H O Cu")))
+    printed = lammps(tmp_path, start(made).replace(old, new, 1) + "run 0
+", 2, fails=True)
     assert re.search(words, printed.replace("\n", " ")), printed[-2000:]
 
 
