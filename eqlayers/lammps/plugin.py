@@ -76,7 +76,7 @@ def plugins() -> str:
     try:
         root = _package()
         return "" if root is None else str(_folder(root / "lmp"))
-    except OSError:  # no folder for a cache, or another package of this name
+    except OSError:  # no folder for a cache, one that others may replace, or another package of this name
         return ""
 
 
@@ -94,6 +94,7 @@ def build(lammps: str | os.PathLike[str] | None = None, path: str | os.PathLike[
     Raises:
         ConfigError: There is no LAMMPS, it has no package PLUGIN, or a path is none.
         BackendError: There is no C++ compiler, no MPI, or compiling fails.
+        PermissionError: Other users can replace the cache folder.
 
     Example:
         >>> print(build())  # doctest: +SKIP
@@ -148,7 +149,9 @@ def _folder(program: Path) -> Path:
     state = program.stat()
     facts = [str(program.resolve()), str(state.st_size), str(state.st_mtime_ns)]
     content = "\0".join([*facts, *(source.read_text() for source in SOURCES)])
-    return disk.directory().parent / "lammps" / hashlib.sha256(content.encode()).hexdigest()[:16]
+    folder = disk.directory().parent / "lammps" / hashlib.sha256(content.encode()).hexdigest()[:16]
+    disk.check_parents(folder)
+    return folder
 
 
 def _asked(program: Path, headers: Path, mpich: Path | None) -> Lammps:

@@ -270,8 +270,7 @@ def test_what_cannot_be_computed_is_refused(kind: str, made: dict[str, Any], tmp
     old, new, words = (text.format(file=made["NequIP"], whole=made["whole"]) for text in REFUSED[kind])
     bonds = kind == "bonds"
     write_data(tmp_path / "start.data", *((waters(8, 6.5), "H O Cu", 8) if bonds else (crystal(), "H O Cu")))
-    printed = lammps(tmp_path, start(made).replace(old, new, 1) + "run 0
-", 2, fails=True)
+    printed = lammps(tmp_path, start(made).replace(old, new, 1) + "run 0\n", 2, fails=True)
     assert re.search(words, printed.replace("\n", " ")), printed[-2000:]
 
 

@@ -98,6 +98,10 @@ def test_what_is_missing_is_told(lammps: Any, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("MPICXX", "false")
     with pytest.raises(BackendError, match=r"`false .*` must succeed, got: .*Set MPICXX to the compiler with"):
         build(root)
+    (tmp_path / "cache").mkdir(exist_ok=True)
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(PermissionError, match="any user can replace"):
+        build(root)
     (root / "include/lammps/pair.h").unlink()
     with pytest.raises(ConfigError, match=r"must have one of include/lammps/pair\.h, "):
         build(root)
