@@ -29,7 +29,7 @@ SMALL = 64
 
 def simplify(module: fx.GraphModule) -> None:
     """Remove what a program without autograd does not need; the caller checks values before the program runs."""
-    graph, written = module.graph, _written(module.graph)
+    graph, written = module.graph, written_nodes(module.graph)
     for node in list(graph.nodes):
         if is_operator(node, "aten._assert_async.msg"):
             graph.erase_node(node)
@@ -86,7 +86,7 @@ def _unite_equal(graph: fx.Graph, written: set[fx.Node]) -> None:
             graph.erase_node(node)
 
 
-def _written(graph: fx.Graph) -> set[fx.Node]:
+def written_nodes(graph: fx.Graph) -> set[fx.Node]:
     """Nodes whose memory an operator changes, and those that have it before: these are no constants."""
     written = set()
     for node in graph.nodes:
