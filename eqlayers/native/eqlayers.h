@@ -200,7 +200,7 @@ static int eqlayers_check(const uint8_t *data, int64_t size, eqlayers_footer *fa
       facts->constants_size != end - facts->constants_start || !(facts->cutoff > 0 && facts->cutoff < 1e9) ||
       facts->species_count < 1 || facts->species_count > 120) return EQLAYERS_DAMAGED;
   for (uint32_t n = 0; n < facts->species_count; n++)
-    if (facts->species[n] < 0 || facts->species[n] >= 120) return EQLAYERS_DAMAGED;
+    if (facts->species[n] < (n ? facts->species[n - 1] + 1 : 0) || facts->species[n] >= 120) return EQLAYERS_DAMAGED;
   const int status = eqlayers_check_library(data, facts->library_size);
   if (status) return status;
   return eqlayers_runs_here(facts->instructions) ? EQLAYERS_DONE : EQLAYERS_PROCESSOR;

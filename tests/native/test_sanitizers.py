@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import shutil
 import subprocess
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ase import Atoms
 from torch import Tensor
 
 from eqlayers import deploy
-from eqlayers.errors import BackendError, DataError
+from eqlayers.errors import DataError
 from eqlayers.models import Potential
 from eqlayers.native import NativePotential
 from eqlayers.native.files import CROSS
@@ -29,6 +29,7 @@ from eqlayers_kernels.c.build import compiler as toolchain
 from tests.kernels.sanitized import COMMON, SANITIZERS
 
 from .conftest import NETWORKS, STRUCTURES, edges_of, made
+from .test_files import check_example
 from .test_stages import crystal, empty
 
 DRIVER = Path(__file__).with_name("sanitized.c")
@@ -38,7 +39,7 @@ OPTIONS = {
     "ASAN_OPTIONS": "max_malloc_fill_size=4000000000:malloc_fill_byte=255:detect_leaks=1",
     "TSAN_OPTIONS": "halt_on_error=1",
 }
-#: Under these, networks of `.ci/run`; all others are slow.
+#: Under these, networks of `.ci/run`; all others are slow, and `nox -s native` runs them.
 SHORT = {"address": ("MACE, tables", "NequIP"), "thread": ("MACE, tables",)}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Structure = tuple[Tensor, Tensor, Tensor]
@@ -51,8 +52,9 @@ def is_short(sanitizer: str, name: str, dtype: str) -> bool:
 
 def marked(sanitizer: str, name: str, dtype: str) -> object:
     """A set of parameters."""
-    marks = [pytest.mark.slow, *([pytest.mark.sanitizer] if is_short(sanitizer, name, dtype) else [])]
-    return pytest.param(sanitizer, name, dtype, marks=marks)
+    return pytest.param(
+        sanitizer, name, dtype, marks=pytest.mark.sanitizer if is_short(sanitizer, name, dtype) else pytest.mark.slow
+    )
 
 
 PROGRAMS = [marked(*one) for one in ((s, name, dtype) for s in SANITIZERS for name in NETWORKS for dtype in DTYPES)]
@@ -69,12 +71,12 @@ def with_ghosts(structure: Structure) -> tuple[Structure, Tensor]:
     return (torch.cat([z, z[owners]]), vectors, torch.stack([where[copies], dst])), owners
 
 
-def structures_of(potential: Potential, few: bool) -> list[tuple[Structure, Tensor, Structure]]:
+def structures_of(potential: Potential, many: bool = False) -> list[tuple[Structure, Tensor, Structure]]:
     """Structures with ghosts, what these are copies of, and the same structures without."""
     none = torch.zeros(0).long()
     wanted = [empty(potential.dtype), *(edges_of(potential, atoms()) for atoms in STRUCTURES.values())]
     wanted += [edges_of(potential, crystal((2, 2, 2)))]
-    if not few:  # tiles of 64 atoms, and more than 32 of them: one round
+    if many:  # tiles of 64 atoms, and more than 32 of them: one round
         far = crystal((9, 8, 8))
         far.set_cell(far.cell * 1.45, scale_atoms=True)
         wanted += [edges_of(potential, crystal((3, 3, 4))), edges_of(potential, far)]
@@ -126,6 +128,11 @@ def call(*words: object, before: tuple[str, ...] = (), **environment: str) -> by
     return done.stdout
 
 
+def counts(*words: object, **environment: str) -> np.ndarray[Any, Any]:
+    """How often the driver had each status."""
+    return np.array(call(*words, **environment).split(), int)
+
+
 def sanitized(sanitizer: str, potential: Potential, folder: Path, patch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The driver and a program, compiled with a sanitizer."""
     real = toolchain.toolchain()
@@ -141,13 +148,48 @@ def test_programs(sanitizer: str, name: str, dtype: str, tmp_path: Path, monkeyp
     """All threads, stages with ghosts, 20 callers at once; then damaged files and inputs."""
     potential = made(name, DTYPES[dtype])
     driver, program = sanitized(sanitizer, potential, tmp_path, monkeypatch)
-    structures = structures_of(potential, few=False)
+    structures = structures_of(potential, many=True)
     write(tmp_path / "structures", structures)
     compare(potential, call(driver, "run", program, tmp_path / "structures"), structures)
-    write(tmp_path / "small", [one for one in structures_of(potential, few=True) if len(one[0][0]) < 50])
-    opened = np.array(call(driver, "files", program, tmp_path / "copy.so", 500).split(), int)
+    opened = counts(driver, "files", program, tmp_path / "copy.so", 500)
     assert opened[:12].sum() == 502
     assert all(opened[[0, 6, 8]]), f"files are good, damaged, and of another processor, got {opened}"
-    called = np.array(call(driver, "input", program, tmp_path / "small", 3000).split(), int)
+    write(tmp_path / "small", [one for one in structures if len(one[0][0]) < 50])
+    called = counts(driver, "input", program, tmp_path / "small", 3000)
     assert called.sum() == 3000
     assert all(called[[0, 2, 3, 4, 10]]), f"inputs are good, and wrong in several ways, got {called}"
+    if sanitizer == "address":  # memory that ends in the course of a call
+        little = f"{OPTIONS['ASAN_OPTIONS']}:allocator_may_return_null=1:max_allocation_size_mb=4"
+        called = counts(driver, "input", program, tmp_path / "structures", 300, ASAN_OPTIONS=little)
+        assert all(called[[0, 1]]), f"memory is enough for small structures alone, got {called}"
+
+
+@pytest.fixture
+def emulator() -> tuple[str, ...]:
+    """Runs programs of aarch64."""
+    if shutil.which(CROSS) is None or shutil.which(QEMU) is None or not Path(LIBRARIES).is_dir():
+        packages = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+        pytest.fail(f"{CROSS}, {QEMU} and {LIBRARIES} must be there; install them: apt-get install {packages}")
+    return QEMU, "-L", LIBRARIES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_programs_for_aarch64(name: str, dtype: str, tmp_path: Path, emulator: tuple[str, ...]) -> None:
+    """Under emulation; this processor refuses them."""
+    potential = made(name, DTYPES[dtype])
+    program = deploy(potential, tmp_path / "program.so", target="aarch64").path
+    if platform.machine() != "aarch64":
+        with pytest.raises(DataError, match=r"must be of a processor .*, got one of aarch64"):
+            NativePotential(program)
+    driver, path, structures = build(tmp_path, (CROSS,), ("-O2",)), tmp_path / "structures", structures_of(potential)
+    write(path, structures)
+    compare(potential, call(driver, "run", program, path, before=emulator), structures)
+    assert sum(map(int, call(driver, "input", program, path, 200, before=emulator).split())) == 200
+    call(driver, "files", program, tmp_path / "copy.so", 50, before=emulator)
+
+
+@pytest.mark.slow
+def test_the_example_for_aarch64(tmp_path: Path, emulator: tuple[str, ...]) -> None:
+    check_example(tmp_path, (CROSS,), "aarch64", emulator)
