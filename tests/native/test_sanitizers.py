@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from eqlayers.errors import DataError
 from eqlayers.models import Potential
 from eqlayers.native import NativePotential
 from eqlayers.native.files import CROSS
-from eqlayers.native.program import graph_of
+from eqlayers.native.program import CProgram, graph_of
 from eqlayers_kernels.c.build import compiler as toolchain
 from tests.kernels.sanitized import COMMON, SANITIZERS
 
@@ -76,8 +78,8 @@ def structures_of(potential: Potential, many: bool = False) -> list[tuple[Struct
     none = torch.zeros(0).long()
     wanted = [empty(potential.dtype), *(edges_of(potential, atoms()) for atoms in STRUCTURES.values())]
     wanted += [edges_of(potential, crystal((2, 2, 2)))]
-    if many:  # tiles of 64 atoms, and more than 32 of them: one round
-        far = crystal((9, 8, 8))
+    if many:
+        far = crystal((5, 4, 4))
         far.set_cell(far.cell * 1.45, scale_atoms=True)
         wanted += [edges_of(potential, crystal((3, 3, 4))), edges_of(potential, far)]
     torch.manual_seed(0)
@@ -133,11 +135,22 @@ def counts(*words: object, **environment: str) -> np.ndarray[Any, Any]:
     return np.array(call(*words, **environment).split(), int)
 
 
+def in_small_tiles(program: CProgram, units: Callable[[CProgram], list[str]] = CProgram.units) -> list[str]:
+    """The source of a program for which few atoms are many tiles, of several rounds."""
+    text, *others = units(program)
+    for name, value in (("TILE_ATOMS", 16), ("ROUND", 4)):
+        text, changed = re.subn(rf"\b{name} = \d+", f"{name} = {value}", text)
+        assert changed == 1, name
+    return [text, *others]
+
+
 def sanitized(sanitizer: str, potential: Potential, folder: Path, patch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The driver and a program, compiled with a sanitizer."""
     real = toolchain.toolchain()
-    flags = (*COMMON, f"-fsanitize={SANITIZERS[sanitizer]}", "-fno-sanitize-recover=all")
+    checks = f"-fsanitize={SANITIZERS[sanitizer]}", *["-fsanitize=float-cast-overflow"] * (sanitizer == "address")
+    flags = (*COMMON, *checks, "-fno-sanitize-recover=all")
     with patch.context() as context:  # kernels that Python runs meanwhile are as always
+        context.setattr(CProgram, "units", in_small_tiles)
         context.setattr("eqlayers.native.files._tools", lambda _: dataclasses.replace(real, flags=flags))
         deploy(potential, folder / "program.so")
     return build(folder, real.command, flags), folder / "program.so"
@@ -160,7 +173,9 @@ def test_programs(sanitizer: str, name: str, dtype: str, tmp_path: Path, monkeyp
     assert all(called[[0, 2, 3, 4, 10]]), f"inputs are good, and wrong in several ways, got {called}"
     if sanitizer == "address":  # memory that ends in the course of a call
         little = f"{OPTIONS['ASAN_OPTIONS']}:allocator_may_return_null=1:max_allocation_size_mb=4"
-        called = counts(driver, "input", program, tmp_path / "structures", 300, ASAN_OPTIONS=little)
+        large = edges_of(potential, crystal((9, 8, 8)))
+        write(tmp_path / "large", [*structures[:8], (large, torch.zeros(0).long(), large)])
+        called = counts(driver, "input", program, tmp_path / "large", 90, ASAN_OPTIONS=little)
         assert all(called[[0, 1]]), f"memory is enough for small structures alone, got {called}"
 
 
