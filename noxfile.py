@@ -93,8 +93,14 @@ def tables(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def sanitizers(session: nox.Session) -> None:
-    """The generated C under AddressSanitizer and UBSan."""
+    """Generated C and native programs under AddressSanitizer, UBSan and ThreadSanitizer, with damaged files: 4 min."""
     run_in_venv(session, "-m", "sanitizer", *marked("sanitizer"))
+
+
+@nox.session(venv_backend="none")
+def native(session: nox.Session) -> None:
+    """Native programs of all networks: under sanitizers, with damaged files, and for aarch64 by an emulator: 20 min."""
+    run_in_venv(session, "-m", "slow or sanitizer", "tests/native")
 
 
 @nox.session(venv_backend="none")

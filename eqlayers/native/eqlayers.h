@@ -20,7 +20,7 @@ enum eqlayers_status {
   EQLAYERS_NO_MEMORY = 1,
   EQLAYERS_NO_ATOM = 2,       /* an end of an edge is no atom */
   EQLAYERS_NO_SPECIES = 3,    /* the potential does not know a species */
-  EQLAYERS_NO_STAGE = 4,      /* the potential has no such stage, or there are more local atoms than atoms */
+  EQLAYERS_NO_STAGE = 4,      /* no such stage, not in order, of other numbers; or more local atoms than atoms */
   EQLAYERS_NO_FILE = 5,       /* the file cannot be read */
   EQLAYERS_DAMAGED = 6,       /* the file is no potential, or was changed */
   EQLAYERS_OTHER_VERSION = 7, /* the file is of another version of this header */
@@ -123,6 +123,7 @@ struct eqlayers_potential {
   int64_t (*stages)(void);
   int64_t (*exchange)(int64_t, int64_t *);
   eqlayers_workspace *(*make)(int64_t);
+  int64_t (*fits)(int64_t, int64_t);
   void (*drop)(eqlayers_workspace *);
   int64_t (*count)(const eqlayers_workspace *);
   int64_t (*run)(eqlayers_workspace *, const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *,
@@ -146,6 +147,7 @@ static uint32_t eqlayers_checksum(const uint8_t *data, int64_t size) {
 static int eqlayers_runs_here(uint32_t instructions) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
+  if (instructions & ~3u) return 0;
   if ((instructions & 1) && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))) return 0;
   if ((instructions & 2) && !(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))) return 0;
@@ -159,7 +161,8 @@ static int eqlayers_read(const char *path, uint8_t **data, int64_t *size) {
   if (file == NULL) return EQLAYERS_NO_FILE;
   int status = EQLAYERS_NO_FILE;
   *data = NULL;
-  if (fseek(file, 0, SEEK_END) == 0 && (*size = ftell(file)) >= 0 && fseek(file, 0, SEEK_SET) == 0) {
+  if (fseek(file, 0, SEEK_END) == 0 && (*size = ftell(file)) >= 0 && *size < INT64_MAX &&
+      fseek(file, 0, SEEK_SET) == 0) { /* folders may have the largest size */
     *data = (uint8_t *)malloc(*size + 1);
     status = *data == NULL ? EQLAYERS_NO_MEMORY : fread(*data, 1, *size, file) == (size_t)*size ? 0 : EQLAYERS_NO_FILE;
   }
@@ -168,14 +171,38 @@ static int eqlayers_read(const char *path, uint8_t **data, int64_t *size) {
   return status;
 }
 
+/* The library must be of this processor, and whole: the loader would read the sections of a file that was cut. */
+static int eqlayers_check_library(const uint8_t *data, int64_t size) {
+  uint16_t machine, bytes, sections;
+  uint64_t start;
+  if (size < 64 || memcmp(data, "\177ELF\2\1", 6)) return EQLAYERS_DAMAGED;
+  memcpy(&machine, data + 18, 2);
+  memcpy(&start, data + 40, 8);
+  memcpy(&bytes, data + 58, 2);
+  memcpy(&sections, data + 60, 2);
+  if (start > (uint64_t)size || (uint64_t)size - start < (uint64_t)bytes * sections) return EQLAYERS_DAMAGED;
+#if defined(__x86_64__)
+  if (machine != 62) return EQLAYERS_PROCESSOR;
+#elif defined(__aarch64__)
+  if (machine != 183) return EQLAYERS_PROCESSOR;
+#endif
+  return EQLAYERS_DONE;
+}
+
 static int eqlayers_check(const uint8_t *data, int64_t size, eqlayers_footer *facts) {
   if (size < (int64_t)sizeof *facts) return EQLAYERS_DAMAGED;
   memcpy(facts, data + size - sizeof *facts, sizeof *facts);
   if (memcmp(facts->magic, "eqlayers", 8)) return EQLAYERS_DAMAGED;
   if (eqlayers_checksum(data, size - 4) != facts->checksum) return EQLAYERS_DAMAGED;
   if (facts->version != EQLAYERS_VERSION) return EQLAYERS_OTHER_VERSION;
-  if (facts->library_size > facts->constants_start || facts->species_count > 120 ||
-      facts->constants_start + facts->constants_size + (int64_t)sizeof *facts != size) return EQLAYERS_DAMAGED;
+  const int64_t end = size - (int64_t)sizeof *facts;
+  if (facts->library_size > facts->constants_start || facts->constants_start > end ||
+      facts->constants_size != end - facts->constants_start || !(facts->cutoff > 0 && facts->cutoff < 1e9) ||
+      facts->species_count < 1 || facts->species_count > 120) return EQLAYERS_DAMAGED;
+  for (uint32_t n = 0; n < facts->species_count; n++)
+    if (facts->species[n] < (n ? facts->species[n - 1] + 1 : 0) || facts->species[n] >= 120) return EQLAYERS_DAMAGED;
+  const int status = eqlayers_check_library(data, facts->library_size);
+  if (status) return status;
   return eqlayers_runs_here(facts->instructions) ? EQLAYERS_DONE : EQLAYERS_PROCESSOR;
 }
 
@@ -216,11 +243,13 @@ int eqlayers_open(const char *path, eqlayers_potential **potential) {
     *(void **)&made->stages = dlsym(made->library, "program_stages");
     *(void **)&made->exchange = dlsym(made->library, "program_exchange");
     *(void **)&made->make = dlsym(made->library, "program_workspace");
+    *(void **)&made->fits = dlsym(made->library, "program_fits");
     *(void **)&made->drop = dlsym(made->library, "program_free");
     *(void **)&made->count = dlsym(made->library, "program_bytes");
     *(void **)&made->run = dlsym(made->library, "program_run");
     if (made->stages == NULL || made->exchange == NULL || made->make == NULL || made->drop == NULL ||
-        made->count == NULL || made->run == NULL) status = EQLAYERS_NOT_LOADED;
+        made->count == NULL || made->run == NULL || made->fits == NULL) status = EQLAYERS_NOT_LOADED;
+    else if (!made->fits(made->facts.constants_size, made->facts.bytes)) status = EQLAYERS_DAMAGED;
   }
   if (status) {
     free(data);
@@ -248,7 +277,7 @@ const char *eqlayers_sentence(int status) {
     "there is not enough memory",
     "each end of an edge must be an atom, counted from 0",
     "each species must be one of the potential's",
-    "a stage must be one of the potential's, with at most as many local atoms as atoms",
+    "stages must be the potential's in their order, with the same numbers, and at most as many local atoms as atoms",
     "the file must be readable",
     "the file must be a potential that eqlayers deploy wrote, and must not have been changed",
     "the file must be of the version of eqlayers.h: deploy the potential again",

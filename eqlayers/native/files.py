@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+import platform
 import re
+import shutil
 import struct
 import tempfile
 import time
 import zlib
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -20,7 +22,7 @@ from eqlayers_kernels.c.build import compiler as toolchain
 
 from ..core.backends.registry import as_backend_error
 from ..core.checks import check_choice, check_dtype, check_path, check_type
-from ..core.errors import ConfigError
+from ..core.errors import BackendError, ConfigError
 from ..core.files.read_write import atomic_write, check_output
 from .compiler import Compiler
 from .program import CProgram, graph_of
@@ -36,7 +38,14 @@ MAGIC = b"eqlayers"
 #: Dtypes of programs.
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 #: Target -> flag of the compiler.
-TARGETS = {"native": "-march=native", "avx2": "-march=x86-64-v3", "avx512": "-march=x86-64-v4"}
+TARGETS = {
+    "native": "-march=native",
+    "avx2": "-march=x86-64-v3",
+    "avx512": "-march=x86-64-v4",
+    "aarch64": "-march=armv8-a",
+}
+#: The compiler for aarch64 on other processors.
+CROSS = "aarch64-linux-gnu-gcc"
 #: Macro of the compiler -> bit of the instructions that a file needs.
 INSTRUCTIONS = {"__AVX2__": 1, "__AVX512F__": 2}
 
@@ -83,12 +92,12 @@ def deploy(
         potential: Of the energy; in evaluation mode, whatever its mode is.
         path: File to be written, such as ``water.so``.
         dtype: float32 or float64, of vectors and slopes; None for the potential's.
-        target: Processors: 'native' for this one's instructions, 'avx2' or 'avx512'.
+        target: Processors: 'native' for this one's instructions, 'avx2', 'avx512' or 'aarch64'.
 
     Raises:
         ConfigError: The network cannot be traced, or has an operator that no program has; with its name. Or it predicts
             no energy.
-        BackendError: There is no C compiler.
+        BackendError: There is no C compiler, or none for aarch64.
 
     Example:
         >>> import tempfile
@@ -108,9 +117,7 @@ def deploy(
     if dtype not in DTYPES.values():
         raise ConfigError(f"dtype must be float32 or float64 for a native program, got {dtype}. Pass one of both.")
     with as_backend_error():
-        tools = toolchain.toolchain()
-        flags = tuple(TARGETS[target] if flag == TARGETS["native"] else flag for flag in tools.flags)
-        tools = dataclasses.replace(tools, flags=flags)
+        tools = _tools(target)
         program = CProgram(Compiler(graph_of(_prepared(potential, dtype))))
         library = toolchain.built(program.units(), "potential", tools)
         needed = _instructions(tools)
@@ -120,6 +127,22 @@ def deploy(
     steps = dict(Counter(step.kind for step in program.steps))
     seconds = time.perf_counter() - began
     return Deployed(file, len(content), steps, len(program.kernels), seconds, target, program.stages.undivided)
+
+
+def _tools(target: str) -> toolchain.Toolchain:
+    """The compiler for a target, with its flags."""
+    tools = toolchain.toolchain()
+    flags = tuple(TARGETS[target] if flag == TARGETS["native"] else flag for flag in tools.flags)
+    if target != "aarch64" or platform.machine() == "aarch64":
+        return dataclasses.replace(tools, flags=flags)
+    command = shutil.which(CROSS)
+    if command is None:
+        raise BackendError(
+            f"target 'aarch64' needs {CROSS}, and there is no such program; install it: "
+            "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+        )
+    flags = tuple(flag for flag in flags if not flag.startswith("-mprefer-vector-width"))
+    return dataclasses.replace(tools, command=(command,), flags=flags)
 
 
 def _prepared(potential: Potential, dtype: torch.dtype) -> Potential:
@@ -139,7 +162,7 @@ def _with_constants(library: bytes, program: CProgram, potential: Potential, dty
     return content + struct.pack("<I", zlib.crc32(content))
 
 
-def _instructions(tools: Any) -> int:
+def _instructions(tools: toolchain.Toolchain) -> int:
     """The bits of the instructions that the compiler may use."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "empty.c").write_text("")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import os
+import platform
 import struct
 import tempfile
 import threading
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 #: Status of eqlayers.h -> class of error.
 ERRORS = {1: OutOfMemoryError, 2: IndexRangeError, 3: IndexRangeError, 10: ShapeError, 11: IndexRangeError}
+#: The processor of a library, and where its table of sections begins; bytes of a section; their number.
+ELF = struct.Struct("<18xH20xQ10xHH")
+#: Processor -> its number in a library.
+MACHINES = {"x86_64": 62, "aarch64": 183}
 OUTPUTS = ("energy", "energies", "forces", "virials", "stress")
 
 
@@ -268,15 +273,23 @@ def library_of(path: Path) -> bytes:
         raise DataError(f"{path} must be a program that deploy wrote, got another file. Write it with deploy.")
     if struct.unpack("<I", sum_)[0] != zlib.crc32(content[:-4]):
         raise DataError(f"{path} must be a program as deploy wrote it, got a file that was changed. Write it again.")
-    _, version, _, needed, _, size, *_ = FOOTER.unpack(facts)
+    _, version, _, needed, _, size, start, *_ = FOOTER.unpack(facts)
     if version != VERSION:
         raise DataError(f"{path} must be of version {VERSION}, got {version}. Write it again with deploy.")
-    _check_processor(path, needed)
-    return content[:size]
+    library = content[: max(size, 0)]
+    sections, length, count = ELF.unpack_from(library)[1:] if 64 <= size <= start <= len(content) else (size, 1, 1)
+    if sections + length * count > size:  # the loader would read them
+        raise DataError(f"{path} must have a whole library, got facts of another file. Write it again with deploy.")
+    _check_processor(path, library, needed)
+    return library
 
 
-def _check_processor(path: Path, needed: int) -> None:
-    """Raise DataError if this processor lacks instructions that a program needs."""
+def _check_processor(path: Path, library: bytes, needed: int) -> None:
+    """Raise DataError if this processor is another one or lacks instructions that a program needs."""
+    machine, here = ELF.unpack_from(library)[0], platform.machine()
+    if machine != MACHINES.get(here, machine):
+        made_for = next((name for name, number in MACHINES.items() if number == machine), f"number {machine}")
+        raise DataError(f"{path} must be of a processor {here}, got one of {made_for}. Deploy it for this target.")
     has = torch.backends.cpu.get_cpu_capability()
     for bit, name in ((2, "AVX512"), (1, "AVX2")):
         if needed & bit and has not in ("AVX512", name):

@@ -19,7 +19,7 @@ from .compiler import Compiler
 from .operators import VECTOR
 from .species import look_up_species
 from .stages import Stages
-from .values import TYPES
+from .values import TYPES, Buffer
 
 if TYPE_CHECKING:
     from torch import fx
@@ -96,7 +96,8 @@ class CProgram:
         gemms = "".join(GEMM.replace("TYPE", kind) for kind in ("float", "double"))
         tiles = files(__package__).joinpath("tiles.h").read_text()
         return (
-            f"{HEAD}#define NUMBER {TYPES[self.inputs[1].dtype]}\n{sorts}{gemms}{kernels}\n"
+            f"{HEAD}#define NUMBER {TYPES[self.inputs[1].dtype]}\n"
+            f"#define CONSTANTS INT64_C({sum(map(_padded, self.constants))})\n{sorts}{gemms}{kernels}\n"
             f"{self.stages.tables()}{stages}{run}  return DONE;\n}}\n{tiles}"
         )
 
@@ -109,8 +110,7 @@ class CProgram:
             kind = TYPES[one.dtype]
             if id(one) in used:
                 lines.append(f"const {kind} *const {one.name} = (const {kind} *)(constants + {offset});")
-            size = one.size * one.dtype.itemsize
-            offset += size + -size % 64
+            offset += _padded(one)
         for index, entry in enumerate(self.stages.entries):
             if id(entry.buffer) in used and entry.stage in (number, -1):
                 kind, name = TYPES[entry.buffer.dtype], entry.buffer.name
@@ -130,6 +130,11 @@ class CProgram:
                 renamed = "".join(f"#define {one} {name}_{one}\n" for one in ("run", "work", *functions))
                 units.append(renamed + source)
         return units
+
+
+def _padded(one: Buffer) -> int:
+    """Bytes of a constant, up to the next multiple of 64."""
+    return -(-one.size * one.dtype.itemsize // 64) * 64
 
 
 def _bytes(t: Tensor | None) -> np.ndarray[Any, Any]:
@@ -153,7 +158,7 @@ HEAD = f"""#define _POSIX_C_SOURCE 200809L
 #include <stdint.h>
 #include <string.h>
 #define VECTOR {VECTOR}
-enum {{ DONE, MEMORY, END, ROW = 11 }};
+enum {{ DONE, MEMORY, END, STAGE = 4, ROW = 11 }};
 """
 PUBLIC = '__attribute__((visibility("default")))'
 #: Rows times packed weights: ``c[i] = a[i] b``, each sum in one order, whatever the number of rows.

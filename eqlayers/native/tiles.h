@@ -26,7 +26,7 @@ typedef struct {
 
 struct workspace {
   block blocks[BLOCKS];
-  int64_t threads, tiles, kept_entries, most[3], scratch, inputs, sums, local, atoms, edges;
+  int64_t threads, tiles, kept_entries, most[3], scratch, inputs, sums, local, atoms, edges, next;
   int64_t places[ENTRIES + 1];       /* of scratch entries, and of kept ones in the list of a tile */
   int64_t shared_at[EXCHANGES + 1], sums_at[EXCHANGES + 1];
 };
@@ -338,6 +338,9 @@ static int64_t run_all_tiles(call *of) {
 /* ---- what eqlayers.h calls -------------------------------------------------------------------------------------- */
 
 #define PUBLIC __attribute__((visibility("default")))
+/* Whether the facts of a file are those of its program. */
+PUBLIC int64_t program_fits(int64_t constants, int64_t bytes) { return constants == CONSTANTS && bytes == sizeof(number); }
+
 PUBLIC int64_t program_stages(void) { return DIVIDED ? STAGES : 0; }
 
 PUBLIC int64_t program_exchange(int64_t stage, int64_t *columns) {
@@ -367,12 +370,14 @@ PUBLIC int64_t program_bytes(const struct workspace *w) {
 PUBLIC int64_t program_run(struct workspace *w, const char *constants, int64_t first, int64_t last, int64_t local,
                            int64_t atoms, int64_t edges, const int64_t *z, const void *vectors, const int64_t *ends,
                            double *energies, void *slopes, void **rows) {
+  const int64_t expected = w->next;
+  w->next = 0;
   if (first == 0) {
     w->local = local; w->atoms = atoms; w->edges = edges;
     int64_t status = make_tiles(w, local, atoms, edges, ends);
     if (!status) status = plan(w);
-    if (status) { w->tiles = 0; return status; }
-  }
+    if (status) return status;
+  } else if (first != expected || local != w->local || atoms != w->atoms || edges != w->edges) return STAGE;
   call of = {w, constants, z, ends, vectors, energies, slopes, 0, 0, 0, 0, 0, 0, NULL};
   for (of.stage = first; of.stage <= last; of.stage++) {
     const int64_t status = run_all_tiles(&of);
@@ -383,5 +388,6 @@ PUBLIC int64_t program_run(struct workspace *w, const char *constants, int64_t f
     for (int x = 0; x < EXCHANGES; x++)
       if (exchanges[x][3] == last) *rows = (char *)w->blocks[SHARED].memory + w->shared_at[x];
   }
+  w->next = last + 1;
   return DONE;
 }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 import shutil
 import struct
 import subprocess
 import threading
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ase.build import bulk, molecule
 import eqlayers
 from eqlayers import Calculator, deploy, save_potential
 from eqlayers.cli.main import main
-from eqlayers.errors import ConfigError, DataError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.errors import BackendError, ConfigError, DataError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.models import MACE, Potential
 from eqlayers.native import NativePotential
 from eqlayers.native.files import FOOTER
@@ -172,32 +173,30 @@ def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
 
 def test_a_c_program_without_python(tmp_path: Path) -> None:
     """Is built from the header and the example, and prints what Python computes."""
-    potential = made("MACE")
-    deploy(potential, tmp_path / "water.so")
-    shutil.copy(ROOT / "examples" / "energy.c", tmp_path)
-    header = files("eqlayers.native").joinpath("eqlayers.h")
-    (tmp_path / "eqlayers.h").write_text(header.read_text())
-    command = [
-        *toolchain.toolchain().command,
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "energy.c",
-        "-o",
-        "energy",
-        "-ldl",
-        "-lpthread",
-        "-lm",
-    ]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    check_example(tmp_path, toolchain.toolchain().command)
     if shutil.which("c++") is not None:  # the header is one of C++ as well
         strict = ["-x", "c++", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-DEQLAYERS_IMPLEMENTATION"]
         subprocess.run(["c++", *strict, "eqlayers.h"], cwd=tmp_path, check=True)
     linked = subprocess.run(["ldd", "energy"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     assert "python" not in linked
     assert "torch" not in linked
-    done = subprocess.run(["./energy", "water.so"], cwd=tmp_path, check=True, capture_output=True, text=True, env={})
+    for words, status in ((["nothing.so"], "must be readable"), ([], "one file must follow")):
+        failed = subprocess.run(["./energy", *words], cwd=tmp_path, capture_output=True, text=True, env={})
+        assert failed.returncode == 1
+        assert status in failed.stderr
+
+
+def check_example(folder: Path, command: Sequence[str], target: str = "native", before: Sequence[str] = ()) -> None:
+    """Build the example in a folder, and compare what it prints."""
+    potential = made("MACE")
+    deploy(potential, folder / "water.so", target=target)
+    shutil.copy(ROOT / "examples" / "energy.c", folder)
+    header = files("eqlayers.native").joinpath("eqlayers.h")
+    (folder / "eqlayers.h").write_text(header.read_text())
+    strict = ("-O2", "-Wall", "-Wextra", "-Werror")
+    subprocess.run([*command, *strict, "energy.c", "-o", "energy", "-ldl", "-lpthread", "-lm"], cwd=folder, check=True)
+    words = [*before, "./energy", "water.so"]
+    done = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True, env={})
     lines = [line.split() for line in done.stdout.splitlines()]
     pos = [[0.0, 0.0, 0.119], [0.0, 0.763, -0.477], [0.0, -0.763, -0.477]]
     batch = batch_of(potential, Atoms("OHH", positions=pos))
@@ -207,10 +206,6 @@ def test_a_c_program_without_python(tmp_path: Path) -> None:
     np.testing.assert_allclose(forces, results["forces"].detach().numpy(), atol=1e-10)
     virial = sum(float(line[1]) for line in lines[4:7])
     assert virial == pytest.approx(float(results["virials"][0].trace()), abs=1e-9)
-    for words, status in ((["nothing.so"], "must be readable"), ([], "one file must follow")):
-        failed = subprocess.run(["./energy", *words], cwd=tmp_path, capture_output=True, text=True, env={})
-        assert failed.returncode == 1
-        assert status in failed.stderr
 
 
 def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -235,15 +230,36 @@ def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
             NativePotential(path)
         status = native._library.eqlayers_open(os.fsencode(path), native_pointer(handle))
         assert status == 6, number
-    facts = list(FOOTER.unpack(content[-FOOTER.size - 4 : -4]))
-    facts[1] = 3
-    changed = content[: -FOOTER.size - 4] + FOOTER.pack(*facts)
-    path.write_bytes(changed + struct.pack("<I", zlib.crc32(changed)))
-    with pytest.raises(DataError, match="must be of version 2, got 3"):
-        NativePotential(path)
-    assert native._library.eqlayers_open(os.fsencode(path), native_pointer(handle)) == 7
+    for number, value, words, status in FORGED:
+        facts, library = list(FOOTER.unpack(content[-FOOTER.size - 4 : -4])), bytearray(content[: -FOOTER.size - 4])
+        if number == MACHINE:
+            library[number] = value
+        else:
+            facts[number] = value
+        changed = bytes(library) + FOOTER.pack(*facts)
+        path.write_bytes(changed + struct.pack("<I", zlib.crc32(changed)))
+        with pytest.raises(DataError, match=words):
+            NativePotential(path)
+        assert native._library.eqlayers_open(os.fsencode(path), native_pointer(handle)) == status, (number, value)
     with pytest.raises(DataError, match="must be a readable file"):
         NativePotential(tmp_path / "nothing.so")
+
+
+MACHINE = 18  # its byte in a library
+#: A number of a fact and its value, under a checksum of the whole; the error of Python, and the status in C.
+FORGED: list[tuple[int, Any, str, int]] = [
+    (1, 3, "must be of version 2, got 3", 7),
+    (2, 4, "must be a potential", 6),
+    (3, 1 << 9, "must have the instructions", 8),
+    *((4, count, "must be a potential", 6) for count in (0, 121)),
+    *((5, size, "must have a whole library", 6) for size in (-1, 0, 5000, 1 << 40)),
+    *((6, start, "must (have a whole library|be a potential)", 6) for start in (-64, 1 << 62)),
+    *((7, size, "must be a potential", 6) for size in (-64, 64, 1 << 62)),
+    *((9, cutoff, "must be a potential", 6) for cutoff in (float("nan"), -1.0, float("inf"))),
+    *((10, species, "must be a potential", 6) for species in (-1, 6)),
+    *((13, species, "must be a potential", 6) for species in (120, 1 << 40)),
+    (MACHINE, 183 if platform.machine() == "x86_64" else 62, "must be of a processor .*, got one of", 8),
+]
 
 
 def native_pointer(handle: Any) -> Any:
@@ -273,7 +289,7 @@ def test_bad_input(folder: Path, change: Callable[..., Any], error: type[Excepti
         native.evaluate(*change(*operands))
 
 
-def test_bad_calls_and_options(folder: Path, tmp_path: Path) -> None:
+def test_bad_calls_and_options(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     native = NativePotential(folder / "nequip.so")
     batch = batch_of(native, molecule("CH4"))
     with pytest.raises(ConfigError, match="create_graph must be false"):
@@ -288,6 +304,10 @@ def test_bad_calls_and_options(folder: Path, tmp_path: Path) -> None:
         deploy(made("TFN"), tmp_path / "a.so", target="sse")
     with pytest.raises(ConfigError, match="must be float32 or float64"):
         deploy(made("TFN"), tmp_path / "a.so", dtype=torch.bfloat16)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(BackendError, match=r"'aarch64' needs .*-gcc, .* apt-get install gcc-aarch64-linux-gnu"):
+        deploy(made("TFN"), tmp_path / "a.so", target="aarch64")
     with pytest.raises(ConfigError, match="potential must be a Potential"):
         deploy(NETWORKS["TFN"](), tmp_path / "a.so")
     dipole = Potential(MACE(SPECIES, lmax=1, properties=["dipole"], **TINY), SPECIES)
@@ -307,7 +327,8 @@ def test_bad_calls_of_c(folder: Path) -> None:
     assert library.eqlayers_evaluate(handle, workspace, -1, 0, *pointers) == 10
     assert library.eqlayers_evaluate(handle, workspace, 1 << 31, 0, *pointers) == 10
     stages = library.eqlayers_stages(handle)
-    for stage, local, status in ((-1, 5, 4), (stages, 5, 4), (0, 6, 4), (0, -1, 4), (0, 4, 2), (0, 5, 0)):
+    one_by_one = [(0, 5, 0), (1, 5, 0), (1, 5, 4), (0, 5, 0), (1, 4, 4), (1, 5, 4)]  # the same numbers, in their order
+    for stage, local, status in [(-1, 5, 4), (stages, 5, 4), (0, 6, 4), (0, -1, 4), (0, 4, 2), (1, 5, 4), *one_by_one]:
         arguments = stage, local, 5, len(vectors), *pointers, rows.data_ptr()
         assert library.eqlayers_stage(handle, workspace, *arguments) == status
         assert bool(rows) == (status == 0)
