@@ -93,13 +93,13 @@ def tables(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def sanitizers(session: nox.Session) -> None:
-    """Generated C and native programs under AddressSanitizer, UBSan and ThreadSanitizer, with damaged files: 4 min."""
+    """Generated C and native programs under AddressSanitizer, UBSan and ThreadSanitizer, with damaged files: 2 min."""
     run_in_venv(session, "-m", "sanitizer", *marked("sanitizer"))
 
 
 @nox.session(venv_backend="none")
 def native(session: nox.Session) -> None:
-    """Native programs of all networks: under sanitizers, with damaged files, and for aarch64 by an emulator: 20 min."""
+    """Native programs of all networks: under sanitizers, with damaged files, and for aarch64 by an emulator: 15 min."""
     run_in_venv(session, "-m", "slow or sanitizer", "tests/native")
 
 
