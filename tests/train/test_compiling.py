@@ -23,6 +23,7 @@ CONFIG = {
     "model": {"model": {"class_path": "eqlayers.models.NequIP", "init_args": NETWORK}, "warmup_steps": 2},
     "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1},
 }
+EXACT = ["--trainer.precision", "64-true", "--data.dtype", "float64"]
 #: Ways in which a step is made up.
 WAYS = {
     "plain": [],
@@ -47,24 +48,24 @@ def fit(name: str, compile_: str, *options: str) -> tuple[dict[str, torch.Tensor
     return weights, json.loads((Path("runs") / name / "history.json").read_text())
 
 
-def assert_near(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> None:
+def assert_near(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor], near: float = 1e-4) -> None:
     """Equal to rounding, which an optimizer divides by small numbers."""
     assert weights.keys() == others.keys()
     for name, one in weights.items():
         torch.testing.assert_close(
-            one, others[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+            one, others[name], rtol=near, atol=near / 10, msg=lambda text, name=name: f"{name}: {text}"
         )
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_compiled_fit_trains_the_same_weights(way: str, capsys: pytest.CaptureFixture[str]) -> None:
-    compiled, history = fit("compiled", "true", *WAYS[way])
+    compiled, history = fit("compiled", "true", *EXACT, *WAYS[way])
     assert "compile: the network is traced" in capsys.readouterr().out
-    plain, other = fit("plain", "false", *WAYS[way])
+    plain, other = fit("plain", "false", *EXACT, *WAYS[way])
     assert "compile:" not in capsys.readouterr().out
-    assert_near(compiled, plain)
+    assert_near(compiled, plain, 1e-8)
     for row, one in zip(history, other, strict=True):
-        assert row["val_mae"] == pytest.approx(one["val_mae"], rel=1e-4)
+        assert row["val_mae"] == pytest.approx(one["val_mae"], rel=1e-8)
 
 
 def test_a_resumed_compiled_fit_is_the_unbroken_one() -> None:
