@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Of a tile, rows of ghosts are copied and added: fewer and larger tiles cost less, more tiles serve more threads. */
-enum { TILE_ATOMS = 256, LEAST_ATOMS = 16, FEW_TILES = 4, ROUND = 32, MOST_THREADS = 256 };
+enum { TILE_ATOMS = 256, LEAST_ATOMS = 32, FEW_TILES = 4, ROUND = 32, MOST_THREADS = 256 };
 enum { SCRATCH, KEPT, SUMS };
 enum { NOTHING, COPY, ADD };
 enum { Z = 1, VECTORS = 2, ENDS = 4, ENERGIES = 8, SLOPES = 16 };
