@@ -53,7 +53,7 @@ _library.define(
     "place_tables(Tensor graph, Tensor edge_index, Tensor place, SymInt num_src, SymInt num_dst, SymInt places)"
     " -> Tensor"
 )
-form_operator: Any = torch.ops.eqlayers.form.default
+form_operator: Callable[..., list[Tensor]] = torch.ops.eqlayers.form.default
 #: The edges sorted by receiver and by sender, in one ``int64`` tensor; IndexRangeError for an end out of range.
 sorted_edges: Any = torch.ops.eqlayers.edge_tables.default
 #: The tables of a graph, then its edges sorted by knot interval; IndexRangeError for an interval out of range.
@@ -145,8 +145,7 @@ class _Form(SingleLevelFunction):
 def _operator(call: OperatorCall, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
     """Call the torch operator, which tracers and transforms record."""
     (description, sizes, backend, deterministic) = call
-    results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], description.key, backend, deterministic)
-    return results
+    return form_operator(operands, graph, *sizes[:3], description.key, backend, deterministic)
 
 
 def at_once(
@@ -214,15 +213,13 @@ def call_form(
     """Run a form by the torch operator, which checks operands; exported graphs get the text of the form."""
     backend = "" if backend == BY_DEVICE.get(operands[0].device.type) else backend
     key = text_of(key) if traced_for_others() else key
-    results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], key, backend, deterministic)
-    return results
+    return form_operator(operands, graph, *sizes[:3], key, backend, deterministic)
 
 
 def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list[Tensor]:
     if not (in_forward_mode() or on_tape(operands)):
         with below_autograd():
-            results: list[Tensor] = form_operator(operands, graph, *how)
-            return results
+            return form_operator(operands, graph, *how)
     description = describe(how[3])
     sizes = with_table(description.form, operands, Sizes(*how[:3]))
     with single_level():

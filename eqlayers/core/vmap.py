@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.forms.formula import Operand
-
 from .forms.description import describe, split_key, with_rows
 from .torch_internals import tree_flatten, tree_unflatten
 
@@ -26,7 +24,9 @@ def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *re
     shared = [one.rows == "one" for one in form.operands]
     spread = any(one.rows == "one" for one in form.results)
     spread = spread or any(one and d is not None for one, d in zip(shared, dims, strict=True))
-    if graph is not None or (spread and rows != 1 and _outgrows(form.operands, shared)):
+    more = sum(one.width for one, is_shared in zip(form.operands, shared, strict=True) if is_shared)
+    outgrows = 2 * more > sum(one.width for one in form.operands)  # expanded to a row per sample, larger than the rest
+    if graph is not None or (spread and rows != 1 and outgrows):
         return one_by_one(op, size, in_dims, (operands, graph, rows, *rest))
 
     def flat(t: Tensor, dim: int | None, one: bool) -> Tensor:
@@ -44,12 +44,6 @@ def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *re
     results = op(operands, None, size * rows, *nodes, key, *how)
     parts = [t.unflatten(0, (size, rows)) for t in results]
     return [t.sum(1) if one.rows == "one" else t for t, one in zip(parts, form.results, strict=True)], [0] * len(parts)
-
-
-def _outgrows(operands: Sequence[Operand], shared: Sequence[bool]) -> bool:
-    """Whether the shared operands, expanded to a row per sample, would be larger than all other operands."""
-    more = sum(one.width for one, one_row in zip(operands, shared, strict=True) if one_row)
-    return more > sum(one.width for one in operands) - more
 
 
 def one_by_one(op: Any, size: int, in_dims: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
