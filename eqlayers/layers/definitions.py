@@ -1,4 +1,8 @@
-"""The definition of every family of layers: its mathematics in plain torch in float64, for features in 'mul_ir'."""
+"""The definition of every family of layers: its mathematics in plain torch in float64, for features in 'mul_ir'.
+
+Functions are in the order of their families: attention, basis, contraction, dropout, gate, harmonics and rotation,
+linear, norm, pointwise, radial (r and the cutoff c in one unit of length), reshape, so2, tensor_product, convolution.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,6 @@ def joined(groups: Iterable[Tensor]) -> Tensor:
     return torch.cat([group.flatten(1) for group in groups], 1)
 
 
-# ---- attention: sums over the edges into each node ------------------------------------------------------------------
-
-
 def edge_softmax(logits: Tensor, dst: Tensor, num_nodes: int, envelope: Tensor, sink: float | Tensor = 0.0) -> Tensor:
     """Weights ``[E, H]`` from logits s: f exp(s) over exp(sink) plus the sum of f exp(s) over edges of one receiver.
 
@@ -42,15 +43,12 @@ def edge_softmax(logits: Tensor, dst: Tensor, num_nodes: int, envelope: Tensor, 
 
 
 def aggregate(messages: Tensor, weights: Tensor, irreps: Irreps, dst: Tensor, num_nodes: int) -> Tensor:
-    """``[E, irreps.dim]`` to ``[N, irreps.dim]``: each receiver gets the weighted sum of its messages.
+    """``[E, irreps.dim]`` to ``[N, irreps.dim]``: each receiver gets the sum of its messages, weighted by attention.
 
     Head h weights the h-th share of the copies of each group.
     """
     parts = [group.reshape(*weights.shape, -1) * weights[:, :, None] for group in copies(messages, irreps)]
     return messages.new_zeros(num_nodes, irreps.dim).index_add(0, dst, joined(parts))
-
-
-# ---- basis ----------------------------------------------------------------------------------------------------------
 
 
 def change_of_basis(x: Tensor, irreps: Irreps, matrices: Mapping[Irrep, Tensor]) -> Tensor:
@@ -71,9 +69,6 @@ def irreps_of_rank_2(tensor: Tensor) -> Tensor:
         for l in range(3)
     ]
     return torch.cat(parts, 1)
-
-
-# ---- contraction ----------------------------------------------------------------------------------------------------
 
 
 def contraction(x: Tensor, tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
@@ -97,9 +92,6 @@ def contraction(x: Tensor, tensors: Sequence[Tensor], weights: Sequence[Tensor])
     return total
 
 
-# ---- dropout --------------------------------------------------------------------------------------------------------
-
-
 def dropout(x: Tensor, irreps: Irreps, p: float) -> Tensor:
     """``[N, irreps.dim]``, each copy of each row times 0 or 1 / (1 - p), drawn group by group.
 
@@ -119,9 +111,6 @@ def drop_path(x: Tensor, p: float, batch: Tensor, num_graphs: int) -> Tensor:
     return x * draws[batch]
 
 
-# ---- gate: activated scalars, and other irreps times an activated scalar each ---------------------------------------
-
-
 def gate(x: Tensor, scalars: int, gated: Irreps, act: Function, act_gates: Function) -> Tensor:
     """``[N, scalars + gated.num_irreps + gated.dim]`` to ``[N, scalars + gated.dim]``.
 
@@ -133,9 +122,6 @@ def gate(x: Tensor, scalars: int, gated: Irreps, act: Function, act_gates: Funct
     factors = act_gates(gates).split([mul for mul, _ in gated], 1)
     parts = [group * factor[:, :, None] for group, factor in zip(copies(features, gated), factors, strict=True)]
     return joined([act(values), *parts])
-
-
-# ---- harmonics and rotation -----------------------------------------------------------------------------------------
 
 
 def spherical_harmonics(degree: int, vectors: Tensor) -> Tensor:
@@ -173,9 +159,6 @@ def rotate(x: Tensor, irreps: Irreps, rotation: Tensor) -> Tensor:
     return change_of_basis(x, irreps, {ir: matrix_of(ir.l, rotation) for _, ir in irreps})
 
 
-# ---- linear ---------------------------------------------------------------------------------------------------------
-
-
 def linear(x: Tensor, irreps_in: Irreps, irreps_out: Irreps, weights: Mapping[tuple[int, int], Tensor]) -> Tensor:
     """``[N, irreps_in.dim]`` to ``[N, irreps_out.dim]``: a matrix over the channels for each pair of equal irreps.
 
@@ -193,9 +176,6 @@ def linear(x: Tensor, irreps_in: Irreps, irreps_out: Irreps, weights: Mapping[tu
             total += torch.einsum("nui,uw->nwi", rows[a], weights[a, b]) / math.sqrt(channels)
         out.append(total)
     return joined(out)
-
-
-# ---- norm -----------------------------------------------------------------------------------------------------------
 
 
 def norm(x: Tensor, irreps: Irreps) -> Tensor:
@@ -218,9 +198,6 @@ def layer_norm(x: Tensor, irreps: Irreps, eps: float, centred: bool = True) -> T
     return joined(parts)
 
 
-# ---- pointwise ------------------------------------------------------------------------------------------------------
-
-
 def row_by_row(function: Callable[..., Sequence[Tensor]], channels: int, *operands: Tensor) -> Tensor:
     """``[N, channels * components]`` for each operand, to ``[N, channels * components]`` of the result.
 
@@ -232,9 +209,6 @@ def row_by_row(function: Callable[..., Sequence[Tensor]], channels: int, *operan
         for n in range(len(operands[0]))
     ]
     return torch.stack(rows)
-
-
-# ---- radial: r and the cutoff c in the unit of lengths --------------------------------------------------------------
 
 
 def bessel(r: Tensor, cutoff: float, number: int) -> Tensor:
@@ -288,9 +262,6 @@ def cubic_spline(function: Function, r: Tensor, cutoff: float, knots: int) -> Te
     return (powers[0] - 4 * powers[1] + 6 * powers[2] - 4 * powers[3] + powers[4]) / 6 @ coefficients
 
 
-# ---- reshape --------------------------------------------------------------------------------------------------------
-
-
 def rearranged(x: Tensor, irreps: Irreps, order: Sequence[int]) -> Tensor:
     """``[N, irreps.dim]`` to the groups with the indices in ``order``, concatenated.
 
@@ -300,16 +271,13 @@ def rearranged(x: Tensor, irreps: Irreps, order: Sequence[int]) -> Tensor:
     return torch.cat([x[:, slices[number]] for number in order], 1) if order else x[:, :0]
 
 
-# ---- so2: a linear map in the frame of an edge along y, with parity -------------------------------------------------
-
-
 def sign(ir: Irrep) -> int:
     """P (-1)^l: how a reflection at a plane through y changes the irrep, except for the sign of m."""
     return int(ir.p * (-1) ** ir.l)
 
 
 def so2_linear(x: Tensor, irreps_in: Irreps, irreps_out: Irreps, matrices: Iterable[Tensor]) -> Tensor:
-    """``[N, irreps_in.dim]`` to ``[N, irreps_out.dim]``.
+    """``[N, irreps_in.dim]`` to ``[N, irreps_out.dim]``, in the frame of an edge along y, with parity.
 
     Args:
         matrices: ``[channels in, channels out]``. For order m = 0 one matrix for each sign, since signs do not mix. For
@@ -345,11 +313,6 @@ def so2_linear(x: Tensor, irreps_in: Irreps, irreps_out: Irreps, matrices: Itera
     return joined(out)
 
 
-# ---- tensor_product and convolution ---------------------------------------------------------------------------------
-# The infos hold the Clebsch-Gordan coefficients of all paths as terms. The first product multiplies the components of
-# x and y along the terms, with the channels of both, and the second one multiplies the weights of the paths.
-
-
 def blocks(x: Tensor, slots: Sequence[Slot], group: PathGroup, operand: str) -> Tensor:
     """``[N, width]`` to the components of some blocks, channels last: ``[N, components, *channels]``."""
     parts = torch.cat([x[:, slot.start : slot.stop].reshape(len(x), slot.mul, slot.dim) for slot in slots], 2)
@@ -368,7 +331,10 @@ def weights_of(w: Tensor, group: PathGroup, infos: ProgramInfos) -> Tensor:
 
 
 def tensor_product(infos: ProgramInfos, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """``[N, in1.dim]``, ``[N, in2.dim]`` and ``[W]`` or ``[N, W]`` to ``[N, out.dim]``.
+    """``[N, in1.dim]``, ``[N, in2.dim]`` and ``[W]`` or ``[N, W]`` to ``[N, out.dim]``: two sparse products by group.
+
+    The infos hold the Clebsch-Gordan coefficients of all paths as terms. The first product multiplies the components of
+    x and y along the terms, with the channels of both, and the second one multiplies the weights of the paths.
 
     Source:
         e3nn, Geiger and Smidt 2022, arXiv:2207.09453.

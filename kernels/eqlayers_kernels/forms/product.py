@@ -16,9 +16,8 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from ..arithmetic.writer import Task
-from .content import key_of
 from .formula import TRAVERSALS, Block, Formula, Operand, renamed
-from .program import OPERANDS, Program
+from .program import OPERANDS, Program, key_of
 
 Rows = tuple[str, ...]
 Flags = Sequence[bool]
