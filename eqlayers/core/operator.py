@@ -3,6 +3,10 @@ r"""Forms of any number of operands as one torch operator, which is its own deri
 The gradients of a form, and its derivative along tangents, are forms of more operands
 (:mod:`eqlayers_kernels.forms.product`, :mod:`eqlayers_kernels.forms.formula`): the operator differentiates itself by
 calling itself with another key.
+
+Under ``torch.vmap`` the mapped axis becomes rows of one call. An operand that the rows of a sample share is expanded to
+every row if samples differ in it, or if its gradient is needed per sample, unless it would become larger than the other
+operands. Else, and for graphs, there is one call per sample.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from .backends.tables import (
     length_of_intervals,
     sort_edges,
 )
-from .forms.description import Description, describe, text_of
+from .forms.description import Description, describe, split_key, text_of, with_rows
 from .forms.request import Runner, Sizes
 from .graph import Graph
 from .torch_internals import (
@@ -39,9 +43,10 @@ from .torch_internals import (
     seen_by_outer_levels,
     single_level,
     traced_for_others,
+    tree_flatten,
+    tree_unflatten,
     used_gradients,
 )
-from .vmap import form_rule, rule_by_sample
 
 _library = torch.library.Library("eqlayers", "DEF")
 _library.define(
@@ -53,7 +58,7 @@ _library.define(
     "place_tables(Tensor graph, Tensor edge_index, Tensor place, SymInt num_src, SymInt num_dst, SymInt places)"
     " -> Tensor"
 )
-form_operator: Any = torch.ops.eqlayers.form.default
+form_operator: Callable[..., list[Tensor]] = torch.ops.eqlayers.form.default
 #: The edges sorted by receiver and by sender, in one ``int64`` tensor; IndexRangeError for an end out of range.
 sorted_edges: Any = torch.ops.eqlayers.edge_tables.default
 #: The tables of a graph, then its edges sorted by knot interval; IndexRangeError for an interval out of range.
@@ -145,8 +150,7 @@ class _Form(SingleLevelFunction):
 def _operator(call: OperatorCall, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
     """Call the torch operator, which tracers and transforms record."""
     (description, sizes, backend, deterministic) = call
-    results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], description.key, backend, deterministic)
-    return results
+    return form_operator(operands, graph, *sizes[:3], description.key, backend, deterministic)
 
 
 def at_once(
@@ -214,19 +218,82 @@ def call_form(
     """Run a form by the torch operator, which checks operands; exported graphs get the text of the form."""
     backend = "" if backend == BY_DEVICE.get(operands[0].device.type) else backend
     key = text_of(key) if traced_for_others() else key
-    results: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], key, backend, deterministic)
-    return results
+    return form_operator(operands, graph, *sizes[:3], key, backend, deterministic)
 
 
 def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list[Tensor]:
     if not (in_forward_mode() or on_tape(operands)):
         with below_autograd():
-            results: list[Tensor] = form_operator(operands, graph, *how)
-            return results
+            return form_operator(operands, graph, *how)
     description = describe(how[3])
     sizes = with_table(description.form, operands, Sizes(*how[:3]))
     with single_level():
         return list(_Form.apply(None, OperatorCall(description, sizes, *how[4:]), graph, *operands))
+
+
+def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *rest: Any) -> Any:
+    """Rule for ``torch.library.register_vmap``."""
+    (*nodes, key), how = rest[:3], rest[3:]
+    form, size, dims = describe(key).form, info.batch_size, in_dims[0]
+    shared = [one.rows == "one" for one in form.operands]
+    spread = any(one.rows == "one" for one in form.results)
+    spread = spread or any(one and d is not None for one, d in zip(shared, dims, strict=True))
+    more = sum(one.width for one, is_shared in zip(form.operands, shared, strict=True) if is_shared)
+    outgrows = 2 * more > sum(one.width for one in form.operands)  # expanded to a row per sample, larger than the rest
+    if graph is not None or (spread and rows != 1 and outgrows):
+        return one_by_one(form_operator, size, in_dims, (operands, graph, rows, *rest))
+
+    def flat(t: Tensor, dim: int | None, one: bool) -> Tensor:
+        if one and not spread:
+            return t
+        t = t.movedim(dim, 0) if dim is not None else t.unsqueeze(0)
+        t = t.unsqueeze(1) if one else t
+        return t.expand(size, rows, t.shape[-1]).reshape(size * rows, t.shape[-1])
+
+    operands = [flat(*each) for each in zip(operands, dims, shared, strict=True)]
+    root, _, steps = split_key(key)
+    if spread:
+        base = describe(root).form
+        key = with_rows(root, *["each"] * (len(base.operands) + len(base.results))) + steps
+    results = form_operator(operands, None, size * rows, *nodes, key, *how)
+    parts = [t.unflatten(0, (size, rows)) for t in results]
+    return [t.sum(1) if one.rows == "one" else t for t, one in zip(parts, form.results, strict=True)], [0] * len(parts)
+
+
+def one_by_one(op: Any, size: int, in_dims: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+    """One call per sample, stacked."""
+    leaves, spec = tree_flatten(list(args))
+    dims = _flat_dims(list(args), list(in_dims))
+    samples: list[list[Tensor]] = []
+    for number in range(max(size, 1)):
+        arguments = [
+            t if not isinstance(t, Tensor) or d is None else _sample(t, d, number)
+            for t, d in zip(leaves, dims, strict=True)
+        ]
+        result = op(*tree_unflatten(arguments, spec))
+        samples.append([result] if isinstance(result, Tensor) else list(result))
+    out = [torch.stack(parts)[:size] for parts in zip(*samples, strict=True)]
+    return (out[0], 0) if isinstance(result, Tensor) else (out, [0] * len(out))
+
+
+def _flat_dims(args: Any, dims: Any) -> list[int | None]:
+    """The mapped axis of every leaf of the arguments."""
+    if isinstance(args, (list, tuple)):
+        dims = dims if isinstance(dims, (list, tuple)) else [dims] * len(args)
+        return [dim for each in zip(args, dims, strict=True) for dim in _flat_dims(*each)]
+    return [dims]
+
+
+def _sample(t: Tensor, dim: int, number: int) -> Tensor:
+    if t.shape[dim]:
+        return t.select(dim, number)
+    return t.new_zeros([n for axis, n in enumerate(t.shape) if axis != dim])  # none at all: its shape is wanted
+
+
+def rule_by_sample(name: str) -> Callable[..., tuple[Any, Any]]:
+    """The rule for ``torch.library.register_vmap`` of the operator ``eqlayers::name``: one call per sample."""
+    op = getattr(torch.ops.eqlayers, name).default
+    return lambda info, in_dims, *args: one_by_one(op, info.batch_size, in_dims, args)
 
 
 for _device in ("CPU", "CUDA"):

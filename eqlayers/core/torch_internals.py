@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from types import SimpleNamespace
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -291,18 +292,12 @@ def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[.
             )
         size = next(t.shape[0] for t, batched in zip(plain, mapped, strict=True) if batched)
         dims = tree_unflatten([0 if batched else None for batched in mapped], spec)
-        results, _ = rule(_Batch(size), dims, *tree_unflatten(plain, spec))
+        results, _ = rule(SimpleNamespace(batch_size=size), dims, *tree_unflatten(plain, spec))
         if isinstance(results, Tensor):
             return torch._add_batch_dim(results, 0, level)
         return [torch._add_batch_dim(t, 0, level) for t in results]
 
     return run
-
-
-class _Batch(NamedTuple):
-    """The fields of torch.func's VmapInfo that rules read."""
-
-    batch_size: int
 
 
 def assert_later(condition: Tensor, message: str) -> None:

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 
 import eqlayers as eq
 from eqlayers.core.backends import forms
-from eqlayers.core.vmap import one_by_one
+from eqlayers.core.operator import one_by_one
 from tests.compile.test_func import (
     ALL,
     COUNT,

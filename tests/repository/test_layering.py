@@ -45,6 +45,7 @@ BELOW = {
     "layers.attention": ("layers.convolution",),
     "layers.so2": ("layers.linear", "layers.rotation"),
     "layers": (),
+    "layers.definitions": ("sparse",),
     "layers.explain": ("layers.tensor_product",),
     # public fronts, which only export
     "errors": ("core",),
@@ -65,7 +66,7 @@ BELOW = {
     "train": ("testing", "data", "optim", "pages", "__version__", "cli.arguments"),
     "integrations": ("native", "testing", "cli.arguments"),
     "simulate": ("integrations", "pages", "cli.arguments", "cli.notices"),
-    "bench": ("models", "testing", "integrations", "cli.arguments", "cli.notices"),
+    "bench": ("layers.definitions", "models", "testing", "integrations", "cli.arguments", "cli.notices"),
     "cli.main": ("train", "bench", "simulate", "lammps", "cli.notices"),
     "cli": (),
     "__main__": ("cli.main",),

@@ -7,7 +7,7 @@ from torch.autograd import gradgradcheck
 from eqlayers.errors import GradientError, ShapeError
 from eqlayers.functional import sparse_product
 from eqlayers.sparse import channels_of, sparse_product_infos
-from eqlayers.sparse.run import WAYS
+from eqlayers.sparse.function import WAYS
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import check_derivatives
 from tests.covering import covering

@@ -15,7 +15,7 @@ from eqlayers.core.backends import BACKENDS
 from eqlayers.core.forms.request import Request
 from eqlayers.irreps.instructions import MODES
 from eqlayers.sparse import ProgramInfos, SparseProductInfo
-from eqlayers.sparse.run import WAYS
+from eqlayers.sparse.function import WAYS
 
 EPS = torch.finfo(torch.float64).eps
 

@@ -7,7 +7,7 @@ from eqlayers.errors import BackendError, ConfigError
 from eqlayers.functional import sparse_mul, sparse_scale
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo
 from eqlayers.sparse.call import ProductCall, ScaleCall
-from eqlayers.sparse.run import WAYS, Way, select
+from eqlayers.sparse.function import WAYS, Way, select
 from eqlayers.sparse.table import parse
 from eqlayers_kernels.triton import availability
 

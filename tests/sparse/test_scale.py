@@ -8,7 +8,7 @@ import torch
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, GradientError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_scale
 from eqlayers.sparse import SparseScale, SparseScaleInfo, sparse_scale_infos
-from eqlayers.sparse.run import WAYS
+from eqlayers.sparse.function import WAYS
 from eqlayers.testing import check_derivatives
 from tests.each import each
 

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from eqlayers.core.dtypes import ACCUMULATE
-from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, reference, run
+from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, function, reference
 from eqlayers.sparse import segments as backend
 from eqlayers.sparse.call import ProductCall, ScaleCall
 from eqlayers.sparse.table import NAMED, parse
@@ -210,7 +210,7 @@ def test_two_calls_give_the_same_bits():
 # --- who gets it ----------------------------------------------------------------------------------------------------
 @pytest.mark.gpu
 def test_gpu_tensors_get_it_unasked():
-    assert run.select(product_call()) == "triton"
+    assert function.select(product_call()) == "triton"
 
 
 PROBE = """
@@ -219,7 +219,7 @@ os.environ["TRITON_INTERPRET"] = "0"
 from eqlayers.sparse import SparseProductInfo
 from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.table import parse
-from eqlayers.sparse.run import WAYS, select
+from eqlayers.sparse.function import WAYS, select
 assert "eqlayers_kernels.triton.kernels" not in sys.modules
 x = torch.ones(1, 2, 3)
 call = ProductCall(parse("u,u->u"), x, x, SparseProductInfo(), (True, True, True), 1)

@@ -15,8 +15,7 @@ from ...core.dtypes import default_dtype
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
 from ...irreps.instructions import paths
-from ...layers.attention.definition import aggregate, edge_softmax
-from ...layers.so2.definition import sign
+from ...layers.definitions import aggregate, edge_softmax, sign
 from .pair import Pair, blocks, features, graph_of, joined, nodes_of, plain, vectors
 
 #: Index symmetry of the elasticity tensor, 2x0e + 2x2e + 1x4e.

@@ -16,7 +16,7 @@ from torch import Tensor
 from ... import nn
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
-from ...layers.norm.definition import copies
+from ...layers.definitions import copies
 
 #: Function from irreps as text, or other options of a case, to a layer.
 Maker = Callable[[Any], Any]

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ... import nn
 from ...core.graph import Graph
-from ...layers.radial import definition
+from ...layers.definitions import bessel as bessel_functions
+from ...layers.definitions import cosine_cutoff, polynomial_cutoff
 from .pair import Pair, graph_of, lengths, plain, species_of
 
 CUTOFF, NUMBER, POWER = 5.0, 16, 6
@@ -32,12 +33,12 @@ def smooth(r: Tensor) -> Tensor:
 
 def polynomial(r: Tensor) -> Tensor:
     """Polynomial envelope of degree 6, as in MACE."""
-    return definition.polynomial_cutoff(r, CUTOFF, POWER)
+    return polynomial_cutoff(r, CUTOFF, POWER)
 
 
 def bessel(r: Tensor) -> Tensor:
     """Bessel functions times the envelope, as in MACE and NequIP."""
-    return definition.bessel(r, CUTOFF, NUMBER) * polynomial(r)[:, None]
+    return bessel_functions(r, CUTOFF, NUMBER) * polynomial(r)[:, None]
 
 
 def chebyshev(r: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ class PlainZBL(torch.nn.Module):
         screened = screened + 0.2802 * torch.exp(-0.4028 * scaled) + 0.02817 * torch.exp(-0.2016 * scaled)
         pairs = 0.5 * 14.3996 * charge[src] * charge[dst] / r * screened
         u = r / (self.radii[z[src]] + self.radii[z[dst]])
-        return r.new_zeros(len(z)).index_add(0, dst, pairs * definition.polynomial_cutoff(u, 1.0, POWER))
+        return r.new_zeros(len(z)).index_add(0, dst, pairs * polynomial_cutoff(u, 1.0, POWER))
 
 
 class OurZBL(nn.ZBL):
@@ -132,7 +133,7 @@ def _of_lengths(pair: Callable[..., Pair], name: str, sizes: tuple[Any, ...], th
 SAME = {"Gaussian": "gaussian", "Cosine": "cosine", "SmoothFinite": "smooth_finite", "Fourier": "fourier"}
 ENVELOPES: dict[str, Callable[[Tensor], Tensor]] = {
     "PolynomialCutoff": polynomial,
-    "CosineCutoff": lambda r: definition.cosine_cutoff(r, CUTOFF),
+    "CosineCutoff": lambda r: cosine_cutoff(r, CUTOFF),
     "SmoothCutoff": smooth,
 }
 RADIAL: dict[str, Pair] = {

@@ -41,12 +41,8 @@ def instead(of_kernels: Instead) -> Iterator[None]:
 def watched(request: Request, find: Callable[[], Runner]) -> Runner:
     """The runner of a request, wrapped by all active watchers."""
     for watcher in WATCHERS:
-        find = partial(_same, partial(watcher, request, find))
+        find = partial(partial, watcher, request, find)
     return find()
-
-
-def _same(runner: Runner) -> Runner:
-    return runner
 
 
 def compile_ahead(step: Callable[[], object]) -> int:

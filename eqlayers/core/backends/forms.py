@@ -96,14 +96,10 @@ def find_runner(
         request = Request(description.form, description.key, like.dtype, like.device, name, graph, deterministic)
         if named != "" and select(request, named).name != name:
             return None
-        runner = _runner_of(request)
+        runner = _MAKERS[description.form.family](request)
         if not WATCHERS:
             RUNNERS[lookup] = runner
     return runner
-
-
-def _runner_of(request: Request) -> Runner:
-    return _MAKERS[request.form.family](request)
 
 
 def _of_product(request: Request) -> Runner:
@@ -154,7 +150,7 @@ def _row_by_row(request: Request) -> Runner:
 
 def _of_sum(request: Request) -> Runner:
     form = request.form
-    parts = [(_runner_of(replace(request, form=part)), picks, targets) for part, picks, targets in form.parts]
+    parts = [(_MAKERS[part.family](replace(request, form=part)), picks, targets) for part, picks, targets in form.parts]
     if [one[1:] for one in parts] == [(tuple(range(len(form.operands))), tuple(range(len(form.results))))]:
         return parts[0][0]
 

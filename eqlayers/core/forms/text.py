@@ -13,10 +13,9 @@ import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from eqlayers_kernels.forms.content import as_json, key_of
 from eqlayers_kernels.forms.expression import FUNCTIONS
 from eqlayers_kernels.forms.formula import Block, Formula, Node, Operand
-from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+from eqlayers_kernels.forms.program import Axis, Path, Program, Slot, as_json, key_of
 
 from ..errors import ConfigError
 

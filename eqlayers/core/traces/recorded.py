@@ -38,21 +38,18 @@ class CudaGraphs:
     def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
         """Record a call, which computes nothing."""
         with torch.cuda.device(self._device):
-            return self._recorded(call)
-
-    def _recorded(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(CALLS_BEFORE):
-                call()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        # torch's own stream is of the device that came first; threads of data loaders may copy batches meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
-            results = call()
-        self._pool = graph.pool()
-        return results, graph.replay
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(CALLS_BEFORE):
+                    call()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            # torch's own stream is of the device that came first; threads of data loaders may copy batches meanwhile
+            with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
+                results = call()
+            self._pool = graph.pool()
+            return results, graph.replay
 
 
 #: Recorders by type of device; calls on other devices are not recorded.
@@ -144,7 +141,7 @@ class _Recording:
 
     def __init__(self, traced: Derivable, operands: list[Tensor], recorder: Recorder | None) -> None:
         self.traced, self.operands = traced, operands
-        self.forward: Callable[[], object] = self._run_forward
+        self.forward: Callable[[], object] = lambda: self._take(self._forward())
         self.backward: Callable[[], object] = self._run_backward
         self.results: list[Tensor] = []
         self.gradients: list[Tensor] = []
@@ -178,9 +175,6 @@ class _Recording:
 
     def _backward(self, kept: list[Any]) -> list[Tensor]:
         return _joined(self.traced.backward([*kept, *self.cotangents]))
-
-    def _run_forward(self) -> None:
-        self._take(self._forward())
 
     def _run_backward(self) -> None:
         self.gradients = self._backward(self._kept)

@@ -327,7 +327,8 @@ class FormulaLayer(FormulaModule):
                 f"rows must name operands, one of which has a row for each of the batch, got {what}. Name rows of "
                 f"operands=."
             )
-        self._several = _are_several(irreps_out)
+        several = isinstance(irreps_out, (list, tuple)) and not isinstance(irreps_out, Irreps) and len(irreps_out) > 0
+        self._several = several and all(isinstance(op, (str, Irreps)) for op in irreps_out)  # irreps may be pairs
         outs = list(irreps_out) if self._several else [irreps_out]
         fix = "Give one text, or one for each."
         what = "a text, or a list of them"
@@ -420,10 +421,3 @@ class FormulaLayer(FormulaModule):
 
 def _text(op: Rows) -> str:
     return str(op.irreps) if op.rows == "each" else f"{op.irreps} ({op.rows})"
-
-
-def _are_several(irreps: Any) -> bool:
-    """Whether ``irreps`` is a list of several irreps; irreps themselves may be a list of pairs."""
-    if isinstance(irreps, Irreps) or not isinstance(irreps, (list, tuple)) or not irreps:
-        return False
-    return all(isinstance(op, (str, Irreps)) for op in irreps)

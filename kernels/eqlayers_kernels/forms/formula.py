@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from itertools import compress, count
 from typing import Any, NamedTuple
 
-from .content import key_of
 from .expression import Expression as Expression
 from .expression import Node as Node
 from .expression import is_number, nested, partials
+from .program import key_of
 
 #: Rows of an operand: one for each row of the batch; one for all; the row of the sender; the row of the receiver.
 ROWS = ("each", "one", "src", "dst")
@@ -183,7 +183,11 @@ class Formula:
                 if node is not None:
                     back[node] = expr.add(back.get(node, expr.zero), expr.load(number, component))
             number += has
-        needed = self._dependent_nodes(requested)
+        needed: set[int] = set()  # nodes that depend on one of the requested operands
+        for index, one in enumerate(self.nodes):
+            depends = needed.intersection(() if is_number(one) else one.args)
+            if depends or (one.op == "load" and requested[one.args[0]]):
+                needed.add(index)
         for index in range(len(self.nodes) - 1, -1, -1):
             if index not in back or index not in needed:
                 continue
@@ -217,15 +221,6 @@ class Formula:
                     tangent[index] = expr.add(*parts)
         outputs = tuple(tuple(None if n is None else tangent.get(n) for n in part) for part in self.outputs)
         return formula(expr, (*self.operands, *extra), renamed("tangent", self.results), outputs, self.channels)
-
-    def _dependent_nodes(self, requested: Sequence[bool]) -> set[int]:
-        """Numbers of the nodes that depend on one of the requested operands."""
-        out: set[int] = set()
-        for index, node in enumerate(self.nodes):
-            depends = any(arg in out for arg in node.args) if not is_number(node) else False
-            if depends or (node.op == "load" and requested[node.args[0]]):
-                out.add(index)
-        return out
 
     def traversals(self, graph: bool) -> dict[str, list[int]]:
         """The numbers of the results that each traversal (a key of `TRAVERSALS`) computes."""

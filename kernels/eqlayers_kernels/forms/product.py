@@ -16,9 +16,8 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from ..arithmetic.writer import Task
-from .content import key_of
 from .formula import TRAVERSALS, Block, Formula, Operand, renamed
-from .program import OPERANDS, Program
+from .program import OPERANDS, Program, key_of
 
 Rows = tuple[str, ...]
 Flags = Sequence[bool]
@@ -130,10 +129,7 @@ class ProductForm:
         names = self.task.results
         if not graph:
             return {"rows": list(range(len(names)))}
-        parts = {
-            traversal: [number for number, name in enumerate(names) if name in owned.results]
-            for traversal, owned in TRAVERSALS.items()
-        }
+        parts = {of: [n for n, name in enumerate(names) if name in one.results] for of, one in TRAVERSALS.items()}
         return {traversal: numbers for traversal, numbers in parts.items() if numbers}
 
     def part(self, numbers: Sequence[int]) -> ProductForm:
@@ -165,14 +161,18 @@ class ProductForm:
         return SumForm.vjp_of(self, has_cotangent, requested, self._pairs(has_cotangent, names))
 
     def _second(self, position_of: dict[str, int], targets: dict[str, int]) -> Iterator[Part]:
-        """Parts whose sum is the derivative of first gradients along tangents, for weights from a table.
+        """Parts whose sum is the derivative of first gradients along tangents: one, but for weights from a table.
 
         ``position_of`` has the operand number of each tangent, ``targets`` the result number of each gradient. Kernels
         have second derivatives along all operands but the table; along the table, and for the table's gradient along
         coefficients alone, first derivatives are taken with the tangent as operand.
         """
-        count = len(self.task.factors) + 1
-        operands, base = tuple(range(count)), self._like(0, ("z",))
+        operands, base = tuple(range(len(self.linear))), self._like(0, ("z",))
+        if self.reading is None:
+            if position_of:
+                derivative = self._like(2, [*targets], [*position_of])
+                yield Part(derivative, (*operands, *position_of.values()), tuple(targets.values()))
+            return
         tangents = [name for name in position_of if name in "xycz"]
         alone = not {"x", "y"}.intersection(tangents)
         for results, moves in (("xycz", bool(tangents)), ("t", bool(tangents) and not alone)):
@@ -200,12 +200,8 @@ class ProductForm:
             named = {self.linear[slot]: position for slot, position in positions.items()}
             if [*named] == ["z"]:
                 parts.append(Part(self, (*range(last), positions[last]), targets))
-            elif self.reading is not None:
+            else:
                 parts += self._second(named, {name: n for n, name in enumerate(self.task.results)})
-            elif named:
-                parts.append(
-                    Part(self._like(2, self.task.results, [*named]), (*range(count), *named.values()), targets)
-                )
         else:
             named = {("z" if self.names[s] == "g" else self.names[s]): p for s, p in positions.items()}
             first = {name: last + 1 + number for number, name in enumerate(self.task.tangents)}
@@ -229,14 +225,9 @@ class ProductForm:
         """A derivative along operands and g, for kernels that cannot do both, as one along operands and a gradient."""
         count, targets = len(self.linear), {name: number for number, name in enumerate(self.task.results)}
         named = {name: count + number for number, name in enumerate(self.task.tangents)}
-        g, parts = named.pop("z"), list[Part]()
-        if named and self.reading is not None:
-            parts += self._second(named, targets)
-        elif named:
-            derivative = self._like(2, self.task.results, [*named])
-            parts.append(Part(derivative, (*range(count), *named.values()), tuple(targets.values())))
-        parts += _gradients(self, (*range(count - 1), g), {name: n for name, n in targets.items() if name != "z"})
-        return SumForm(self.operands, self.results, tuple(parts))
+        picks = (*range(count - 1), named.pop("z"))
+        gradient = _gradients(self, picks, {name: n for name, n in targets.items() if name != "z"})
+        return SumForm(self.operands, self.results, (*self._second(named, targets), *gradient))
 
     def _pairs(self, has_cotangent: Flags, requested: tuple[str, ...]) -> Iterator[Part]:
         """Parts whose sum is the gradient of a second derivative: F with two operands replaced by tangents."""

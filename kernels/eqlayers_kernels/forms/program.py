@@ -11,6 +11,8 @@ the form F = sum(z * g), and so every derivative.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,10 +21,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .content import key_of
-
 LAYOUTS = ("mul_ir", "ir_mul")
 OPERANDS = ("x", "y", "w", "z")
+
+
+def as_json(content: Any) -> bytes:
+    """Lists of numbers and strings as JSON; a float64 is written so that reading gives the same bits.
+
+    The content of forms has no names of classes or fields, so renaming these changes no key and no file.
+    """
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def key_of(content: Any) -> str:
+    """Short hash of the content: equal descriptions have equal keys, on every machine."""
+    return hashlib.sha256(as_json(content)).hexdigest()[:16]
 
 
 class Slot(NamedTuple):

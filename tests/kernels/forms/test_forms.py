@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from eqlayers_kernels.arithmetic.writer import Task
-from eqlayers_kernels.forms.content import as_json, key_of
 from eqlayers_kernels.forms.expression import FUNCTIONS, Expression, nested, partials, tangent_series
 from eqlayers_kernels.forms.formula import Block, Formula, Node, Operand
 from eqlayers_kernels.forms.product import TABLED, ProductForm, Reading, SumForm
-from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+from eqlayers_kernels.forms.program import Axis, Path, Program, Slot, as_json, key_of
 from tests.by_hand import contract
 from tests.each import each
 

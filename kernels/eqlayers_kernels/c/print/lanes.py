@@ -118,14 +118,11 @@ class ByChannel(FormulaDriver):
 
     def adds(self, operand: Operand) -> bool:
         """Results that are summed over all rows, or over the rows of a node, are summed in scratch memory."""
-        return self._by_node(operand)
-
-    def _by_node(self, operand: Operand) -> bool:
-        return operand.rows == "one" or (operand.rows == self.node)
+        return operand.rows in ("one", self.node)
 
     def _direct(self, operand: Operand) -> bool:
         blocks = merged(operand)
-        return not self._by_node(operand) and len(blocks) == 1 and blocks[0].channel == 1
+        return not self.adds(operand) and len(blocks) == 1 and blocks[0].channel == 1
 
     def chunk(self) -> list[str]:
         """C lines that process all units of work of one chunk."""
@@ -139,13 +136,13 @@ class ByChannel(FormulaDriver):
             source = f"(p{number} + {self.row(operand.rows)} * p{number}_step)"
             scratch = self.reserve(f"sp{number}", operand)
             lines = self._moves(operand, scratch, source, "in")
-            (at_node if self._by_node(operand) else at_row).extend(self._guarded(operand, lines))
+            (at_node if self.adds(operand) else at_row).extend(self._guarded(operand, lines))
             call.append(self._argument(operand, source, scratch))
         for number, operand in enumerate(base.results):
             target = f"(r{number} + {'chunk' if operand.rows == 'one' else self.row(operand.rows)} * r{number}_step)"
             scratch = self.reserve(f"sr{number}", operand)
             lines = self._moves(operand, scratch, target, "add" if operand.rows == "one" else "out")
-            if self._by_node(operand):
+            if self.adds(operand):
                 at_node.append(f"memset({scratch}, 0, {operand.components} * VECTOR);")
                 behind_node += lines
             else:
@@ -156,7 +153,7 @@ class ByChannel(FormulaDriver):
             inner = [
                 "const int64_t start = ptr[n], stop = ptr[n + 1];",
                 *self.check(),
-                *([] if any(map(self._by_node, base.results)) else ["if (start == stop) continue;"]),
+                *([] if any(map(self.adds, base.results)) else ["if (start == stop) continue;"]),
                 *at_node,
                 "for (int64_t e = start; e < stop; e++) {",
                 "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",

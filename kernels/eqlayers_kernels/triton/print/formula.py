@@ -21,6 +21,12 @@ from .schedule import Order, Slot, Step
 #: Arguments of the hyperbolic tangent below which its series is used, and the coefficients of the series.
 NEAR = 0.3
 TANH = tangent_series(12)
+#: Functions of a value that are one expression; a NaN stays a NaN in all but the last.
+_FUNCTIONS = {
+    "sigmoid": "tl.sigmoid({0})",
+    "at_most_one": "tl.where({0} > 1.0, 1.0, {0})",
+    "below_one": "tl.where({0} < 1.0, 1.0, 0.0)",
+}
 #: Pointers of the tables of sorted edges, see `TraversalTables`.
 TABLES = ("nodes", "firsts", "stops", "places", "edges", "others")
 
@@ -295,17 +301,11 @@ class FormulaText:
         name = f"v{step.node}"
         values = [self._vector(arg) for arg in step.args]
         op = self.base.nodes[step.node].op
-        if op == "sigmoid":
-            yield f"{name} = tl.sigmoid({values[0]})"
+        if op in _FUNCTIONS:
+            yield f"{name} = {_FUNCTIONS[op].format(values[0])}"
             return
         if op == "tanh":
             yield from _tanh(name, values[0])
-            return
-        if op == "at_most_one":
-            yield f"{name} = tl.where({values[0]} > 1.0, 1.0, {values[0]})"  # a NaN stays
-            return
-        if op == "below_one":
-            yield f"{name} = tl.where({values[0]} < 1.0, 1.0, 0.0)"
             return
         yield f"{name}_square = {' + '.join(f'{value} * {value}' for value in values)}"
         smallest = SMALLEST_SQUARE["float64" if self.double else "float32"]

@@ -111,8 +111,9 @@ def plan(
     kernels: list[ProductKernel] = []
     begun: frozenset[int] = frozenset()  # first columns of the slots of x whose gradients some kernel has stored
     used: dict[tuple[str, int], int] = {}  # (operand, first column of a slot) -> partial sums so far
-    count = dict.fromkeys(task.results, 1)
+    count, computed_by = dict.fromkeys(task.results, 1), dict[str, str]()
     for traversal, part in traversals(task, graph, atomic or stored):
+        computed_by |= dict.fromkeys(part.results, traversal)
         for paths in _cut(program.paths, part, traversal, double, on, reads, stored):
             channels = paths[0].inner.extent
             block = tuning.channel_block(_cost(paths, part, traversal, reads), channels, double, on)
@@ -133,9 +134,6 @@ def plan(
                 count[operand] = max(count[operand], after)
                 part_indices.append(position)
             kernels.append(ProductKernel(text, block, blocks, tuple(part_indices)))
-    computed_by = {
-        name: traversal for traversal, part in traversals(task, graph, atomic or stored) for name in part.results
-    }
     added = frozenset().union(*(kernel.text.added for kernel in kernels))
     covered = {}
     for name, parts in count.items():

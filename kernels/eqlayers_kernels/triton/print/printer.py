@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...arithmetic.product import PathLines
+from ...arithmetic.product import PathLines, steps_of
 from ...arithmetic.writer import RESULTS, Task
 from ...forms.formula import TRAVERSALS
 from ...forms.product import Reading
@@ -83,8 +83,7 @@ class KernelText:
     @property
     def partial(self) -> frozenset[str]:
         """Results that are summed over channels: every block of channels has its own partial sum."""
-        steps = [dict(zip("xywz", p.inner.steps if p.inner.extent > 1 else (0,) * 4, strict=True)) for p in self.paths]
-        steps = [step | {"t": step["w"], "c": 0} for step in steps]
+        steps = [step | {"t": step["w"], "c": 0} for step in map(steps_of, self.paths)]
         summed = frozenset(name for name in self.task.results if any(not step[name] for step in steps))
         return summed - self.added
 

@@ -56,7 +56,11 @@ class FormulaRunner:
     ) -> tuple[dict[str, Tensor], list[KernelCall]]:
         """Buffers of the results, by pointer, and the launches that fill them, in order."""
         read = {f"in{number}": tensor for number, tensor in enumerate(tensors)}
-        read |= _endpoints(self.kernels, tables)
+        tables_read = {name for planned in self.kernels for name in planned.text.tables}
+        for name, traversal in (("senders", "by_dst"), ("receivers", "by_src")):  # of the rows of the batch
+            if name in tables_read:
+                assert tables is not None
+                read[name] = tables[traversal].in_order()
         buffers: dict[str, Tensor] = {}
         for planned in self.kernels:
             for number in planned.text.results:
@@ -106,11 +110,6 @@ class FormulaRunner:
         """The number of rows of the batch that one program of a kernel processes."""
         return tuning.row_chunk(rows, True) if planned.text.stay else 1
 
-    def _held(self, planned: PlannedFormula) -> int:
-        """The number of registers in which a thread of a kernel holds values."""
-        per_thread = 1 if planned.text.traversal == "lanes" else max(1, planned.block // self.on.lanes)
-        return tuning.Cost(planned.text.order.alive, 0, 0).registers(per_thread, self.acc == torch.float64)
-
     def _calls(
         self, tensors: Mapping[str, Tensor], tables: Mapping[str, TraversalTables], rows: int
     ) -> Iterator[KernelCall]:
@@ -127,12 +126,14 @@ class FormulaRunner:
             pointers = [*(tensors[name] for name in names), *({**tensors, **of_table}[name] for name in text.tables)]
             # the grid ends at 2**31 programs: no memory holds the rows of as many
             args = (*pointers, segments, rows, 0 if table is None else table.num_nodes, self._chunk(planned, rows), 0)
+            per_thread = 1 if text.traversal == "lanes" else max(1, planned.block // self.on.lanes)
+            held = tuning.Cost(text.order.alive, 0, 0).registers(per_thread, self.acc == torch.float64)
             meta = {
                 "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
                 "BLOCK": planned.block,
                 "num_warps": tuning.LANE_WARPS if text.traversal == "lanes" else 1,
                 "enable_fp_fusion": self.on.fused,
-                **tuning.formula_options(self.on, text.stay, self._held(planned)),
+                **tuning.formula_options(self.on, text.stay, held),
             }
             yield KernelCall(function(text.source, text.name), (segments * planned.blocks,), args, meta)
 
@@ -158,14 +159,3 @@ class FormulaRunner:
             return summed_rows(out, table).to(self.dtype)
         add_split_nodes(out, workspace, table)
         return out.to(self.dtype)
-
-
-def _endpoints(kernels: Sequence[PlannedFormula], tables: Mapping[str, TraversalTables] | None) -> dict[str, Tensor]:
-    """Senders and receivers of the rows of the batch, if kernels read them."""
-    tables_read = {name for planned in kernels for name in planned.text.tables}
-    out = {}
-    for name, traversal in (("senders", "by_dst"), ("receivers", "by_src")):
-        if name in tables_read:
-            assert tables is not None
-            out[name] = tables[traversal].in_order()
-    return out

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 from eqlayers_kernels.triton import availability
-from eqlayers_kernels.triton.run.column_order import ColumnOrder, column_order_of
+from eqlayers_kernels.triton.run.forms import ColumnOrder, column_order_of
 from tests.kernels.triton.run.test_compiling import program
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
