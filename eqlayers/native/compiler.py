@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from ..core.torch_internals import writes
@@ -17,6 +18,12 @@ from .values import View
 
 #: Operators whose result has the numbers of their operand.
 SAME = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy")
+#: Operators whose result has numbers of atoms if their first operand has.
+MOVES = (*SAME, "view", "expand", "unsqueeze", "squeeze", "select", "unbind", "stack", "t", "transpose", "index_select")
+#: Operators whose index has numbers of atoms.
+READS_ROWS = ("index", "embedding", "index_add", "scatter_reduce")
+#: Operators that read no numbers of their operand, or sort by them.
+SIZES = ("sym_size", "sym_numel", "edge_tables", "place_tables", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like")
 
 
 class Compiler(Operators):
@@ -36,11 +43,13 @@ class Compiler(Operators):
             self._outside(node, name) for node, name in zip(placeholders, ("z", "vectors", "ends"), strict=True)
         ]
         self.values |= zip(placeholders, self.inputs, strict=True)
+        self.numbers = {placeholders[2]}  # nodes that have numbers of atoms or edges
         for node in module.graph.nodes:
             if node.op == "get_attr":
                 self.values[node] = getattr(module, node.target).detach()
             elif node.op == "call_function":
                 self.node = node
+                self._follow_numbers(node)
                 try:
                     self.values[node] = self._call(node)
                 except NotCompiled:
@@ -91,3 +100,19 @@ class Compiler(Operators):
         changed: Any = node.args[0]
         if changed.op != "call_function" or len(changed.users) > 1 or owner_of(changed) is not changed:
             raise self.refuse("it changes a tensor in place that has other readers")
+
+    def _follow_numbers(self, node: fx.Node) -> None:
+        """Note that an operator computes with numbers of atoms or edges, which are others in a part of a structure."""
+        kind, args = str(node.target).partition(".")[2].partition(".")[0], node.args
+        known = self.numbers.intersection(node.all_input_nodes)
+        if kind == "arange" and node.all_input_nodes:
+            self.numbers.add(node)
+        elif not known or kind in SIZES:
+            return
+        elif node.target is operator.getitem or kind in MOVES or (kind == "_to_copy" and fake_of(node).dtype is torch.int64):
+            if kind != "index_select" or args[0] in known:
+                self.numbers.add(node)
+        elif kind in ("eq", "ne") and all(self.end_at(one) in ("src", "dst") for one in args):
+            return
+        elif kind not in READS_ROWS or known.intersection((args[0], *args[3:4])):
+            self.undivide("it computes with the numbers of atoms or edges")

@@ -29,7 +29,7 @@ FORMULAS = {
     "tanh": "tanhF({0})",
     "abs": "fabsF({0})",
     "sign": "({0} > 0) - ({0} < 0)",
-    "relu": "{0} > 0 ? {0} : 0",
+    "relu": "{0} <= 0 ? 0 : {0}",
     "threshold_backward": "{1} <= {2} ? 0 : {0}",
     **{name: f"{name}F({{0}})" for name in ("sinh", "cosh", "tan", "atan", "asin", "acos", "erf", "expm1", "log1p")},
     "floor": "floorF({0})",

@@ -16,7 +16,7 @@ from ..core.forms.description import describe
 from ..core.forms.request import SIZE_INDEX
 from ..core.traces.trace import fake_of
 from .memory import Memory
-from .sizes import Symbols, local, parts, rows_of, text_of
+from .sizes import ATOMS, Symbols, local, parts, rows_of, text_of
 from .values import TYPES, Buffer, View
 
 #: Operators whose result has the ends of edges that their operand has.
@@ -112,21 +112,26 @@ class FormCalls(Memory):
         sizes = [rows, senders, receivers, 0]
         stored = [self.stored(one) for one in operands]
         kinds = dict(zip(("src", "dst"), ("", "") if tables is None else self.ends_of[id(tables.buffer)], strict=True))
-        of_atoms = {"src": parts(senders)[1] > 0, "dst": parts(receivers)[1] > 0}
+        by_sender = {
+            end: self._is_known(kinds[end], size, rows) and kinds[end] == "src"
+            for end, size in (("src", senders), ("dst", receivers))
+            if any(one.rows == end for one in (*form.operands, *form.results))
+        }
         for one, view in zip(form.operands, stored, strict=True):
-            if of_atoms.get(one.rows) and self._is_known(kinds[one.rows]) and kinds[one.rows] == "src":
+            if by_sender.get(one.rows):
                 self.seen_by_receivers(view)
         made = self._form(form, stored, tables, sizes, dtype)
         for result, view in zip(form.results, made, strict=True):
             view.buffer.everywhere = view.buffer.everywhere and tables is None
-            if of_atoms.get(result.rows) and self._is_known(kinds[result.rows]) and kinds[result.rows] == "src":
+            if by_sender.get(result.rows):
                 self.summed_for_senders(view)
         return made
 
-    def _is_known(self, kind: str) -> bool:
-        if not kind:
+    def _is_known(self, kind: str, size: int, rows: int) -> bool:
+        known = {"src": ATOMS, "dst": ATOMS, "row": rows}.get(kind)
+        if parts(size)[:2] != (0, 0) and size != known:
             self.undivide("its index of atoms is not computed from the ends of edges alone")
-        return True
+        return size == known
 
     def _form(
         self, form: Any, operands: list[View], tables: View | None, sizes: list[int], dtype: torch.dtype

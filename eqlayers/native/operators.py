@@ -109,10 +109,6 @@ class Operators(FormCalls):
     def _op_arange(self, node: fx.Node, *args: Any, **kwargs: Any) -> Elementwise:
         start, step = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1)
         shape, dtype = self.shape_of(node), fake_of(node).dtype
-        if parts(shape[0])[:2] != (0, 0) and not all(
-            str(user.target) in ("aten.stack.default", "aten.sym_size.int") for user in node.users
-        ):
-            self.undivide("it computes with the numbers of atoms or edges")
         return Elementwise(
             shape, dtype, lambda names, lines: f"{number(start, dtype)} + {number(step, dtype)} * {names[0]}"
         )
@@ -122,6 +118,8 @@ class Operators(FormCalls):
     def _op_view(self, node: fx.Node, value: Any, *_: Any) -> Value:
         shape = self.shape_of(node)
         view = self.stored(value)
+        if fake_of(node).dtype != view.dtype:
+            raise self.refuse("it reads the bits of numbers of another dtype")
         strides = strides_of(view.shape, view.strides, shape)
         if any(parts(size)[1] > 1 for size in (*view.shape, *shape)) and not (
             view.buffer.by_atom and parts(shape[0])[1] and parts(view.shape[0])[1]
@@ -293,8 +291,8 @@ class Operators(FormCalls):
             return ""
         index = next(one for one in node.args[1:] if not isinstance(one, int))
         kind = self.end_at(index[0] if isinstance(index, (list, tuple)) else index)
-        if kind not in ("src", "dst"):
-            self.undivide("its index of atoms is not an end of edges")
+        if size != ATOMS or kind not in ("src", "dst"):
+            self.undivide("its index is not an end of edges into rows of atoms")
         return kind
 
     def checked(self, index: Any, size: int) -> View:
@@ -330,14 +328,11 @@ class Operators(FormCalls):
     def _op_index_add(self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any) -> Value:
         out = self.new(self.shape_of(node), fake_of(node).dtype)
         kind = self._kind_of_rows(node, out.shape[axis])
-        self.fill(out, 0.0 if kind == "src" and out.dtype.is_floating_point else to)
+        self.fill(out, (0.0 if out.dtype.is_floating_point else 0) if kind == "src" else to)
         self._scatter(out, self.checked(index, out.shape[axis]), rows, "{0} += {1};", axis % len(out.shape))
         if kind != "src":
             return out
         self.summed_for_senders(out)
-        names = [f"i{axis}" for axis in range(len(out.shape))]
-        if self.element(to, names, Lines()) == number(0, out.dtype):
-            return out
         total = self.new(out.shape, out.dtype)
         self.fill(total, out)
         self.fill(total, to, add=True)

@@ -19,12 +19,14 @@ LOOKS_UP = ("aten.index.Tensor", "aten.embedding.default", "aten.index_select.de
 def look_up_species(module: fx.GraphModule, species: tuple[int, ...]) -> None:
     """Replace the rows of atoms that depend on their species alone by rows of a table, one for each species.
 
-    A node is replaced if its rows are the same for other numbers of atoms in another order, which is tried.
+    A node is replaced if its rows are the same for other numbers of atoms in another order, and for atoms of each species
+    alone, which is tried.
     """
     graph = module.graph
     z = next(node for node in graph.nodes if node.op == "placeholder")
     numbers = torch.tensor(species)
-    orders = [torch.arange(len(species)), torch.arange(2 * len(species) + 1).flip(0) % len(species)]
+    count = len(species)
+    orders = [torch.arange(count), torch.arange(2 * count + 1).flip(0) % count, *torch.arange(count)[:, None]]
     values = [_values(module, z, numbers[order]) for order in orders]
     alone = values[0].keys()
     known = _constant(graph, module, "species", _positions(species))
@@ -33,8 +35,9 @@ def look_up_species(module: fx.GraphModule, species: tuple[int, ...]) -> None:
     index.meta = {"val": fake_of(z)}
     after: fx.Node | None = None
     for node in [one for one in graph.nodes if one in alone and one.op == "call_function"]:
-        table, other = values[0][node], values[1][node]
-        if not _is_row_by_row(table, other, orders[1], len(species)) or all(user in alone for user in node.users):
+        table = values[0][node]
+        tried = (_is_row_by_row(table, one[node], order) for one, order in zip(values, orders, strict=True))
+        if all(user in alone for user in node.users) or not all(tried):
             continue
         if str(node.target) in LOOKS_UP and node.args[0].op == "get_attr":
             continue
@@ -62,11 +65,14 @@ def _values(module: fx.GraphModule, z: fx.Node, numbers: Tensor) -> dict[fx.Node
     return values
 
 
-def _is_row_by_row(table: Any, other: Any, order: Tensor, count: int) -> bool:
-    """Whether a value has a row for each atom, which depends on its species alone."""
-    if not isinstance(table, Tensor) or not table.is_floating_point() or table.shape[:1] != (count,) or table.ndim < 2:
+def _is_row_by_row(table: Any, other: Any, order: Tensor) -> bool:
+    """Whether the rows of another value are the rows of a table, but for rounding."""
+    if not isinstance(table, Tensor) or not table.is_floating_point() or table.ndim < 2 or not table.numel():
         return False
-    return other.shape[0] == len(order) and torch.allclose(other, table[order], rtol=1e-5, atol=0)
+    if len(table) <= int(order.max()) or other.shape != (len(order), *table.shape[1:]):
+        return False
+    rounding = 100 * torch.finfo(table.dtype).eps * table.abs().max()
+    return bool((other - table[order]).abs().max() <= rounding)
 
 
 def _positions(species: tuple[int, ...]) -> Tensor:

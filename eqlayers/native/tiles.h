@@ -154,7 +154,12 @@ static int64_t make_tiles(struct workspace *w, int64_t local, int64_t atoms, int
       mark[i] = n + 1;
       row[i] = r;
     }
-    for (int64_t r = 0; r < t->local; r++)
+    if (!DIVIDED) /* edges in the caller's order, which the program may depend on */
+      for (int64_t e = 0; e < edges; e++) {
+        int32_t *const edge = of_edges + 3 * edges_end++;
+        edge[0] = e; edge[1] = src[e]; edge[2] = dst[e];
+      }
+    else for (int64_t r = 0; r < t->local; r++)
       for (int32_t k = first[owned[at + r]]; k < first[owned[at + r] + 1]; k++) {
         const int32_t e = by_receiver[k];
         const int64_t j = src[e];
