@@ -16,7 +16,7 @@ from ..core.forms.description import describe
 from ..core.forms.request import SIZE_INDEX
 from ..core.traces.trace import fake_of
 from .memory import Memory
-from .sizes import ATOMS, Symbols, local, parts, rows_of, text_of
+from .sizes import ATOMS, Symbols, local, parts, product, rows_of, text_of
 from .values import TYPES, Buffer, View
 
 #: Operators whose result has the ends of edges that their operand has.
@@ -117,12 +117,14 @@ class FormCalls(Memory):
             for end, size in (("src", senders), ("dst", receivers))
             if any(one.rows == end for one in (*form.operands, *form.results))
         }
-        for one, view in zip(form.operands, stored, strict=True):
-            if by_sender.get(one.rows):
-                self.seen_by_receivers(view)
+        stored = [
+            self.seen_by_receivers(view) if by_sender.get(one.rows) else view
+            for one, view in zip(form.operands, stored, strict=True)
+        ]
         made = self._form(form, stored, tables, sizes, dtype)
         for result, view in zip(form.results, made, strict=True):
             view.buffer.everywhere = view.buffer.everywhere and tables is None
+            self.check_sum(rows, product(view.shape[:-1]))
             if by_sender.get(result.rows):
                 self.summed_for_senders(view)
         return made

@@ -126,11 +126,20 @@ class Memory:
         """Note that this node needs the whole structure."""
         self.undivided = self.undivided or f"{self.node.target} ({self.node.name}): {why}"
 
-    def seen_by_receivers(self, view: View) -> None:
-        """Make the elements of senders complete, which may be ghosts: computed, or else copied from their owners."""
+    def check_sum(self, rows: int, sums: int) -> None:
+        """Note a sum of rows of atoms or edges that is no row of an atom or an edge."""
+        if parts(rows)[:2] != (0, 0) and parts(sums)[:2] == (0, 0):
+            self.undivide("it sums over all atoms or edges")
+
+    def seen_by_receivers(self, view: View) -> View:
+        """The elements of senders, which may be ghosts: computed, or else copied from their owners."""
         if not view.buffer.everywhere:
+            if view.buffer.of_ghosts:  # a buffer is exchanged once, and this one had sums of ghosts
+                sums, view = view, self.new(view.shape, view.dtype)
+                self.fill(view, sums)
             self.exchange(view.buffer, "copy")
         view.buffer.of_ghosts = True
+        return view
 
     def summed_for_senders(self, view: View) -> None:
         """Add sums of ghosts to their owners' sums."""

@@ -272,7 +272,7 @@ class Operators(FormCalls):
         source, where = self.stored(table), self.checked(index, table.shape[axis])
         after = axis + len(where.shape)
         if self._kind_of_rows(node, table.shape[axis]) == "src":
-            self.seen_by_receivers(source)
+            source = self.seen_by_receivers(source)
 
         def write(names: Sequence[str], lines: Lines) -> str:
             row = lines.local(torch.int64, self.at(where, names[axis:after], lines))
@@ -358,6 +358,7 @@ class Operators(FormCalls):
         to = self.at(out, [*names[:axis], row, *names[axis + 1 :]], lines)
         loops = self.loops(names, rows.shape)
         out.buffer.everywhere = False
+        self.check_sum(rows.shape[axis], out.shape[axis])
         body = " ".join([*lines.lines, how.format(to, text)])
         self.add(f"{loops}{{ {body} }}", [*self.reads_of(rows), index.buffer, out.buffer], [out.buffer], "loop")
 
