@@ -21,9 +21,19 @@ SAME = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy")
 #: Operators whose result has numbers of atoms if their first operand has.
 MOVES = (*SAME, "view", "expand", "unsqueeze", "squeeze", "select", "unbind", "stack", "t", "transpose", "index_select")
 #: Operators whose index has numbers of atoms.
-READS_ROWS = ("index", "embedding", "index_add", "scatter_reduce")
+READS_ROWS = ("index", "embedding", "index_add", "index_put", "scatter_reduce")
 #: Operators that read no numbers of their operand, or sort by them.
-SIZES = ("sym_size", "sym_numel", "edge_tables", "place_tables", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like")
+SIZES = (
+    "sym_size",
+    "sym_numel",
+    "edge_tables",
+    "place_tables",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "zeros_like",
+    "ones_like",
+)
 
 
 class Compiler(Operators):
@@ -109,10 +119,14 @@ class Compiler(Operators):
             self.numbers.add(node)
         elif not known or kind in SIZES:
             return
-        elif node.target is operator.getitem or kind in MOVES or (kind == "_to_copy" and fake_of(node).dtype is torch.int64):
+        elif (
+            node.target is operator.getitem
+            or kind in MOVES
+            or (kind == "_to_copy" and fake_of(node).dtype is torch.int64)
+        ):
             if kind != "index_select" or args[0] in known:
                 self.numbers.add(node)
         elif kind in ("eq", "ne") and all(self.end_at(one) in ("src", "dst") for one in args):
             return
-        elif kind not in READS_ROWS or known.intersection((args[0], *args[3:4])):
+        elif kind not in READS_ROWS or known.intersection((args[0], *args[2 if kind == "index_put" else 3 : 4])):
             self.undivide("it computes with the numbers of atoms or edges")

@@ -338,6 +338,11 @@ class Operators(FormCalls):
         self.fill(total, to, add=True)
         return total
 
+    def _op_index_put(self, node: fx.Node, to: Any, index: Sequence[Any], rows: Any, add: bool = False) -> Value:
+        if not add or len(index) != 1 or index[0] is None or len(index[0].shape) != 1:
+            raise self.refuse("it does not add rows by one index")
+        return self._op_index_add(node, to, 0, index[0], rows)
+
     def _op_scatter_reduce(
         self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any, how: str, **kwargs: Any
     ) -> Value:

@@ -67,6 +67,7 @@ class NativePotential:
     properties = ("energy",)
     training = False
     device = torch.device("cpu")
+    _content: bytes | None = None  # of a program without a file
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(check_path("path", path, "the path of a file that deploy wrote")).resolve()
@@ -91,8 +92,11 @@ class NativePotential:
         species = symbols_of(self.species)
         return f"NativePotential({self.path.name!r}, species {species}, cutoff {self.cutoff:g} A, {self.dtype})"
 
+    def __deepcopy__(self, _: Any) -> NativePotential:
+        return self  # which nothing changes
+
     def __reduce__(self) -> Any:
-        return NativePotential, (self.path,)
+        return (NativePotential, (self.path,)) if self._content is None else (_of_content, (self._content,))
 
     def __del__(self) -> None:
         if opened := getattr(self, "_open", None):
@@ -202,7 +206,17 @@ def as_native(potential: Potential | NativePotential) -> NativePotential:
     if isinstance(potential, NativePotential):
         return potential
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
-        return NativePotential(deploy(potential, Path(folder, "potential.so")).path)
+        return _of_content(deploy(potential, Path(folder, "potential.so")).path.read_bytes())
+
+
+def _of_content(content: bytes) -> NativePotential:
+    """A native program without a file, from the bytes of one."""
+    with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
+        file = Path(folder, "potential.so")
+        file.write_bytes(content)
+        native = NativePotential(file)
+    native._content = content
+    return native
 
 
 class _Open:

@@ -19,8 +19,8 @@ LOOKS_UP = ("aten.index.Tensor", "aten.embedding.default", "aten.index_select.de
 def look_up_species(module: fx.GraphModule, species: tuple[int, ...]) -> None:
     """Replace the rows of atoms that depend on their species alone by rows of a table, one for each species.
 
-    A node is replaced if its rows are the same for other numbers of atoms in another order, and for atoms of each species
-    alone, which is tried.
+    A node is replaced if its rows are the same for other numbers of atoms in another order, and for one atom of each
+    species alone, which is tried.
     """
     graph = module.graph
     z = next(node for node in graph.nodes if node.op == "placeholder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import platform
@@ -139,6 +140,8 @@ def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         Calculator("my.pt", dtype=torch.float64),
         Calculator(NativePotential("my.so")),
         Calculator("my.pt", dtype=torch.float64, native=True),
+        pickle.loads(pickle.dumps(Calculator("my.pt", dtype=torch.float64, native=True))),
+        copy.deepcopy(Calculator("my.pt", dtype=torch.float64, native=True)),
     ):
         atoms.calc = calculator
         both.append(

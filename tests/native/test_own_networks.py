@@ -10,11 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from eqlayers import Graph
 from eqlayers.core.errors import ConfigError, IndexRangeError
 from eqlayers.models import Potential
 from eqlayers.native import NativePotential, deploy
+from eqlayers.nn import TensorProductConv
 
-from .conftest import SPECIES, STRUCTURES, batch_of
+from .conftest import SPECIES, STRUCTURES, batch_of, edges_of
+from .test_stages import crystal, shared
 
 pytestmark = pytest.mark.kernels
 Body = Callable[["Sums", Tensor, Tensor, Any, Any], Tensor]
@@ -29,6 +32,8 @@ class Sums(torch.nn.Module):
         super().__init__()
         self.body = body
         self.register_buffer("t", torch.arange(20.0).view(4, 5).cos())
+        self.kinds = torch.nn.Embedding(4, 3)
+        self.convolve = TensorProductConv("3x0e", "0e", "3x0e", [(0, 0, 0, "uvu", True)], shared_weights=False)
 
     def forward(self, atom_types: Tensor, edges: Any, graph: Any) -> Tensor:
         rows = edges.vectors * torch.exp(-edges.lengths)[:, None]
@@ -93,6 +98,12 @@ REFUSED: dict[str, tuple[Body, str]] = {
     "another not a number": (lambda s, x, z, e, g: norms(torch.nan_to_num(x, nan=7.0)), "operands|nan"),
     "the last atom": (lambda s, x, z, e, g: norms(x * x[-1]), "there may be fewer rows"),
     "two edges": (lambda s, x, z, e, g: norms(x) * e.lengths[:2].sum(), "there may be fewer rows"),
+    "the largest of a species": (lambda s, x, z, e, g: norms(x * (s.kinds(z) - s.kinds(z).amax(0))), "aten.amax"),
+    "pairs of one species": (
+        lambda s, x, z, e, g: norms(x * (s.kinds(z) * (z[:, None] == z).sum(1, True))),
+        "products of them",
+    ),
+    "bits": (lambda s, x, z, e, g: norms(x) * x.view(torch.int64).sum(1).sign(), "bits"),
     "layer norm": (lambda s, x, z, e, g: norms(torch.nn.functional.layer_norm(x, (3,))), "native_layer_norm"),
     "softmax": (lambda s, x, z, e, g: norms(torch.softmax(x, 1)), "_softmax"),
     "sorted numbers": (lambda s, x, z, e, g: norms(x.sort(1).values), "aten.sort"),
@@ -101,8 +112,83 @@ REFUSED: dict[str, tuple[Body, str]] = {
 }
 
 
+def sums(x: Tensor, end: Tensor, rows: Tensor) -> Tensor:
+    """Sums of rows for the atoms at an end of edges."""
+    return x.new_zeros(x.shape[0], *rows.shape[1:]).index_add(0, end, rows)
+
+
+def turned(g: Any) -> Any:
+    """The same edges from receivers to senders."""
+    return Graph(torch.stack([g.ends[1], g.ends[0]]), g.num_src, copy=False)
+
+
+def there_and_back(s: Sums, x: Tensor, z: Tensor, e: Any, g: Any) -> Tensor:
+    """A sum for senders that is at once read by senders."""
+    weight = torch.exp(-e.lengths)[:, None].expand(-1, 3).contiguous()
+    back = s.convolve(x, torch.ones_like(e.vectors[:, :1]), weight, turned(g))
+    return norms(s.convolve(back, torch.ones_like(e.vectors[:, :1]), weight, g))
+
+
+def by_kind(s: Sums, x: Tensor, z: Tensor, e: Any, g: Any) -> Tensor:
+    """Sums of all edges for each species, by a layer."""
+    ends = torch.stack([torch.arange(e.lengths.shape[0]), z.index_select(0, g.ends[1])])
+    graph = Graph(ends, e.lengths.shape[0], 4, copy=False)
+    of_kinds = s.convolve(e.vectors, torch.ones_like(e.vectors[:, :1]), torch.exp(-e.vectors), graph)
+    return norms(of_kinds.index_select(0, z) * x)
+
+
+#: Networks, and whether parts of a structure can run them.
+PARTS: dict[str, tuple[Body, bool]] = {
+    "a sum for senders that senders read": (there_and_back, True),
+    "edges to other atoms": (
+        lambda s, x, z, e, g: sums(x, g.ends[1], (g.ends[0] != g.ends[1]) * e.lengths),
+        True,
+    ),
+    "half of the edges": (
+        lambda s, x, z, e, g: sums(x, g.ends[1], (g.ends[0] < g.ends[1]) * torch.exp(-e.lengths)),
+        False,
+    ),
+    "edges of the first atom": (lambda s, x, z, e, g: sums(x, g.ends[1], (g.ends[0] == 0) * e.lengths), False),
+    "numbers of senders": (lambda s, x, z, e, g: sums(x, g.ends[1], e.lengths * g.ends[0]), False),
+    "numbers of atoms in columns": (
+        lambda s, x, z, e, g: norms(x) * torch.stack([torch.arange(x.shape[0]), z], 1).sum(1),
+        False,
+    ),
+    "truth of senders as an index": (
+        lambda s, x, z, e, g: sums(x, g.ends[1], norms(x).index_select(0, g.ends[0].bool().long())),
+        False,
+    ),
+    "elements by senders": (lambda s, x, z, e, g: sums(x, g.ends[1], x.reshape(-1).index_select(0, g.ends[0])), False),
+    "edges by senders": (lambda s, x, z, e, g: sums(x, g.ends[1], e.lengths.index_select(0, g.ends[0])), False),
+    "rows of elements by receivers": (
+        lambda s, x, z, e, g: norms(
+            x.new_zeros(3 * x.shape[0]).index_add(0, g.ends[1], torch.exp(-e.lengths)).view(-1, 3)
+        ),
+        False,
+    ),
+    "sums for species": (
+        lambda s, x, z, e, g: norms(x * x.new_zeros(4, 3).index_add(0, z, x).index_select(0, z)),
+        False,
+    ),
+    "counts of species": (
+        lambda s, x, z, e, g: norms(
+            x * s.kinds(z) * x.new_zeros(4, 1).index_add(0, z, torch.ones_like(s.kinds(z)[:, :1])).index_select(0, z)
+        ),
+        False,
+    ),
+    "rows in brackets": (lambda s, x, z, e, g: norms(sums(x, g.ends[1], x[g.ends[0]] * x[g.ends[1]])), True),
+    "sums of edges for species": (by_kind, False),
+    "means that hardly matter": (lambda s, x, z, e, g: norms(x * (s.kinds(z) + 1e-6 * s.kinds(z).mean(0))), False),
+    "whole numbers for senders": (
+        lambda s, x, z, e, g: norms(x) * torch.ones_like(z).index_add(0, g.ends[0], z.index_select(0, g.ends[1])),
+        False,
+    ),
+}
+
+
 def both_of(body: Body, folder: Path) -> tuple[Potential, NativePotential]:
     """The potential and its program."""
+    torch.manual_seed(0)
     potential = Potential(Sums(body), SPECIES, subtract_isolated=False).double().eval()
     return potential, NativePotential(deploy(potential, folder / "own.so").path)
 
@@ -114,6 +200,24 @@ def test_programs_have_the_numbers_of_the_network(name: str, tmp_path: Path) -> 
         batch = batch_of(potential, atoms())
         for key, value in potential(batch).items():
             torch.testing.assert_close(native(batch)[key], value.detach(), rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_structure(name: str, tmp_path: Path) -> None:
+    """Many tiles, and processes; or a network that reads numbers of atoms has all of the structure."""
+    body, divided = PARTS[name]
+    potential, native = both_of(body, tmp_path)
+    assert bool(native._library.eqlayers_stages(native._handle)) is divided
+    atoms = crystal((4, 4, 4))
+    batch = batch_of(potential, atoms)
+    for key, value in potential(batch, ("energies", "forces")).items():
+        close = {"rtol": 1e-9, "atol": 1e-10 * float(value.abs().max())}
+        torch.testing.assert_close(native(batch, ("energies", "forces"))[key], value.detach(), **close)
+    if divided:
+        structure = edges_of(potential, atoms)
+        ranks = torch.arange(len(atoms)) % 3
+        for one, other in zip(shared(native, ranks, structure), native.evaluate(*structure), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", REFUSED)
