@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = "kernels/eqlayers_kernels"
 #: What is counted -> its folders, folders in these that are left out, and the most lines.
 LIMITS = {
-    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 57_150),
+    "the package without the benchmark": (("eqlayers", KERNELS), ("eqlayers/bench",), 57_237),
     "the layers and what they run on": (
         (*(f"eqlayers/{name}" for name in ("core", "irreps", "layers", "sparse", "e3nn_compat")), KERNELS),
         ("eqlayers/core/files",),
         28_000,
     ),
     "the benchmark": (("eqlayers/bench",), (), 7_390),
-    "the tests": (("tests",), (), 67_300),
+    "the tests": (("tests",), (), 67_400),
 }
 #: The most Python files of the package without the benchmark.
 FILES = 327
