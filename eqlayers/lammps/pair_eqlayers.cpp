@@ -32,11 +32,8 @@
 
 namespace LAMMPS_NS {
 
-static const char SYMBOLS[] =
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb "
-    "Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au "
-    "Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts "
-    "Og";
+/* Symbols of all elements in the order of atomic numbers, by the builder. */
+static const char SYMBOLS[] = EQLAYERS_SYMBOLS;
 
 /* Vectors of edges and slopes of the energy, in the type of the potential. */
 template <class T> struct Edges {

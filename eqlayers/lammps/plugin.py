@@ -172,6 +172,7 @@ def _asked(program: Path, headers: Path, mpich: Path | None) -> Lammps:
 
 def _compile(lammps: Lammps, file: Path) -> None:
     """Compile the plugin, and write it in one step."""
+    from ..atoms.elements import SYMBOLS
     from ..core.files.read_write import atomic_write
 
     stubs = lammps.headers / "STUBS"
@@ -188,11 +189,23 @@ def _compile(lammps: Lammps, file: Path) -> None:
         )
     day, month, year = lammps.version.split()
     number = int(year) * 10000 + (MONTHS.index(month) // 3 + 1) * 100 + int(day)
-    defined = (f"-DEQLAYERS_LAMMPS_NUMBER={number}", f'-DEQLAYERS_LAMMPS_VERSION="{lammps.version}"', lammps.sizes)
+    symbols = f'-DEQLAYERS_SYMBOLS="{" ".join(SYMBOLS)}"'
+    version = f'-DEQLAYERS_LAMMPS_VERSION="{lammps.version}"'
+    defined = (f"-DEQLAYERS_LAMMPS_NUMBER={number}", version, lammps.sizes, symbols)
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
         for source in SOURCES:
             shutil.copy(source, folder)
-        command = [*compiler, *FLAGS, *defined, f"-I{lammps.headers}", f"-I{include}", SOURCES[0].name, "-o", NAME]
+        command = [
+            *compiler,
+            *FLAGS,
+            lammps.sizes,
+            *defined,
+            f"-I{lammps.headers}",
+            f"-I{include}",
+            SOURCES[0].name,
+            "-o",
+            NAME,
+        ]
         done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             raise BackendError(

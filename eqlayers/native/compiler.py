@@ -106,7 +106,7 @@ class Compiler(Operators):
         return self._elements(node, kind, args, kwargs)
 
     def _check_alone(self, node: fx.Node) -> None:
-        """Refuse an operator in place whose operand has other readers, which would see the change."""
+        """Refuse an operator that changes its operand in place, if other operators read the operand."""
         changed: Any = node.args[0]
         if changed.op != "call_function" or len(changed.users) > 1 or owner_of(changed) is not changed:
             raise self.refuse("it changes a tensor in place that has other readers")

@@ -57,7 +57,7 @@ def parts(size: int) -> tuple[int, int, int]:
 
 
 def local(size: int) -> int:
-    """A coded size with the number of local atoms in place of the number of all atoms.
+    """The size for the local atoms alone, of a size for all atoms.
 
     Example:
         >>> local(ATOMS + 2) == LOCAL + 2

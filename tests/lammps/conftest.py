@@ -108,7 +108,7 @@ def lammps(
 
 
 def read(folder: Path, name: str, symbols: str, log: str) -> Run:
-    """What WRITE wrote, and the last line of the log's last table."""
+    """The atoms of a file of LAMMPS, and the last line of the log's last table."""
     lines = (folder / name).read_text().splitlines()
     boundary = [pair == "pp" for pair in lines[4].split()[-3:]]
     bounds = np.array([[float(word) for word in line.split()] for line in lines[5:8]])

@@ -28,7 +28,7 @@ class Watched:
     def __init__(self, module: fx.GraphModule) -> None:
         self.module, self.compiled = module, Compiler(module)
         self.program = CProgram(self.compiled)
-        self.library = toolchain.load_many(self.program.units(), "watched")
+        self.library = toolchain.load_many(self.program.units(), "potential")  # compiled once, as for deploy
 
     def values(self, z: Tensor, vectors: Tensor, ends: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """The stored values of nodes, each with torch's; the structure is one part without ghosts."""

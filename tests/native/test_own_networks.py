@@ -118,7 +118,7 @@ def sums(x: Tensor, end: Tensor, rows: Tensor) -> Tensor:
 
 
 def turned(g: Any) -> Any:
-    """The same edges from receivers to senders."""
+    """A graph whose edges are reversed."""
     return Graph(torch.stack([g.ends[1], g.ends[0]]), g.num_src, copy=False)
 
 

@@ -90,7 +90,7 @@ def structures_of(potential: Potential, many: bool = False) -> list[tuple[Struct
 
 
 def write(path: Path, structures: list[tuple[Structure, Tensor, Structure]]) -> None:
-    """As the driver reads them."""
+    """Write structures into the file that the driver reads."""
     with path.open("wb") as file:
         file.write(np.int64(len(structures)).tobytes())
         for (z, vectors, ends), owners, _ in structures:
@@ -100,7 +100,7 @@ def write(path: Path, structures: list[tuple[Structure, Tensor, Structure]]) -> 
 
 
 def compare(potential: Potential, printed: bytes, structures: list[tuple[Structure, Tensor, Structure]]) -> None:
-    """What the driver printed are the numbers of the potential's graph."""
+    """Compare the energies and slopes that the driver printed with the potential's graph."""
     graph, values, at = graph_of(potential), np.frombuffer(printed), 0
     for number, (_, _, whole) in enumerate(structures):
         for wanted in graph(*whole):
@@ -122,7 +122,7 @@ def build(folder: Path, command: tuple[str, ...], flags: tuple[str, ...]) -> Pat
 
 
 def call(*words: object, before: tuple[str, ...] = (), **environment: str) -> bytes:
-    """What the driver prints; it must end well."""
+    """Run the driver, which must return 0; its output."""
     done = subprocess.run(
         (*before, *map(str, words)), env=os.environ | OPTIONS | environment, capture_output=True, timeout=550
     )

@@ -41,7 +41,7 @@ def instead(of_kernels: Instead) -> Iterator[None]:
 def watched(request: Request, find: Callable[[], Runner]) -> Runner:
     """The runner of a request, wrapped by all active watchers."""
     for watcher in WATCHERS:
-        find = partial(partial, watcher, request, find)
+        find = partial(partial, watcher, request, find)  # its call returns the watcher with its arguments, not called
     return find()
 
 
