@@ -16,6 +16,7 @@ from ...core.forms.description import Form
 from ...irreps.algebra import read_all_irreps, wigner_3j
 from ...irreps.instructions import MODES, Instruction, Mode, read_final
 from ...irreps.layout import FlatLayout, slots_of
+from .mixed import MixedPaths, can_split
 
 
 def tensor_product_program(
@@ -165,6 +166,7 @@ class ProductPlan:
         paths: Number of paths that contribute; without any the result is zero.
         reads: Whether there is any path, even with coefficient zero; without one the result is constant.
         weight_numel: Number of weights.
+        mixed: All paths for GPUs if one set of weights serves all samples, where kernels cannot mix channels, or None.
         dense: The form of the paths that are matrix products if one set of weights serves all samples, or None.
         rest: The plan of all other paths, if ``dense`` is a form.
 
@@ -186,6 +188,8 @@ class ProductPlan:
         self.paths = len(self.form.program.paths)
         self.reads = any(0 not in ins.path_shape for ins in instructions)
         self.weight_numel = self.form.program.widths[2]
+        paths = self.form.program.paths
+        self.mixed = MixedPaths(self.form.program) if can_split(paths) else None
         scalars, others = split_scalars(self.irreps, instructions)
         self.dense: Form | None = Form(tensor_product_program(self.irreps, scalars, layout)) if scalars else None
         self.rest: ProductPlan | None = ProductPlan(self.irreps, others, layout) if scalars else None

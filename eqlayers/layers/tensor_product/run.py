@@ -19,6 +19,7 @@ from ...core.operator import at_once, call_form, sorted_edges, sorted_intervals
 from ...core.torch_internals import is_plain
 from ..base.module import check_dense
 from .lower import ProductPlan
+from .mixed import splits
 from .tabled_weights import TabledWeights
 
 #: Backends that run all paths of a layer by sparse products, also the paths that are matrix products.
@@ -27,7 +28,9 @@ BY_INFOS = ("sparse", "reference")
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
     """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
-    if plan.paths and (plan.dense is None or not shared) and is_plain((x, y, w)):
+    plain = plan.paths and is_plain((x, y, w))
+    mixed = plan.mixed if shared and isinstance(x, Tensor) and splits(plan.mixed, x, backend) else None
+    if plain and mixed is None and (plan.dense is None or not shared):
         form = plan.form.calls[False, shared]
         results = at_once(form, (x, y, w), None, backend)
         if results is not None:
@@ -42,6 +45,8 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     if not plan.reads:  # e3nn then takes any dtypes, and keeps the dtype of x
         return x.new_zeros(*lead, plan.layouts[2].dim)
     x, y, w = of_one_dtype(x=x, y=y, weight=w)
+    if mixed is not None:
+        return mixed(x, y, w, lead, backend)
     if not (shared and plan.dense is not None and plan.rest is not None and backend not in BY_INFOS):
         return run_by_row(plan.form, x, y, lead, backend, w)
     if backend is not None:
