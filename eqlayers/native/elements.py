@@ -33,6 +33,7 @@ FORMULAS = {
     "threshold_backward": "{1} <= {2} ? 0 : {0}",
     **{name: f"{name}F({{0}})" for name in ("sinh", "cosh", "tan", "atan", "asin", "acos", "erf", "expm1", "log1p")},
     "floor": "floorF({0})",
+    "floor_divide": "{0} / {1} - ({0} % {1} && ({0} < 0) != ({1} < 0))",
     "pow": "powF({0}, {1})",
     "sigmoid": "1 / (1 + expF(-{0}))",
     "sigmoid_backward": "{0} * {1} * (1 - {1})",
@@ -87,7 +88,7 @@ def formula(name: str, operands: Sequence[str | None], dtype: torch.dtype, optio
         text = f"{operands[0]}" if low is None else f"({operands[0]} < {low} ? {low} : {operands[0]})"
         return text if high is None else f"({text} > {high} ? {high} : {text})"
     known = FORMULAS.get(name)
-    if known is None:
+    if known is None or (name == "floor_divide" and dtype.is_floating_point):
         return None
     known = known.replace("MOST", "FLT_MAX" if end else "DBL_MAX").replace("F(", f"{end}(")
     return known.format(*operands, value=options.get("value", 1))

@@ -31,6 +31,9 @@ TINY = {"hidden": "2x0e + 2x1o", "layers": 2, "cutoff": 4.0, "radial_hidden": (4
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "MACE": lambda: MACE(SPECIES, lmax=2, correlation=2, **TINY),
     "MACE, tables": lambda: MACE(SPECIES, lmax=2, correlation=2, knots=32, **TINY),
+    "MACE, tables of pairs": lambda: MACE(
+        SPECIES, lmax=1, correlation=2, knots=32, distance_transform="agnesi", **TINY | {"layers": 1}
+    ),
     "MACE, tensors": lambda: MACE(
         SPECIES,
         lmax=2,

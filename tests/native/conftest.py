@@ -46,6 +46,7 @@ NETWORKS: dict[str, Callable[[], torch.nn.Module]] = {
     "MACE": lambda: MACE(SPECIES, lmax=2, correlation=3, **TINY),
     "MACE, tables": lambda: MACE(SPECIES, lmax=2, correlation=2, knots=64, **TINY),
     "MACE, density": lambda: MACE(SPECIES, lmax=1, correlation=2, **DENSE, **TINY),
+    "MACE, density, tables": lambda: MACE(SPECIES, lmax=1, correlation=2, knots=64, **DENSE, **TINY),
     "NequIP": lambda: NequIP(SPECIES, lmax=2, **TINY),
     "NequIP, tables": lambda: NequIP(SPECIES, lmax=2, knots=64, **TINY | {"layers": 3}),
     "NequIP, frozen tables": lambda: NequIP(SPECIES, lmax=2, **TINY),

@@ -21,6 +21,8 @@ FORM = "eqlayers.form.default"
 ALIASES = ("detach", "alias", "lift_fresh_copy")
 #: Operators whose results depend on the dtype and the device of their operand alone, if sizes are numbers.
 FILLED = tuple(f"aten.new_{kind}.default" for kind in ("ones", "zeros", "full", "empty"))
+#: Operators whose results depend on numbers of Python alone.
+MADE = ("aten.scalar_tensor", "aten.arange")
 #: Operators of which gradients of networks in float64 consist, and which take any dtype.
 OF_GRADIENTS = (FORM, "aten.mm.default", "aten.t.default")
 #: Most numbers of constants that become one if their numbers are equal.
@@ -54,7 +56,7 @@ def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
             if value.numel() and (earlier := places.setdefault(place, node)) is not node:
                 node.replace_all_uses_with(earlier)
         inputs = node.all_input_nodes
-        made = inputs or is_operator(node, "aten.scalar_tensor.default")
+        made = inputs or str(node.target).startswith(MADE)
         if node.op != "call_function" or node in written or not (made and always_alike(node.target)):
             continue
         known = values

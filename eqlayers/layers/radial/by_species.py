@@ -175,6 +175,11 @@ class AgnesiTransform(KeepsFloat64):
         check_index("kind", kind, graph.num_src, len(self.radii), "species")
         return self._between(check_lengths(lengths, graph), kind[src], kind[dst])
 
+    @property
+    def num_species(self) -> int:
+        """Number of species."""
+        return self.radii.shape[0]
+
     def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """``[E]`` Angstrom to ``[E]``, between species of index ``[E]`` int64; errors as of ``forward``."""
         if check_floating("lengths", lengths, "[E]").ndim != 1:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.checks import check_module
 from ...core.errors import ConfigError, IndexRangeError
-from ...core.torch_internals import is_plain
+from ...core.torch_internals import being_traced, is_plain
 from ..base.module import KeepsFloat64
 from ..tensor_product.tabled_weights import TabledWeights
 from .knots import ORDERS, TO_COEFFICIENTS, Knots, check_end, cutoff_of, end_of, rows_of, spline_rows, splines, whole
@@ -159,7 +159,10 @@ class TabledBasis(HoldsTables, KeepsFloat64):
         """
         codes = pair_codes(first, second)
         basis = self.functions.new_empty(0, 0)
-        if self.pairs is None:
+        if self.pairs is None and being_traced():  # the number of pairs that occur would be fixed
+            known, pair = torch.arange(transform.num_species * (transform.num_species + 1) // 2, device=codes.device), codes
+            basis = self.at_pairs(transform, known)
+        elif self.pairs is None:
             occurring = codes if codes.shape[0] else codes.new_zeros(1)  # a table must have rows
             known, pair = torch.unique(occurring, return_inverse=True)
             pair = pair[: codes.shape[0]]
@@ -199,6 +202,11 @@ def pair_ends(codes: Tensor) -> tuple[Tensor, Tensor]:
 
 class Transform(Protocol):
     """Interface of transforms of lengths, such as :class:`eqlayers.nn.AgnesiTransform`."""
+
+    @property
+    def num_species(self) -> int:
+        """Number of species."""
+        ...
 
     def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """``[E]`` lengths and two species of each to ``[E]`` numbers."""
@@ -327,5 +335,5 @@ def _of_coefficients(at: KnotBasis, table: Tensor) -> TabledWeights:
         return at.weights(table)
     coefficients, interval = at.coefficients @ at.coefficients.new_tensor(TO_COEFFICIENTS), at.interval
     if at.pairs > 1:  # each has two more than knots
-        interval = interval + 2 * torch.div(interval, at.knots, rounding_mode="floor")
+        interval = interval + 2 * (interval // at.knots)
     return TabledWeights(table, interval, coefficients.to(table.dtype))
