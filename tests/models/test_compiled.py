@@ -442,3 +442,11 @@ def test_other_ways_to_trace_see_the_module_itself() -> None:
     by_func = list(torch.func.grad(energy)(weights).values())
     potential.compile(False)
     assert_alike(by_func, learned(potential, potential(batch, ["energy"])))
+
+
+def test_tables_of_too_many_pairs_are_refused() -> None:
+    network = MACE(range(1, 14), lmax=1, correlation=1, knots=16, distance_transform="agnesi", **TINY | {"layers": 1})
+    potential = Potential(network, range(1, 14))
+    potential.compile()
+    with pytest.raises(ConfigError, match="at most 12 species in a trace, got 13"):
+        potential(batch_of(potential, [molecule("H2O")]))

@@ -160,7 +160,13 @@ class TabledBasis(HoldsTables, KeepsFloat64):
         codes = pair_codes(first, second)
         basis = self.functions.new_empty(0, 0)
         if self.pairs is None and being_traced():  # the number of pairs that occur would be fixed
-            known, pair = torch.arange(transform.num_species * (transform.num_species + 1) // 2, device=codes.device), codes
+            count = transform.num_species
+            if count > TRACED_SPECIES:
+                raise ConfigError(
+                    f"tables of all pairs must be of at most {TRACED_SPECIES} species in a trace, got {count}. "
+                    "Freeze the tables of pairs that occur with compress, or do not compile."
+                )
+            known, pair = torch.arange(count * (count + 1) // 2, device=codes.device), codes
             basis = self.at_pairs(transform, known)
         elif self.pairs is None:
             occurring = codes if codes.shape[0] else codes.new_zeros(1)  # a table must have rows
@@ -218,6 +224,8 @@ def tabled(basis: torch.nn.Module, knots: int | None) -> torch.nn.Module:
     return basis if knots is None else TabledBasis(basis, knots)
 
 
+#: Most species for whose pairs a trace has tables.
+TRACED_SPECIES = 12
 #: A network that runs at knots, and computes splines of its features: from a function that makes rows of splines
 #: of values, functions at the knots, and tensors in place of the network's own (None: its own) to rows of a table.
 Rows = Callable[[Callable[[Tensor], Tensor], Tensor, Sequence[Tensor] | None], Tensor]

@@ -78,8 +78,8 @@ def can_split(paths: Sequence[Path]) -> bool:
     )
 
 
-def splits(mixed: MixedPaths | None, like: Tensor, backend: str | None) -> bool:
+def splits(like: Tensor, mixed: MixedPaths, backend: str | None) -> bool:
     """Whether a call runs by `MixedPaths`: on a GPU, or where its backend is named."""
-    if mixed is None or backend not in (None, BACKEND) or (like.is_cpu and backend is None):
+    if backend not in (None, BACKEND) or (like.is_cpu and backend is None):
         return False
     return chosen(like.device.type, ACCUMULATE.get(like.dtype, like.dtype), backend, mixed.form.key) == BACKEND

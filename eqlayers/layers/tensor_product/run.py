@@ -29,7 +29,9 @@ BY_INFOS = ("sparse", "reference")
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
     """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
     plain = plan.paths and is_plain((x, y, w))
-    mixed = plan.mixed if shared and isinstance(x, Tensor) and splits(plan.mixed, x, backend) else None
+    mixed = plan.mixed if shared else None
+    if mixed is not None and not (isinstance(x, Tensor) and splits(x, mixed, backend)):
+        mixed = None
     if plain and mixed is None and (plan.dense is None or not shared):
         form = plan.form.calls[False, shared]
         results = at_once(form, (x, y, w), None, backend)
