@@ -178,9 +178,7 @@ class _Runner:
         #: Of one thread, and of several, which may not add to the same rows.
         self.traversals = one, traversal if senders else one
         self.kernels: dict[str, Compiled] = {}
-        with as_backend_error():
-            printed = _PRINT[form.family](form, NAMES[self.compute], traversal)
-        self._kernel(self.traversals[torch.get_num_threads() > 1])
+        printed = self._load(self.traversals[torch.get_num_threads() > 1])
         self.operands, self.table = printed.operands, printed.table
         #: Width of every result, the entry of the sizes for its rows, and whether the kernel writes all of it.
         self.results = [
@@ -193,12 +191,12 @@ class _Runner:
         self.folds = [number for number, result in enumerate(form.results) if result.rows == "table"]
         self.item = self.compute.itemsize
 
-    def _kernel(self, traversal: str) -> Compiled:
-        """The kernel of a traversal, compiled at its first use."""
+    def _load(self, traversal: str) -> _Printed:
+        """Print, compile and load the kernel of a traversal."""
         with as_backend_error():
             printed = _PRINT[self.form.family](self.form, NAMES[self.compute], traversal)
-            compiled = self.kernels[traversal] = launch.load(printed.kernel)
-        return compiled
+            self.kernels[traversal] = launch.load(printed.kernel)
+        return printed
 
     def __call__(self, operands: Sequence[Tensor], graph: Tensor | None, sizes: Sizes) -> list[Tensor]:
         """Allocate the results, run the kernel, and return them in the order of the form."""
@@ -241,9 +239,10 @@ class _Runner:
         if graph is not None:
             graph = graph.contiguous()
             segments = self._pack_tables(packed, graph, sizes, intervals, traversal)
-        compiled = self.kernels.get(traversal) or self._kernel(traversal)
+        if traversal not in self.kernels:
+            self._load(traversal)
         try:
-            compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
+            self.kernels[traversal](segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
         except IndexError as error:
             raise not_of_this_graph() from error
         for number in self.sums:
