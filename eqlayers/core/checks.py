@@ -23,12 +23,7 @@ T = TypeVar("T")
 
 
 def got(value: Any) -> str:
-    """``value`` as text for messages: a number or a short text itself, a tensor by its shape, others shortened.
-
-    Example:
-        >>> got("5"), got(torch.zeros(2, 3)), got(None)
-        ("'5'", 'a tensor [2, 3] of torch.float32', 'None')
-    """
+    """``value`` as text for messages: a number or a short text itself, a tensor by its shape, others shortened."""
     try:
         if isinstance(value, (Tensor, np.ndarray)) and value.ndim:
             description = "a tensor" if isinstance(value, Tensor) else "an array"
@@ -65,12 +60,7 @@ def check_optional(check: Callable[[str, Any], T], name: str, value: Any) -> T |
 
 
 def is_integer(value: Any) -> bool:
-    """Whether ``value`` is an integer of any type, but no bool.
-
-    Example:
-        >>> is_integer(3), is_integer(np.int64(3)), is_integer(3.0), is_integer(True)
-        (True, True, False, False)
-    """
+    """Whether ``value`` is an integer of any type, but no bool."""
     if isinstance(value, (bool, np.bool_)):
         return False
     if isinstance(value, (int, torch.SymInt)):

@@ -24,11 +24,6 @@ class Contraction:
     Args:
         specs, result: Letters of the axes of the operands, such as 'ni', and of the result.
         sizes: Length of each letter but 'n', which may have any.
-
-    Example:
-        >>> bilinear = Contraction(["ni", "nj", "ijk"], "nk", {"i": 2, "j": 3, "k": 4})
-        >>> bilinear(torch.ones(5, 2), torch.ones(5, 3), torch.ones(2, 3, 4)).shape
-        torch.Size([5, 4])
     """
 
     def __init__(self, specs: Sequence[str], result: str, sizes: Mapping[str, int]) -> None:
@@ -63,11 +58,6 @@ def contraction(spec: str, sizes: Mapping[str, int]) -> Pair:
     Args:
         spec: Such as 'nia,nik->nka'.
         sizes: Length of each letter; 'n' may have any.
-
-    Example:
-        >>> multiply = contraction("ni,ij->nj", {"n": 5, "i": 2, "j": 3})
-        >>> multiply(torch.ones(4, 2), torch.ones(2, 3)).shape
-        torch.Size([4, 3])
     """
     operands, out = spec.split("->")
     first, second = operands.split(",")

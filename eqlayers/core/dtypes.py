@@ -83,12 +83,7 @@ def device_error(name: str, tensor: Tensor, first_name: str, first: Tensor) -> D
 
 
 def broadcast_shapes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """Broadcast shapes. torch.broadcast_shapes takes longer than a small product even if all shapes are equal.
-
-    Example:
-        >>> broadcast_shapes([(2, 1), (3,)])
-        (2, 3)
-    """
+    """Broadcast shapes. torch.broadcast_shapes takes longer than a small product even if all shapes are equal."""
     nonempty = [tuple(shape) for shape in shapes if len(shape)]  # compared, not put into a set: sizes may be symbols
     if all(shape == nonempty[0] for shape in nonempty[1:]):
         return nonempty[0] if nonempty else ()

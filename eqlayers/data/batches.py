@@ -85,10 +85,6 @@ class SharedBatchSampler(_StepSampler):
     Together the batches of a step are one batch of ``processes * batch_size`` samples in the given order, so several
     processes take the steps that one would take with larger batches. What is left at the end is shared as well; if it
     is less than a sample a process, the step before gets it.
-
-    Example:
-        >>> [list(SharedBatchSampler(range(7), 2, rank, processes=2)) for rank in (0, 1)]
-        [[[0, 2], [4, 6]], [[1, 3], [5]]]
     """
 
     def __init__(self, sampler: EpochSampler | Sequence[int], batch_size: int, rank: int, processes: int) -> None:
@@ -190,16 +186,10 @@ class EdgeBatchSampler(_StepSampler):
 
 
 def _pack(sizes: NDArray[np.int64], most: int, count: int, processes: int) -> list[NDArray[np.int64]]:
-    """Pack samples into few batches of at most ``most`` edges and ``count`` samples each.
+    """Indices of samples in batches of at most ``most`` edges and ``count`` samples; ``sizes`` are edges, descending.
 
     The next largest sample goes into the batch with the fewest edges. The number of batches is a multiple of
     ``processes`` where one exists: three samples that fill a batch each have none for two processes.
-
-    Args:
-        sizes: Edges of every sample, descending.
-
-    Returns:
-        Indices of ``sizes`` in each batch.
     """
     sizes = np.maximum(sizes, 1) if processes > 1 else sizes  # an isolated atom fills something, too
     num = max(-(-int(sizes.sum()) // most), -(-len(sizes) // count))

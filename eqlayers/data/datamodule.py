@@ -202,12 +202,7 @@ def auxiliaries(data: Any) -> dict[str, Auxiliary]:
 
 
 def read_auxiliary(auxiliary: Any, target: str, known: Sequence[str] | None = None) -> dict[str, float]:
-    """Weights of further labels by name, checked; ``known`` are the names that there are.
-
-    Example:
-        >>> read_auxiliary({"charges": 1}, "U0", ["charges", "zpve"])
-        {'charges': 1.0}
-    """
+    """Weights of further labels by name, checked; ``known`` are the names that there are."""
     fix = "Set for example data.auxiliary.zpve to 0.5."
     weights = check_type("auxiliary", {} if auxiliary is None else auxiliary, Mapping, "weights by name, or None", fix)
     for name in weights:

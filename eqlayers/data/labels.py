@@ -37,11 +37,7 @@ class Column(NamedTuple):
 def columns_of(
     source: str, frames: Sequence[Labelled], keys: Mapping[str, str | None]
 ) -> tuple[dict[str, Column], set[str]]:
-    """Collect the labels of structures under recognised names, or under the names in ``keys``.
-
-    Returns:
-        The columns by label, and the names of values that are no label.
-    """
+    """Labels of structures by recognised names, or by the names in ``keys``; and names of values that are no label."""
     present = set().union(*(values for _, values, _ in frames))
     columns: dict[str, Column] = {}
     for label, usual in KEYS.items():

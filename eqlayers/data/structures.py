@@ -358,14 +358,9 @@ def auxiliary_key(number: int) -> str:
 
 
 def completed_cells(cell: FloatArray, pbc: BoolArray) -> FloatArray:
-    """Cells with a long lattice vector, perpendicular to the others, in place of each that is 0 and no period.
+    """Cells `[N, 3, 3]` with a long vector, perpendicular to the others, in place of each that is 0 and no period.
 
-    Returns:
-        `[N, 3, 3]`; of structures without cell, a cube.
-
-    Example:
-        >>> completed_cells(np.diag([4.0, 5.0, 0.0])[None], np.array([[True, True, False]]))[0].tolist()
-        [[4.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 1000.0]]
+    Structures without a cell get a cube.
     """
     full = cell.copy()
     empty: BoolArray = ~np.any(cell, axis=2)

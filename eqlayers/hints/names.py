@@ -134,12 +134,7 @@ ARGUMENTS = {
 
 
 def nearest(wrong: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """The known name with the most similar spelling; None if no similarity reaches ``alike``, between 0 and 1.
-
-    Example:
-        >>> nearest("laeyrs", ["layers", "lmax"]), nearest("foo", ["layers"])
-        ('layers', None)
-    """
+    """The known name with the most similar spelling; None if no similarity reaches ``alike``, between 0 and 1."""
     return next(iter(difflib.get_close_matches(wrong, known, 1, alike)), None)
 
 
@@ -173,12 +168,6 @@ def hint(name: str, module: str = "eqlayers") -> str | None:
     """A suggestion for a name that a module does not have, or None.
 
     Similar spellings are searched in the module itself first.
-
-    Example:
-        >>> hint("radius_graph"), hint("Sphericalharmonics"), hint("foo")
-        ('eqlayers.data.radius_graph', 'eqlayers.nn.SphericalHarmonics', None)
-        >>> hint("TensorProdct", "eqlayers.nn"), hint("radius_grph", "eqlayers.nn")
-        ('eqlayers.nn.TensorProduct', 'eqlayers.data.radius_graph')
     """
     exact, plain, exports = _suggestions(module)
     use = exact.get(name)
@@ -215,14 +204,6 @@ def answer_names(module: str) -> None:
     """Install ``__getattr__`` in a module, which raises an error with a suggestion for unknown names.
 
     It is not in the module's source, as type checkers would assume that every name exists.
-
-    Example:
-        >>> from eqlayers import nn
-        >>> nn.radius_graph
-        Traceback (most recent call last):
-            ...
-        eqlayers.errors.UnknownNameError: a name of eqlayers.nn must be one that it has, got 'radius_graph'. Use \
-eqlayers.data.radius_graph.
     """
 
     def __getattr__(name: str) -> Any:
@@ -317,13 +298,7 @@ def _raise_unknown(function: Callable[..., Any], keywords: Mapping[str, Any], er
 
 
 def example(function: Callable[..., Any]) -> str | None:
-    """An example call of a class or function, from :data:`EXAMPLES` or the first in its docstring, or None.
-
-    Example:
-        >>> from eqlayers.nn import Dropout
-        >>> example(Dropout)
-        "Dropout('2x1o', 0.5)"
-    """
+    """An example call of a class or function, from :data:`EXAMPLES` or the first in its docstring, or None."""
     from doctest import DocTestParser  # imported only for errors
 
     for owner in function.__mro__ if isinstance(function, type) else (function,):
@@ -358,17 +333,7 @@ def _raise_missing(
 
 
 def named_arguments(function: _F) -> _F:
-    """Decorate a class or function: errors of unknown or missing arguments suggest the right name or an example.
-
-    Example:
-        >>> @named_arguments
-        ... def edges(positions, cutoff=5.0): ...
-        >>> edges(None, r_max=4.0)
-        Traceback (most recent call last):
-            ...
-        eqlayers.errors.ArgumentError: arguments of edges must be among those that it has, got r_max=4.0. Write \
-cutoff= (by default 5.0).
-    """
+    """Decorate a class or function: errors of unknown or missing arguments suggest the right name or an example."""
     if isinstance(function, type):
         _wrap_constructor(function)
         return function

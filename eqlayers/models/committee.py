@@ -278,14 +278,9 @@ def within(structures: Structures, cutoff: float) -> Structures:
 
 
 def committee_files(source: str | os.PathLike[str] | Iterable[Any]) -> list[Path]:
-    """The files that a name stands for: one file, a pattern such as ``runs/a*/potential.pt``, or a committee's folder.
+    """Files of one name: a file, a pattern such as ``runs/a*/potential.pt``, or a committee's folder; or of a list.
 
-    Returns:
-        Files in the order of the list; files of a pattern or a folder are sorted.
-
-    Example:
-        >>> committee_files(["a.pt", "b.pt"])
-        [PosixPath('a.pt'), PosixPath('b.pt')]
+    Files of a list are in its order; files of a pattern or a folder are sorted.
     """
     what = "the path of a file, a pattern, or the folder of a committee"
     if not isinstance(source, (str, os.PathLike)):

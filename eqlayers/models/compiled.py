@@ -95,11 +95,8 @@ class Compiles(nn.Module):
     ) -> dict[str, Tensor]:
         """The results of ``method(self, structures)``, by its trace if calls are compiled.
 
-        Args:
-            structures: Whose shapes are checked.
-            kind: All that the method depends on beside them.
-            check: Raises if their values are wrong, which no trace does.
-            method: What is traced.
+        ``kind`` is all that the method depends on beside the structures, whose shapes are checked. ``check`` raises if
+        their values are wrong, which no trace does.
         """
         compiled = self._compiled
         if compiled is None or not is_plain((structures.pos,)):
@@ -244,15 +241,6 @@ class Inner(NamedTuple):
             ``[A]`` float64 and slopes ``[E, 3]``, the derivatives of their sum by the vectors. Its inputs are checked
             by the caller.
         weights: Names of the weights and buffers, in the order of the graph's inputs.
-
-    Example:
-        >>> from eqlayers.models import Potential
-        >>> from eqlayers.testing import ToyNetwork
-        >>> potential = Potential(ToyNetwork(1), species=[29]).eval()
-        >>> inner = inner_graph(potential)
-        >>> vectors, pair = torch.tensor([[0.0, 0.0, 2.3], [0.0, 0.0, -2.3]]), torch.tensor([[0, 1], [1, 0]])
-        >>> [tuple(t.shape) for t in inner(potential, torch.tensor([29, 29]), vectors, pair)]
-        [(2,), (2, 3)]
     """
 
     graph: fx.GraphModule
@@ -268,8 +256,7 @@ class Inner(NamedTuple):
 def inner_graph(potential: Potential) -> Inner:
     """Trace the inner graph of a potential, with the dtype and device that it has now.
 
-    Raises:
-        ConfigError: The network cannot be traced; with the line that cannot, or it predicts no energy.
+    ConfigError if the network cannot be traced, with the line that cannot, or predicts no energy.
     """
     potential._requested(("energy",))
     named, held = dict(_named_tensors(potential)), _Held(potential, _by_vectors)

@@ -212,10 +212,6 @@ def reachable_in_frames(irreps_in: o3.Irreps, irreps_out: o3.Irreps, mmax: int |
     r"""The irreps of ``irreps_out`` that :class:`eqlayers.nn.SO2Convolution` can compute from ``irreps_in``.
 
     Order m = 0 connects irreps of equal sign :math:`p (-1)^l`, every other order all irreps of degree at least m.
-
-    Example:
-        >>> reachable_in_frames(o3.Irreps("4x0e"), o3.Irreps("4x0e + 4x1e + 4x1o"))
-        4x0e+4x1o
     """
 
     def connected(a: Any, b: Any) -> bool:

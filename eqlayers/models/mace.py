@@ -231,12 +231,7 @@ class MACE(EquivariantModule):
 
 
 def read_hidden(hidden: Any) -> o3.Irreps:
-    """Parse and check irreps of features: distinct, of one multiplicity, even scalars first.
-
-    Example:
-        >>> read_hidden("4x0e + 4x1o")
-        4x0e+4x1o
-    """
+    """Parse and check irreps of features: distinct, of one multiplicity, even scalars first."""
     irreps = as_irreps(hidden, "hidden")
     copies = {mul for mul, _ in irreps}
     different = len({ir for _, ir in irreps}) == len(irreps)
@@ -249,12 +244,7 @@ def read_hidden(hidden: Any) -> o3.Irreps:
 
 
 def message_irreps(irreps_sh: o3.Irreps, current: o3.Irreps, channels: int) -> o3.Irreps:
-    """Irreps of messages, ``channels`` of each: irreps of the harmonics, in both parities if ``current`` has 0o.
-
-    Example:
-        >>> message_irreps(o3.Irreps("0e + 1o"), o3.Irreps("4x0e"), 4)
-        4x0e+4x1o
-    """
+    """Irreps of messages, ``channels`` of each: irreps of the harmonics, in both parities if ``current`` has 0o."""
     parities = (1, -1) if o3.Irrep("0o") in current else (1,)
     irreps = [(channels, (ir.l, ir.p * p)) for _, ir in irreps_sh for p in parities]
     return o3.Irreps(irreps).sort()[0].simplify()
@@ -375,10 +365,6 @@ class Readout(HoldsFormulas, EquivariantModule):
     The activation is a formula: the submodule ``activation`` is not called.
 
     ``irreps_out`` lists even scalars first; ``hidden`` are the scalars of the hidden layer, None for a linear read-out.
-
-    Example:
-        >>> Readout(o3.Irreps("4x0e"), o3.Irreps("0e"), o3.Irreps("2x0e"))(torch.zeros(3, 4)).tolist()
-        [[0.0], [0.0], [0.0]]
     """
 
     def __init__(

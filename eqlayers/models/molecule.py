@@ -321,13 +321,6 @@ class MoleculeProperty(nn.Module):
         network: As :class:`eqlayers.train.PropertyModule` trains it, with ``species`` and ``cutoff``.
         name: Of the property.
         unit: Of its values.
-
-    Example:
-        >>> from eqlayers.models import MoleculeNetwork
-        >>> gap = MoleculeProperty(MoleculeNetwork(["H"], hidden="2x0e + 2x1o", layers=1), "gap", "eV")
-        >>> pair = torch.tensor([[0, 1], [1, 0]])
-        >>> gap(Structures(torch.tensor([1, 1]), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.74]]), pair)).shape
-        torch.Size([1])
     """
 
     def __init__(self, network: nn.Module, name: str, unit: str) -> None:
@@ -357,12 +350,6 @@ def load_property(
     """A property from a checkpoint, in evaluation mode; None if the file is of another kind.
 
     Arguments and errors are as of :func:`eqlayers.models.load_potential`.
-
-    Example:
-        >>> import tempfile
-        >>> torch.save({"hyper_parameters": {}}, path := f"{tempfile.mkdtemp()}/other.ckpt")
-        >>> load_property(path) is None
-        True
     """
     content = read_content(path)
     options = content.get("hyper_parameters") if isinstance(content, dict) else None

@@ -118,11 +118,6 @@ class NequIP(torch.nn.Module):
 
 
 def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps) -> o3.Irreps:
-    """The irreps of ``irreps_out`` that a tensor product of ``irreps_in`` and ``irreps_sh`` contains.
-
-    Example:
-        >>> reachable(o3.Irreps("4x0e"), o3.Irreps("0e + 1o"), o3.Irreps("4x0e + 4x1e + 4x1o"))
-        4x0e+4x1o
-    """
+    """The irreps of ``irreps_out`` that a tensor product of ``irreps_in`` and ``irreps_sh`` contains."""
     present = {ir for _, _, ir in tensor_product_paths(irreps_in, irreps_sh, {ir for _, ir in irreps_out})}
     return o3.Irreps([(mul, ir) for mul, ir in irreps_out if ir in present])

@@ -14,12 +14,7 @@ GHOST_DISTANCE, GHOST_CELL = 0.9, 10.0
 
 
 def capacity_of(size: int, step: int) -> int:
-    """A size rounded up to a multiple of ``step``, and to four binary digits: at most an eighth more of large sizes.
-
-    Example:
-        >>> [capacity_of(size, 8) for size in (0, 9, 100, 1000, 1100)]
-        [0, 16, 104, 1024, 1152]
-    """
+    """A size rounded up to a multiple of ``step``, and to four binary digits: at most an eighth more of large sizes."""
     step = max(step, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
 

@@ -33,12 +33,7 @@ def read_properties(properties: Any) -> tuple[str, ...]:
 
 
 def property_irreps(properties: Sequence[str]) -> o3.Irreps:
-    """Irreps that a network returns for each atom: the scalars of all properties, then vectors, then degree 2.
-
-    Example:
-        >>> property_irreps(("energy", "dipole", "polarizability"))
-        2x0e+1x1o+1x2e
-    """
+    """Irreps that a network returns for each atom: the scalars of all properties, then vectors, then degree 2."""
     irreps = [ir for name in read_properties(properties) for _, ir in PROPERTIES[name]]
     return o3.Irreps([(1, ir) for ir in sorted(irreps, key=lambda ir: ir.l)]).simplify()
 
@@ -78,12 +73,6 @@ class AtomicProperties(KeepsFloat64):
 
     Args:
         properties: Names among :data:`PROPERTIES`.
-
-    Example:
-        >>> split = AtomicProperties(("energy", "dipole"))
-        >>> energies, tensors = split(torch.ones(2, 4), torch.zeros(2, dtype=torch.int64), 1)
-        >>> energies.tolist(), tensors["dipole"].tolist()
-        ([1.0, 1.0], [[2.0, 2.0, 2.0]])
     """
 
     def __init__(self, properties: Sequence[str]) -> None:

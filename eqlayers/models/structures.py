@@ -137,13 +137,7 @@ class Structures(NamedTuple):
 
 
 def mirror(structures: Structures) -> Structures:
-    """Structures with edges of one direction, and after these the same edges with their ends and shifts reversed.
-
-    Example:
-        >>> pair = Structures(torch.tensor([1, 1]), torch.eye(2, 3), torch.tensor([[0], [1]]))
-        >>> mirror(pair).edge_index.tolist(), one_way(mirror(pair)).edge_index.tolist()
-        ([[0, 1], [1, 0]], [[0], [1]])
-    """
+    """Structures with edges of one direction, and after these the same edges with their ends and shifts reversed."""
     edges, shifts = structures.edge_index, structures.shifts
     edges, shifts = torch.cat([edges, edges.flip(0)], 1), None if shifts is None else torch.cat([shifts, -shifts])
     return structures._replace(edge_index=edges, shifts=shifts, mirrored=True)
@@ -195,13 +189,7 @@ def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atom
 
 
 def periodic_cell(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Lattice vectors ``[3, 3]`` in Angstrom; vectors of open axes are unit vectors orthogonal to the periodic axes.
-
-    Example:
-        >>> from ase import Atoms
-        >>> periodic_cell(Atoms("H", cell=[3, 4, 0], pbc=[True, False, False])).tolist()
-        [[3.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    """
+    """Lattice vectors ``[3, 3]`` in Angstrom; vectors of open axes are unit vectors orthogonal to the periodic axes."""
     from ase.geometry import complete_cell
 
     cell = _without_open_axes(atoms)
@@ -233,16 +221,6 @@ class NeighborLists:
     """Neighbour list of one moving structure, computed to cutoff + skin and reused until an atom moves by skin / 2.
 
     Cutoff and skin are in Angstrom. With a skin of 0 every call computes a new list. ``built`` counts computed lists.
-
-    Example:
-        >>> from ase import Atoms
-        >>> lists = NeighborLists(cutoff=1.0, skin=0.3)
-        >>> pair = Atoms("H2", positions=[[0, 0, 0], [0, 0, 1.05]])
-        >>> lists(pair)[0].shape, lists.built  # the pair is in the list, but beyond the cutoff now
-        (torch.Size([2, 0]), 1)
-        >>> pair.positions[1, 2] = 0.95
-        >>> lists(pair)[0].tolist(), lists.built
-        ([[1, 0], [0, 1]], 1)
     """
 
     def __init__(self, cutoff: float, skin: float = 0.0) -> None:
@@ -292,16 +270,6 @@ def collate(
     """Concatenate several Atoms into one batch, in the dtype and on the device of a potential.
 
     A structure that has a volume, see :func:`has_volume`, keeps its cell; for others, vectors of open axes are zero.
-
-    Example:
-        >>> from ase.build import bulk, molecule
-        >>> from eqlayers.models import Potential
-        >>> from eqlayers.testing import ToyNetwork
-        >>> potential = Potential(ToyNetwork(3, cutoff=3.0), species=[1, 8, 29])
-        >>> structures = [molecule("H2O"), bulk("Cu")]
-        >>> batch = collate(potential, structures, [NeighborLists(3.0)(atoms) for atoms in structures])
-        >>> batch.batch.tolist(), batch.cell.shape
-        ([0, 0, 0, 1], torch.Size([2, 3, 3]))
     """
     if not structures:
         raise ConfigError(f"structures must be at least one, got {got(structures)}. Leave out empty batches.")

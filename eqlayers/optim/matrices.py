@@ -43,10 +43,6 @@ def shapes_of(module: nn.Module) -> dict[str, Shapes]:
 
     Raises:
         ConfigError: ``weight_matrices`` returns no shapes by name, or shapes that do not cover the numbers.
-
-    Example:
-        >>> shapes_of(o3.Linear("8x0e + 4x1o", "2x0e + 3x1o", biases=True))
-        {'weight': [(8, 2), (4, 3)], 'bias': [(2,)]}
     """
     told = getattr(module, "weight_matrices", None)
     foreign = next((shapes for cls, shapes in FOREIGN.items() if isinstance(module, cls)), lambda _: {})

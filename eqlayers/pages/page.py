@@ -118,21 +118,7 @@ def _template() -> Template:
 
 
 def write_page(path: str | Path, title: str, about: str, sections: Iterable[Section]) -> None:
-    """Write a page atomically. Sections without content are left out.
-
-    Args:
-        path: The file.
-        title: Its heading.
-        about: A sentence below the heading.
-        sections: In their order.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "page.html"
-        >>> write_page(path, "run water", "A network.", [Section("Data", [Facts({"frames": "7"})]), Section("No", [])])
-        >>> "#data" in path.read_text(), "#no" in path.read_text()
-        (True, False)
-    """
+    """Write a page with a heading and a sentence below it atomically. Sections without content are left out."""
     shown = [section for section in sections if section.blocks]
     numbers = count()
     html = _template().render(
@@ -143,41 +129,20 @@ def write_page(path: str | Path, title: str, about: str, sections: Iterable[Sect
 
 
 def new_figure(width: float = 4.6, height: float = 3.6) -> Figure:
-    """An empty figure.
-
-    Args:
-        width, height: Inches.
-
-    Returns:
-        The figure.
-
-    Example:
-        >>> new_figure(4.0, 3.0).get_size_inches().tolist()
-        [4.0, 3.0]
-    """
+    """An empty figure of this width and height in inches."""
     figure = Figure(figsize=(width, height), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a PNG atomically.
-
-    Args:
-        figure: The figure.
-        path: The file.
-    """
+    """Write a PNG atomically."""
     with atomic_write(Path(path)) as file:
         figure.savefig(file, format="png")
 
 
 def as_svg(figure: Figure, name: str) -> str:
-    """The figure as an element of an HTML page, whose colours of text and paper it takes.
-
-    Example:
-        >>> as_svg(new_figure(), "empty")[:4]
-        '<svg'
-    """
+    """The figure as an element of an HTML page, whose colours of text and paper it takes."""
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(text, format="svg", metadata=_NO_DATE)
@@ -189,12 +154,7 @@ def as_svg(figure: Figure, name: str) -> str:
 
 
 def number(value: Any) -> str:
-    """Format a number with four significant digits, from 10,000 on without exponent; '-' for None and NaN.
-
-    Example:
-        >>> number(0.0123456), number(58765.4), number(None)
-        ('0.01235', '58,765', '-')
-    """
+    """Format a number with four significant digits, from 10,000 on without exponent; '-' for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"

@@ -48,12 +48,7 @@ class Channels(NamedTuple):
 
 @cache
 def parse(spec: str) -> Channels:
-    """Read a channel spec such as ``"u,v->uv"``; ConfigError for repeated letters and letters of one operand only.
-
-    Example:
-        >>> parse("u,uv->v").rotate_to_first()
-        Channels(first='uv', second='v', out='u')
-    """
+    """Read a channel spec such as ``"u,v->uv"``; ConfigError for repeated letters and letters of one operand only."""
     match = _FORM.fullmatch(spec.replace(" ", ""))
     if match is None:
         raise ConfigError(

@@ -79,12 +79,7 @@ class ToyNetwork(torch.nn.Module):
 
 
 def example_structures(species: Sequence[int], cutoff: float, seed: int = 0) -> list[Atoms]:
-    """A molecule of six atoms and a crystal of four in a skewed cell, with neighbours at bond distances.
-
-    Example:
-        >>> [(len(atoms), atoms.pbc.all().item()) for atoms in example_structures([1, 8], cutoff=4.0)]
-        [(6, False), (4, True)]
-    """
+    """A molecule of six atoms and a crystal of four in a skewed cell, with neighbours at bond distances."""
     from ase import Atoms
     from ase.build import bulk
     from ase.data import covalent_radii

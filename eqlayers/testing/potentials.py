@@ -44,19 +44,11 @@ _ALONG = {"dipole": [0.5, -0.3, 0.8], "polarizability": [[0.7, -0.2, 0.3], [-0.2
 
 
 def cutoff_rows(potential: Potential, generator: torch.Generator, rounding: float) -> Deviations:
-    """Measure jumps at the cutoff when one atom leaves another, in pairs and with a third atom.
+    """Name, deviation with bound, and unit of jumps when one atom leaves another, in pairs and with a third atom.
 
     Each property and its two derivatives are computed at four distances just within the cutoff and extrapolated to it,
     where they must equal the values without the edge. Second and third differences bound the error of extrapolation.
-
-    Returns:
-        Name, deviation with its bound, and unit; the largest deviation relative to its bound over pairs of species.
-
-    Example:
-        >>> from eqlayers.testing import ToyNetwork
-        >>> potential = Potential(ToyNetwork(1), species=[29]).double().eval()
-        >>> [name for name, (jump, bound), unit in cutoff_rows(potential, torch.Generator(), 1e-12) if jump <= bound]
-        ['energy at the cutoff', 'slope at the cutoff', 'curvature at the cutoff']
+    The deviation is the largest relative to its bound over pairs of species.
     """
     pairs = torch.cartesian_prod(torch.arange(len(potential.species)), torch.arange(len(potential.species))).view(-1, 2)
     pairs = pairs[torch.randperm(len(pairs), generator=generator)[:_MOST]]

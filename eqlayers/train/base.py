@@ -307,12 +307,7 @@ class Plan(NamedTuple):
         return f"{self.steps:,} steps" + (f" ({self.epochs:,} epochs)" if self.epochs > 0 else "")
 
     def change(self, now: Plan, step: int, base: float, second_stage: float | None = None) -> str | None:
-        """A printed line on how the schedule changes from this plan to ``now`` at a step; None without a change.
-
-        Example:
-            >>> print(Plan(4, 80, 0, 0.0).change(Plan(6, 120, 0, 0.0), 80, 0.01))
-            schedule: 120 steps (6 epochs), before 80 steps (4 epochs); the learning rate goes on with 2.50e-03 ...
-        """
+        """A printed line on how the schedule changes from this plan to ``now`` at a step; None without a change."""
         if self == now:
             return None
         line = (

@@ -197,10 +197,6 @@ class Stopping(SameLossCallback, EarlyStopping):
         patience: Number of validations without improvement.
         strict: Whether a validation without the value raises an error.
         **options: Options of :class:`lightning.pytorch.callbacks.EarlyStopping`.
-
-    Example:
-        >>> Stopping(patience=20).patience
-        20
     """
 
     def __init__(self, monitor: str | None = None, patience: int = 50, strict: bool = False, **options: Any) -> None:
@@ -385,18 +381,11 @@ def identities(data: Any) -> dict[str, Tensor]:
 def check_unseen(saved: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -> dict[str, tuple[float, str]]:
     """Find structures of a validation or test part that the weights of a checkpoint were trained on.
 
-    Copies that were in both parts when the checkpoint was written do not count, as `check_parts` reports them.
+    ``saved`` has hashes by part as the checkpoint stores them; "start" are structures that ``start_from`` was trained
+    on. Copies that were in both parts when the checkpoint was written do not count, as `check_parts` reports them.
 
-    Args:
-        saved: Hashes by part as the checkpoint stores them; "start" are structures that ``start_from`` was trained on.
-        data: A data module.
-        parts: The parts to compare.
-
-    Returns:
-        By part with such structures: the fraction of them, and a sentence.
-
-    Raises:
-        ConfigError: A part that is drawn from the data set has structures of the checkpoint's training part.
+    Returns by part with such structures the fraction of them, and a sentence. ConfigError if a part that is drawn from
+    the data set has structures of the checkpoint's training part.
     """
     repeated = {}
     for name, now in identities(data).items():
@@ -415,14 +404,7 @@ def check_unseen(saved: Mapping[str, Tensor], data: Any, parts: Sequence[str]) -
 
 
 def differences(path: str, saved: Any, mine: Any) -> list[str]:
-    """The differences between two nested mappings of arguments, a text for each value that weights depend on.
-
-    Example:
-        >>> differences("model", {"lmax": 1, "p": 6}, {"lmax": 2, "p": 6})
-        ['model.lmax: 1 -> 2']
-        >>> differences("model", {"knots": 64}, {"knots": None})
-        []
-    """
+    """The differences between two nested mappings of arguments, a text for each value that weights depend on."""
     if isinstance(saved, Mapping) and isinstance(mine, Mapping):
         keys = sorted((saved.keys() | mine.keys()).difference(SAME_WEIGHTS))
         return [line for key in keys for line in differences(f"{path}.{key}", saved.get(key), mine.get(key))]

@@ -80,11 +80,6 @@ class Command:
         options: Options, each with its value as YAML reads it.
         words: The options as words, without flags, where a file of a section is replaced by its content.
         typed: The whole command line.
-
-    Example:
-        >>> command = Command.of(["fit", "--name=own", "--model.learning_rate", "1e-3", "--resume"])
-        >>> command.last("name"), command.last("model.learning_rate"), command.last("threads", 1), command.has("resume")
-        ('own', 0.001, 1, True)
     """
 
     name: str
@@ -165,13 +160,7 @@ class Command:
         return network if isinstance(network, type) and issubclass(network, Module) else default
 
     def needs_species(self) -> bool:
-        """Whether the network needs a list of species, and none is given.
-
-        Example:
-            >>> words = ["fit", "--model.model", "eqlayers.models.NequIP"]
-            >>> Command.of(words).needs_species(), Command.of([*words, "--model.model.species", "[H]"]).needs_species()
-            (True, False)
-        """
+        """Whether the network needs a list of species, and none is given."""
         network = self.network(None)
         parameter = None if network is None else inspect.signature(network).parameters.get("species")
         return parameter is not None and parameter.default is parameter.empty and self.last(SPECIES) is None
@@ -213,12 +202,7 @@ class Command:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by keys with dots as nested mappings.
-
-    Example:
-        >>> nested({"a.b": 1, "a.c": 2, "d": 3})
-        {'a': {'b': 1, 'c': 2}, 'd': 3}
-    """
+    """Values by keys with dots as nested mappings."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         *sections, name = key.split(".")

@@ -25,12 +25,7 @@ _LEFT_OUT = ("v_num", "train/loss_epoch")
 
 
 def in_words(seconds: float) -> str:
-    """Format seconds as a text, with the few digits of an estimate.
-
-    Example:
-        >>> in_words(0.2), in_words(59.0), in_words(700.0), in_words(9000.0), in_words(200_000.0)
-        ('1 s', '59 s', '12 min', '2 h 30 min', '56 h')
-    """
+    """Format seconds as a text, with the few digits of an estimate."""
     if seconds < 59.5:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

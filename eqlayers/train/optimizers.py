@@ -55,11 +55,7 @@ def check_optimizer(choice: Any, betas: Any) -> tuple[str, dict[str, Any]]:
 def build_optimizer(
     choice: Any, model: nn.Module, learning_rate: float, betas: Sequence[float] | None, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """The optimizer of a network's parameters, of which matrices alone are decayed.
-
-    Raises:
-        ConfigError: There is no such class, or it does not take the options.
-    """
+    """The optimizer of a network's parameters, of which matrices alone are decayed; or ConfigError."""
     path, further = check_optimizer(choice, betas)
     named = OPTIMIZERS.get(path)
     try:

@@ -224,14 +224,7 @@ def refuse_results(what: str, folder: Path) -> None:
 
 
 def command_to_resume(args: Sequence[str]) -> str:
-    """The command that goes on with one that was stopped, as it can be typed.
-
-    Example:
-        >>> command_to_resume(["fit", "-c", "my run.yaml"])
-        "eqlayers fit -c 'my run.yaml' --resume"
-        >>> command_to_resume(["test", "-c", "a.yaml"])
-        'eqlayers test -c a.yaml'
-    """
+    """The command that goes on with one that was stopped, as it can be typed."""
     if args[0] != "fit":
         return f"eqlayers {shlex.join(args)}"
     words = []

@@ -210,9 +210,7 @@ class LabelledModule(LightningModule):
         """Raise DataError if a loss since the last check is not finite; with its structures.
 
         On a GPU, steps between two checks may have been made with weights that are not finite: they are not saved.
-
-        Args:
-            together: Whether all processes check now, so that all end: one of them saves weights.
+        ``together``: whether all processes check now, so that all end: one of them saves weights.
         """
         unchecked, self._unchecked = self._unchecked, []
         if not unchecked:
@@ -350,12 +348,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def metric(label: Label, kind: str, part: str = "") -> str:
-    """Name of an error in logs and files: label, kind and unit.
-
-    Example:
-        >>> metric(LABELS["energy"], "mae", "_per_atom")
-        'energy_per_atom_mae_meV'
-    """
+    """Name of an error in logs and files: label, kind and unit."""
     return f"{plain(label.name)}{part}_{kind}_{label.unit}"
 
 

@@ -94,10 +94,9 @@ def select(call: Request, name: str | None = None) -> Backend:
 
 
 def verdicts(call: Request, name: str | None = None) -> dict[str, str]:
-    """The answer of each backend to a call, in order of preference; ``name`` is the requested backend or None.
+    """The answer of each backend to a call, in order of preference: 'runs', 'accepts' and when, or why it refuses.
 
-    Returns:
-        By name: 'runs', 'accepts' and when it would run, or why it refuses.
+    ``name`` is the requested backend or None.
     """
     out: dict[str, str] = {}
     chosen = name is not None

@@ -25,12 +25,7 @@ TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
 def few(names: Sequence[str]) -> str:
-    """Eight names at most for a message, and how many more there are.
-
-    Example:
-        >>> few([f"{letter}.yaml" for letter in "abcdefghij"])
-        'a.yaml, b.yaml, c.yaml, d.yaml, e.yaml, f.yaml, g.yaml, h.yaml and 2 more'
-    """
+    """Eight names at most for a message, and how many more there are."""
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
@@ -48,16 +43,7 @@ def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def plain_name(name: Any, what: str, fix: str, kind: str = "folder") -> str:
-    """Return ``name`` if it is the name of one file or folder, and not a path to one.
-
-    Example:
-        >>> plain_name("qm9_mini", "name", "Change --name.")
-        'qm9_mini'
-        >>> plain_name("../other", "name", "Change --name.")
-        Traceback (most recent call last):
-        ...
-        eqlayers.errors.ConfigError: name must be one plain folder name, got '../other'. Change --name.
-    """
+    """Return ``name`` if it is the name of one file or folder, and not a path to one."""
     good = isinstance(name, str) and name not in ("", ".", "..") and name.isprintable() and name == name.strip()
     if not good or re.search(r"[/\\]", name) or len(os.fsencode(name)) > 200:
         raise ConfigError(f"{what} must be one plain {kind} name, got {name!r}. {fix}")
@@ -79,13 +65,6 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
 
     A reader sees the old file or the whole new one, also when the writer is killed. A symbolic link is replaced and
     not followed.
-
-    Example:
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> with atomic_write(folder / "a.txt") as file:
-        ...     _ = file.write(b"whole")
-        >>> [entry.name for entry in folder.iterdir()], (folder / "a.txt").read_bytes()
-        (['a.txt'], b'whole')
     """
     path = Path(check_path("path", path))
     path.parent.mkdir(parents=True, exist_ok=True)

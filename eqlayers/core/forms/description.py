@@ -43,22 +43,12 @@ ROW_MAPS: dict[tuple[object, object], Rows] = {
 
 
 def with_rows(key: str, *rows: str) -> str:
-    """The key of the same form with these rows of its operands and results.
-
-    Example:
-        >>> with_rows("0123456789abcdef", "src", "each", "one", "dst")
-        '0123456789abcdef/mseod'
-    """
+    """The key of the same form with these rows of its operands and results."""
     return f"{key}/m{''.join(one[0] for one in rows)}"
 
 
 def tabled(key: str, reads: int, orders: int) -> str:
-    """The key of a product along a graph whose weights are read from a table; see `ProductForm.tabled`.
-
-    Example:
-        >>> tabled("0123456789abcdef", 4, 1)
-        '0123456789abcdef/t4:1'
-    """
+    """The key of a product along a graph whose weights are read from a table; see `ProductForm.tabled`."""
     return f"{key}/t{reads}:{orders}"
 
 

@@ -27,13 +27,7 @@ T = TypeVar("T")
 
 
 def write_text(prefix: str, base: Program | Formula) -> str:
-    """The program or formula as text, after the prefix of its kind; the same in every process.
-
-    Example:
-        >>> program = Program((), (1, 1, 0, 1), "mul_ir")
-        >>> read_program(write_text(PROGRAM, program)) == program
-        True
-    """
+    """The program or formula as text, after the prefix of its kind; the same in every process."""
     payload = base64.urlsafe_b64encode(zlib.compress(as_json(base.content), 9)).decode()
     return f"{prefix}{_FORMAT}:{key_of(base.content)}:{payload}"
 

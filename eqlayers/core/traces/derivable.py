@@ -28,13 +28,6 @@ class Derivable:
         axes: Of each operand, the names of its free sizes, see :data:`.trace.SIZES`.
         wanted: Of each operand, whether the gradient by it is wanted.
         what: What the function is, for errors.
-
-    Example:
-        >>> x = torch.arange(3.0, requires_grad=True)
-        >>> square = Derivable(lambda x: [x * x], [x], [("atoms",)], [True], "a square")
-        >>> square([x])[0].sum().backward()
-        >>> x.grad
-        tensor([0., 2., 4.])
     """
 
     def __init__(

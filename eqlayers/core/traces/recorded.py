@@ -95,11 +95,7 @@ class Recorded:
         self.lock = RLock()  # of the memory, which threads share
 
     def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The results, which autograd can differentiate once.
-
-        Raises:
-            Refused: The function cannot be recorded.
-        """
+        """The results, which autograd can differentiate once; Refused if the function cannot be recorded."""
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return self.traced(operands)  # in a recording of the caller's
         if self.traced.numbers and torch.is_grad_enabled():

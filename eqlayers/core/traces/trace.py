@@ -35,11 +35,6 @@ def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], 
     Raises:
         Refused: The function reads numbers of tensors, or fixes a free size; with the line that does. Or it changes
             an operand in place, such as a mean of a training that is kept in a buffer.
-
-    Example:
-        >>> graph = trace(lambda x: [x.sum(0) / x.shape[0]], [torch.zeros(3, 2)], [("atoms", None)], "the mean")
-        >>> graph(torch.ones(7, 2))[0]
-        tensor([1., 1.])
     """
     try:
         with torch.inference_mode(False):  # in which nothing could be differentiated

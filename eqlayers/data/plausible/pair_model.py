@@ -52,10 +52,9 @@ class PairModel:
 
 
 def drawn(structures: StructureArrays) -> StructureArrays | None:
-    """A reproducible random sample of up to 500 structures and 8,000 atoms, with forces if any structure has them.
+    """A reproducible sample of up to 500 structures and 8,000 atoms, with forces if any structure has them.
 
-    Returns:
-        Structures of more than one atom each; None without any.
+    They have more than one atom each; None without any.
     """
     usable = (structures.n_atoms > 1) & (structures.n_atoms <= _LARGEST) & is_loose(structures)
     if "forces" in structures.labels:
@@ -76,12 +75,10 @@ def is_loose(structures: StructureArrays) -> BoolArray:
 
 
 def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
-    """Fit a pair potential to forces by least squares, with splines of the distance for each pair of species.
+    """A pair potential fitted to forces by least squares, with splines of the distance for each pair of species.
 
-    Structures are weighted by the inverse of the sum of their own and the median size of forces.
-
-    Returns:
-        The fit; None without pairs, or if all forces are 0 or zero by symmetry.
+    Structures are weighted by the inverse of the sum of their own and the median size of forces. None without pairs,
+    or if all forces are 0 or zero by symmetry.
     """
     first, second, vector = pairs
     unlike = np.linalg.norm(uneven(structures, pairs)[0], axis=1) > UNEVEN

@@ -123,16 +123,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         return f"all {self.num_paths} paths", self.plan.form.request(dtype, device)
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
-        """Features of edges, features of atoms, and the atom of each edge, to features of edges.
-
-        Args:
-            x1: ``[E, U, in1.dim]``.
-            x2: ``[N, U, in2.dim]``.
-            idxs: ``[E]``, below N.
-
-        Returns:
-            ``[E, U, out.dim]``.
-        """
+        """Edges ``[E, U, in1.dim]``, atoms ``[N, U, in2.dim]`` and atoms of edges ``[E]`` to ``[E, U, out.dim]``."""
         pairs = ((x1, self._dims[0]), (x2, self._dims[1]))
         x, y = (t.reshape(len(t), self.mul, dim).transpose(1, 2).reshape(len(t), dim * self.mul) for t, dim in pairs)
         by_channel = self.weights.reshape(-1, self.num_paths).expand(self.mul, -1)

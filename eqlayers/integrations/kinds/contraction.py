@@ -69,13 +69,8 @@ def _refuse_part(part: Any) -> str | None:
 class AcceleratedContraction(nn.Module):
     """Replacement of MACE's ``Contraction``, one irrep of the result, with the same weights and coupling tensors.
 
-    Args:
-        original: MACE's module.
-        text: Irreps of the features, one copy of each.
-        ir: Degree and parity of the irrep of the result.
-
-    Attributes:
-        mixings: Coupling tensors of the degrees 1, 2, ..., as coefficients of polynomials.
+    ``text`` are irreps of the features, one copy of each. ``mixings`` has the coupling tensors of the degrees 1, 2, ...
+    as coefficients of polynomials.
     """
 
     weights_max: nn.Parameter

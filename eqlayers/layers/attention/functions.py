@@ -29,12 +29,7 @@ from ...irreps.layout import LAYOUTS, slots_of
 
 
 def check_heads(name: str, irreps: Irreps, heads: int) -> Irreps:
-    """The irreps, if every multiplicity is divisible by the number of heads; else IrrepsError.
-
-    Example:
-        >>> check_heads("irreps", Irreps("8x0e + 4x1o"), 4)
-        8x0e+4x1o
-    """
+    """The irreps, if every multiplicity is divisible by the number of heads; else IrrepsError."""
     if any(mul % heads for mul, _ in irreps):
         raise IrrepsError(
             f"{name} must have multiplicities that {heads} heads divide, got {irreps}. Change the number of heads, or "

@@ -272,10 +272,5 @@ class EquivariantAttention(EquivariantModule):
 
 
 def smooth_leaky_relu(x: Tensor, slope: float = 0.2) -> Tensor:
-    r"""A leaky ReLU without its kink: :math:`x\,(\alpha + (1 - \alpha)\, \sigma(x))`, of any shape.
-
-    Example:
-        >>> smooth_leaky_relu(torch.tensor([-50.0, 0.0, 50.0])).tolist()
-        [-10.0, 0.0, 50.0]
-    """
+    r"""A leaky ReLU without its kink: :math:`x\,(\alpha + (1 - \alpha)\, \sigma(x))`, of any shape."""
     return slope * x + (1 - slope) * torch.nn.functional.silu(x)

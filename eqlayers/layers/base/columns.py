@@ -108,14 +108,7 @@ def copies_between(copies: Sequence[Copies], first: int, last: int) -> list[Copi
 
 
 def same_order(first: o3.Irreps, second: o3.Irreps, layout: str) -> bool:
-    """Whether flat features have the same layout for both irreps, which may differ in grouping.
-
-    Example:
-        >>> same_order(o3.Irreps("1o + 1o"), o3.Irreps("2x1o"), "mul_ir")
-        True
-        >>> same_order(o3.Irreps("1o + 1o"), o3.Irreps("2x1o"), "ir_mul")
-        False
-    """
+    """Whether flat features have the same layout for both irreps, which may differ in grouping."""
     if layout == "ir_mul":  # which orders columns of degrees above 0 by their grouping
         groups = ([(mul, ir) for mul, ir in irreps if mul and ir.l] for irreps in (first, second))
         if next(groups) != next(groups):

@@ -289,12 +289,7 @@ class CartesianBasis(NamedTuple):
 
 
 def read_formula(formula: Any) -> tuple[str, frozenset[tuple[int, tuple[int, ...]]]]:
-    """Letters of the indices, and the group of signed permutations of them; ConfigError for an invalid formula.
-
-    Example:
-        >>> read_formula("ij=-ji")[0], sorted(read_formula("ij=-ji")[1])
-        ('ij', [(-1, (1, 0)), (1, (0, 1))])
-    """
+    """Letters of the indices, and the group of signed permutations of them; ConfigError for an invalid formula."""
     terms = formula.replace(" ", "").split("=") if isinstance(formula, str) else []
     letters = terms[0] if terms else ""
     plain = [term.removeprefix("-") for term in terms]
@@ -317,12 +312,7 @@ def read_formula(formula: Any) -> tuple[str, frozenset[tuple[int, tuple[int, ...
 
 @lru_cache(maxsize=64)
 def cartesian_basis(formula: str, traceless: bool = False) -> CartesianBasis:
-    """The basis of tensors with the symmetries of a formula, traceless on request; see ``nn.CartesianTensor``.
-
-    Example:
-        >>> cartesian_basis("ij=ji").irreps, cartesian_basis("ij=ji", traceless=True).irreps
-        (1x0e+1x2e, 1x2e)
-    """
+    """The basis of tensors with the symmetries of a formula, traceless on request; see ``nn.CartesianTensor``."""
     letters, group = read_formula(formula)
     rank = len(letters)
     allowed = _projector(rank, group)

@@ -228,12 +228,6 @@ def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
         degree: Number of copies of the feature.
         reduced: Whether to take as many as are independent; else every path of couplings from left to right. Of degree
             4 those whose irreps all have the parity of their degree.
-
-    Example:
-        >>> [paths("0e+1o+2e+3o", (1, -1), n, False).shape[-1] for n in (1, 2, 3)]
-        [1, 6, 51]
-        >>> [paths("0e+1o+2e+3o", (1, -1), n, True).shape[-1] for n in (1, 2, 3)]
-        [1, 3, 12]
     """
     if reduced:
         return independent(text, ir_out, degree)
@@ -267,12 +261,7 @@ def _stacked(polynomials: list[np.ndarray], text: str, ir_out: Irrep, degree: in
 
 
 def dense(polynomials: np.ndarray, dim: int, degree: int) -> np.ndarray:
-    """The symmetric tensor ``[2 l + 1, dim, ..., dim, P]`` of polynomials ``[2 l + 1, monomials, P]``.
-
-    Example:
-        >>> dense(np.ones((1, 3, 1)), 2, 2)[0, ..., 0].tolist()
-        [[1.0, 0.5], [0.5, 1.0]]
-    """
+    """The symmetric tensor ``[2 l + 1, dim, ..., dim, P]`` of polynomials ``[2 l + 1, monomials, P]``."""
     even = polynomials / permutations_of(dim, degree)[:, None]
     return even[:, _number_of_index(dim, degree)].reshape(len(even), *[dim] * degree, even.shape[-1])
 

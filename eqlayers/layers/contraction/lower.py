@@ -52,12 +52,7 @@ class Mixing:
 
 @lru_cache(maxsize=256)
 def mixing(text: str, ir_out: Irrep, degree: int, reduced: bool) -> Mixing:
-    """The `Mixing` from independent polynomials to MACE's paths of one irrep and degree.
-
-    Example:
-        >>> mixing("0e+1o+2e+3o", (1, -1), 3, False).shape
-        (12, 51)
-    """
+    """The `Mixing` from independent polynomials to MACE's paths of one irrep and degree."""
     return mixing_of(text, ir_out, degree, paths(text, ir_out, degree, reduced))[0]
 
 
@@ -151,12 +146,7 @@ class _Coefficients:
 
 
 def single_copies(irreps: o3.Irreps) -> str:
-    """The irreps with multiplicity 1 in each group, as text.
-
-    Example:
-        >>> single_copies(o3.Irreps("8x0e + 8x1o"))
-        '1x0e+1x1o'
-    """
+    """The irreps with multiplicity 1 in each group, as text."""
     return str(o3.Irreps([(1, ir) for _, ir in irreps]))
 
 

@@ -24,12 +24,7 @@ _flat = lru_cache(maxsize=256)(FlatLayout)
 
 @lru_cache(maxsize=256)
 def copy_numbers(irreps: Irreps, layout: str) -> list[int]:
-    """The index of the copy that each column of a flat row belongs to, counted over all groups.
-
-    Example:
-        >>> copy_numbers(Irreps("2x0e + 1x1o"), "mul_ir")
-        [0, 1, 2, 2, 2]
-    """
+    """The index of the copy that each column of a flat row belongs to, counted over all groups."""
     numbers: list[int] = []
     first = 0
     for mul, ir in irreps:

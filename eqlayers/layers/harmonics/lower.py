@@ -41,10 +41,6 @@ def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...
 
     ``irreps_out`` is one degree, a list of degrees, or irreps with the parities of the vector's powers; ``irreps_in``
     is '1o' or '1e', or None for the one with these parities. Else IrrepsError or ConfigError.
-
-    Example:
-        >>> read_degrees("2x0e + 1e")
-        ((0, 0, 1), 1x1e, 2x0e+1x1e)
     """
     irreps = None
     if not is_integer(irreps_out) and (isinstance(irreps_out, (str, Irreps)) or not _is_list(irreps_out)):

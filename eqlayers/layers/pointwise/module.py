@@ -39,14 +39,7 @@ _ROUNDING = 1e-9
 
 
 class Value:
-    """A value of a formula while it is traced: supports sums, products, whole powers, and a few functions.
-
-    Example:
-        >>> expr = Expression()
-        >>> x = Value(expr, expr.load(0, 0))
-        >>> expr.nodes[(2 * x**2).node].op
-        'multiply'
-    """
+    """A value of a formula while it is traced: supports sums, products, whole powers, and a few functions."""
 
     __slots__ = ("expr", "node")
 
@@ -169,11 +162,6 @@ def traced_formula(
     The function takes the components of each operand, in the order of its irreps, and returns the list of the
     components of the result, or a list for each result if there are ``several``. ConfigError for something else, or if
     multiplicities differ.
-
-    Example:
-        >>> x, z = Rows("x", Irreps("8x1o"), "each"), Rows("z", Irreps("8x0e"), "each")
-        >>> traced_formula(lambda x: [x[0] ** 2 + x[1] ** 2 + x[2] ** 2], [x], [z], "mul_ir", False).channels
-        8
     """
     muls = {mul for spec in (*operands, *results) for mul, _ in spec.irreps}
     if len(muls) != 1 or 0 in muls:

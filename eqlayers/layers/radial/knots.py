@@ -152,10 +152,6 @@ def spline(values: Tensor, end: str) -> Tensor:
 
     Source:
         de Boor, A Practical Guide to Splines, 1978, chapter XII: approximations that reproduce polynomials.
-
-    Example:
-        >>> spline(torch.ones(8, 1), "open").flatten()
-        tensor([1., 1., 1., 1., 1., 1., 1., 1., 1., 1.])
     """
     continued = values.new_tensor(_CONTINUED)
     back = torch.zeros_like(values[..., :1, :])

@@ -46,12 +46,7 @@ def check_degree(lmax: int) -> int:
 
 
 def blocks_start(l: int) -> int:
-    """Start of the block of a degree among flat blocks: the length of the blocks of all lower degrees.
-
-    Example:
-        >>> [blocks_start(l) for l in range(4)]
-        [0, 1, 10, 35]
-    """
+    """Start of the block of a degree among flat blocks: the length of the blocks of all lower degrees."""
     return l * (2 * l - 1) * (2 * l + 1) // 3
 
 
@@ -266,12 +261,7 @@ def polar_rotation_program(irreps: Irreps, lmax: int, layout: str) -> Program:
 
 @lru_cache(maxsize=64)
 def matrix_indices(irreps: Irreps, layout: str) -> np.ndarray:
-    """Indices ``[dim * dim]`` of the entries of the full matrix in the blocks of even irreps, of odd ones, and a 0.
-
-    Example:
-        >>> matrix_indices(Irreps("2x0e + 1x0o"), "mul_ir").tolist()
-        [0, 2, 2, 2, 0, 2, 2, 2, 1]
-    """
+    """Indices ``[dim * dim]`` of the entries of the full matrix in the blocks of even irreps, of odd ones, and a 0."""
     width = blocks_dim(max((ir.l for _, ir in irreps), default=0))
     out = np.full((irreps.dim, irreps.dim), 2 * width, dtype=np.int64)
     for slot, (_, ir) in zip(slots_of(irreps), irreps, strict=True):

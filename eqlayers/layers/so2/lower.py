@@ -95,14 +95,7 @@ def _sign(ir: o3.Irrep) -> int:
 
 
 def so2_map(irreps_in: o3.Irreps, irreps_out: o3.Irreps, mmax: int | None, parity: str) -> SO2Map:
-    """The map between all irreps that share an order m, for 0 <= m <= mmax (None: no limit).
-
-    Example:
-        >>> so2_map(o3.Irreps("4x0e + 4x1o"), o3.Irreps("3x0e + 2x1o"), None, "o3").shapes
-        [(1, 8, 5), (1, 4, 2)]
-        >>> so2_map(o3.Irreps("4x1o"), o3.Irreps("2x1e"), None, "so3").shapes
-        [(1, 4, 2), (2, 4, 2)]
-    """
+    """The map between all irreps that share an order m, for 0 <= m <= mmax (None: no limit)."""
     both = [[(group, mul, ir) for group, (mul, ir) in enumerate(part) if mul] for part in (irreps_in, irreps_out)]
     blocks: tuple[list[Block], list[Block]] = ([], [])
     most = min(max((ir.l for *_, ir in side), default=-1) for side in both)
@@ -196,12 +189,7 @@ def unpack_program(so2: SO2Map, layout: str, lmax: int | None) -> Program:
 
 
 def harmonics_block(l_in: int, l_edge: int, l_out: int, normalization: str) -> np.ndarray:
-    """``[2 l_in + 1, 2 l_out + 1]``: Wigner 3j symbols times the harmonics of degree l_edge at y.
-
-    Example:
-        >>> np.round(harmonics_block(1, 1, 1, "norm") * 6**0.5, 12).tolist()
-        [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]
-    """
+    """``[2 l_in + 1, 2 l_out + 1]``: Wigner 3j symbols times the harmonics of degree l_edge at y."""
     return wigner_3j(l_in, l_edge, l_out)[:, l_edge, :] * HARMONICS_AT_Y[normalization](l_edge)
 
 

@@ -293,12 +293,7 @@ def _line(depth: int, text: str, about: str) -> list[str]:
 
 
 def scalar(value: Any) -> str:
-    """Format a value as YAML; a text is quoted only if YAML would read another value.
-
-    Example:
-        >>> scalar("my.xyz"), scalar("No"), scalar(["H", "No"]), scalar(True), scalar("a: b")
-        ('my.xyz', '"No"', '[H, "No"]', 'true', '"a: b"')
-    """
+    """Format a value as YAML; a text is quoted only if YAML would read another value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):

@@ -80,12 +80,6 @@ def processor(backend: str, arch: int | str, release: tuple[int, ...] = ()) -> P
 
     Triton 3.6 dies of some printed kernels for sm_100 and newer, where it packs products of pairs: an assertion of
     LLVM, "Cannot BITCAST between types of different sizes", which sums that are not contracted avoid.
-
-    Example:
-        >>> processor("cuda", 90).lanes, processor("hip", "gfx942").lanes
-        (32, 64)
-        >>> processor("cuda", 100).fused, processor("cuda", 100, (3, 6)).fused
-        (True, False)
     """
     newer = backend == "cuda" and int(arch) >= 100
     row = PROCESSORS["sm_100" if newer else backend]
@@ -115,12 +109,7 @@ class Tile(NamedTuple):
 
 
 def blocks(op: str, width_u: int, width_v: int, *, batched: bool, double: bool) -> Tile:
-    """The tile, in powers of two, of a row of :data:`TABLE` for channel axes of these lengths (1 without the axis).
-
-    Example:
-        >>> blocks("mul", 60, 1, batched=True, double=False)
-        Tile(n=8, u=64, v=1, num_warps=4)
-    """
+    """The tile, in powers of two, of a row of :data:`TABLE` for channel axes of these lengths (1 without the axis)."""
     row = TABLE[op]
     u, v = min(_power(width_u), row.block_u), min(_power(width_v), row.block_v)
     n = max(1, row.elements // (u * v * (2 if double else 1))) if batched else 1
@@ -199,15 +188,7 @@ def fits(cost: Cost, channels: int, double: bool, on: Processor, most: int = 2) 
 
 
 def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int:
-    """Channels of one program: as many per thread as the registers allow.
-
-    Example:
-        >>> on = PROCESSORS["cuda"]
-        >>> [channel_block(Cost(*cost, 9), 128, False, on) for cost in ((20, 10), (60, 20))]
-        [128, 64]
-        >>> channel_block(Cost(5, 5, 9), 7, False, on)
-        32
-    """
+    """Channels of one program: as many per thread as the registers allow."""
     per_thread = CHANNELS_PER_THREAD
     while per_thread > 1 and (
         per_thread * on.lanes > _power(max(channels, on.lanes))
