@@ -116,7 +116,14 @@ def check_rows(name: str, rows: Any, num: int) -> IntArray:
 
 
 def limited(rows: IntArray, limit: int | float | None, seed: int = SPLIT_SEED) -> IntArray:
-    """Some rows of the training part: drawn once, and nested for growing numbers; all if ``limit`` is None."""
+    """Some rows of the training part: drawn once, and nested for growing numbers; all if ``limit`` is None.
+
+    Example:
+        >>> len(limited(np.arange(10), 3)), set(limited(np.arange(10), 3)) < set(limited(np.arange(10), 4))
+        (3, True)
+        >>> len(limited(np.arange(10), 0.5)), set(limited(np.arange(10), 3)) == set(limited(np.arange(10), 3, seed=1))
+        (5, False)
+    """
     if limit is None:
         return rows
     limit = max(1, round(limit * len(rows))) if isinstance(limit, float) else limit
