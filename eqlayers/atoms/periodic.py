@@ -90,10 +90,6 @@ def molecule_neighbors(pos: FloatArray, n_atoms: IntArray, cutoff: float) -> tup
     Returns:
         ``edge_index`` `[2, E]` as of `neighbor_list`, with atoms counted over all molecules; and the atoms `[M]` that
         coincide with another atom of their molecule.
-
-    Example:
-        >>> molecule_neighbors(np.array([[0.0, 0, 0], [1.0, 0, 0]] * 2), np.array([2, 2]), cutoff=2.0)[0].tolist()
-        [[1, 0, 3, 2], [0, 1, 2, 3]]
     """
     positions, sizes, reach = np.ascontiguousarray(pos, dtype=np.float64), n_atoms[n_atoms > 0], cutoff * _WIDER
     if not len(sizes):
@@ -132,12 +128,6 @@ def structure_neighbors(
     Yields:
         Indices of some structures; their ``edge_index`` `[2, E]` as of `neighbor_list`, with atoms counted over all
         structures; ``shifts`` `[E, 3]`; and indices of structures with coinciding atoms, which have no edges.
-
-    Example:
-        >>> pos, cell, pbc = np.array([[0.0, 0, 0], [1.0, 0, 0]] * 2), np.zeros((2, 3, 3)), np.zeros((2, 3), bool)
-        >>> lists = structure_neighbors(pos, np.array([2, 2]), cell, pbc, cutoffs=np.array([2.0, 0.5]))
-        >>> [edges.tolist() for _, edges, _, _ in lists]
-        [[[1, 0], [0, 1]]]
     """
     starts, alone = np.cumsum(n_atoms) - n_atoms, np.any(pbc, axis=1) | (n_atoms > _SMALL)
     begins = alone | np.roll(alone, 1) | (np.diff(starts // _ATOMS, prepend=-1) > 0)

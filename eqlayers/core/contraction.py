@@ -19,11 +19,8 @@ Pair = Callable[[Tensor, Tensor], Tensor]
 class Contraction:
     """``torch.einsum`` of several tensors, two at a time in the order that takes the fewest operations.
 
-    ``operations`` counts the operations for `ROWS` rows. ``equations`` lists the steps in their order.
-
-    Args:
-        specs, result: Letters of the axes of the operands, such as 'ni', and of the result.
-        sizes: Length of each letter but 'n', which may have any.
+    ``operations`` counts the operations for `ROWS` rows, ``equations`` lists the steps in their order, and ``sizes``
+    has the length of each letter but 'n', which may have any.
     """
 
     def __init__(self, specs: Sequence[str], result: str, sizes: Mapping[str, int]) -> None:
@@ -53,12 +50,7 @@ class Contraction:
 
 
 def contraction(spec: str, sizes: Mapping[str, int]) -> Pair:
-    """A function of two tensors that is ``torch.einsum(spec, ...)``.
-
-    Args:
-        spec: Such as 'nia,nik->nka'.
-        sizes: Length of each letter; 'n' may have any.
-    """
+    """A function of two tensors that is ``torch.einsum(spec, ...)``; axes are as in :class:`Contraction`."""
     operands, out = spec.split("->")
     first, second = operands.split(",")
     unshared = [c for c in out if (c in first) != (c in second)]

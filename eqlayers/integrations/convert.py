@@ -123,11 +123,7 @@ def convert(
 
 
 def run(args: Sequence[str]) -> int:
-    """Run the command.
-
-    Returns:
-        Exit status 0.
-    """
+    """Run the command; the exit status 0."""
     about = "\n".join(f"{name:9} {' '.join(form.read_endings):17} {form.about}" for name, form in FORMATS.items())
     trust = "Files of mace and nequip can run any code when they are read: convert only those that you trust."
     parser = ArgumentParser(

@@ -34,14 +34,8 @@ CURE = "Accelerate the model with targets that leave out 'convolution'."
 class LazyRows(Tensor):
     """A tensor ``x[index]`` of shape ``[E, columns]`` that is computed at its first use, and kept.
 
-    Args:
-        x: Tensor that rows are gathered from, of the same dtype and device.
-        index: ``[E]``, row numbers.
-        columns: Number of columns.
-        others: Further tensors that the values of subclasses depend on.
-
-    Attributes:
-        tracked: Whether gradients were enabled at creation; values are computed in the same mode.
+    Values of subclasses depend on ``others`` too. ``tracked`` says whether gradients were enabled at creation: values
+    are computed in the same mode.
     """
 
     @staticmethod

@@ -39,17 +39,7 @@ _OTHER_LAYERS = ("enable_cueq", "only_cueq", "enable_oeq")
 
 
 def run(args: Sequence[str]) -> int:
-    """Run `eqlayers mace`.
-
-    Args:
-        args: 'train' or 'lammps', and its options.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        EqlayersError: An option or file is invalid, or mace-torch is not installed.
-    """
+    """Run `eqlayers mace` with 'train' or 'lammps', and its options; the exit status 0."""
     about = "mace_run_train with these layers: all its options, and --eqlayers_radial, _tolerance, _backend"
     commands = {"train": (train, about), "lammps": (_lammps, "write the file that pair_style mliap of LAMMPS reads")}
     top = ArgumentParser(prog="eqlayers mace", description="MACE's programs with these layers inside.")

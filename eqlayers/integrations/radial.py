@@ -145,12 +145,8 @@ class TabledEmbedding(Replacement):
 class TabledRadial(Replacement):
     """Replacement of a radial network: returns the knot interval and interpolation coefficients of each edge.
 
-    Args:
-        original: The network.
-        table: Table of the network and of the radial functions before it.
-        shared: Intervals and coefficients, shared by all networks of a model.
-        stored: Whether to return weights ``[E, W]``, for networks whose weights no convolution reads.
-        fine: Whether tables made in training keep slopes with the precision of float32.
+    ``shared`` are those of all networks of a model. With ``stored`` it returns weights ``[E, W]``, for networks whose
+    weights no convolution reads. With ``fine`` tables made in training keep slopes with the precision of float32.
     """
 
     def __init__(

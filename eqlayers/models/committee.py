@@ -198,17 +198,7 @@ class Committee(Compiles):
         return structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
 
     def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
-        """The mean of the second derivatives of the energy of one structure.
-
-        Args:
-            structures, chunk_size: As of :meth:`Potential.hessian`.
-
-        Returns:
-            ``[A, 3, A, 3]`` float64, eV/Angstrom^2.
-
-        Raises:
-            ShapeError, ConfigError: As of :meth:`Potential.hessian`.
-        """
+        """The mean of the second derivatives of the energy of one structure; see :meth:`Potential.hessian`."""
         checked = self.first._checked(structures)
         hessians = [member.hessian(self._within_cutoff(checked, member), chunk_size) for member in self.potentials]
         return torch.stack(hessians).mean(0)

@@ -31,12 +31,7 @@ class Ghosts:
     """Memory for structures: unused atoms are lone ones of a ghost structure, whose last atoms unused edges connect.
 
     The operands are ``first`` others, the tensors that ``fields`` names, and a tensor with a row for each structure.
-
-    Args:
-        fields: Names of the fields of structures.
-        first: Number of operands before the fields.
-        cutoff: Of edges, in Angstrom.
-        species: Atomic number of ghost atoms.
+    ``cutoff`` is in Angstrom, and ``species`` the atomic number of ghost atoms.
     """
 
     def __init__(self, fields: Sequence[str], first: int, cutoff: float, species: int) -> None:

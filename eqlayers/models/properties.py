@@ -70,9 +70,6 @@ class AtomicProperties(KeepsFloat64):
 
     A dipole is a sum of atomic vectors without charges times positions: it depends neither on the origin nor on the
     choice of periodic images, and Born charges sum to zero.
-
-    Args:
-        properties: Names among :data:`PROPERTIES`.
     """
 
     def __init__(self, properties: Sequence[str]) -> None:

@@ -113,15 +113,10 @@ class Segment(NamedTuple):
 
 
 class Stack:
-    """Parameters of a group with equally many steps, their state, and the update of SOAP.
+    """Parameters of a group, of one device and with equally many steps, their state, and the update of SOAP.
 
     The flat vectors hold the numbers of all parameters, blocks of equal size together, then vectors. Gram
     matrices and eigenvectors of equal size are one tensor, whether they are of rows or of columns.
-
-    Args:
-        parameters: Of one device.
-        blocks: Of every parameter.
-        states: Of every parameter; empty before its first step.
     """
 
     def __init__(
@@ -230,13 +225,9 @@ class Stack:
         return self._joined([p.grad for p in self.parameters]).to(self.mean.dtype)  # type: ignore[misc]
 
     def update(self, gradient: Tensor, passes: float | Tensor, options: Mapping[str, Any], recording: bool) -> None:
-        """Take a step with the parameters.
+        """Take a step with ``passes`` 1; with 0 parameters and averages stay as they are.
 
-        Args:
-            gradient: Of :meth:`gradient`.
-            passes: 1, or 0 if parameters and averages must stay as they are.
-            options: Of the group.
-            recording: Whether the step is being recorded: eigenvectors are then renewed by others.
+        While a step is ``recording``, eigenvectors are renewed by others.
         """
         rate = options["lr"] * passes
         weight = (1 - options["gram_beta"] ** options["gram_every"]) * passes

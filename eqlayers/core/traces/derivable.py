@@ -155,15 +155,10 @@ class _DerivableCall(torch.autograd.Function):
 
 
 class GraphProgram:
-    """Nodes of a graph in their order, as a function from values of some nodes to values of others.
+    """Nodes of a graph in their order, as a function from values of ``inputs`` to values of ``outputs``.
 
-    Autograd and the dispatcher see the operators of torch alone: kernels of forms are found when the program is built.
-
-    Args:
-        module: Has the constants of the graph.
-        inputs: Nodes whose values are arguments.
-        nodes: Nodes that run.
-        outputs: Nodes whose values are returned.
+    ``module`` has the constants of the graph. Autograd and the dispatcher see the operators of torch alone: kernels of
+    forms are found when the program is built.
     """
 
     def __init__(

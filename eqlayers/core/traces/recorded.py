@@ -78,12 +78,7 @@ class Recorded:
     A graph reads operands without free sizes, such as weights, where they are; the others are copied into the memory
     of a recording. Results and gradients are copies. A size is recorded when it comes first, and all sizes
     anew if weights were moved to other memory. All recordings share memory for what the backward pass needs. A
-    backward pass after another call replays its forward pass first.
-
-    Args:
-        traced: The function.
-        padding: Of its operands.
-        device: Of its operands, whose type has a row in :data:`RECORDERS`.
+    backward pass after another call replays its forward pass first. :data:`RECORDERS` has a row for the device.
     """
 
     def __init__(self, traced: Derivable, padding: Padding, device: torch.device) -> None:

@@ -222,12 +222,8 @@ def cleaned(values: np.ndarray) -> np.ndarray:
 def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
     """Coefficients of the polynomials that MACE's weights multiply, ``[2 l + 1, monomials, P]``; for none P = 1, all 0.
 
-    Args:
-        text: Irreps of the feature, one copy of each.
-        ir_out: Irrep of the result.
-        degree: Number of copies of the feature.
-        reduced: Whether to take as many as are independent; else every path of couplings from left to right. Of degree
-            4 those whose irreps all have the parity of their degree.
+    With ``reduced`` as many as are independent; else every path of couplings from left to right, of degree 4 those
+    whose irreps all have the parity of their degree.
     """
     if reduced:
         return independent(text, ir_out, degree)

@@ -249,17 +249,12 @@ class EdgeGeometry(FormulaModule):
     derivatives 0; see :class:`SphericalHarmonics` for what counts as zero.
 
     Args:
-        irreps_out: Harmonics of the directions, as in :class:`SphericalHarmonics`.
-        normalization: 'component', 'norm' or 'integral'.
-        irreps_in: '1o' or '1e', as there.
+        irreps_out, normalization, irreps_in, backend: Of the harmonics of the directions; see
+            :class:`SphericalHarmonics`, also for errors.
         direction: 'src_to_dst' as above, or 'dst_to_src' for the opposite vectors, :math:`-r_e`.
-        backend: Name of a backend, or None for the best of the device.
 
     Attributes:
         irreps_out: Of the harmonics.
-
-    Raises:
-        IrrepsError, ConfigError: Invalid degrees, parities or options, or an unknown backend.
 
     Example:
         >>> geometry = EdgeGeometry("0e + 1o + 2e")

@@ -95,19 +95,12 @@ class LowRankLinear(EquivariantModule):
     and products per component in place of :math:`\mathrm{mul}_i\, \mathrm{mul}_k`.
 
     Args:
-        irreps_in, irreps_out: Irreps of input and output.
+        irreps_in, irreps_out, instructions, biases, path_normalization, layout, backend: See :class:`Linear`, also for
+            errors.
         rank: r, of every path.
-        instructions: Pairs ``(i_in, i_out)`` of groups to connect; by default all that have equal irreps.
-        biases: True for a bias on all 0e groups of the output, or one flag per group.
-        path_normalization: 'element' or 'path'.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: See :class:`Linear`.
 
     Attributes:
         down, up: The two maps, with r copies of its irrep for each path between them.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps, instructions or options that do not fit together.
 
     Example:
         >>> layer = LowRankLinear("64x0e + 64x1o", "64x0e + 64x1o", rank=4)

@@ -192,19 +192,11 @@ class BatchRMSNorm(_BatchNormalization):
     In evaluation :math:`\nu` are the running mean squares. A batch without rows does not change these.
 
     Args:
-        irreps: Irreps of the features.
-        eps: Added to the mean squares.
-        momentum: Weight of a batch in the running mean squares, 0 to 1.
-        affine: Whether there are weights.
-        normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
+        irreps, eps, momentum, affine, normalization, layout, backend: See :class:`BatchNorm`, also for errors.
 
     Attributes:
         weight: ``[num_irreps]``, None without affine.
         running_squared_norm: ``[num_irreps]``.
-
-    Raises:
-        IrrepsError, ConfigError: The irreps cannot be read, or an option.
 
     Source:
         Zhang and Sennrich 2019, arXiv:1910.07467, over the batch in place of the channels.

@@ -411,8 +411,7 @@ def layer_norm(
     """:class:`eqlayers.nn.LayerNorm` as a function, ``[..., irreps.dim]`` to the same; errors as of the layer.
 
     Args:
-        x: ``[..., irreps.dim]``.
-        irreps, eps, normalization, layout, backend: See the layer.
+        x, irreps, eps, normalization, layout, backend: See the layer.
         weight, bias: ``[num_irreps]`` and ``[number of even scalars]``, or None.
 
     Example:
@@ -441,8 +440,7 @@ def rms_norm(
     """:class:`eqlayers.nn.RMSNorm` as a function, ``[..., irreps.dim]`` to the same; errors as of the layer.
 
     Args:
-        x: ``[..., irreps.dim]``.
-        irreps, over, eps, normalization, layout, backend: See the layer.
+        x, irreps, over, eps, normalization, layout, backend: See the layer.
         weight: ``[num_irreps]``, or None.
 
     Example:

@@ -251,18 +251,11 @@ class RMSNorm(Normalization):
     EquiformerV2. Relative sizes of groups are preserved. No mean is subtracted.
 
     Args:
-        irreps: Irreps of the features; see :class:`LayerNorm`.
+        irreps, eps, affine, normalization, layout, backend: See :class:`LayerNorm`, also for errors; no biases.
         over: 'irrep' or 'all'.
-        eps: Added to the mean squares.
-        affine: Whether there are weights.
-        normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[num_irreps]``, None without affine.
-
-    Raises:
-        IrrepsError, ConfigError: The irreps cannot be read, or an option.
 
     Source:
         Liao et al. 2024, EquiformerV2, arXiv:2306.12059, the norm ``rms_norm_sh`` of its code;

@@ -52,15 +52,8 @@ class GaussianBasis(_Spaced):
     add up to about 1.
 
     Args:
-        num_basis: Number of functions.
-        cutoff: Where they end, in Angstrom.
-        p: Power of the envelope f, see :class:`PolynomialCutoff`; None for no envelope.
-        start: Where they begin, in Angstrom.
+        num_basis, cutoff, p, start, envelope: See :class:`RadialBasis`, also for errors; f is the envelope.
         inside: Whether all lengths :math:`r_n` lie between start and cutoff; else the first and last are at these.
-        envelope: Another envelope in place of that.
-
-    Raises:
-        ConfigError: A number out of range, or an envelope with another cutoff.
 
     Source:
         Schuett et al. 2018, arXiv:1712.06113, eq. 9; widths and factor of e3nn.
@@ -138,7 +131,7 @@ class FourierBasis(_Spaced):
     cutoff=inside)``.
 
     Args:
-        num_basis, cutoff, p, start, envelope: See :class:`GaussianBasis`, also for errors.
+        num_basis, cutoff, p, start, envelope: See :class:`RadialBasis`, also for errors.
         inside: Sines, or cosines.
 
     Source:
@@ -161,7 +154,7 @@ class ChebyshevBasis(RadialBasis):
     ends, too, where the arc cosine has no derivatives.
 
     Args:
-        num_basis, cutoff, p, start, envelope: See :class:`GaussianBasis`, also for errors.
+        num_basis, cutoff, p, start, envelope: See :class:`RadialBasis`, also for errors.
 
     Source:
         Shapeev 2016, arXiv:1512.06054, section 5.

@@ -134,13 +134,7 @@ class BesselBasis(RadialBasis):
     At r = 0 the limit :math:`\sqrt{2/r_c}\, n\pi/r_c` is taken, so the basis is finite and smooth everywhere.
 
     Args:
-        num_basis: Number of functions.
-        cutoff: :math:`r_c` in Angstrom.
-        p: Power of the envelope, see :class:`PolynomialCutoff`.
-        envelope: Another envelope in place of that, such as :class:`SmoothCutoff`.
-
-    Raises:
-        ConfigError: num_basis or cutoff out of range, or an envelope with another cutoff.
+        num_basis, cutoff, p, envelope: See :class:`RadialBasis`, also for errors; f is the envelope.
 
     Source:
         Gasteiger et al. 2020, arXiv:2003.03123, eq. 7.

@@ -195,18 +195,14 @@ class SO2Convolution(SO2Layer):
     (the default) features keep their parity, at half the weights of ``'so3'``.
 
     Args:
-        irreps_in, irreps_out, mmax, parity, internal_weights: See :class:`SO2Linear`. Weights give results of unit
-            variance for an edge, for limited orders in the mean of the components.
+        irreps_in, irreps_out, mmax, parity, internal_weights, layout, backend: See :class:`SO2Linear`, also for errors.
+            Weights give results of unit variance for an edge, for limited orders in the mean of the components.
         lmax: Degree of the frames that it is called with; None for the largest in irreps_in and irreps_out.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[weight_numel]``; see :meth:`weight_views`.
         num_scales: Factors of the input for an edge; see :meth:`scale_slices`.
         frame: The :class:`EdgeFrame` for calls with vectors.
-
-    Raises:
-        IrrepsError, ConfigError: Irreps or an option that there cannot be.
 
     Source:
         Passaro and Zitnick 2023, arXiv:2302.03655.

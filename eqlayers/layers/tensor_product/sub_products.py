@@ -116,9 +116,7 @@ class FullTensorProduct(TensorProduct):
 
     Args:
         irreps_in1, irreps_in2: Irreps of the inputs; simplified first. In 'ir_mul' they must be so (or IrrepsError).
-        filter_ir_out: Irreps to keep in the output; None keeps all.
-        irrep_normalization: See :class:`TensorProduct`.
-        **kwargs: Further arguments of :class:`TensorProduct`.
+        filter_ir_out, irrep_normalization, **kwargs: See :class:`ElementwiseTensorProduct`.
 
     Example:
         >>> FullTensorProduct("2x0e + 1o", "1o").irreps_out

@@ -68,16 +68,10 @@ class Launch(NamedTuple):
 
 
 def product(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> Tensor:
-    """Run a sparse product (or, with op ``scale`` and y None, a sparse scale).
+    """Run a sparse product (or, with op ``scale`` and y None, a sparse scale): ``[N, rows, *channels]``.
 
-    Args:
-        problem: The op and the sizes.
-        x: ``[N, M1, U]``, or ``[M1, U]`` where not batched. Any strides.
-        y: ``[N, M2, *channels]`` or ``[M2, *channels]``, with the dtype and device of x. Any strides.
-        terms: The terms; ``scale`` in float64 for float64 operands, else float32.
-
-    Returns:
-        ``[N, rows, *channels]``, or ``[rows, *channels]`` summed over N where the result is not batched.
+    ``x`` is ``[N, M1, U]`` and ``y`` ``[N, M2, *channels]``, of one dtype and device, with any strides. What is not
+    batched has no axis N: a result is then summed over it. ``terms.scale`` is in float64 for float64 operands.
     """
     z, launches = prepare(problem, x, y, terms, "cuda" if torch.version.hip is None else "hip")
     if launches:
