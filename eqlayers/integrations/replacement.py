@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from ..core.errors import ConfigError
 from ..irreps.algebra import as_irreps
-from ..layers.base.module import EquivariantModule
+from ..layers.base.module import EquivariantModule, WithForward
 from .lazy import LazyRows, all_computed
 
 if TYPE_CHECKING:
@@ -74,21 +74,10 @@ def call(module: nn.Module, *args: Any) -> Tensor:
     return type(module).forward(module, *args)
 
 
-class _PastHooks(nn.Module):
-    """A module with a function of it as ``forward``, for ``torch.func.functional_call``, without the module's hooks."""
-
-    def __init__(self, module: nn.Module, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.module, self.function = module, function
-
-    def forward(self, *args: Any) -> Tensor:
-        return self.function(self.module, *args)
-
-
 def call_with(module: nn.Module, state: Operands, *args: Any, function: Callable[..., Tensor] = call) -> Tensor:
     """:func:`call`, or another function of the module, with other parameters and buffers."""
     named = {f"module.{name}": value for name, value in state.items()}
-    return torch.func.functional_call(_PastHooks(module, function), named, args)
+    return torch.func.functional_call(WithForward(module, function), named, args)
 
 
 # ---- copies in float64 -----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ..core.traces.derivable import Derivable
 from ..core.traces.recorded import RECORDERS, Recorded
 from ..core.traces.simplify import simplify
 from ..core.traces.trace import Axes, Refused, trace
+from ..layers.base.module import WithForward
 from .padding import Ghosts
 from .structures import Structures, mirror, one_way
 
@@ -189,7 +190,7 @@ class _Traced:
         record: bool,
     ) -> None:
         self.modules, self.names = modules, list[str]()
-        held = _Held(module, method)
+        held = WithForward(module, method)
         listed = {name: id(t) for name, t in _named_tensors(held)}
         order = {id(t): number for number, t in enumerate(weights)}
         fields = [name for name in AXES if getattr(structures, name) is not None]
@@ -209,18 +210,6 @@ class _Traced:
         if record and structures.pos.device.type in RECORDERS and not derivable.is_random:
             ghosts = Ghosts(fields, len(weights), module.cutoff, module.species[0])
             self.call = Recorded(derivable, ghosts, structures.pos.device)
-
-
-class _Held(nn.Module):
-    """A module whose forward is a function of another one."""
-
-    def __init__(self, module: nn.Module, method: Callable[..., Any]) -> None:
-        super().__init__()
-        self.module, self.method = module, method
-
-    def forward(self, *inputs: Any) -> Any:
-        """The results of the function."""
-        return self.method(self.module, *inputs)
 
 
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -259,7 +248,7 @@ def inner_graph(potential: Potential) -> Inner:
     ConfigError if the network cannot be traced, with the line that cannot, or predicts no energy.
     """
     potential._requested(("energy",))
-    named, held = dict(_named_tensors(potential)), _Held(potential, _by_vectors)
+    named, held = dict(_named_tensors(potential)), WithForward(potential, _by_vectors)
 
     def function(*inputs: Tensor) -> list[Tensor]:
         weights = {f"module.{name}": t for name, t in zip(named, inputs, strict=False)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -44,6 +44,18 @@ class KeepsFloat64(torch.nn.Module):
             kept_value = torch.empty_like(moved, dtype=value.dtype) if value.is_meta else value.to(moved.device)
             setattr(self, name, kept_value)  # also after ``to_empty``, which does not keep values
         return self
+
+
+class WithForward(torch.nn.Module):
+    """A module with a function of it as ``forward``, for ``torch.func.functional_call``, without the module's hooks."""
+
+    def __init__(self, module: torch.nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module, self.function = module, function
+
+    def forward(self, *args: Any) -> Any:
+        """The results of the function."""
+        return self.function(self.module, *args)
 
 
 class EquivariantModule(Scriptable):
