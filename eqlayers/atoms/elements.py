@@ -34,16 +34,7 @@ _FIX = "Write a symbol such as 'O', or an atomic number such as 8."
 
 
 def element(name: str, value: Any) -> int:
-    """Parse a chemical symbol or atomic number into an atomic number.
-
-    Example:
-        >>> element("species", "O"), element("species", 8), element("shifts", "8")
-        (8, 8, 8)
-        >>> element("species", "CU")
-        Traceback (most recent call last):
-        ...
-        eqlayers.errors.ConfigError: species must be chemical symbols or atomic numbers from 1 to 118, got 'CU'. ...
-    """
+    """Parse a chemical symbol or atomic number into an atomic number."""
     fix, number = _FIX, 0
     if isinstance(value, str):
         word = value.strip()

@@ -156,10 +156,6 @@ def half_of(edge_index: NDArray[Any], shifts: NDArray[Any] | None = None, fewest
 
     Sums of hashes in both directions are compared, which are 64-bit numbers. The result is None for less than
     ``fewest`` edges: for these, copies cost more time than radial networks.
-
-    Example:
-        >>> half_of(np.array([[0, 1, 1, 2], [1, 0, 2, 1]]), fewest=0).tolist()
-        [0, 2]
     """
     src, dst = (end.astype(np.int64, copy=False) for end in edge_index)
     columns, first = np.stack([src, dst]), src < dst

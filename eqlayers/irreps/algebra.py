@@ -18,12 +18,7 @@ from ..core.errors import IrrepsError
 
 
 def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
-    """Read irreps: a string, ``o3.Irreps``, or anything that ``o3.Irreps`` accepts; IrrepsError if e3nn cannot read it.
-
-    Example:
-        >>> as_irreps("8x0e + 4x1o").dim
-        20
-    """
+    """Read irreps: a string, ``o3.Irreps``, or what ``o3.Irreps`` accepts; IrrepsError if e3nn cannot read it."""
     if isinstance(value, o3.Irreps):
         return value
     note = ""
@@ -39,12 +34,7 @@ def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
 
 
 def as_irrep(value: Any, name: str = "ir") -> o3.Irrep:
-    """Read one irrep: a text such as '1o', ``o3.Irrep``, or a pair (degree, parity); or IrrepsError.
-
-    Example:
-        >>> as_irrep("1o").dim
-        3
-    """
+    """Read one irrep: a text such as '1o', ``o3.Irrep``, or a pair (degree, parity); or IrrepsError."""
     try:
         return o3.Irrep(value)
     except Exception:

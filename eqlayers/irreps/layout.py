@@ -19,12 +19,7 @@ LAYOUTS = ("mul_ir", "ir_mul")
 
 
 def slots_of(irreps: o3.Irreps) -> list[Slot]:
-    """The columns of each irreps group in a flat row, as slots.
-
-    Example:
-        >>> slots_of(o3.Irreps("2x0e + 3x1o"))
-        [Slot(start=0, mul=2, dim=1), Slot(start=2, mul=3, dim=3)]
-    """
+    """The columns of each irreps group in a flat row, as slots."""
     return [Slot(columns.start, mul, ir.dim) for columns, (mul, ir) in zip(irreps.slices(), irreps, strict=True)]
 
 

@@ -315,12 +315,9 @@ def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:
 
 
 class MoleculeProperty(nn.Module):
-    """A network of molecules with what it predicts.
+    """A network of molecules, as :class:`eqlayers.train.PropertyModule` trains it, with ``species`` and ``cutoff``.
 
-    Args:
-        network: As :class:`eqlayers.train.PropertyModule` trains it, with ``species`` and ``cutoff``.
-        name: Of the property.
-        unit: Of its values.
+    ``name`` and ``unit`` are of the property that it predicts.
     """
 
     def __init__(self, network: nn.Module, name: str, unit: str) -> None:

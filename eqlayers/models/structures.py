@@ -155,15 +155,7 @@ def one_way(structures: Structures) -> Structures:
 
 
 def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atoms:
-    """Return ``atoms`` if a potential of these species can compute them, and raise otherwise.
-
-    Example:
-        >>> from ase import Atoms
-        >>> check_atoms(Atoms("Cu"), species=[1, 8])
-        Traceback (most recent call last):
-        ...
-        eqlayers.errors.IndexRangeError: atoms must be of the model's species H, O, got also Cu. ...
-    """
+    """Return ``atoms`` if a potential of these species can compute them, and raise otherwise."""
     import ase
 
     check_type(name, atoms, ase.Atoms, "an ase.Atoms", "Read one with ase.io.read(path).")

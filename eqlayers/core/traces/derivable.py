@@ -20,14 +20,9 @@ from .trace import Axes, Function, fake_of, is_operator, owner_of, trace
 
 
 class Derivable:
-    """A function of tensors, traced once, that runs without Python's layers, and its gradient by some operands.
+    """A function of tensors, traced once, that runs without Python's layers, and its gradient by ``wanted`` operands.
 
-    Args:
-        function: Returns a list of tensors.
-        operands: Tensors with the shapes, dtypes and devices of later calls, but for free sizes.
-        axes: Of each operand, the names of its free sizes, see :data:`.trace.SIZES`.
-        wanted: Of each operand, whether the gradient by it is wanted.
-        what: What the function is, for errors.
+    It returns a list of tensors; operands and ``axes`` are as of :func:`.trace.trace`.
     """
 
     def __init__(

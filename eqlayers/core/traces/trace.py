@@ -26,15 +26,12 @@ class Refused(ConfigError):
 def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], what: str) -> fx.GraphModule:
     """The graph of ``function(*operands)``, which returns tensors; numbers of the operands are not read.
 
-    Args:
-        function: Of tensors. Python runs once; its branches become fixed.
-        operands: Tensors with the dtypes and devices of later calls.
-        axes: Of each operand, the names of its free sizes.
-        what: What the function is, for errors.
+    Python runs once, so its branches become fixed. Operands have the dtypes and devices of later calls; ``axes`` are
+    the names of the free sizes of each.
 
     Raises:
-        Refused: The function reads numbers of tensors, or fixes a free size; with the line that does. Or it changes
-            an operand in place, such as a mean of a training that is kept in a buffer.
+        Refused: The function, which is called ``what``, reads numbers of tensors, or fixes a free size; with the line
+            that does. Or it changes an operand in place, such as a mean of a training that is kept in a buffer.
     """
     try:
         with torch.inference_mode(False):  # in which nothing could be differentiated
