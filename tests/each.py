@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from eqlayers.errors import ConfigError
+
 Test = Callable[..., None]
 
 
@@ -54,3 +56,26 @@ def each(names: str, values: Iterable[Any], ids: Callable[[Any], Any] = label) -
         return run
 
     return decorate
+
+
+def refused(
+    names: str, rows: Iterable[Any], call: Callable[..., Any] = lambda call: call(), error: Any = ConfigError
+) -> Test:
+    """A test of calls that raise an error.
+
+    Args:
+        names: Of the values in a row, with commas between them: among them ``message``, a pattern, and ``error`` if
+            rows have errors of their own. The call takes the others.
+        rows: One tuple for each call.
+        call: By default the function in the row.
+        error: Of rows without.
+    """
+    arguments = [name.strip() for name in names.split(",")]
+
+    @each("row", rows)
+    def test(row: tuple[Any, ...]) -> None:
+        values = dict(zip(arguments, row, strict=True))
+        with pytest.raises(values.pop("error", error), match=values.pop("message")):
+            call(*values.values())
+
+    return test

@@ -14,7 +14,7 @@ from eqlayers import functional as F
 from eqlayers import nn
 from eqlayers.errors import ConfigError, IrrepsError, ShapeError
 from tests.cases import default_dtype
-from tests.each import each
+from tests.each import each, refused
 
 IRREPS, OUT = o3.Irreps("2x0e + 1x0o + 2x1o + 1x2e"), o3.Irreps("1x0e + 2x1o")
 EDGES, CUTOFF = torch.tensor([[0, 1, 2, 3], [2, 2, 0, 0]]), 4.0
@@ -217,7 +217,7 @@ def test_a_sink_and_an_envelope_are_those_of_the_softmax() -> None:
     assert torch.equal(results, layer(values, logits, EDGES, 4, envelope))
 
 
-@each("error, message, bad", [
+test_errors = refused("error, message, call", [
         (ShapeError, r"rotation must be \[\.\.\., 4\], of the kind 'quaternion', got \[3, 3\]. Name the kind",
             lambda: F.rotate(torch.ones(3), "1o", torch.eye(3), "quaternion")),
         (ConfigError, "start must be below the cutoff, 5, got 6", lambda: F.smooth_cutoff(torch.ones(1), 5, 6)),
@@ -228,6 +228,3 @@ def test_a_sink_and_an_envelope_are_those_of_the_softmax() -> None:
         (IrrepsError, "irreps must have multiplicities that 2 heads divide, got 3x0e", lambda: F.attention_aggregate(
             torch.ones(4, 3), torch.ones(4, 2), "3x0e", 2, EDGES, 4)),
     ])  # fmt: skip
-def test_errors(error: type[Exception], message: str, bad: Callable[[], object]) -> None:
-    with pytest.raises(error, match=message):
-        bad()

@@ -8,7 +8,7 @@ import pytest
 from eqlayers.data.embedded import MINI_FILE, default_mini_root
 from eqlayers.data.splits import QM9_SIZE, SPLITS, STRUCTURE_SPLITS, make_split, split_structures
 from eqlayers.errors import ConfigError, DataError
-from tests.each import each
+from tests.each import each, refused
 
 CASES = [(name, dataset) for name, split in SPLITS.items() for dataset in split.datasets]
 GROUPS = np.array(["water", "ice", "steam", "ice", "water"] * 20)
@@ -221,8 +221,8 @@ def test_too_many_or_none(name, asked):
         split_structures(name, GROUPS, **asked)
 
 
-@pytest.mark.parametrize(
-    ("error", "asked", "message"),
+test_what_is_refused = refused(
+    "error, asked, message",
     [
         (ConfigError, {"name": "radnom"}, "split must be one of random, time, config_type, rows, got 'radnom'"),
         (ConfigError, {"val": 1.5}, r"val must be at most 1, got 1.5. Use a number such as val=100"),
@@ -234,10 +234,8 @@ def test_too_many_or_none(name, asked):
         (DataError, {"name": "config_type", "test": ["ice", "water", "steam"]}, "training part must hold at least one"),
         (ConfigError, {"seed": -1}, "split_seed must be a seed"),
     ],
+    lambda asked: split_structures(**({"name": "random", "groups": GROUPS} | asked)),
 )
-def test_what_is_refused(error, asked, message):
-    with pytest.raises(error, match=message):
-        split_structures(**({"name": "random", "groups": GROUPS} | asked))
 
 
 def test_every_split_is_tested():

@@ -9,7 +9,8 @@ from eqlayers.data.neighbors import structure_edges
 from eqlayers.data.qm9 import TARGETS
 from eqlayers.data.statistics import compute_statistics, lone_atoms, read_e0s, without_training
 from eqlayers.data.structures import StructureArrays
-from eqlayers.errors import ConfigError, DataError
+from eqlayers.errors import DataError
+from tests.each import refused
 
 TRUE = {1: -13.5, 6: -1029.25, 8: -2042.75}
 ENERGY, DIPOLE = TARGETS["U0"], TARGETS["mu"]
@@ -168,8 +169,8 @@ def test_structures_without_a_neighbour_are_refused():
         compute_statistics(pair, structure_edges(pair, 4.0), np.arange(1))
 
 
-@pytest.mark.parametrize(
-    ("e0s", "message"),
+test_what_e0s_must_be = refused(
+    "e0s, message",
     [
         ("average", "e0s must be one of fit, isolated, none, got 'average'"),
         (None, "e0s must be one of fit, isolated, none or energies by element, got None"),
@@ -178,10 +179,8 @@ def test_structures_without_a_neighbour_are_refused():
         ({"X": 1.0}, "e0s must be chemical symbols .*, got 'X'"),
         ({"H": float("nan")}, "e0s of H must be a finite number of eV, got nan"),
     ],
+    lambda e0s: read_e0s(e0s),
 )
-def test_what_e0s_must_be(e0s, message):
-    with pytest.raises(ConfigError, match=message):
-        read_e0s(e0s)
 
 
 # -- of a property --

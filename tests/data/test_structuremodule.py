@@ -17,6 +17,7 @@ from eqlayers.data import StructureDataModule
 from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.errors import ConfigError, DataError, EqlayersWarning
 from eqlayers.models.structures import Structures
+from tests.each import refused
 
 
 @pytest.fixture
@@ -319,8 +320,8 @@ def test_lightning_runs_it(module, parts):
             data.test_dataloader()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+test_bad_options = refused(
+    "options, message",
     [
         ({"path": ""}, "path must be a file of structures"),
         ({"split": "size"}, "split must be one of random, time, config_type, rows, got 'size'"),
@@ -334,7 +335,5 @@ def test_lightning_runs_it(module, parts):
         ({"cache_dir": 3}, "cache_dir must be a folder, or None"),
         ({"seed": -1}, "seed must be an integer, at least 0"),
     ],
+    lambda options: StructureDataModule(**options),
 )
-def test_bad_options(options, message):
-    with pytest.raises(ConfigError, match=message):
-        StructureDataModule(**options)

@@ -9,6 +9,7 @@ import pytest
 
 from eqlayers.data.structures import LABELS, Auxiliary, StructureArrays, completed_cells
 from eqlayers.errors import DataError
+from tests.each import refused
 
 
 def some(**replaced) -> StructureArrays:
@@ -56,8 +57,8 @@ def test_take_and_join():
     assert both.config_type.tolist() == ["a", "b", "a", "a", "a"]
 
 
-@pytest.mark.parametrize(
-    ("replaced", "message"),
+test_what_is_refused = refused(
+    "replaced, message",
     [
         ({"z": [1, 8, 6, 1, 1, 0]}, "atomic numbers from 1 to 118; 1 of 3 structures do not have that, rows 2"),
         ({"n_atoms": [2, 0, 4]}, "at least one atom in every structure; 1 of 3 .* rows 1"),
@@ -71,10 +72,9 @@ def test_take_and_join():
         ({"pos": np.zeros((5, 3))}, r"pos of some must be \[6, 3\] for 3 structures, got \[5, 3\]. The file"),
         ({"energy": [1.0, 2.0]}, r"energy of some must be \[3\] for 3 structures, got \[2\]"),
     ],
+    lambda replaced: some(**replaced),
+    error=DataError,
 )
-def test_what_is_refused(replaced, message):
-    with pytest.raises(DataError, match=message):
-        some(**replaced)
 
 
 def test_of_many_rows_the_first_are_named():
@@ -175,15 +175,14 @@ def test_further_labels_are_taken_and_joined_with_their_structures():
     assert list(joined.auxiliary) == list(data.auxiliary)
 
 
-@pytest.mark.parametrize(
-    ("replaced", "message"),
+test_further_labels_that_are_refused = refused(
+    "replaced, message",
     [
         ({"charges": [1.0] * 5}, r"charges of some must be \[6\] for 3 structures, got \[5\]\. Give a number"),
         ({"charges": [-1.0, np.nan, 1.0, 2.0, 3.0, 4.0]}, "charges has NaN .* in part; 1 of 3 .* rows 0;"),
         ({"zpve": [1.0, np.inf, 1.0]}, "zpve has NaN or infinite .* rows 1;"),
         ({"dipole": [[1.0, np.nan, 0.0]] * 3}, "dipole has NaN .* 3 of 3 .* rows 0, 1, 2;"),
     ],
+    lambda replaced: further(**replaced),
+    error=DataError,
 )
-def test_further_labels_that_are_refused(replaced, message):
-    with pytest.raises(DataError, match=message):
-        further(**replaced)

@@ -13,7 +13,7 @@ from e3nn import o3
 import eqlayers as eq
 from eqlayers.errors import ConfigError, IrrepsError
 from eqlayers.irreps.instructions import MODES, normalise, read_instructions, variances
-from tests.each import each
+from tests.each import each, refused
 
 #: mode -> (muls, weight shape, fan-in), worked out by hand for muls (2, 3, .) or equal muls of 4
 BY_HAND = {
@@ -191,9 +191,7 @@ def test_a_convolution_in_one_line() -> None:
     assert conv(IN1.randn(2, -1), IN2.randn(2, -1), weight, edges).shape == (2, conv.irreps_out.dim)
 
 
-@pytest.mark.parametrize(
-    ("error", "text", "arguments"),
-    [
+test_what_does_not_fit_is_refused = refused("error, message, arguments", [
         (IrrepsError, r"some irrep of irreps_out must lie in irreps_in1 x irreps_in2, got 4x0e x 1x0e for \[1o\]\. Add",
             {"irreps_in1": "4x0e", "irreps_in2": "0e", "filter_ir_out": ["1o"]}),
         (IrrepsError, r"got 4x0e x 1x0e for 4x1o\. Add degrees, or check parities",
@@ -208,8 +206,4 @@ def test_a_convolution_in_one_line() -> None:
             {"irreps_in1": "4x0e", "irreps_in2": "0e", "irreps_out": "5x0e", "mode": "uvw", "has_weight": False}),
         (ConfigError, r"mode must be one of uvw, uvu, .* got 'foo'",
             {"irreps_in1": "4x0e", "irreps_in2": "0e", "mode": "foo"}),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused(error: type[Exception], text: str, arguments: dict[str, Any]) -> None:
-    with pytest.raises(error, match=text):
-        eq.paths(**arguments)
+    ], lambda arguments: eq.paths(**arguments))  # fmt: skip

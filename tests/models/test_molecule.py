@@ -15,7 +15,7 @@ from eqlayers.models import MoleculeNetwork, Structures, load_potential
 from eqlayers.models.molecule import MoleculeProperty, load_property
 from eqlayers.models.saving import describe_part
 from eqlayers.testing import random_orthogonal
-from tests.each import each
+from tests.each import each, refused
 
 Z = torch.tensor([6, 8, 1, 1, 7, 9])
 OPTIONS = [(readout, pooling) for readout in ("scalar", "vector", "extent") for pooling in ("sum", "mean")]
@@ -235,10 +235,7 @@ BAD: list[tuple[type[EqlayersError], str, dict[str, Any]]] = [
 ]
 
 
-@each("error, message, options", BAD)
-def test_bad_options(error: type[EqlayersError], message: str, options: dict[str, Any]) -> None:
-    with pytest.raises(error, match=message):
-        network(**options)
+test_bad_options = refused("error, message, options", BAD, lambda options: network(**options))
 
 
 def test_bad_inputs(pos: Tensor) -> None:
@@ -467,7 +464,7 @@ def test_further_outputs_in_a_checkpoint(tmp_path: Path) -> None:
     assert all(torch.equal(values[name], expected[name]) for name in values)
 
 
-@each(
+test_bad_further_outputs = refused(
     "options, error, message",
     [
         (
@@ -486,10 +483,8 @@ def test_further_outputs_in_a_checkpoint(tmp_path: Path) -> None:
             "sum_of must be .*, got readout 'scalar' with pooling 'mean'",
         ),
     ],
+    lambda options: network(**options),
 )
-def test_bad_further_outputs(options: dict[str, Any], error: type[EqlayersError], message: str) -> None:
-    with pytest.raises(error, match=message):
-        network(**options)
 
 
 def test_statistics_of_an_unknown_output() -> None:

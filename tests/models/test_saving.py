@@ -26,7 +26,7 @@ from eqlayers.models import (
 from eqlayers.models.saving import PUBLIC, build_part, check_part, describe_part, named_classes
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork, networks
-from tests.each import each
+from tests.each import each, refused
 
 TOY = {"class_path": "eqlayers.testing.ToyNetwork", "init_args": {"num_species": 2}}
 
@@ -346,10 +346,11 @@ CLASSES = [
 ]
 
 
-@each("path, options, message", CLASSES)
-def test_classes_that_were_named_and_cannot_be_used(path: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        build_potential(described(path, **options), classes=path)
+test_classes_that_were_named_and_cannot_be_used = refused(
+    "path, options, message",
+    CLASSES,
+    lambda path, options: build_potential(described(path, **options), classes=path),
+)
 
 
 def cyclic() -> list[Any]:

@@ -10,7 +10,7 @@ from eqlayers.errors import DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_product, sparse_scale
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, sparse_product_infos, sparse_scale_infos
 from tests.cases import default_dtype
-from tests.each import each
+from tests.each import each, refused
 
 SIZES = (4, 5, 6)
 
@@ -144,10 +144,7 @@ WRONG = {
 }
 
 
-@each("lists, error, message", WRONG.values())
-def test_wrong_lists_are_refused(lists, error, message):
-    with pytest.raises(error, match=message):
-        build(*lists)
+test_wrong_lists_are_refused = refused("lists, error, message", WRONG.values(), lambda lists: build(*lists))
 
 
 @each("size", [-1, 2.5, "3", None])
@@ -178,7 +175,7 @@ def test_a_permutation_needs_no_segments():
     assert same == back == (None, None, None, 3)
 
 
-@each(
+test_wrong_scale_lists_are_refused = refused(
     "lists, error, message",
     [
         (([2], [0]), IndexRangeError, r"index must lie in \[0, 2\) \(in_size\)"),
@@ -186,10 +183,8 @@ def test_a_permutation_needs_no_segments():
         (([0, 1], [0]), ShapeError, "got lengths"),
         (([0], [0], [1.0, 2.0]), ShapeError, "one entry per term each, got lengths"),
     ],
+    lambda lists: sparse_scale_infos(*lists, in_size=2, out_size=2),
 )
-def test_wrong_scale_lists_are_refused(lists, error, message):
-    with pytest.raises(error, match=message):
-        sparse_scale_infos(*lists, in_size=2, out_size=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])

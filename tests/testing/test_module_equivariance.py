@@ -14,6 +14,7 @@ import eqlayers as eq
 from eqlayers import nn
 from eqlayers.errors import ConfigError, MismatchError, ShapeError
 from eqlayers.testing import check_equivariance, equivariance_residual
+from tests.each import refused
 
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
 IRREPS = "3x0e + 2x1o"
@@ -157,9 +158,7 @@ def test_numbers_that_are_none_fail() -> None:
 X = torch.ones(4, 9)
 
 
-@pytest.mark.parametrize(
-    ("error", "text", "call"),
-    [
+test_what_does_not_fit_is_refused = refused("error, message, call", [
         (ConfigError, r"irreps_in must be given for a module without .* entry for each of input: irreps, 'positions'",
             lambda: check_equivariance(torch.nn.Linear(3, 3))),
         (ConfigError, r"irreps_out must be given for a module without .* got a module of type Linear\. Pass",
@@ -176,11 +175,7 @@ X = torch.ones(4, 9)
             lambda: check_equivariance(eq.Linear(IRREPS, IRREPS), irreps_out=[IRREPS, None])),
         (ShapeError, r"output 0 must be .*got \[4, 9\]",
             lambda: check_equivariance(eq.Linear(IRREPS, IRREPS), irreps_out="1o")),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused(error: type[Exception], text: str, call: Any) -> None:
-    with pytest.raises(error, match=text):
-        call()
+    ])  # fmt: skip
 
 
 class _Network(torch.nn.Module):

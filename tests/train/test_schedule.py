@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from eqlayers.errors import ConfigError
 from eqlayers.train.base import warmup_cosine
+from tests.each import refused
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,8 @@ def test_resumed_schedule_follows_the_new_length() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fix"),
+test_bad_settings = refused(
+    "arguments, message",
     [((10, math.inf), "trainer.max_epochs"), ((-1, 10), "warmup_steps"), ((1, 10, 1.5), "final_factor")],
+    lambda arguments: warmup_cosine(*arguments),
 )
-def test_bad_settings(arguments: tuple[float, ...], fix: str) -> None:
-    with pytest.raises(ConfigError, match=fix):
-        warmup_cosine(*arguments)  # type: ignore[arg-type]

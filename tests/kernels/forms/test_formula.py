@@ -17,6 +17,7 @@ from eqlayers_kernels.forms.formula import (
     traversal_of,
 )
 from eqlayers_kernels.forms.product import ProductForm
+from tests.each import refused
 from tests.formulas import cubic, edges_of_points, functions
 
 
@@ -138,8 +139,8 @@ def test_keys_are_those_of_the_content():
 X = Operand("x", 2, (Block(0, 2),))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
+test_formulas_that_a_kernel_could_not_be_printed_of_are_refused = refused(
+    "fields, message",
     [
         (((X._replace(rows="node"),), (), (), ()), "rows of x must be one of each, one, src, dst, got 'node'"),
         (((X._replace(width=1),), (), (), ()), "blocks of x must be apart and lie in 1 columns"),
@@ -153,10 +154,9 @@ X = Operand("x", 2, (Block(0, 2),))
         (((X,), (X,), (Node("load", (0, 0)),), ((0, -1),)), "outputs of x must be nodes"),
         (((X,), (X,), (Node("load", (0, 0)),), ((0, 1),)), "outputs of x must be nodes"),
     ],
+    lambda fields: Formula(*fields),
+    error=ValueError,
 )
-def test_formulas_that_a_kernel_could_not_be_printed_of_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        Formula(*fields)
 
 
 def test_rows_of_nodes_have_one_traversal_each() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 import eqlayers as eq
 from eqlayers import functional
 from eqlayers.errors import DTypeError, ShapeError
+from tests.each import refused
 
 PATHS = [(0, 0, 0, "uvu", True)]
 PRODUCT = eq.TensorProduct("2x0e", "0e", "2x0e", PATHS)
@@ -23,9 +22,7 @@ ORDER = "The order of arguments is x, y, weight"
 EDGES = r"looks like edge_index\. "
 
 
-@pytest.mark.parametrize(
-    ("text", "call"),
-    [
+test_edges_in_the_place_of_another_argument = refused("message, call", [
         (r"weight of TensorProduct .*tensor \[2, 4\] of torch.int64, which " + EDGES + ORDER,
             lambda: PRODUCT(X, X[:, :1], E)),
         (r"weight of TensorProductConv .*got a tensor \[2, 4\] of torch.int64, which " + EDGES + CONV_ORDER,
@@ -42,11 +39,7 @@ EDGES = r"looks like edge_index\. "
             lambda: functional.tensor_product(PRODUCT.plan, X, X[:, :1], E)),
         (r"weight must be .*" + EDGES + "The order of arguments is plan, x, edge_attr, weight, edge_index",
             lambda: functional.tensor_product_conv(CONV.plan, X, Y[:2], SQUARE, E)),
-    ],
-)  # fmt: skip
-def test_edges_in_the_place_of_another_argument(text: str, call: Any) -> None:
-    with pytest.raises(DTypeError, match=text):
-        call()
+    ], error=DTypeError)  # fmt: skip
 
 
 def test_other_errors_stay() -> None:

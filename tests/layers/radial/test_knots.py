@@ -14,6 +14,7 @@ from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.layers.radial.knots import Knots
 from eqlayers.layers.radial.radial_table import fewest_knots, table_error
 from eqlayers.nn import RadialNetwork, RadialTable
+from tests.each import refused
 
 
 class Kinked(torch.nn.Module):
@@ -55,17 +56,11 @@ def test_a_knot_is_put_where_a_second_derivative_jumps() -> None:
     assert max(table.error(41)) < 1.1e-6
 
 
-@pytest.mark.parametrize(
-    ("function", "match"),
-    [
+test_functions_that_have_no_table = refused("function, message", [
         (lambda r: None, "must be a tensor"), (lambda r: 1j * _cubes(r), "floating-point tensor"),
         (lambda r: _cubes(r).long(), "floating-point tensor"), (lambda r: _cubes(r).flatten(), r"must give \[N, W\]"),
         (lambda r: _cubes(r).detach(), "have no slopes"),
-    ],
-)  # fmt: skip
-def test_functions_that_have_no_table(function: Callable[[Tensor], Tensor], match: str) -> None:
-    with pytest.raises(EqlayersError, match=match):
-        RadialTable(function, 4.0, tolerance=1e-3)
+    ], lambda function: RadialTable(function, 4.0, tolerance=1e-3), error=EqlayersError)  # fmt: skip
 
 
 def test_a_function_that_is_0_has_a_table() -> None:
