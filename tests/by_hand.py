@@ -1,7 +1,5 @@
 """The definition of programs that printed kernels are tested against: term by term, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Programs of the documentation, loaded by their path: they are no part of a package."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """Settings and problems that tests of several folders use."""
 
-from __future__ import annotations
-
 import mmap
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Covering arrays: cases in which any two choices for any two factors occur together."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

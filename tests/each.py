@@ -1,7 +1,5 @@
 """Many values in one test: cheap cases of one fact, each of which is a subtest that fails by itself."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable

@@ -3,8 +3,6 @@
 The process must not run Triton's interpreter. ``--compile-for sm_80`` takes another processor than sm_90.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Formulas to test with: every map of rows, channels and none, every kind of node."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula

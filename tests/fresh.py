@@ -1,7 +1,5 @@
 """Code in a process that has torch and e3nn and nothing of this package: forked, as to import these takes seconds."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

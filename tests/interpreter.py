@@ -1,7 +1,5 @@
 """Triton's interpreter without the work that it repeats: the same numbers in half the time."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Molecules of a user's own file with two properties: a gap, which is a mean, and a volume, which grows with them."""
 
-from __future__ import annotations
-
 import ase.io
 import numpy as np
 from ase import Atoms

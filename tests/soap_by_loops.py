@@ -1,7 +1,5 @@
 """SOAP of one matrix in plain loops over steps: the definition that the optimizer is compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import torch

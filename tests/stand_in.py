@@ -1,7 +1,5 @@
 """A recorder for a CPU: replays compute calls again in the same memory, as CUDA graphs that share a pool do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

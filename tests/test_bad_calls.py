@@ -1,7 +1,5 @@
 """Every argument of every public callable, given wrongly: an error that says what must be, what came, and the fix."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import reprlib

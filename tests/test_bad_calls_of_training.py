@@ -1,7 +1,5 @@
 """Wrong arguments of eqlayers.data, train and bench: the values follow from annotations, and each is told."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Functions beside the layers: the numbers of the layers, derivatives, one graph for compilers, errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``eqlayers.o3`` has every public name of the installed ``e3nn.o3``, and ours where there is one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import o3 as theirs

@@ -1,7 +1,5 @@
 """Commands beside e3nn 0.4, which mace-torch needs, and which reads a file that torch.load refuses since torch 2.6."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

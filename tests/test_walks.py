@@ -3,8 +3,6 @@
 Each figure is an upper bound: lower it when a call becomes shorter. The prints of ``pytest -s`` name the functions.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random products and linear maps beside their e3nn twins, and comparisons of values and of two derivatives."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Calls of forms, seen by a test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any

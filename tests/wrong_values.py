@@ -1,7 +1,5 @@
 """Values of every kind that no argument takes, for the table of bad calls, which runs this file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Databases of ASE as schnetpack keeps them: labels beside the structures, units in the metadata, rows one by one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

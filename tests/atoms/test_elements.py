@@ -1,7 +1,5 @@
 """Elements by symbol or atomic number: one way of reading them, and errors that name the wrong one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Periodic neighbour lists against ASE's and against vectors; order, own images, bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

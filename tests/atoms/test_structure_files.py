@@ -1,7 +1,5 @@
 """Files of structures: frames that are wrong are named by frame and line, and several files or a part are read."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 import zlib

@@ -1,7 +1,5 @@
 """Units against numbers of the field, their dimensions, and texts that are none."""
 
-from __future__ import annotations
-
 import pytest
 
 from eqlayers.atoms.units import DEFAULT_UNITS, read_units, unit_size

@@ -1,7 +1,5 @@
 """Calls of rotations, frames and Cartesian tensors, for the table of bad calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Calls of linear maps, layers that reshape, and layers of a user's own function, for the table of bad calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

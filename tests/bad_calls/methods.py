@@ -1,7 +1,5 @@
 """Calls of layers' forwards and methods that no other file has, for the table of bad calls."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls of norms, layers with functions of features, and layers that leave parts out, for the table of bad calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Calls of radial bases, cutoffs and attention, for the table of bad calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

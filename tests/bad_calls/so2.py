@@ -1,7 +1,5 @@
 """Calls of layers in the frames of edges, for the table of bad calls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Rotations of features, frames of edges, and Cartesian tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Attention over edges."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Bad calls of layers with a row in the catalogue: what is wrong follows from names and annotations of arguments."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

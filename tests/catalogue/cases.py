@@ -1,7 +1,5 @@
 """Entries of the list of layers: how to make it, what it is called with, and how that turns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

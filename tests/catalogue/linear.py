@@ -1,7 +1,5 @@
 """Linear maps of features, and dot products of them."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

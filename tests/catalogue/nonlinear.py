@@ -1,7 +1,5 @@
 """Layers with functions of features: scalars, gates, norms and signals on grids; and those that leave parts out."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

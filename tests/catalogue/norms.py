@@ -1,7 +1,5 @@
 """Norms, and layers that normalise."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

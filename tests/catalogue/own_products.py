@@ -1,7 +1,5 @@
 """Layers that a user writes as a function of components."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

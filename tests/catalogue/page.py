@@ -1,7 +1,5 @@
 """Writes the table of layers by property: ``python -m tests.catalogue.page docs/reference/catalogue.md``."""
 
-from __future__ import annotations
-
 import sys
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Products of features and harmonics, along edges and at nodes."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

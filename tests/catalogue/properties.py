@@ -4,8 +4,6 @@ They run on backend 'torch', which compiles nothing. "kernels" compares the back
 torch.compile and torch.export trace that backend, as its operator is what programs have inside.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Radial bases, cutoffs and networks; the repulsion of nuclei."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

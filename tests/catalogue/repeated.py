@@ -1,7 +1,5 @@
 """Layers of irreps with repeated groups, which 'ir_mul' keeps side by side: simplified irreps have another order."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers that take features apart, put them together, and change their order or their axes."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Layers in the frames of edges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

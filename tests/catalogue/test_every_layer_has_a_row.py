@@ -1,7 +1,5 @@
 """Every public layer has a row in the list, or a reason why not."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Collection
 from pathlib import Path

@@ -3,8 +3,6 @@
 A size that Python reads as an integer, by ``len(tensor)`` or ``int(size)``, becomes a constant of the graph.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

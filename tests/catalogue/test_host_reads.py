@@ -4,8 +4,6 @@ Tensors of the device `meta` have no numbers, so that whatever asks for one rais
 atomics, is seen among the operations.
 """
 
-from __future__ import annotations
-
 import gc
 import weakref
 from typing import Any

@@ -1,7 +1,5 @@
 """Every layer of the list has every property, or its row says why not."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every layer with two layouts has a row of repeated irreps, or refuses them in 'ir_mul'."""
 
-from __future__ import annotations
-
 import pytest
 
 import eqlayers.nn as nn

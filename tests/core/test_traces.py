@@ -1,7 +1,5 @@
 """Graphs of functions: equal for all sizes, smaller than what was traced, and right where memory is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Shared by the tests of the data sets: QM9's raw format on a few molecules, and small sets of molecules."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files in the formats of rMD17 and 3BPA with made-up numbers, and the names, keys, types and shapes of the sets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches of bounded size: every sample once, never too large, as many in each epoch, and drawn anew."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

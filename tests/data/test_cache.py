@@ -1,7 +1,5 @@
 """Caches: whole or absent, and never trusted when corrupt or stale."""
 
-from __future__ import annotations
-
 import os
 import warnings
 

@@ -1,7 +1,5 @@
 """The data module: both data sets, reproducible order, resume, and bad options."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """Embedded sets: what is in them, where they are, and what happens when they are missing, changed or cut off."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

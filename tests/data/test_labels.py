@@ -1,7 +1,5 @@
 """Labels of files of structures: names, units, virials that become stress, values that are missing or no labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The scripts that made the embedded data reproduce them; needs RDKit and tblite, which nothing else does."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Neighbour lists against a double loop; order, blocks, invariance and bad input."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

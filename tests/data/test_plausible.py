@@ -1,7 +1,5 @@
 """Each mistake is found when it is made, and right data are left alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The data module of a property of own molecules: what is read, left out and refused, parts and statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

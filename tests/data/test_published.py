@@ -1,7 +1,5 @@
 """Files of published sets: right ones are taken, and each that is not what its name says is refused."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """QM9 on a small fixture in its formats: precision, downloads, damage."""
 
-from __future__ import annotations
-
 import shutil
 import zipfile
 

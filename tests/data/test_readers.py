@@ -1,7 +1,5 @@
 """Files of structures: names, units, virials, missing labels, archives, and files that are broken."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ase import Atoms

@@ -1,7 +1,5 @@
 """Replayed structures: how many, of which labels, in the training part alone, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Splits of molecules, published counts and permutations among them, and of structures: time, groups, rows of files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Statistics recover what was put in, from the training part alone, with given and missing labels; none is zero."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

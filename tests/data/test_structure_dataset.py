@@ -1,7 +1,5 @@
 """Neighbour lists of data sets with their cache, samples, and batches as potentials take them."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 

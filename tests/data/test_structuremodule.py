@@ -1,7 +1,5 @@
 """The data module of structures: parts from one file or several, batches, statistics, reports and warnings."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any

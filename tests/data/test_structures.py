@@ -1,7 +1,5 @@
 """Flat arrays of structures: what they accept and refuse, parts and joins, cells where there is no period."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of targets: order, units and columns agree with torch-geometric and with QM9's own table."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

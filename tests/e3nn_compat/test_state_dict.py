@@ -1,7 +1,5 @@
 """Weights and constants travel: e3nn's state dicts both ways, copies, pickles, dtypes, the meta device, optimisers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

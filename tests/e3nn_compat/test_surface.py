@@ -1,7 +1,5 @@
 """Parts of layers that users of e3nn see: arguments in order, attributes, methods, texts, first weights, pictures."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 from typing import Any

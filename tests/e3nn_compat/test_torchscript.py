@@ -1,7 +1,5 @@
 """TorchScript: scripted and traced layers give the layer's numbers for all batch shapes, and refuse what it refuses."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@
 the comparison. Both draw the same random cases, so that test names agree.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import random

@@ -5,8 +5,6 @@ source distribution of the installed e3nn; without a file it is fetched with pip
 passes with e3nn's layers does not pass with ours.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

@@ -1,7 +1,5 @@
 """The machinery that runs e3nn's own tests against our layers, on a made-up suite of a few tests."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

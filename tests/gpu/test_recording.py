@@ -3,8 +3,6 @@
 On a CPU a stand-in computes every replay again in the same memory, and overwrites what other recordings left there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

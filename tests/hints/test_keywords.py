@@ -1,7 +1,5 @@
 """Arguments that constructors do not have are answered by the right name, and calls stay as they were."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Names that people guess: those that work, and the hint that the others get."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

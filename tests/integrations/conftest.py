@@ -1,7 +1,5 @@
 """Small stand-ins with the structure of NequIP's scatter and of MACE's interaction blocks, and a model of both."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

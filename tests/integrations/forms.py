@@ -1,7 +1,5 @@
 """Layers with the structure of other packages' convolutions: gather, product and sum, each in its own words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

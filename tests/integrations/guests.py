@@ -1,7 +1,5 @@
 """Small networks of other packages on clusters of atoms, and how a changed network compares with itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batch normalizations of e3nn in a model before and after `accelerate`: numbers and statistics."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from typing import Any

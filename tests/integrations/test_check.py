@@ -1,7 +1,5 @@
 """A replacement with wrong numbers is found, whatever is wrong with it, and the model stays as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Committees in ASE: means, deviations and the values of the members, from one neighbour list."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two physical checks of forces: what is no gradient, pushes or turns is seen, and sound models pass."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Gather, product and scatter of NequIP and MACE as one call, on stand-ins. Their numbers: test_networks.py."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Activations on grids of e3nn in a model before and after `accelerate`, and layers of functions alone."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

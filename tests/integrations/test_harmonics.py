@@ -1,7 +1,5 @@
 """Spherical harmonics in a model before and after `accelerate`: numbers, dtypes and copies."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any

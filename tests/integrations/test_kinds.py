@@ -1,7 +1,5 @@
 """Every kind of e3nn layer, replaced and put back: same numbers, same Parameters, same state dict, same objects."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gates of e3nn in a model before and after `accelerate`: numbers, keys and training."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Gather, product and sum that become one call in forwards that do not ask for it: forms of other packages."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

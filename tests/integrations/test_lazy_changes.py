@@ -1,7 +1,5 @@
 """Lazy rows and messages that a forward changes, keeps, or hands to others: plain torch's numbers, or an error."""
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable

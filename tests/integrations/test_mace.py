@@ -1,7 +1,5 @@
 """`eqlayers mace` without mace-torch: what it asks for, files that it refuses, and the file that LAMMPS reads."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

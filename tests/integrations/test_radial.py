@@ -1,7 +1,5 @@
 """Radial networks of NequIP and MACE by tables: errors, gradients, other weights, copies, what is left and why."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Callable

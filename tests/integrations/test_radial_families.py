@@ -1,7 +1,5 @@
 """Packages with radial networks that become tables: the lengths that they hand on, and modules that must stay."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

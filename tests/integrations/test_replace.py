@@ -1,7 +1,5 @@
 """Calls of accelerate and deaccelerate: errors say what must be, what came and the fix, and a second call is none."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

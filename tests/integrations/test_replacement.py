@@ -1,7 +1,5 @@
 """A replacement takes over hooks, mode and attributes of its original, and returns them; random inputs of probes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

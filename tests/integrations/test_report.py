@@ -1,7 +1,5 @@
 """The share of a model that `accelerate` knows, and where the rest of its parameters is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Modules whose structure is not e3nn's stay as they are, and the report has the reason."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable

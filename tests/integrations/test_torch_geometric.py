@@ -1,7 +1,5 @@
 """Transforms of torch-geometric alone and through its loader; layers inside of its message passing."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Uses of an accelerated model: freeze, average, convert, distribute, load checkpoints of other versions of e3nn."""
 
-from __future__ import annotations
-
 import copy
 import gc
 from pathlib import Path

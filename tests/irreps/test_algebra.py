@@ -1,7 +1,5 @@
 """Group theory in float64, whatever the default dtype and device, and invariant as it must be."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

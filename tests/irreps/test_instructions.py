@@ -1,7 +1,5 @@
 """Modes, instructions, their coefficients and terms, and lists of paths beside the loop that others write."""
 
-from __future__ import annotations
-
 import itertools
 from itertools import product
 from typing import Any

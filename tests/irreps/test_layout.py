@@ -1,7 +1,5 @@
 """Flat features and the two layouts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import o3

@@ -1,7 +1,5 @@
 """Mistakes in several arguments at once, or whose message has a hint; tests/test_bad_calls.py has single arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

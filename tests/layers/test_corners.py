@@ -1,7 +1,5 @@
 """Corners that tests of single layers did not look into: roundings at the cutoff, no copies, other devices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every family of layers equals its definition, which is a few lines of plain torch in float64."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

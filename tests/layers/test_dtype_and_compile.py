@@ -1,7 +1,5 @@
 """Mixed precision, float64 buffers, torch.compile, and state dicts in unusual places."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import o3

@@ -1,7 +1,5 @@
 """Explanations: one line for each call and backend, by the paths of layers in a model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Properties of harmonics, edges and contractions: transforms of torch, lazily negated tensors, modes, compilers."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager

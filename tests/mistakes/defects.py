@@ -1,7 +1,5 @@
 """Mistakes of some frames, of the order of labels, and of numbers that were not computed; and their words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

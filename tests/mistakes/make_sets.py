@@ -9,8 +9,6 @@ scans of MgO and diamond (GFN1-xTB), an SN2 reaction, a dissociation and a rotat
 All in eV and Angstrom. It takes a minute.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

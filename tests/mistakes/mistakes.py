@@ -1,7 +1,5 @@
 """Mistakes in labels, as files of users have them, and what must be said of each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

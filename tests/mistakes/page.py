@@ -3,8 +3,6 @@
 The sentences of the page stay: its example, its tables and the counts in its sentences are replaced.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

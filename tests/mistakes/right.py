@@ -1,7 +1,5 @@
 """Right structures whose labels are unusual: large or vanishing forces, energies with all electrons, scans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Right structures of many kinds, in which mistakes are made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial

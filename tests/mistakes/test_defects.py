@@ -1,7 +1,5 @@
 """Mistakes of some frames, of order, and of labels that were not computed; and right sets that look unusual."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every mistake in every kind of structures, with its cause; the way out works; and no word on right structures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Committees: means and deviations against the members one by one, shared edges, files, and members that disagree."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compiled calls give the numbers of the module itself, for all sizes, and follow its weights and modes."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Whole models by tables, made once or in every call, against the same models without."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Equiformer: the formula by hand, atoms alone and at the cutoff, poles of the frames, orders, heads, and refusals."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

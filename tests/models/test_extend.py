@@ -1,7 +1,5 @@
 """More species for a trained potential: equal numbers of known ones, rows of new ones, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Energies of lone atoms are shifts, in every network, mode and way of calling; converted models keep their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

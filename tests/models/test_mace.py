@@ -1,7 +1,5 @@
 """MACE: gradients of weights, edge cases, options, messages, blocks. The laws of potentials: test_every_model.py."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The network for molecules: symmetries, batches, forces, statistics in float64, bad input; checkpoints."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

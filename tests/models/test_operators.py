@@ -1,7 +1,5 @@
 """A step of a network has no more torch operators than its row in the benchmark allows."""
 
-from __future__ import annotations
-
 import pytest
 
 from eqlayers.bench.operators import STEPS, operators_of

@@ -1,7 +1,5 @@
 """Structures in memory of a fixed size have the energies, forces and gradients of weights of those without ghosts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

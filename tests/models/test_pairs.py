@@ -1,7 +1,5 @@
 """Mirrored edges: networks compute radial functions for one edge of each pair, with the numbers of all edges."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Potentials: derivatives by differences, shifts and scales, what is asked for, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

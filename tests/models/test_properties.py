@@ -1,7 +1,5 @@
 """Dipoles, polarisabilities and Born charges: by hand, by differences, in batches, in every network, and refusals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Recomputed networks: the same values and derivatives of every order, less memory, and nothing left behind."""
 
-from __future__ import annotations
-
 import weakref
 
 import pytest

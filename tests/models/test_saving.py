@@ -1,7 +1,5 @@
 """Potentials in files: what comes back, and what damaged, foreign and hostile files are answered; their classes."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from pathlib import Path

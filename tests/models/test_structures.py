@@ -1,7 +1,5 @@
 """Structures are looked at before a potential sees them: shapes, dtypes, ranges, and cells with their shifts."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

@@ -1,7 +1,5 @@
 """The tensor field network: numbers by e3nn's layers. The laws of potentials: test_every_model.py."""
 
-from __future__ import annotations
-
 import torch
 from e3nn import o3
 from torch import Tensor

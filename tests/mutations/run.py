@@ -6,8 +6,6 @@ processes share the files, each in a copy of its own, and both keep kernels wher
 only the kernels that it changes.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil

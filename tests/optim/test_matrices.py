@@ -1,7 +1,5 @@
 """Matrices among weights: of every layer, of e3nn's, and of layers of one's own."""
 
-from __future__ import annotations
-
 import math
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """SOAP: its definition, another package's, and what users do with an optimizer."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

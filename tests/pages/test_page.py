@@ -1,7 +1,5 @@
 """A page is one valid file that refers to nothing outside, in the reader's colours, as its figures are."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The check of whole modules passes what commutes with every motion, and names the motion that something does not."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The small network of tests and examples: formula, symmetries, weights of a seed; and the example structures."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

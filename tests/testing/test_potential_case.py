@@ -1,7 +1,5 @@
 """Cases of a potential: slopes by differences with the bound of their error, and copies that are moved."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A small invariant network with the constructor-independent interface of the real one, and quick runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

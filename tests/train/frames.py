@@ -1,7 +1,5 @@
 """Few frames of the embedded trajectory of ethanol, for fits by commands: each reads and checks a whole file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parts that do not belong together are refused: network and target, checkpoint and data, one run and another."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

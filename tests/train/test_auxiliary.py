@@ -1,7 +1,5 @@
 """Further labels beside the target: losses, gradients, metrics, reports, resumed runs, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

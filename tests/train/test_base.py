@@ -1,7 +1,5 @@
 """Shared code of every training: the parameters that are optimised."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command line of training: the task that words and files name, and what the ends of a command become."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`eqlayers fit --committee`: members, their test together, and a folder in which nothing is lost."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

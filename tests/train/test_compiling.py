@@ -1,7 +1,5 @@
 """`fit --compile` trains the same weights, however steps are made up, and says what it does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

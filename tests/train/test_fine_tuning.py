@@ -1,7 +1,5 @@
 """Trainings that begin with a trained potential: what is kept, shifts of other energies, replay, and the command."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

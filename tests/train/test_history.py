@@ -1,7 +1,5 @@
 """The history of a run: the time that a fit has to go by the pace of its epochs, and files that are damaged."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import SimpleNamespace

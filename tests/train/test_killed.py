@@ -1,7 +1,5 @@
 """A fit that is killed, wherever that is, leaves whole files, and resumed it ends as one that was not."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Labels of potentials: losses of the rows of an error, and the units in which errors are logged."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

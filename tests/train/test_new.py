@@ -1,7 +1,5 @@
 """From a file of structures to a configuration: what is found, chosen and written; and a fit of a file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The optimizer of a training: names, classes, options, and what a resumed run does with another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A property of own molecules in the commands: from a file to a configuration, a fit and its tests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sections that the pages of all runs have: commands of each start, curves of this run, distances of images."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

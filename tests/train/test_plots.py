@@ -1,7 +1,5 @@
 """Pictures of runs: parity with its errors, learning curves with near baselines, histograms, curves of many runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

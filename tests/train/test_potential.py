@@ -1,7 +1,5 @@
 """Training on energies, forces and stress: losses and errors by hand, resumption, files, and the command."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

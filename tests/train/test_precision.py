@@ -1,7 +1,5 @@
 """float64 training is float64 from the checkpoint on, and shorter numbers are refused; errors by configuration type."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors of a test by element and group, beside errors of predictions that see no geometry."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

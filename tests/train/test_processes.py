@@ -1,7 +1,5 @@
 """Two processes: the test errors of one, the training of one with larger batches, and equal weights in both."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

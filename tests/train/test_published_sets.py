@@ -1,7 +1,5 @@
 """The configurations of published sets, through the command line, on files in the formats of the sets."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

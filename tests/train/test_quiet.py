@@ -1,7 +1,5 @@
 """Lines of Lightning that no user can act on are not printed, and the end of a training is told in plain words."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 

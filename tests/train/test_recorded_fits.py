@@ -3,8 +3,6 @@
 A stand-in records on the CPU: every step computes in the memory of the recording, which other recordings overwrite.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """The table of predictions of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A fit in a folder that has an earlier run: nothing is lost, and the message says the ways on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Steps of every training: values in float64, shares of processes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The line and the table of a network count every parameter once, and name the layers and their backends."""
 
-from __future__ import annotations
-
 import io
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Training on dipoles and polarisabilities: the loss by hand, and a run with the errors of its potential."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

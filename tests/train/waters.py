@@ -1,7 +1,5 @@
 """Water molecules that are displaced at random, for small trainings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

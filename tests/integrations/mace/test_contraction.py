@@ -1,7 +1,5 @@
 """MACE's symmetric contraction in a model before and after `accelerate`: numbers, weights, tensors, what is left."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """Models of mace-torch as potentials and back: energies, atoms, forces and stress equal to rounding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

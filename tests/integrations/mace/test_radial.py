@@ -1,7 +1,5 @@
 """Tables for radial networks of every kind of MACE: densities, transforms, envelopes behind networks, species."""
 
-from __future__ import annotations
-
 import copy
 import io
 from typing import Any

@@ -1,7 +1,5 @@
 """SymmetricContraction beside MACE's: numbers, derivatives, and state dicts in both directions, strictly."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

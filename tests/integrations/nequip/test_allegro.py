@@ -1,7 +1,5 @@
 """Allegro's contraction as a tensor product, its networks, and the modifier."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

@@ -1,7 +1,5 @@
 """NequIP's models become this package's, and back: equal energies, forces and stress, to rounding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from nequip.model import NequIPGNNModel

@@ -1,7 +1,5 @@
 """Spherical harmonics in NequIP's own modules: of edges, in the dtype of positions, and of vectors at atoms."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from nequip.data import AtomicDataDict

@@ -1,7 +1,5 @@
 """SevenNet's models: what becomes a convolution, the parallel form, and TorchScript."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Attention: weights by their definition, at the cutoff and for any logits; layers against edges one by one."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

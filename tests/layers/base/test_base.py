@@ -1,7 +1,5 @@
 """Facts that users read off a layer: weight views, repr, backends, counts, masks, irreps in any form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

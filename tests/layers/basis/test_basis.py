@@ -1,7 +1,5 @@
 """Cartesian tensors against e3nn's, and against what is known of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import io, o3

@@ -1,7 +1,5 @@
 """Mistakes with SymmetricContraction that follow from several arguments, or whose message has a hint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

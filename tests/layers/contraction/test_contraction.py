@@ -1,7 +1,5 @@
 """SymmetricContraction against its dense definition; derivatives, layouts, species, state dicts."""
 
-from __future__ import annotations
-
 import copy
 import io
 import math

@@ -1,7 +1,5 @@
 """Symmetric contractions: counts, equivariance of the polynomials, and what the two formulas compute."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The graph convolution against e3nn's gather, product and scatter; graphs of every kind; bad edges."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

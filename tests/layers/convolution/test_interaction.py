@@ -1,7 +1,5 @@
 """One step of message passing against a loop over edges; equivariance, order of edges, isolated atoms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

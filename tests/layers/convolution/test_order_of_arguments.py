@@ -1,7 +1,5 @@
 """Edges given as weights or attributes are said to look like edges, with the order of the arguments."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

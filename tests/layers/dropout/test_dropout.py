@@ -1,7 +1,5 @@
 """Parts that are left out in training: whole copies and whole graphs, as often as asked for, and as in e3nn."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import nn as theirs

@@ -1,7 +1,5 @@
 """Second moments against integrals, parity of odd scalars, and the gate's equivariance."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Activations and gates: e3nn's irreps, numbers and state for random irreps, known and unknown functions; errors."""
 
-from __future__ import annotations
-
 import copy
 import random
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Signals on grids: e3nn's constants and numbers, exactness, rotations, and constants that survive changes of dtype."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Edges from positions: against plain torch and e3nn, with forces, stress and periodic cells."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import pickle

@@ -1,7 +1,5 @@
 """Spherical harmonics: e3nn's numbers and derivatives, the zero vector, very short and very long ones, bad input."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

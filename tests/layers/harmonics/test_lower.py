@@ -1,7 +1,5 @@
 """Spherical harmonics as formulas: against Legendre functions, by quadrature, and with all their derivatives."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Linear against e3nn's: values, first two derivatives, all options; and what e3nn cannot run."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """SO3Scale: fixed, learned and external scalars against plain loops over the irreps."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

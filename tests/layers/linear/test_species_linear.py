@@ -1,7 +1,5 @@
 """Linear maps by species: e3nn's product with a one-hot input, without the zeros."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import o3

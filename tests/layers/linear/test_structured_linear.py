@@ -1,7 +1,5 @@
 """Linear maps of each group alone and of low rank: their matrices, normalisation, errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Batch norms: e3nn's numbers and running statistics with all options, empty batches, and what the formulas say."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layer norm and root mean squares against their definitions, term by term; zeros; options."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import o3

@@ -1,7 +1,5 @@
 """Norms: e3nn's values, derivatives and state; zero slope at zero; both layouts."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Functions of norms: e3nn's numbers, what e3nn's layer cannot do, and derivatives at and near zero."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

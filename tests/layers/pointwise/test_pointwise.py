@@ -1,7 +1,5 @@
 """Layers of a user's own function: its numbers on every backend, rows of all kinds, what it must not do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Radial bases and cutoffs: numbers against high precision, the ends, the knots, other envelopes, tables, messages."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The repulsion of nuclei: its formula, both ends of its range, derivatives, and messages."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

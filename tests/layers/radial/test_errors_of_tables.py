@@ -1,7 +1,5 @@
 """Errors that are reported of tables, against errors at many more lengths."""
 
-from __future__ import annotations
-
 import torch
 
 from eqlayers.nn import RadialNetwork, RadialTable

@@ -1,7 +1,5 @@
 """The search for knots: bounded in time and memory, for every function, and what has no table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any

@@ -1,7 +1,5 @@
 """The formulas of Bessel functions and of hidden layers: their definitions in 40 digits, both ends, every shape."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Radial functions: values at both ends, smoothness at the cutoff, and the network of weights."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

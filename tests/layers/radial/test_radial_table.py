@@ -1,7 +1,5 @@
 """Tables of radial networks: exactness, smoothness, derivatives of every order, and where a length lies."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Weights by interpolation: read before arithmetic and functions of torch, in the dtype of the network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parts of features, features side by side, other orders and bases: numbers, views, errors."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import Any

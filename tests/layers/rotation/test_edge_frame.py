@@ -1,7 +1,5 @@
 """Frames of edges: what they are, their derivatives at the poles, and that what uses them rightly turns with edges."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import o3

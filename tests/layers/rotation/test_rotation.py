@@ -1,7 +1,5 @@
 """Matrices of rotations against e3nn's, their derivatives at special rotations, and features turned by them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from e3nn import o3

@@ -1,7 +1,5 @@
 """Convolutions in the frames of edges: their text, and mistakes in several arguments at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

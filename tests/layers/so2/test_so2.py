@@ -1,7 +1,5 @@
 """Convolutions in the frames of edges: dense products' numbers, parity, any frame about y, and their options."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Equivariance as a property, derivatives to the third order, and backwards that compute what is asked and no more."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

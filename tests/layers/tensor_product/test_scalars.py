@@ -1,7 +1,5 @@
 """Paths that are matrix products give what the same layer gives path by path: values, derivatives, any layout."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

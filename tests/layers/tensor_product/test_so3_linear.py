@@ -1,7 +1,5 @@
 """Features times harmonics, and dot products: their definitions, normalisation, layouts, errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The products that derive their own instructions: e3nn's outputs, numbers, weights and first two derivatives."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

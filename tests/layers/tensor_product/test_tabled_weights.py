@@ -1,7 +1,5 @@
 """Convolutions that read weights from a table inside their kernel, against weights that are stored."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TensorProduct against e3nn: values and all first and second derivatives of random products in mixed modes."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layers that no path connects: zeros, from whatever e3nn takes there."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
