@@ -2,15 +2,17 @@
 
 import mmap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import e3nn
+import torch
+from torch import Tensor
 
 from eqlayers.core.dtypes import default_dtype
 
-__all__ = ["default_dtype", "e3nn_defaults", "quiet_warnings", "reserved"]
+__all__ = ["default_dtype", "e3nn_defaults", "quiet_warnings", "reserved", "towers"]
 
 
 def reserved(size: int) -> mmap.mmap:
@@ -39,3 +41,17 @@ def e3nn_defaults(**options: Any) -> Iterator[None]:
         yield
     finally:
         e3nn.set_optimization_defaults(**before)
+
+
+def towers(fn: Callable[..., Tensor], inputs: Sequence[Tensor], order: int) -> list[Tensor]:
+    """Values and derivatives up to ``order``, each contracted with random cotangents that are variables as well."""
+    generator = torch.Generator().manual_seed(5)
+    values: Sequence[Tensor] = [fn(*inputs)]
+    variables, everything = [t for t in inputs if t.requires_grad], []
+    for _ in range(order):
+        everything.extend(values)
+        draws = [torch.randn(v.shape, generator=generator, dtype=torch.float64).requires_grad_() for v in values]
+        total = sum((v * d).sum() for v, d in zip(values, draws, strict=True))
+        variables = [*variables, *draws]
+        values = torch.autograd.grad(total, variables, create_graph=True, materialize_grads=True)
+    return [*everything, *values]

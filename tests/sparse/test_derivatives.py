@@ -10,6 +10,7 @@ from eqlayers.sparse import channels_of, sparse_product_infos
 from eqlayers.sparse.function import WAYS
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import check_derivatives
+from tests.cases import towers
 from tests.covering import covering
 from tests.each import each
 
@@ -50,19 +51,6 @@ def dense(product, x, y, reduced, terms=TERMS, sizes=SIZES):
     first, second, out = channels_of(product)
     z = torch.einsum(f"...I{first},...J{second},OIJ->...O{out}", x, y, table)
     return z.sum(0) if reduced and z.ndim > 1 + len(out) else z
-
-
-def towers(fn, inputs, order):
-    """Values and derivatives up to ``order``, each contracted with random cotangents that are variables as well."""
-    generator = torch.Generator().manual_seed(5)
-    values, variables, everything = [fn(*inputs)], [t for t in inputs if t.requires_grad], []
-    for _ in range(order):
-        everything.extend(values)
-        draws = [torch.randn(v.shape, generator=generator, dtype=torch.float64, requires_grad=True) for v in values]
-        total = sum((v * d).sum() for v, d in zip(values, draws, strict=True))
-        variables = [*variables, *draws]
-        values = torch.autograd.grad(total, variables, create_graph=True, materialize_grads=True)
-    return [*everything, *values]
 
 
 @cases(CASES)

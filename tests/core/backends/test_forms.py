@@ -19,6 +19,7 @@ from eqlayers.core.forms.request import Sizes
 from eqlayers.errors import EqlayersError
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.arithmetic.writer import Task
+from tests.cases import towers
 from tests.watching import watching
 
 pytestmark = pytest.mark.usefixtures("needs_a_compiler")
@@ -46,20 +47,6 @@ def function(graph: bool, backend: str | None = None) -> Callable[..., Tensor]:
         edges = eq.Graph(EDGES, SENDERS, RECEIVERS)
         return lambda x, y, w: eq.functional.tensor_product_conv(PLAN, x, y, w, edges, backend=backend)
     return lambda x, y, w: eq.functional.tensor_product(PLAN, x, y, w, backend=backend)
-
-
-def towers(fn: Callable[..., Tensor], inputs: Sequence[Tensor], order: int) -> list[Tensor]:
-    """Values and derivatives up to ``order``, each contracted with random cotangents that are variables as well."""
-    generator = torch.Generator().manual_seed(5)
-    values: Sequence[Tensor] = [fn(*inputs)]
-    variables, everything = [t for t in inputs if t.requires_grad], []
-    for _ in range(order):
-        everything.extend(values)
-        draws = [torch.randn(v.shape, generator=generator, dtype=torch.float64).requires_grad_() for v in values]
-        total = sum((v * d).sum() for v, d in zip(values, draws, strict=True))
-        variables = [*variables, *draws]
-        values = torch.autograd.grad(total, variables, create_graph=True, materialize_grads=True)
-    return [*everything, *values]
 
 
 def assert_close(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
