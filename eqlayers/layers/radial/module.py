@@ -134,7 +134,7 @@ class BesselBasis(RadialBasis):
     At r = 0 the limit :math:`\sqrt{2/r_c}\, n\pi/r_c` is taken, so the basis is finite and smooth everywhere.
 
     Args:
-        num_basis, cutoff, p, envelope: See :class:`RadialBasis`, also for errors; f is the envelope.
+        num_basis, cutoff, p, envelope: See :class:`RadialBasis`, also for errors; there always is an envelope f.
 
     Source:
         Gasteiger et al. 2020, arXiv:2003.03123, eq. 7.
