@@ -145,7 +145,7 @@ class TabledEmbedding(Replacement):
 class TabledRadial(Replacement):
     """Replacement of a radial network: returns the knot interval and interpolation coefficients of each edge.
 
-    ``shared`` are those of all networks of a model. With ``stored`` it returns weights ``[E, W]``, for networks whose
+    All networks of a model have one ``shared``. With ``stored`` it returns weights ``[E, W]``, for networks whose
     weights no convolution reads. With ``fine`` tables made in training keep slopes with the precision of float32.
     """
 
