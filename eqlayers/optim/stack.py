@@ -42,7 +42,12 @@ def _parts(length: int, most: int) -> list[tuple[int, int]]:
 
 
 def blocks_of(shapes: Sequence[tuple[int, ...]], most: int) -> list[Block]:
-    """Blocks of at most ``most`` (4 or more) rows and columns; matrices of one row or column have none."""
+    """Blocks of at most ``most`` (4 or more) rows and columns of the matrices; matrices of one row or column have none.
+
+    Example:
+        >>> [block.size for block in blocks_of([(8, 96), (5,), (7, 1)], 64)]
+        [(8, 48), (8, 48)]
+    """
     blocks, start = [], 0
     for shape in shapes:
         if len(shape) == 2 and min(shape) > 1:

@@ -247,17 +247,6 @@ class SplineTable:
     Args:
         precise: Whether slopes have full precision in training, too.
         on_gpus: Whether tables are cached on GPUs, where each comparison waits for the device.
-
-    Example:
-        >>> from eqlayers.nn import BesselBasis, TabledBasis
-        >>> weight, calls = torch.ones(8, 2, dtype=torch.float64), []
-        >>> at = TabledBasis(BesselBasis(8, 5.0), 128)(torch.tensor([1.0, 4.0]))
-        >>> table = SplineTable()
-        >>> for factor in (1.0, 1.0, 2.0):
-        ...     rows = lambda spline, functions, tensors: calls.append(0) or spline(functions @ tensors[0])
-        ...     read = table(at, rows, [factor * weight], False, torch.float32)
-        >>> len(calls), read.weights().shape
-        (2, torch.Size([2, 2]))
     """
 
     def __init__(self, precise: bool = False, on_gpus: bool = False) -> None:
