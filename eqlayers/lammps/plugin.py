@@ -195,17 +195,7 @@ def _compile(lammps: Lammps, file: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:
         for source in SOURCES:
             shutil.copy(source, folder)
-        command = [
-            *compiler,
-            *FLAGS,
-            lammps.sizes,
-            *defined,
-            f"-I{lammps.headers}",
-            f"-I{include}",
-            SOURCES[0].name,
-            "-o",
-            NAME,
-        ]
+        command = [*compiler, *FLAGS, *defined, f"-I{lammps.headers}", f"-I{include}", SOURCES[0].name, "-o", NAME]
         done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
             raise BackendError(

@@ -118,7 +118,7 @@ def deploy(
         raise ConfigError(f"dtype must be float32 or float64 for a native program, got {dtype}. Pass one of both.")
     with as_backend_error():
         tools = _tools(target)
-        program = CProgram(Compiler(graph_of(_prepared(potential, dtype))))
+        program = program_of(potential, dtype)
         library = toolchain.built(program.units(), "potential", tools)
         needed = _instructions(tools)
     content = _with_constants(library, program, potential, dtype, needed)
@@ -145,9 +145,9 @@ def _tools(target: str) -> toolchain.Toolchain:
     return dataclasses.replace(tools, command=(command,), flags=flags)
 
 
-def _prepared(potential: Potential, dtype: torch.dtype) -> Potential:
-    """A copy on the CPU in evaluation mode."""
-    return copy.deepcopy(potential).to(device="cpu", dtype=dtype).eval()
+def program_of(potential: Potential, dtype: torch.dtype) -> CProgram:
+    """The program of a copy on the CPU in evaluation mode, in C; errors as of :func:`deploy`."""
+    return CProgram(Compiler(graph_of(copy.deepcopy(potential).to(device="cpu", dtype=dtype).eval())))
 
 
 def _with_constants(library: bytes, program: CProgram, potential: Potential, dtype: torch.dtype, needed: int) -> bytes:

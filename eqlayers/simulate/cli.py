@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +16,7 @@ from ase.units import GPa
 from ..atoms.elements import SYMBOLS, symbols_of
 from ..cli.arguments import ArgumentParser
 from ..cli.notices import lines
-from ..core.errors import BackendError, ConfigError, EqlayersWarning
+from ..core.errors import BackendError, ConfigError
 from ..core.files.lock import locked
 from ..core.files.read_write import flattened
 from ..integrations.ase import Calculator
@@ -26,12 +25,13 @@ from ..models.committee import committee_files
 from ..models.compiled import WORTH_COMPILING
 from ..models.molecule import MoleculeProperty, load_property
 from ..models.saving import Classes, describe_part
-from ..native import NativePotential, as_native
+from ..native import NativePotential
+from ..native.files import program_of
 from ..nn import explain
 from ..testing import check_potential
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, last_frame, new_file, with_results
-from .options import add_common, add_members, compile_for, loaded, one_option_each
+from .options import add_common, add_members, compile_for, loaded, native_for, one_option_each
 from .predict import predict_options, run_predict
 from .relaxation import OPTIMIZERS, relax
 from .select import run_select, select_options
@@ -54,9 +54,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
-    about = (
-        f"a native program on a CPU, recorded calls on a GPU; auto, the default, for {WORTH_COMPILING:,} steps and more"
-    )
+    about = f"native program on a CPU, recorded calls on a GPU; auto (default): for {WORTH_COMPILING:,} steps and more"
     parser.add_argument("--compile", choices=("auto", "true", "false"), default="auto", help=about)
 
 
@@ -94,13 +92,10 @@ def _info(options: argparse.Namespace) -> int:
 
 def describe(path: str | Path, classes: Classes | None = None) -> list[tuple[str, str]]:
     """Names and values of a file of a potential or of a property of molecules, in the order in which they are shown."""
-    if Path(path).suffix == ".so":
-        return [
-            ("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB"),
-            ("program", repr(NativePotential(path))),
-        ]
-    learned = load_property(path, classes=classes)
     rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
+    if Path(path).suffix == ".so":
+        return [*rows, ("program", repr(NativePotential(path)))]
+    learned = load_property(path, classes=classes)
     if learned is not None:
         rows.append(("predicts", f"{learned.name} ({learned.unit}), one number a molecule, not energies"))
         return rows + _network_rows({"network": describe_part("the network", learned.network)}, learned)
@@ -115,7 +110,19 @@ def describe(path: str | Path, classes: Classes | None = None) -> list[tuple[str
     rows += [(name, f"{value:.6g}" if isinstance(value, float) else str(value)) for name, value in facts.items()]
     for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
         rows.append((f"kernels on {device}", explain(potential, device, potential.dtype)))
-    return rows
+    return [*rows, ("native program", _program(potential))]
+
+
+def _program(potential: Potential) -> str:
+    """Whether there is a native program of a potential, when commands run it, and what limits it."""
+    if potential.properties != ("energy",):
+        return f"none: it has the energy alone, and the potential has {', '.join(potential.properties)}"
+    try:
+        whole = program_of(potential, potential.dtype).stages.undivided
+    except (ConfigError, BackendError) as error:
+        return f"none: {error}"
+    taken = f"on a CPU, for {WORTH_COMPILING:,} steps and more of md and relax, and as many structures of predict"
+    return f"{taken}; it needs the whole structure, for {whole}: not for LAMMPS" if whole else taken
 
 
 def _network_rows(parts: Mapping[str, Any], model: Potential | MoleculeProperty) -> list[tuple[str, str]]:
@@ -131,7 +138,7 @@ def _network_rows(parts: Mapping[str, Any], model: Potential | MoleculeProperty)
 
 def describe_members(paths: Sequence[Path], classes: Classes | None = None) -> list[tuple[str, str]]:
     """Names and values of a committee: what all members share once, the rest by member."""
-    each = [dict(describe(path, classes)) for path in paths]
+    each = [dict(describe(path, classes)) | {"native program": "none: of a committee"} for path in paths]
     rows = [("members", f"{len(paths)}")]
     for name in dict.fromkeys(name for one in each for name in one):
         values = [one.get(name, "-") for one in each]
@@ -154,13 +161,9 @@ def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
     if options.compile == "false" or (options.compile == "auto" and options.steps < WORTH_COMPILING):
         compile_for(calculator.potential, atoms)
         return calculator
-    potential: Any = calculator.potential
-    if potential.device.type == "cpu" and isinstance(potential, Potential) and potential.properties == ("energy",):
-        try:
-            return Calculator(as_native(potential))
-        except (ConfigError, BackendError) as error:
-            warnings.warn(f"the potential runs by Python: {error}", EqlayersWarning, stacklevel=2)
-    potential.compile(required=options.compile == "true")
+    if program := native_for(calculator.potential):
+        return Calculator(program)
+    calculator.potential.compile(required=options.compile == "true")
     return calculator
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
-from itertools import islice, tee
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import torch
 from ..cli.arguments import add_classes
 from ..cli.notices import progress
 from ..core.backends.ahead import compile_ahead
+from ..core.errors import BackendError, ConfigError, EqlayersWarning
 from ..integrations.ase import as_potential, predict
 from ..models import Committee, Potential
 from ..models.committee import MARK
+from ..models.compiled import WORTH_COMPILING
 from ..models.molecule import MoleculeProperty
+from ..native import NativePotential, as_native
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FEW = 32  # atoms of the structure that kernels are compiled with
@@ -80,15 +84,26 @@ def compile_for(potential: Potential | Committee | MoleculeProperty, atoms: ase.
     compile_ahead(lambda: list(predict(copy.deepcopy(potential), [atoms[:_FEW]])))
 
 
+def native_for(potential: Potential | Committee | MoleculeProperty) -> NativePotential | None:
+    """The program of a potential of the energy on a CPU; None for others, or with a warning that names the reason."""
+    if isinstance(potential, Potential) and potential.device.type == "cpu" and potential.properties == ("energy",):
+        try:
+            return as_native(potential)
+        except (ConfigError, BackendError) as error:
+            warnings.warn(f"the potential runs by Python: {error}", EqlayersWarning, stacklevel=2)
+    return None
+
+
 def predictions(
     potential: Potential | Committee | MoleculeProperty, structures: Iterator[ase.Atoms], batch_size: int
 ) -> Iterator[tuple[ase.Atoms, dict[str, Any]]]:
-    """Iterate over structures with their results, with a progress bar; kernels are compiled for the first structure."""
-    first, read, again = tee(structures, 3)
-    for atoms in islice(first, 1):
-        compile_for(potential, atoms)
-    del first  # which would keep all structures in memory
+    """Iterate over structures with their results, with a progress bar; many on a CPU run a native program."""
+    first = list(islice(structures, WORTH_COMPILING))
+    program = native_for(potential) if len(first) == WORTH_COMPILING else None
+    if first and program is None:
+        compile_for(potential, first[0])
+    read, again = tee(chain(first, structures))
     with progress("predict") as say:
-        for count, pair in enumerate(zip(read, predict(potential, again, batch_size), strict=True), 1):
+        for count, pair in enumerate(zip(read, predict(program or potential, again, batch_size), strict=True), 1):
             yield pair
             say(count, f"{count} structures")

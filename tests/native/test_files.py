@@ -158,11 +158,14 @@ def test_in_ase_and_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert "a native program" in capsys.readouterr().out
     with monkeypatch.context() as patched, warnings.catch_warnings():
         warnings.simplefilter("always")
-        patched.setattr("eqlayers.simulate.cli.as_native", raising)
+        patched.setattr("eqlayers.simulate.options.WORTH_COMPILING", 1)
+        assert main(["predict", "copper.xyz", "-m", "my.pt", "-o", "native_predicted.xyz"]) == 0
+        patched.setattr("eqlayers.simulate.options.as_native", raising)
         assert main(["md", "copper.xyz", "-m", "my.pt", *few, "-o", "compiled.xyz"]) == 0
+        assert main(["predict", "copper.xyz", "-m", "my.pt", "-o", "by_python.xyz"]) == 0
     said = capsys.readouterr()
     assert ", compiled" in said.out
-    assert "the potential runs by Python: it cannot" in said.err
+    assert said.err.count("the potential runs by Python: it cannot") == 2
     with pytest.raises(ConfigError, match="potential must be a Potential"):
         Calculator([potential, made("MACE", torch.float32)], native=True)
     assert main(["predict", "copper.xyz", "-m", "my.so", "-o", "predicted.xyz"]) == 0
