@@ -174,6 +174,7 @@ class PairEqlayers : public Pair {
   char *exchanged = nullptr;        /* the rows that are exchanged now */
   int64_t row_bytes = 0;
   int width = 0;                    /* doubles of a row in the buffers of LAMMPS */
+  bool warned = false;              /* about currents of heat */
 
   template <class T> static double bytes_of(const Edges<T> &edges) {
     return sizeof(T) * (double)(edges.vectors.capacity() + edges.slopes.capacity());
@@ -333,6 +334,10 @@ class PairEqlayers : public Pair {
         if (vflag_atom) vatom[atoms[n]][k] += part;
       }
     }
+    if (cvflag_atom && !warned && comm_forward + comm_reverse > 0 && comm->me == 0)
+      error->warning(FLERR, "The sum of compute heat/flux is no current of heat for potentials of more than one layer. "
+                            "Use fix ehex or fix thermal/conductivity for conductivities.");
+    warned = warned || cvflag_atom;
     /* for currents of heat, the work of an edge is of the sender, whose motion changes the energy of the receiver */
     if (cvflag_atom)
       for (int64_t e = 0; e < count; e++)
