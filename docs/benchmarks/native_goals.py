@@ -16,19 +16,20 @@ import copy
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
 import torch
 from ase import units
 from ase.build import bulk
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
+from ase.md.velocitydistribution import thermalize_momenta
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import FIRE
 from native import CASES, SPECIES, structure_of
 
-from eqlayers import Calculator, deploy
+from eqlayers import Calculator, deploy, keep_memory
 from eqlayers.models import MACE, Potential, compress
 from eqlayers.native import NativePotential, as_native
 from eqlayers.nn import ZBL
@@ -39,9 +40,9 @@ STEPS, TIMESTEP = 20_000, 0.5
 
 def mace() -> None:
     """The table beside mace-torch, of the model of `eqlayers bench networks mace`."""
-    from eqlayers.bench.networks.entrants import evaluate_potential
     from eqlayers.bench.networks.run import read_network_settings, subject_of, units_of
 
+    keep_memory()
     _, fields = read_network_settings("networks")
     options = fields["networks"]["mace"]
     subject = subject_of("mace", options, ATOMS, **units_of("mace", options, 64, torch.device("cpu")))
@@ -50,19 +51,19 @@ def mace() -> None:
     exact = subject.native(theirs).eval().requires_grad_(False)
     tables = copy.deepcopy(exact)
     compress(tables, fields["tolerance"])
-    potentials = {"Python": exact, "Python, tables": tables}
-    potentials |= {"native": as_native(exact), "native, tables": as_native(tables)}
-    evaluate, batch = evaluate_potential(subject.sample), subject.sample.structures(torch.float32)
-    ways: dict[str, Callable[[], tuple[torch.Tensor, torch.Tensor]]] = {
-        "mace-torch": lambda: subject.evaluate(theirs, False)
+    batch = subject.sample.structures(torch.float32)
+
+    def evaluate(potential: Callable[..., Mapping[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+        found = potential(batch, ("energy", "forces"))
+        return found["energy"], found["forces"]
+
+    ways = {
+        "mace-torch": partial(subject.evaluate, theirs, False),
+        "Python": partial(evaluate, exact),
+        "Python, tables": partial(evaluate, tables),
+        "native": partial(evaluate, as_native(exact)),
+        "native, tables": partial(evaluate, as_native(tables)),
     }
-    for name, potential in potentials.items():
-        if isinstance(potential, NativePotential):
-            ways[name] = lambda one=potential: tuple(
-                one(batch, ("energy", "forces"))[key] for key in ("energy", "forces")
-            )
-        else:
-            ways[name] = lambda one=potential: evaluate(one, False)
     results = {name: [t.detach().double() for t in call()] for name, call in ways.items()}
     times = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
@@ -120,7 +121,7 @@ def drift() -> None:
     crystal.rattle(0.05, seed=1)
     crystal.calc = Calculator(potential, native=True)
     FIRE(crystal, logfile=None).run(fmax=0.02, steps=1000)
-    MaxwellBoltzmannDistribution(crystal, temperature_K=600, rng=np.random.default_rng(0))
+    thermalize_momenta(crystal, temperature_K=600, rng=np.random.default_rng(0))
     print(f"{len(crystal)} atoms, {STEPS:,} steps of {TIMESTEP} fs, float32, tables\n")
     print("| | drift, meV per atom and ns | its standard error | around it, meV per atom | K |\n|---|--:|--:|--:|--:|")
     for native in (False, True):
