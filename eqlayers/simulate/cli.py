@@ -92,10 +92,10 @@ def _info(options: argparse.Namespace) -> int:
 
 def describe(path: str | Path, classes: Classes | None = None) -> list[tuple[str, str]]:
     """Names and values of a file of a potential or of a property of molecules, in the order in which they are shown."""
+    learned = NativePotential(path) if Path(path).suffix == ".so" else load_property(path, classes=classes)
     rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
-    if Path(path).suffix == ".so":
-        return [*rows, ("program", repr(NativePotential(path)))]
-    learned = load_property(path, classes=classes)
+    if isinstance(learned, NativePotential):
+        return [*rows, ("program", repr(learned))]
     if learned is not None:
         rows.append(("predicts", f"{learned.name} ({learned.unit}), one number a molecule, not energies"))
         return rows + _network_rows({"network": describe_part("the network", learned.network)}, learned)
