@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
 from torch.compiler import is_compiling
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.traceback import preserve_node_meta
 from torch.nn import Parameter
 
 from .errors import EqlayersError
@@ -37,6 +38,7 @@ try:
     )
     from torch._C._autograd import _profiler_enabled
     from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+    from torch._decomp import decomposition_table
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
     from torch._functorch.utils import enable_single_level_autograd_function
     from torch._guards import TracingContext
@@ -65,6 +67,7 @@ _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # make_fx(pre_dispatch=True)
 SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leaves out
 # Without them: a loop over the tensors.
 foreach_add_, foreach_mul_, foreach_copy_ = torch._foreach_add_, torch._foreach_mul_, torch._foreach_copy_
+_COMPUTED_BY: Any = decomposition_table  # operators as functions of others. Without it: none are replaced
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -360,15 +363,18 @@ def fake_operands(
 
 
 def graph_of(
-    function: Callable[..., Any], fakes: Sequence[Tensor], mode: Any
+    function: Callable[..., Any], fakes: Sequence[Tensor], mode: Any, simple: Callable[[str], bool] | None = None
 ) -> tuple[torch.fx.GraphModule, str | None]:
     """The graph of a function of fake operands, and the first comparison that fixed a free size, with its line.
+
+    With ``simple``, operators of torch whose names it does not know become operators that torch computes them by.
 
     Raises TraceFailure if torch raises an error, as it does where numbers are read.
     """
     try:
-        with mode:
-            graph = make_fx(function, _allow_non_fake_inputs=True)(*fakes)
+        with mode, preserve_node_meta():  # original_aten: what a node computes a part of
+            others = {op: by for op, by in _COMPUTED_BY.items() if simple and not simple(op.__name__.partition(".")[0])}
+            graph = make_fx(function, others, _allow_non_fake_inputs=True)(*fakes)
     except (RuntimeError, TypeError) as error:
         if isinstance(error, EqlayersError):
             raise

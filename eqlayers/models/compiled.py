@@ -242,8 +242,8 @@ class Inner(NamedTuple):
         return results
 
 
-def inner_graph(potential: Potential) -> Inner:
-    """Trace the inner graph of a potential, with the dtype and device that it has now.
+def inner_graph(potential: Potential, simple: Callable[[str], bool] | None = None) -> Inner:
+    """Trace the inner graph of a potential, with the dtype and device that it has now; ``simple`` as of `trace`.
 
     ConfigError if the network cannot be traced, with the line that cannot, or predicts no energy.
     """
@@ -257,7 +257,7 @@ def inner_graph(potential: Potential) -> Inner:
 
     index, vectors = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(1, 3, dtype=potential.dtype)
     operands = [*named.values(), *(t.to(potential.device) for t in (index[0], vectors, index))]
-    graph = trace(function, operands, [*[None] * len(named), *INNER_AXES], "the potential")
+    graph = trace(function, operands, [*[None] * len(named), *INNER_AXES], "the potential", simple)
     simplify(graph)
     return Inner(graph, tuple(named))
 

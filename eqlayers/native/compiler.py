@@ -11,17 +11,22 @@ from torch import Tensor, fx
 
 from ..core.torch_internals import writes
 from ..core.traces.trace import fake_of, owner_of
+from .elements import FORMULAS
 from .memory import NotCompiled
 from .operators import Operators
+from .rows import kind_of
 from .sizes import Size, Symbols
 from .values import View
 
 #: Operators whose result has the numbers of their operand.
 SAME = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy")
 #: Operators whose result has numbers of atoms if their first operand has.
-MOVES = (*SAME, "view", "expand", "unsqueeze", "squeeze", "select", "unbind", "stack", "t", "transpose", "index_select")
+MOVES = (
+    *(*SAME, "view", "expand", "unsqueeze", "squeeze", "select", "slice", "unbind", "stack", "t", "transpose"),
+    "index_select",
+)
 #: Operators whose index has numbers of atoms.
-READS_ROWS = ("index", "embedding", "index_add", "index_put", "scatter_reduce")
+READS_ROWS = ("index", "embedding", "gather", "index_add", "index_put", "scatter_add", "scatter_reduce")
 #: Operators that read no numbers of their operand, or sort by them.
 SIZES = (
     "sym_size",
@@ -61,7 +66,9 @@ class Compiler(Operators):
                 self.node = node
                 self._follow_numbers(node)
                 try:
-                    self.values[node] = self._call(node)
+                    self.values[node] = value = self._call(node)
+                    if writes(node.target):
+                        self.values[node.args[0]] = value
                 except NotCompiled:
                     raise
                 except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
@@ -80,6 +87,12 @@ class Compiler(Operators):
         self.fill(view, self.values[node])
         return view
 
+    @classmethod
+    def knows(cls, name: str) -> bool:
+        """Whether programs have an operator of torch; others become operators that torch computes them by."""
+        kind = name.removesuffix("_")
+        return kind in SAME or kind in FORMULAS or hasattr(cls, f"_op_{kind}")
+
     # ---- nodes ------------------------------------------------------------------------------------------------------
 
     def _call(self, node: fx.Node) -> Any:
@@ -97,7 +110,7 @@ class Compiler(Operators):
             return self.form(node, *args)
         if name in ("eqlayers.edge_tables.default", "eqlayers.place_tables.default"):
             return self.sort(name.split(".")[1], *args)
-        kind = name.split(".")[1] if name.startswith("aten.") else ""
+        kind = kind_of(node)
         make: Callable[..., Any] | None = getattr(self, f"_op_{kind}", None) if kind else None
         if make is not None:
             return make(node, *args, **kwargs)
@@ -106,14 +119,15 @@ class Compiler(Operators):
         return self._elements(node, kind, args, kwargs)
 
     def _check_alone(self, node: fx.Node) -> None:
-        """Refuse an operator that changes its operand in place, if other operators read the operand."""
+        """Refuse an operator that changes its operand in place, if it is a view or has views."""
         changed: Any = node.args[0]
-        if changed.op != "call_function" or len(changed.users) > 1 or owner_of(changed) is not changed:
+        views = [one for one in changed.users if one is not node and owner_of(one) is owner_of(changed)]
+        if changed.op != "call_function" or owner_of(changed) is not changed or views:
             raise self.refuse("it changes a tensor in place that has other readers")
 
     def _follow_numbers(self, node: fx.Node) -> None:
         """Note that an operator computes with numbers of atoms or edges, which are others in a part of a structure."""
-        kind, args = str(node.target).partition(".")[2].partition(".")[0], node.args
+        kind, args = str(node.target).partition(".")[2].partition(".")[0].removesuffix("_"), node.args
         known = self.numbers.intersection(node.all_input_nodes)
         if kind == "arange" and node.all_input_nodes:
             self.numbers.add(node)

@@ -18,7 +18,6 @@ FORMULAS = {
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
     "neg": "-{0}",
-    "addcmul": "{0} + {value} * {1} * {2}",
     "reciprocal": "1 / {0}",
     "sqrt": "sqrtF({0})",
     "rsqrt": "1 / sqrtF({0})",
@@ -31,10 +30,10 @@ FORMULAS = {
     "sign": "({0} > 0) - ({0} < 0)",
     "relu": "{0} <= 0 ? 0 : {0}",
     "threshold_backward": "{1} <= {2} ? 0 : {0}",
-    **{name: f"{name}F({{0}})" for name in ("sinh", "cosh", "tan", "atan", "asin", "acos", "erf", "expm1", "log1p")},
-    "floor": "floorF({0})",
-    "floor_divide": "{0} / {1} - ({0} % {1} && ({0} < 0) != ({1} < 0))",
-    "pow": "powF({0}, {1})",
+    **{name: f"{name}F({{0}})" for name in ("sinh", "cosh", "tan", "atan", "asin", "acos", "erf", "erfc", "expm1")},
+    **{name: f"{name}F({{0}})" for name in ("log1p", "log2", "log10", "exp2", "floor", "ceil", "trunc")},
+    **{name: f"{name}F({{0}}, {{1}})" for name in ("pow", "atan2", "hypot", "fmod")},
+    "remainder": "{0} - floorF({0} / {1}) * {1}",
     "sigmoid": "1 / (1 + expF(-{0}))",
     "sigmoid_backward": "{0} * {1} * (1 - {1})",
     "tanh_backward": "{0} * (1 - {1} * {1})",
@@ -44,7 +43,6 @@ FORMULAS = {
     "minimum": "{0} != {0} || {0} < {1} ? {0} : {1}",
     "where": "{0} ? {1} : {2}",
     "masked_fill": "{1} ? {2} : {0}",
-    "nan_to_num": "{0} != {0} ? 0 : {0} > MOST ? MOST : {0} < -MOST ? -MOST : {0}",
     "eq": "{0} == {1}",
     "ne": "{0} != {1}",
     "lt": "{0} < {1}",
@@ -60,12 +58,10 @@ FORMULAS = {
 }
 
 
-#: Operator -> keywords that its formula reads; others must have their defaults.
-READ = {"addcmul": ("value",), "clamp": ("min", "max")}
 #: Keywords that change no numbers.
 IGNORED = ("dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format")
 #: Values of keywords that are defaults.
-DEFAULTS = {"alpha": 1, "value": 1}
+DEFAULTS = {"alpha": 1}
 #: Operators that compare, whose operands have another type than their result.
 COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -73,25 +69,18 @@ COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 def unread(name: str, operands: Sequence[Any], options: dict[str, Any]) -> str | None:
     """An operand or a keyword that the formula of an operator does not read; None if it reads all."""
     for key, value in options.items():
-        if key not in IGNORED and key not in READ.get(name, ()) and value is not None and value != DEFAULTS.get(key):
+        if key not in IGNORED and value is not None and value != DEFAULTS.get(key):
             return f"{key}={value}"
     if name in FORMULAS and f"{{{len(operands) - 1}}}" not in FORMULAS[name]:
         return f"{len(operands)} operands"
     return None
 
 
-def formula(name: str, operands: Sequence[str | None], dtype: torch.dtype, options: dict[str, Any]) -> str | None:
-    """The C expression of an operator of simple expressions, in the type of its operands; None if there is none."""
-    end = "f" if dtype == torch.float32 else ""
-    if name == "clamp":
-        low, high = ([*operands[1:], None, None])[:2]
-        text = f"{operands[0]}" if low is None else f"({operands[0]} < {low} ? {low} : {operands[0]})"
-        return text if high is None else f"({text} > {high} ? {high} : {text})"
-    known = FORMULAS.get(name)
-    if known is None or (name == "floor_divide" and dtype.is_floating_point):
-        return None
-    known = known.replace("MOST", "FLT_MAX" if end else "DBL_MAX").replace("F(", f"{end}(")
-    return known.format(*operands, value=options.get("value", 1))
+def formula(name: str, operands: Sequence[str], dtype: torch.dtype) -> str:
+    """The C expression of an operator among `FORMULAS`, in the type of its operands."""
+    if name == "remainder" and not dtype.is_floating_point:
+        return "({0} % {1} + {1}) % {1}".format(*operands)
+    return FORMULAS[name].replace("F(", "f(" if dtype == torch.float32 else "(").format(*operands)
 
 
 def number(value: Any, dtype: torch.dtype) -> str:

@@ -27,7 +27,8 @@ enum eqlayers_status {
   EQLAYERS_PROCESSOR = 8,     /* the file needs instructions that this processor does not have */
   EQLAYERS_NOT_LOADED = 9,    /* the file was not compiled for this system */
   EQLAYERS_NEGATIVE = 10,     /* a number of atoms or edges is negative, or beyond 2^31 */
-  EQLAYERS_NO_ROW = 11        /* the network computed the index of a row that its table does not have */
+  EQLAYERS_NO_ROW = 11,       /* the network computed the index of a row that its table does not have */
+  EQLAYERS_NO_WORKSPACE = 12  /* the workspace is of another potential, or NULL */
 };
 
 #ifdef __cplusplus
@@ -48,8 +49,9 @@ double eqlayers_cutoff(const eqlayers_potential *potential);
 int eqlayers_bytes(const eqlayers_potential *potential);
 /* The number of species, and their atomic numbers in ascending order. */
 int eqlayers_species(const eqlayers_potential *potential, const int64_t **numbers);
-/* A workspace holds memory, which grows as structures need it, and is of one potential. Calls of one workspace must follow
-   one another. On failure *workspace is NULL. threads: what a call runs on; its results do not depend on them. */
+/* A workspace holds memory, which grows as structures need it, and is of one potential, which must be closed after it is
+   freed; calls with another potential return EQLAYERS_NO_WORKSPACE. Calls of one workspace must follow one another. On
+   failure *workspace is NULL. threads: what a call runs on; its results do not depend on them. */
 typedef struct eqlayers_workspace eqlayers_workspace;
 int eqlayers_workspace_new(const eqlayers_potential *potential, int threads, eqlayers_workspace **workspace);
 void eqlayers_workspace_free(const eqlayers_potential *potential, eqlayers_workspace *workspace);
@@ -116,17 +118,24 @@ typedef struct {
   uint32_t unused, checksum; /* CRC-32 of all bytes before it */
 } eqlayers_footer;
 
+struct eqlayers_workspace {
+  const eqlayers_potential *potential;
+  uint64_t number; /* of the potential: another one may be opened at the same address */
+  void *memory;
+};
+
 struct eqlayers_potential {
   eqlayers_footer facts;
+  uint64_t number;
   void *library;
   char *memory, *constants;
   int64_t (*stages)(void);
   int64_t (*exchange)(int64_t, int64_t *);
-  eqlayers_workspace *(*make)(int64_t);
+  void *(*make)(int64_t);
   int64_t (*fits)(int64_t, int64_t);
-  void (*drop)(eqlayers_workspace *);
-  int64_t (*count)(const eqlayers_workspace *);
-  int64_t (*run)(eqlayers_workspace *, const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *,
+  void (*drop)(void *);
+  int64_t (*count)(const void *);
+  int64_t (*run)(void *, const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *,
                  const void *, const int64_t *, double *, void *, void **);
   uint8_t known[120];
 };
@@ -256,6 +265,8 @@ int eqlayers_open(const char *path, eqlayers_potential **potential) {
     eqlayers_close(made);
     return status;
   }
+  static uint64_t opened;
+  made->number = __atomic_add_fetch(&opened, 1, __ATOMIC_RELAXED);
   made->constants = made->memory + (-(uintptr_t)made->memory & 63);
   memcpy(made->constants, data + made->facts.constants_start, made->facts.constants_size);
   free(data);
@@ -285,6 +296,7 @@ const char *eqlayers_sentence(int status) {
     "the file must have been compiled for this system, and TMPDIR must be a folder from which libraries can be loaded",
     "numbers of atoms and edges must be from 0 to 2^31 - 1",
     "an index of a row that the network computes must be in its table",
+    "the workspace must be one that eqlayers_workspace_new made for this potential",
   };
   return status >= 0 && status < (int)(sizeof sentences / sizeof *sentences) ? sentences[status] : "unknown status";
 }
@@ -298,16 +310,31 @@ int eqlayers_species(const eqlayers_potential *potential, const int64_t **number
 }
 
 int eqlayers_workspace_new(const eqlayers_potential *potential, int threads, eqlayers_workspace **workspace) {
-  *workspace = potential->make(threads);
-  return *workspace == NULL ? EQLAYERS_NO_MEMORY : EQLAYERS_DONE;
+  eqlayers_workspace *const made = (eqlayers_workspace *)calloc(1, sizeof *made);
+  *workspace = NULL;
+  if (made == NULL) return EQLAYERS_NO_MEMORY;
+  made->potential = potential;
+  made->number = potential->number;
+  made->memory = potential->make(threads);
+  if (made->memory == NULL) { free(made); return EQLAYERS_NO_MEMORY; }
+  *workspace = made;
+  return EQLAYERS_DONE;
 }
 
 void eqlayers_workspace_free(const eqlayers_potential *potential, eqlayers_workspace *workspace) {
-  if (workspace != NULL) potential->drop(workspace);
+  (void)potential;
+  if (workspace == NULL) return;
+  workspace->potential->drop(workspace->memory);
+  free(workspace);
 }
 
 int64_t eqlayers_workspace_bytes(const eqlayers_potential *potential, const eqlayers_workspace *workspace) {
-  return potential->count(workspace);
+  (void)potential;
+  return workspace->potential->count(workspace->memory) + (int64_t)sizeof *workspace;
+}
+
+static int eqlayers_is_of(const eqlayers_workspace *workspace, const eqlayers_potential *potential) {
+  return workspace != NULL && workspace->potential == potential && workspace->number == potential->number;
 }
 
 static int eqlayers_check_input(const eqlayers_potential *potential, int64_t local, int64_t atoms, int64_t edges,
@@ -322,10 +349,11 @@ static int eqlayers_check_input(const eqlayers_potential *potential, int64_t loc
 
 int eqlayers_evaluate(const eqlayers_potential *potential, eqlayers_workspace *workspace, int64_t atoms, int64_t edges,
                       const int64_t *z, const void *vectors, const int64_t *ends, double *energies, void *slopes) {
+  if (!eqlayers_is_of(workspace, potential)) return EQLAYERS_NO_WORKSPACE;
   const int status = eqlayers_check_input(potential, atoms, atoms, edges, z, ends);
   if (status) return status;
   const int64_t last = potential->stages() ? potential->stages() - 1 : 0;
-  return (int)potential->run(workspace, potential->constants, 0, last, atoms, atoms, edges, z, vectors, ends, energies,
+  return (int)potential->run(workspace->memory, potential->constants, 0, last, atoms, atoms, edges, z, vectors, ends, energies,
                              slopes, NULL);
 }
 
@@ -340,10 +368,11 @@ int eqlayers_stage(const eqlayers_potential *potential, eqlayers_workspace *work
                    int64_t atoms, int64_t edges, const int64_t *z, const void *vectors, const int64_t *ends,
                    double *energies, void *slopes, void **rows) {
   *rows = NULL;
+  if (!eqlayers_is_of(workspace, potential)) return EQLAYERS_NO_WORKSPACE;
   if (stage < 0 || stage >= potential->stages() || local < 0 || local > atoms) return EQLAYERS_NO_STAGE;
   const int status = stage == 0 ? eqlayers_check_input(potential, local, atoms, edges, z, ends) : EQLAYERS_DONE;
   if (status) return status;
-  return (int)potential->run(workspace, potential->constants, stage, stage, local, atoms, edges, z, vectors, ends,
+  return (int)potential->run(workspace->memory, potential->constants, stage, stage, local, atoms, edges, z, vectors, ends,
                              energies, slopes, rows);
 }
 

@@ -20,7 +20,7 @@ from .sizes import ATOMS, Symbols, local, parts, product, rows_of, text_of
 from .values import TYPES, Buffer, View
 
 #: Operators whose result has the ends of edges that their operand has.
-SAME_ENDS = ("view", "_to_copy", "clone", "expand", "unsqueeze", "alias", "detach", "contiguous")
+SAME_ENDS = ("view", "_to_copy", "clone", "expand", "unsqueeze", "slice", "alias", "detach", "contiguous")
 
 
 class FormCalls(Memory):

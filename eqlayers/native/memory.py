@@ -196,7 +196,8 @@ class Memory:
 
     def refuse(self, why: str) -> NotCompiled:
         """The error for a node."""
+        target = self.node.meta.get("original_aten", self.node.target)
         return NotCompiled(
-            f"the network must consist of operators that a native program has, got {self.node.target} "
+            f"the network must consist of operators that a native program has, got {target} "
             f"({self.node.name}): {why}. Run it by Python."
         )

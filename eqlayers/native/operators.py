@@ -9,43 +9,40 @@ import torch
 from torch import Tensor, fx
 
 from ..core.traces.trace import fake_of
-from .elements import COMPARE, formula, number, unread
-from .forms import FormCalls
-from .sizes import ATOMS, Size, never_negative, parts, product, rows_of, text_of
+from .elements import COMPARE, FORMULAS, formula, number, unread
+from .rows import Rows
+from .sizes import ATOMS, never_negative, parts, rows_of, text_of
 from .values import TYPES, Elementwise, Lines, Value, View, steps
 
 
-class Operators(FormCalls):
+class Operators(Rows):
     """Values and steps of operators: the method ``_op_name`` is of the operator ``name``."""
 
     # ---- elements ---------------------------------------------------------------------------------------------------
 
     def _elements(self, node: fx.Node, kind: str, args: Any, kwargs: Any) -> Value:
-        fake = fake_of(node)
-        shape, dtype, operands = self.shape_of(node), fake.dtype, list(args)
-        kind = kind.removesuffix("_") if kind.endswith("_") else kind
-        if kind == "clamp":
-            operands = [*operands, None, None][:3]
-            operands[1:] = [kwargs.get("min", operands[1]), kwargs.get("max", operands[2])]
-        elif (extra := unread(kind, operands, kwargs)) is not None:
+        shape, dtype, operands = self.shape_of(node), fake_of(node).dtype, list(args)
+        kind = kind.removesuffix("_")
+        if kind not in FORMULAS:
+            raise self.refuse("it is unknown")
+        if (extra := unread(kind, operands, kwargs)) is not None:
             raise self.refuse(f"no formula reads {extra}")
         inner = self._type_of_operands(node, kind, operands)
+        if kind in ("remainder", "fmod") and not inner.is_floating_point and not (type(args[1]) is int and args[1] > 0):
+            raise self.refuse("integers are divided by what may be zero")
         mask = {"where": 0, "masked_fill": 1}.get(kind, -1)
         if kind == "pow" and isinstance(operands[1], (int, float)) and operands[1] == 2:
             kind, operands[1] = "mul", operands[0]
-        if formula(kind, ["a"] * 4, inner, {}) is None:
-            raise self.refuse("it is unknown")
 
         def write(names: Sequence[str], lines: Lines) -> str:
-            texts: list[str | None] = []
+            texts = []
             for index, one in enumerate(operands):
-                if one is None or isinstance(one, (int, float)):
-                    texts.append(None if one is None else self.number(one, inner))
+                if isinstance(one, (int, float)):
+                    texts.append(self.number(one, inner))
                     continue
                 text = self.element(one, names, lines)
                 texts.append(f"({text})" if index == mask or one.dtype == inner else f"(({TYPES[inner]}){text})")
-            options = {name: number(value, inner) for name, value in kwargs.items() if name == "value"}
-            made = formula(kind, texts, inner, options)
+            made = formula(kind, texts, inner)
             return f"({made}) != 0" if dtype is torch.bool else f"({TYPES[dtype]})({made})"
 
         reads = [buffer for one in operands for buffer in self.reads_of(one)]
@@ -70,16 +67,6 @@ class Operators(FormCalls):
         fake = fake_of(value) if isinstance(value, fx.Node) else value
         return fake if isinstance(fake, (Tensor, bool, int, float)) else 0  # a size
 
-    def kept(self, node: fx.Node, value: Elementwise) -> Value:
-        """A formula, stored unless one operator of elements alone reads it."""
-        users = [user for user in node.users if not str(user.target).startswith("aten.sym_size")]
-        if len(users) == 1 and users[0].op == "call_function":
-            kind = str(users[0].target).split(".")[1] if str(users[0].target).startswith("aten.") else ""
-            kind = kind.removesuffix("_")
-            if not hasattr(self, f"op_{kind}") and formula(kind, ["a"] * 4, value.dtype, {}) is not None:
-                return value
-        return self.stored(value)
-
     # ---- tensors without numbers of their own -----------------------------------------------------------------------
 
     def _filled(self, node: fx.Node, value: Any) -> Elementwise:
@@ -92,7 +79,7 @@ class Operators(FormCalls):
     def _op_new_ones(self, node: fx.Node, *args: Any, **kwargs: Any) -> Elementwise:
         return self._filled(node, 1)
 
-    _op_zeros = _op_zeros_like = _op_new_empty = _op_new_zeros
+    _op_zeros = _op_zeros_like = _op_empty = _op_empty_like = _op_new_empty = _op_new_zeros
     _op_ones = _op_ones_like = _op_new_ones
 
     def _op_new_full(self, node: fx.Node, _: Any, __: Any, value: Any, **kwargs: Any) -> Elementwise:
@@ -168,11 +155,10 @@ class Operators(FormCalls):
         strides.insert(axis, 0)
         return View(view.buffer, view.offset, shape, strides)
 
-    def _op_squeeze(self, node: fx.Node, value: Any, axis: int) -> View:
+    def _op_squeeze(self, node: fx.Node, value: Any, axes: Any) -> View:
         view = self.stored(value)
-        keep = [
-            number for number in range(len(view.shape)) if number != axis % len(view.shape) or view.shape[number] != 1
-        ]
+        listed = [axis % len(view.shape) for axis in ([axes] if isinstance(axes, int) else axes)]
+        keep = [number for number, size in enumerate(view.shape) if number not in listed or size != 1]
         return View(view.buffer, view.offset, [view.shape[n] for n in keep], [view.strides[n] for n in keep])
 
     def _op_slice(
@@ -266,149 +252,7 @@ class Operators(FormCalls):
         self.fill(self._selected(out, axis, index), value)
         return out
 
-    # ---- rows by index ----------------------------------------------------------------------------------------------
-
-    def _rows(self, node: fx.Node, table: Any, index: Any, axis: int = 0) -> Value:
-        source, where = self.stored(table), self.checked(index, table.shape[axis])
-        after = axis + len(where.shape)
-        if self._kind_of_rows(node, table.shape[axis]) == "src":
-            source = self.seen_by_receivers(source)
-
-        def write(names: Sequence[str], lines: Lines) -> str:
-            row = lines.local(torch.int64, self.at(where, names[axis:after], lines))
-            row = f"({row} < 0 ? {row} + {text_of(table.shape[axis])} : {row})"
-            terms = [text_of(source.offset)] if source.offset else []
-            rest = [*names[:axis], row, *names[after:]]
-            terms += [f"{name} * {text_of(stride)}" for name, stride in zip(rest, source.strides, strict=True)]
-            return f"{source.buffer.name}[{' + '.join(terms)}]"
-
-        reads = [source.buffer, where.buffer]
-        return self.kept(node, Elementwise(self.shape_of(node), fake_of(node).dtype, write, reads))
-
-    def _kind_of_rows(self, node: fx.Node, size: int) -> str:
-        """The kind of the index of a node, 'src' or 'dst' of the ends of edges; empty of a table that is constant."""
-        if parts(size)[:2] == (0, 0):
-            return ""
-        index = next(one for one in node.args[1:] if not isinstance(one, int))
-        kind = self.end_at(index[0] if isinstance(index, (list, tuple)) else index)
-        if size != ATOMS or kind not in ("src", "dst"):
-            self.undivide("its index is not an end of edges into rows of atoms")
-        return kind
-
-    def checked(self, index: Any, size: int) -> View:
-        """An index in a buffer, after a step that ends the program if a row is outside of its table."""
-        view = self.stored(index)
-        if view.dtype is not torch.int64:
-            raise self.refuse(f"an index is {view.dtype}")
-        if (key := (id(view.buffer), view.offset, *view.shape, size)) in self.in_range:  # layers share their species
-            return view
-        self.in_range.add(key)
-        lines, names = Lines(), [f"i{axis}" for axis in range(len(view.shape))]
-        row, end = lines.local(torch.int64, self.at(view, names, lines)), text_of(size)
-        loops = self.loops(names, view.shape)
-        self.add(
-            f"{loops}{{ {' '.join(lines.lines)} if ({row} < -{end} || {row} >= {end}) return ROW; }}",
-            [view.buffer],
-            [],
-            "loop",
-        )
-        return view
-
-    def _op_index(self, node: fx.Node, table: Any, index: Sequence[Any]) -> Value:
-        if len(index) != 1 or index[0] is None:
-            raise self.refuse("it has several indices")
-        return self._rows(node, table, index[0])
-
-    def _op_index_select(self, node: fx.Node, table: Any, axis: int, index: Any) -> Value:
-        return self._rows(node, table, index, axis % len(table.shape))
-
-    def _op_embedding(self, node: fx.Node, table: Any, index: Any, *_: Any) -> Value:
-        return self._rows(node, table, index)
-
-    def _op_index_add(self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any) -> Value:
-        out = self.new(self.shape_of(node), fake_of(node).dtype)
-        kind = self._kind_of_rows(node, out.shape[axis])
-        self.fill(out, (0.0 if out.dtype.is_floating_point else 0) if kind == "src" else to)
-        self._scatter(out, self.checked(index, out.shape[axis]), rows, "{0} += {1};", axis % len(out.shape))
-        if kind != "src":
-            return out
-        self.summed_for_senders(out)
-        total = self.new(out.shape, out.dtype)
-        self.fill(total, out)
-        self.fill(total, to, add=True)
-        return total
-
-    def _op_index_put(self, node: fx.Node, to: Any, index: Sequence[Any], rows: Any, add: bool = False) -> Value:
-        if not add or len(index) != 1 or index[0] is None or len(index[0].shape) != 1:
-            raise self.refuse("it does not add rows by one index")
-        return self._op_index_add(node, to, 0, index[0], rows)
-
-    def _op_scatter_reduce(
-        self, node: fx.Node, to: Any, axis: int, index: Any, rows: Any, how: str, **kwargs: Any
-    ) -> Value:
-        if axis or how != "amax" or kwargs.get("include_self", True) is not True:
-            raise self.refuse("it is no largest value of rows")
-        out = self.new(self.shape_of(node), fake_of(node).dtype)
-        self.fill(out, to)
-        if self._kind_of_rows(node, out.shape[0]) == "src":
-            self.undivide("it is a largest value of rows of senders")
-        self._scatter(out, self.checked(index, out.shape[0]), rows, "if ({1} > {0} || {1} != {1}) {0} = {1};")
-        return out
-
-    def _scatter(self, out: View, index: View, rows: Any, how: str, axis: int = 0) -> None:
-        lines, names = Lines(), [f"i{axis}" for axis in range(len(rows.shape))]
-        text = lines.local(rows.dtype, self.element(rows, names, lines))
-        row = lines.local(torch.int64, self.at(index, names[axis : axis + len(index.shape)], lines))
-        row = f"({row} < 0 ? {row} + {text_of(out.shape[axis])} : {row})"
-        to = self.at(out, [*names[:axis], row, *names[axis + 1 :]], lines)
-        loops = self.loops(names, rows.shape)
-        out.buffer.everywhere = False
-        self.check_sum(rows.shape[axis], out.shape[axis])
-        body = " ".join([*lines.lines, how.format(to, text)])
-        self.add(f"{loops}{{ {body} }}", [*self.reads_of(rows), index.buffer, out.buffer], [out.buffer], "loop")
-
-    # ---- sums and products of matrices ------------------------------------------------------------------------------
-
-    def _op_sum(
-        self, node: fx.Node, value: Any, axes: Sequence[int] | None = None, keepdim: bool = False, **kwargs: Any
-    ) -> Value:
-        axes = range(len(value.shape)) if axes is None else axes
-        return self._reduced(node, value, axes, keepdim, "s += {0};", "s")
-
-    def _op_mean(
-        self, node: fx.Node, value: Any, axes: Sequence[int] | None = None, keepdim: bool = False, **kwargs: Any
-    ) -> Value:
-        axes = range(len(value.shape)) if axes is None else axes
-        count = self.number(Size(product(value.shape[axis] for axis in axes)), fake_of(node).dtype)
-        return self._reduced(node, value, axes, keepdim, "s += {0};", f"s / {count}")
-
-    def _op_linalg_vector_norm(
-        self, node: fx.Node, value: Any, order: float = 2, axes: Any = None, keepdim: bool = False, **kwargs: Any
-    ) -> Value:
-        if order != 2 or axes is None or kwargs.get("dtype") is not None:
-            raise self.refuse("it is no root of a sum of squares along axes")
-        end = "f" if fake_of(node).dtype == torch.float32 else ""
-        return self._reduced(node, value, axes, keepdim, "s += {0} * {0};", f"sqrt{end}(s)")
-
-    def _reduced(self, node: fx.Node, value: Any, axes: Sequence[int], keepdim: bool, each: str, end: str) -> Value:
-        out = self.new(self.shape_of(node), fake_of(node).dtype)
-        axes = [axis % len(value.shape) for axis in axes]
-        if any(parts(value.shape[axis])[:2] != (0, 0) for axis in axes):
-            self.undivide("it sums over all atoms or edges")
-        names = [f"i{axis}" for axis in range(len(value.shape))]
-        lines, to = Lines(), Lines()
-        text = lines.local(value.dtype, self.element(value, names, lines))
-        kept = [name for axis, name in enumerate(names) if keepdim or axis not in axes]
-
-        def loop(chosen: Sequence[int]) -> str:
-            return self.loops([names[axis] for axis in chosen], [value.shape[axis] for axis in chosen])
-
-        inner = f"{loop(axes)}{{ {' '.join(lines.lines)} {each.format(text)} }}"
-        target = self.at(out, kept, to)
-        outer = loop([axis for axis in range(len(names)) if axis not in axes])
-        body = f"{outer}{{ {TYPES[out.dtype]} s = 0; {inner} {target} = {end}; }}"
-        self.add(body, self.reads_of(value), [out.buffer], "loop")
-        return out
+    # ---- products of matrices ---------------------------------------------------------------------------------------
 
     def _op_mm(self, node: fx.Node, rows: Any, weight: Any) -> Value:
         if not isinstance(weight, Tensor):

@@ -35,7 +35,7 @@ def graph_of(potential: Potential) -> fx.GraphModule:
     potential = copy.deepcopy(potential)
     potential.shifts.copy_(potential.shifts_of_network())
     potential.subtract_isolated = False
-    inner = inner_graph(potential)
+    inner = inner_graph(potential, Compiler.knows)
     named = dict(potential.named_parameters(remove_duplicate=False)) | dict(
         potential.named_buffers(remove_duplicate=False)
     )

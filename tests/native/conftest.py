@@ -20,7 +20,10 @@ from eqlayers.testing import ToyNetwork
 
 SPECIES = [1, 6, 8, 29]
 TINY = {"hidden": "4x0e + 4x1o", "layers": 2, "cutoff": 4.0, "radial_hidden": (8,)}
+#: Options of networks that from_mace and from_nequip make.
 DENSE = {"interactions": "RealAgnosticDensityResidualInteractionBlock", "distance_transform": "agnesi"}
+FOUNDATION = {**DENSE, **TINY, "correlation": [3, 1], "use_reduced_cg": True, "hidden": "3x0e + 3x0o + 3x1o + 3x1e"}
+PARITY = {**TINY, "hidden": "4x0e + 3x0o + 4x1o + 2x1e", "embedding": 5, "cutoff_p": 8}
 
 
 class OwnNetwork(torch.nn.Module):
@@ -45,10 +48,10 @@ class OwnNetwork(torch.nn.Module):
 NETWORKS: dict[str, Callable[[], torch.nn.Module]] = {
     "MACE": lambda: MACE(SPECIES, lmax=2, correlation=3, **TINY),
     "MACE, tables": lambda: MACE(SPECIES, lmax=2, correlation=2, knots=64, **TINY),
-    "MACE, density": lambda: MACE(SPECIES, lmax=1, correlation=2, **DENSE, **TINY),
-    "MACE, density, tables": lambda: MACE(SPECIES, lmax=1, correlation=2, knots=64, **DENSE, **TINY),
+    "MACE, density": lambda: MACE(SPECIES, lmax=1, **FOUNDATION),
+    "MACE, density, tables": lambda: MACE(SPECIES, lmax=1, knots=64, **FOUNDATION),
     "NequIP": lambda: NequIP(SPECIES, lmax=2, **TINY),
-    "NequIP, tables": lambda: NequIP(SPECIES, lmax=2, knots=64, **TINY | {"layers": 3}),
+    "NequIP, tables": lambda: NequIP(SPECIES, lmax=2, knots=64, **PARITY | {"layers": 3}),
     "NequIP, frozen tables": lambda: NequIP(SPECIES, lmax=2, **TINY),
     "TFN": lambda: TFN(SPECIES, lmax=2, **TINY),
     "TFN by torch": lambda: TFN(SPECIES, lmax=2, backend="torch", **TINY),
@@ -75,7 +78,7 @@ def rattled(atoms: Atoms) -> Atoms:
 def made(name: str, dtype: torch.dtype = torch.float64) -> Potential:
     """A potential with weights that are always the same, scales, shifts and a repulsion."""
     torch.manual_seed(3)
-    repulsion = ZBL() if name in ("NequIP", "toy") else None
+    repulsion = ZBL() if name in ("NequIP", "toy", "MACE, density") else None
     potential = Potential(NETWORKS[name](), SPECIES, {1: -13.6, 29: -3.0}, 0.7, repulsion=repulsion)
     if name.endswith("frozen tables"):
         compress(potential.eval(), knots=64)

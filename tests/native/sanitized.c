@@ -208,7 +208,7 @@ static void with_facts(uint8_t *data, int64_t size, int64_t turn) {
 static void use(const char *path, int64_t turn, int whole) {
   eqlayers_potential *made;
   const int status = eqlayers_open(path, &made);
-  if (status < 0 || status > EQLAYERS_NO_ROW || (status != 0) != (made == NULL)) fail("no status", turn);
+  if (status < 0 || status > EQLAYERS_NO_WORKSPACE || (status != 0) != (made == NULL)) fail("no status", turn);
   if (!status && !whole) fail("a damaged file was opened", turn);
   counts[status]++;
   if (status) return;
@@ -294,11 +294,31 @@ static void damage_input(int64_t turns_) {
       status = run(&s, w, vectors, energies, slopes, 1);
       free(s.owners);
     }
-    if (status < 0 || status > EQLAYERS_NO_ROW) fail("no status", turn);
+    if (status < 0 || status > EQLAYERS_NO_WORKSPACE) fail("no status", turn);
     counts[status]++;
     free(z); free(ends); free(vectors); free(slopes); free(energies);
   }
   eqlayers_workspace_free(potential, w);
+}
+
+/* Workspaces of another potential, of one that was closed, and none. */
+static void other_workspaces(const char *path) {
+  eqlayers_potential *other;
+  void *rows;
+  eqlayers_workspace *const of_this = workspace(1), *of_other;
+  for (int turn = 0; turn < 3; turn++) { /* at the same address, perhaps */
+    check(eqlayers_open(path, &other), "the program again");
+    check(eqlayers_workspace_new(other, 1, &of_other), "a workspace");
+    check(eqlayers_evaluate(other, of_other, 0, 0, NULL, NULL, NULL, NULL, NULL), "a workspace of the same potential");
+    if (eqlayers_evaluate(other, of_this, 0, 0, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE ||
+        eqlayers_evaluate(potential, of_other, 0, 0, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE ||
+        eqlayers_stage(other, of_this, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, &rows) != EQLAYERS_NO_WORKSPACE ||
+        eqlayers_evaluate(other, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE)
+      fail("another workspace is used", turn);
+    eqlayers_workspace_free(other, of_other);
+    eqlayers_close(other);
+  }
+  eqlayers_workspace_free(potential, of_this);
 }
 
 int main(int words, char **word) {
@@ -321,6 +341,7 @@ int main(int words, char **word) {
       s->vectors = load(file, 3 * s->edges);
     }
     fclose(file);
+    other_workspaces(word[2]);
     if (strcmp(word[1], "run") == 0) run_all();
     else damage_input(atoll(word[4]));
     for (int64_t n = 0; n < count; n++) {

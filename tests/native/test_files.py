@@ -27,7 +27,7 @@ import eqlayers
 from eqlayers import Calculator, deploy, save_potential
 from eqlayers.cli.main import main
 from eqlayers.errors import BackendError, ConfigError, DataError, DTypeError, IndexRangeError, ShapeError
-from eqlayers.models import MACE, Potential
+from eqlayers.models import MACE, Committee, Potential
 from eqlayers.native import NativePotential
 from eqlayers.native.files import FOOTER
 from eqlayers_kernels.c.build import compiler as toolchain
@@ -316,6 +316,8 @@ def test_bad_calls_and_options(folder: Path, tmp_path: Path, monkeypatch: pytest
         deploy(made("TFN"), tmp_path / "a.so", target="aarch64")
     with pytest.raises(ConfigError, match="potential must be a Potential"):
         deploy(NETWORKS["TFN"](), tmp_path / "a.so")
+    with pytest.raises(ConfigError, match="potential must be a Potential"):
+        deploy(Committee([made("TFN")] * 2), tmp_path / "a.so")
     dipole = Potential(MACE(SPECIES, lmax=1, properties=["dipole"], **TINY), SPECIES)
     with pytest.raises(ConfigError, match="outputs must be predictions of the network"):
         deploy(dipole, tmp_path / "a.so")
@@ -339,3 +341,6 @@ def test_bad_calls_of_c(folder: Path) -> None:
         assert library.eqlayers_stage(handle, workspace, *arguments) == status
         assert bool(rows) == (status == 0)
     assert library.eqlayers_sentence(99) == b"unknown status"
+    other = NativePotential(native.path)
+    assert library.eqlayers_evaluate(handle, other._workspace().handle, 0, 0, *pointers) == 12
+    assert b"made for this potential" in library.eqlayers_sentence(12)

@@ -48,5 +48,5 @@ def test_numbers_in_c() -> None:
     assert made_ == ["((double)0.1)", "NAN", "INFINITY", "(-INFINITY)"]
     assert number(3, torch.float32) == "((float)3.0)"
     assert (number(3, torch.int64), number(True, torch.bool)) == ("INT64_C(3)", "1")
-    assert formula("exp", ["x"], torch.float32, {}) == "expf(x)"
-    assert formula("nothing", ["x"], torch.float32, {}) is None
+    assert formula("exp", ["x"], torch.float32) == "expf(x)"
+    assert formula("remainder", ["x", "y"], torch.int64) == "(x % y + y) % y"

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch_geometric.utils import scatter, softmax
 
 from eqlayers import Graph
 from eqlayers.core.errors import ConfigError, IndexRangeError
@@ -85,6 +87,16 @@ EQUAL: dict[str, Body] = {
     "products of neighbours": lambda s, x, z, e, g: (x[:, None] @ x[:, :, None])[:, 0, 0],
     "norms": lambda s, x, z, e, g: torch.linalg.vector_norm(x + 1, dim=1) * torch.relu(x[:, 0]),
     "joined rows": lambda s, x, z, e, g: norms(torch.cat([x, x * 2], 1)) + norms(torch.cat([x, x * 2])[x.shape[0] :]),
+    "softmax": lambda s, x, z, e, g: norms(torch.softmax(x, 1) * x) + torch.log_softmax(x, 1)[:, 0],
+    "layer norm": lambda s, x, z, e, g: norms(F.layer_norm(x, (3,), s.t[0, :3].to(x.dtype)) * x),
+    "the largest and least": lambda s, x, z, e, g: (x.max(1).values + x.amin(1)) ** 2 + x.min(1, True).values[:, 0],
+    "the largest of a species": lambda s, x, z, e, g: norms(x * (s.kinds(z) - s.kinds(z).amax(0))),
+    "variances": lambda s, x, z, e, g: x.var(1) + x.var(1, correction=0) + torch.logsumexp(x, 1),
+    "activations": lambda s, x, z, e, g: norms(F.gelu(x) + F.softplus(x) + F.elu(x) + F.mish(x) + F.leaky_relu(x)),
+    "cross products": lambda s, x, z, e, g: norms(torch.linalg.cross(x, F.normalize(x * x + 1, dim=1))),
+    "angles": lambda s, x, z, e, g: torch.atan2(x[:, 0], x[:, 1] + 2) + torch.hypot(x[:, 0] + 1, x[:, 1]),
+    "columns by species": lambda s, x, z, e, g: x.gather(1, (z % 3)[:, None])[:, 0] ** 2 + (z - 9) % 4 * norms(x),
+    "another not a number": lambda s, x, z, e, g: norms(torch.nan_to_num((z - z) / (z - z), nan=7.0)[:, None] * x),
     "not a number": lambda s, x, z, e, g: norms(x) * torch.nan_to_num(1 / (z - z).to(x.dtype)).sign(),
 }
 REFUSED: dict[str, tuple[Body, str]] = {
@@ -95,19 +107,15 @@ REFUSED: dict[str, tuple[Body, str]] = {
     "a view that changes": (with_view, "in place that has other readers"),
     "factors of sums": (lambda s, x, z, e, g: norms(torch.rsub(x, 1.0, alpha=2)), "no formula reads 3 operands"),
     "rounded quotients": (lambda s, x, z, e, g: norms(torch.div(x, 0.3, rounding_mode="floor")), "rounding_mode"),
-    "another not a number": (lambda s, x, z, e, g: norms(torch.nan_to_num(x, nan=7.0)), "operands|nan"),
     "the last atom": (lambda s, x, z, e, g: norms(x * x[-1]), "there may be fewer rows"),
     "two edges": (lambda s, x, z, e, g: norms(x) * e.lengths[:2].sum(), "there may be fewer rows"),
-    "the largest of a species": (lambda s, x, z, e, g: norms(x * (s.kinds(z) - s.kinds(z).amax(0))), "aten.amax"),
     "pairs of one species": (
         lambda s, x, z, e, g: norms(x * (s.kinds(z) * (z[:, None] == z).sum(1, True))),
         "products of them",
     ),
     "bits": (lambda s, x, z, e, g: norms(x) * x.view(torch.int64).sum(1).sign(), "bits"),
-    "layer norm": (lambda s, x, z, e, g: norms(torch.nn.functional.layer_norm(x, (3,))), "native_layer_norm"),
-    "softmax": (lambda s, x, z, e, g: norms(torch.softmax(x, 1)), "_softmax"),
     "sorted numbers": (lambda s, x, z, e, g: norms(x.sort(1).values), "aten.sort"),
-    "the largest": (lambda s, x, z, e, g: x.max(1).values ** 2, "aten.max"),
+    "sums of columns before": (lambda s, x, z, e, g: norms(x.cumsum(1)), r"aten.flip.default \(rev\)"),
     "short integers": (lambda s, x, z, e, g: norms(x) * z.to(torch.int32), "no program has numbers of torch.int32"),
 }
 
@@ -176,6 +184,19 @@ PARTS: dict[str, tuple[Body, bool]] = {
     "rows in brackets": (lambda s, x, z, e, g: norms(sums(x, g.ends[1], x[g.ends[0]] * x[g.ends[1]])), True),
     "sums of edges for species": (by_kind, False),
     "means that hardly matter": (lambda s, x, z, e, g: norms(x * (s.kinds(z) + 1e-6 * s.kinds(z).mean(0))), False),
+    "softmax over edges of torch_geometric": (
+        lambda s, x, z, e, g: norms(
+            sums(x, g.ends[1], softmax(x[g.ends[0]], g.ends[1], None, x.shape[0]) * x[g.ends[0]])
+        ),
+        True,
+    ),
+    "means and largest ones of torch_geometric": (
+        lambda s, x, z, e, g: norms(
+            scatter(x[g.ends[0]], g.ends[1], 0, x.shape[0], "mean")
+            + scatter(x[g.ends[0]], g.ends[1], 0, x.shape[0], "max")
+        ),
+        True,
+    ),
     "whole numbers for senders": (
         lambda s, x, z, e, g: norms(x) * torch.ones_like(z).index_add(0, g.ends[0], z.index_select(0, g.ends[1])),
         False,

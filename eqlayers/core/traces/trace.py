@@ -23,11 +23,18 @@ class Refused(ConfigError):
     """A function cannot be traced."""
 
 
-def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], what: str) -> fx.GraphModule:
+def trace(
+    function: Function,
+    operands: Sequence[Tensor],
+    axes: Sequence[Axes],
+    what: str,
+    simple: Callable[[str], bool] | None = None,
+) -> fx.GraphModule:
     """The graph of ``function(*operands)``, which returns tensors; numbers of the operands are not read.
 
     Python runs once, so its branches become fixed. Operands have the dtypes and devices of later calls; ``axes`` are
-    the names of the free sizes of each.
+    the names of the free sizes of each. Operators of torch that ``simple`` refuses become operators that torch computes
+    them by.
 
     Raises:
         Refused: The function, which is called ``what``, reads numbers of tensors, or fixes a free size; with the line
@@ -35,7 +42,7 @@ def trace(function: Function, operands: Sequence[Tensor], axes: Sequence[Axes], 
     """
     try:
         with torch.inference_mode(False):  # in which nothing could be differentiated
-            graph, fixed = graph_of(function, *fake_operands(operands, axes, SIZES))
+            graph, fixed = graph_of(function, *fake_operands(operands, axes, SIZES), simple)
     except TraceFailure as error:
         raise _refusal(what, "numbers", str(error)) from error
     if fixed:

@@ -154,7 +154,8 @@ class Linear(E3nnFlags, EquivariantModule):
         self.weight_numel = self._weights.numel
         self._form = None
         widest = max((max(irreps[0][p.i_in].mul, irreps[1][p.i_out].mul) for p in paths), default=0)
-        if self.weight_numel and widest <= WIDEST and channels[0] is None and owns[1]:
+        self._wide = widest > WIDEST
+        if self.weight_numel and channels[0] is None and owns[1]:
             self._form = Form(linear_program(irreps, [(p.i_in, p.i_out, p.path_weight) for p in paths], layout))
         self.bias_numel = sum(math.prod(i.path_shape) for i in bias_paths)
         self._reads = any(self._arriving) or self.bias_numel > 0
@@ -280,12 +281,18 @@ class Linear(E3nnFlags, EquivariantModule):
         parts = self._columns(x, w, matrices)
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
-    def _by_kernel(self, x: Tensor, w: Tensor, graph: Graph | None = None) -> Tensor | None:
+    def _by_kernel(self, x: Tensor, w: Tensor, graph: Graph | None = None, any_width: bool = False) -> Tensor | None:
         """Map rows ``[n, irreps_in.dim]`` by generated C in one call; None where it cannot be used.
 
         Weights are ``[weight_numel]``, or ``[senders, weight_numel]`` with a graph from senders to rows.
         """
-        if self._form is None or not x.is_cpu or self.backend not in (None, "cpu") or under_autocast("cpu"):
+        if (
+            self._form is None
+            or (self._wide and not any_width)
+            or not x.is_cpu
+            or self.backend not in (None, "cpu")
+            or under_autocast("cpu")
+        ):
             return None
         form = self._form.calls["map", "one" if graph is None else "src"]
         if is_plain((x, w)):
@@ -353,7 +360,7 @@ class Linear(E3nnFlags, EquivariantModule):
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """The request for all groups; None for maps that only use matrix products."""
-        if self._form is None or self.backend not in (None, "cpu"):
+        if self._form is None or self._wide or self.backend not in (None, "cpu"):
             return None
         return "all groups", self._form.calls["map", "one"].request(dtype, device)
 

@@ -239,7 +239,8 @@ class SpeciesLinear(EquivariantModule):
             species = (None if known is None else known.species) or species_of(kind, self.num_species)
             weight = self.weight if species.present is None else self.weight.index_select(0, species.present)
             x, w = of_one_dtype(features=features, weight=weight)
-            mapped = self.linear._by_kernel(x, w, species.graph)
+            gathers = being_traced() and self.num_species > MASKED  # a matrix for each atom, where no kernel maps
+            mapped = self.linear._by_kernel(x, w, species.graph, gathers)
             if mapped is not None:
                 return mapped
         if kind.is_cpu and not being_traced() and (species_read := unwrapped(kind)).ndim == 1:

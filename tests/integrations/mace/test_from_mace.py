@@ -16,6 +16,7 @@ from eqlayers.models import MACE, Potential, Structures
 from eqlayers.nn import ZBL
 from tests.cases import default_dtype, quiet_warnings
 from tests.each import refused
+from tests.native.oracle import compare_values
 
 CUTOFF = 4.0
 EPS = torch.finfo(torch.float64).eps
@@ -147,6 +148,16 @@ def test_there_and_back(name: str, cls: str) -> None:
     back = to_mace(potential)
     compare(back, potential, species)
     assert isinstance(back, modules.ScaleShiftMACE)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_native_programs_have_all_values(name: str) -> None:
+    species, potential = ARCHITECTURES[name].get("species", SPECIES), from_mace(make(**ARCHITECTURES[name]))
+    batch = batch_of(species)
+    z, ends = structures_of(batch, species).z, batch.edge_index
+    vectors = (batch.positions[ends[1]] - batch.positions[ends[0]] + batch.shifts).detach()
+    one = z[:1], vectors[:0], ends[:, :0]
+    compare_values(potential, {"three structures": (z, vectors, ends), "one atom": one})
 
 
 @pytest.mark.parametrize("head", [0, 1])

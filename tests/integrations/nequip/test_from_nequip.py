@@ -11,6 +11,7 @@ from eqlayers.integrations import from_nequip, to_nequip
 from eqlayers.models import NequIP, Potential, Structures
 from eqlayers.nn import ZBL, EdgeGeometry
 from eqlayers.testing import ToyNetwork
+from tests.native.oracle import compare_values
 
 SPECIES = {"H": 1, "C": 6, "O": 8}
 CUTOFF = 4.0
@@ -96,6 +97,16 @@ def test_energies_forces_and_stress_are_equal(name: str) -> None:
         size = max(float(expected.detach().abs().max()), 1.0)
         assert float((mine[ours] - expected).detach().abs().max()) <= 200 * eps * size, ours
     assert float(want["forces"].detach().abs().max()) > 1e-3  # not all zero
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_native_programs_have_all_values(name: str) -> None:
+    atoms = crystal()
+    (src, dst), (cell,), shifts = atoms.edge_index, atoms.cell, atoms.shifts
+    vectors = atoms.pos[dst] - atoms.pos[src] + shifts @ cell
+    one = atoms.z[:1], vectors[:0], atoms.edge_index[:, :0]
+    structures = {"a crystal": (atoms.z, vectors, atoms.edge_index), "one atom": one}
+    compare_values(from_nequip(built(**CASES[name])), structures)
 
 
 def test_a_model_in_float32_stays_one() -> None:
