@@ -314,10 +314,9 @@ def test_bad_calls_and_options(folder: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(BackendError, match=r"'aarch64' needs .*-gcc, .* apt-get install gcc-aarch64-linux-gnu"):
         deploy(made("TFN"), tmp_path / "a.so", target="aarch64")
-    with pytest.raises(ConfigError, match="potential must be a Potential"):
-        deploy(NETWORKS["TFN"](), tmp_path / "a.so")
-    with pytest.raises(ConfigError, match="potential must be a Potential"):
-        deploy(Committee([made("TFN")] * 2), tmp_path / "a.so")
+    for other in (NETWORKS["TFN"](), Committee([made("TFN"), made("TFN")])):
+        with pytest.raises(ConfigError, match="potential must be a Potential"):
+            deploy(other, tmp_path / "a.so")
     dipole = Potential(MACE(SPECIES, lmax=1, properties=["dipole"], **TINY), SPECIES)
     with pytest.raises(ConfigError, match="outputs must be predictions of the network"):
         deploy(dipole, tmp_path / "a.so")
