@@ -28,7 +28,10 @@ class Operators(Rows):
         if (extra := unread(kind, operands, kwargs)) is not None:
             raise self.refuse(f"no formula reads {extra}")
         inner = self._type_of_operands(node, kind, operands)
-        if kind in ("remainder", "fmod") and not inner.is_floating_point and not (type(args[1]) is int and args[1] > 0):
+        if kind == "floor_divide" and inner.is_floating_point:
+            raise self.refuse("it divides integers alone")
+        divides = kind in ("remainder", "fmod", "floor_divide") and not inner.is_floating_point
+        if divides and not (type(args[1]) is int and args[1] > 0):
             raise self.refuse("integers are divided by what may be zero")
         mask = {"where": 0, "masked_fill": 1}.get(kind, -1)
         if kind == "pow" and isinstance(operands[1], (int, float)) and operands[1] == 2:
