@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
+from eqlayers_kernels.c.print.maps import PACKED, PANEL_BYTES
 from eqlayers_kernels.c.run.edges import graph_offsets, interval_offsets
 
 from ..core.backends import cpu
@@ -185,8 +186,15 @@ class FormCalls(Memory):
     ) -> None:
         name = self.kernels.setdefault(tuple(printed.kernel.sources), f"k{len(self.kernels)}")
         reads, words, before = [], [], []
+        operands = list(operands)
         if printed.table is not None:
-            table = self.stored(torch.tensor(list(printed.table)))
+            numbers = torch.tensor(list(printed.table))
+            for one in printed.operands:
+                if part.operands[one.number].name == "w":
+                    packed = panels_of(printed, operands[one.number])
+                    if packed is not None:
+                        operands[one.number], numbers[0] = self.stored(packed), numbers[0] + PACKED
+            table = self.stored(numbers)
             reads.append(table.buffer)
             words += [f"(int64_t){table.buffer.name}", "0"]
         for pointer in printed.operands:
@@ -234,3 +242,28 @@ class FormCalls(Memory):
 def address(view: View) -> str:
     """The first element of a view."""
     return f"{view.buffer.name} + {text_of(view.offset)}" if view.offset else view.buffer.name
+
+
+#: Bytes of the vectors that weights of matrices are packed for; the compiler divides them where the processor's are
+#: shorter.
+VECTOR = PANEL_BYTES // 2
+
+
+def in_panels(weight: Tensor) -> Tensor:
+    """Weights ``[K, N]`` as panels of two vectors of columns, ``[N / columns, K, columns]``, filled up with zeros."""
+    columns = 2 * VECTOR // weight.itemsize
+    k, n = weight.shape
+    full = weight.new_zeros(k, -(-n // columns) * columns)
+    full[:, :n] = weight
+    return full.view(k, -1, columns).permute(1, 0, 2).contiguous()
+
+
+def panels_of(printed: Any, weights: View) -> Tensor | None:
+    """Constant weights of a map in panels, with the factors of its paths; None if the kernel packs them itself."""
+    if weights.buffer.constant is None or not printed.kernel.matrices:
+        return None
+    numbers, made = weights.buffer.constant.flatten()[weights.offset :], []
+    for path, transposed in printed.kernel.matrices:
+        matrix = numbers[path.weight :][: path.mul_in * path.mul_out].view(path.mul_in, path.mul_out) * path.factor
+        made.append(in_panels(matrix.mT if transposed else matrix).flatten())
+    return torch.cat(made)

@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from ..core.traces.trace import fake_of
 from .elements import COMPARE, FORMULAS, formula, number, unread
+from .forms import in_panels
 from .rows import Rows
 from .sizes import ATOMS, never_negative, parts, rows_of, text_of
 from .values import TYPES, Elementwise, Lines, Value, View, steps
@@ -295,20 +296,6 @@ class Operators(Rows):
         out = self.stored(self._op_mm(node, rows, weight))
         self.fill(out, bias, add=True)
         return out
-
-
-#: Bytes of the vectors that weights of matrices are packed for; the compiler divides them where the processor's are
-#: shorter.
-VECTOR = 64
-
-
-def in_panels(weight: Tensor) -> Tensor:
-    """Weights ``[K, N]`` as panels of two vectors of columns, ``[N / columns, K, columns]``, filled up with zeros."""
-    columns = 2 * VECTOR // weight.itemsize
-    k, n = weight.shape
-    full = weight.new_zeros(k, -(-n // columns) * columns)
-    full[:, :n] = weight
-    return full.view(k, -1, columns).permute(1, 0, 2).contiguous()
 
 
 def strides_of(shape: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> list[int] | None:

@@ -16,7 +16,7 @@ from eqlayers_kernels.c.run import edges as c_edges
 from ..core.traces.simplify import simplify
 from ..models.compiled import inner_graph
 from .compiler import Compiler
-from .operators import VECTOR
+from .forms import VECTOR
 from .species import look_up_species
 from .stages import Stages
 from .values import TYPES, Buffer

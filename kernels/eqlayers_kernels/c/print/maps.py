@@ -20,7 +20,9 @@ from ...forms.program import Path, Program
 from .layout import TYPES, head
 from .loops import DONE, NO_MEMORY, SEGMENT, WRONG_TABLES, run_function
 
-ROWS = 4  # whose sums are in registers, for two vectors of columns
+ROWS = (8, 4, 1)  # whose sums are in registers, for two vectors of columns
+PANEL_BYTES = 128  # of a row of a panel, for all processors
+PACKED = 2  # added to the first number of the table: weights are in panels, with their factors
 
 
 class Product(IntEnum):
@@ -116,6 +118,17 @@ class MapKernel:
             out.extend([*path[:6], *struct.unpack("q", struct.pack("d", path.factor))])
         return out
 
+    @property
+    def matrices(self) -> list[tuple[MatrixPath, bool]]:
+        """Each path, and whether its weights are transposed, in the order in which they can be packed before a call.
+
+        The list is empty unless one product reads weights that all rows share.
+        """
+        kinds = [kind for kind, *_ in self._products()]
+        if len(kinds) != 1 or kinds[0] is Product.WEIGHTS or not self.shared:
+            return []
+        return [(path, kinds[0] is Product.BACK) for path in map(matrix_path, self.program.paths) if path is not None]
+
     def _products(self) -> Iterator[tuple[Product, str, str, str]]:
         """The products of the task: kind, and the pointers a, b and c."""
         task = self.task
@@ -130,46 +143,47 @@ class MapKernel:
                 yield kind, one, other, RESULTS[result]
 
 
-_PARAMETERS = """int inner, int columns, const T *restrict a, int64_t a_row, int64_t a_inner,
-    const T *restrict b, int64_t b_inner, int64_t b_panel, T *restrict c, int64_t c_row"""
-_REST = "inner, columns, a + i * a_row, a_row, a_inner, b, b_inner, b_panel, c + i * c_row, c_row"
+_PARAMETERS = """int64_t rows, int dim, int inner, %sconst T *restrict a, int64_t a_row, int64_t a_dim, int64_t a_inner,
+    const T *restrict b, int64_t b_inner, %sT *restrict c, int64_t c_row, int64_t c_dim"""
 
 
 def _product(item: int) -> str:
-    """The C function ``product``, which adds to each ``c[i, j]`` the sum of all ``a[i, m] b[m, j]``.
+    """The C function ``product``, which adds to each ``c[r, d, j]`` the sum of all ``a[r, d, m] b[m, j]``.
 
-    b consists of panels of PANEL columns at distance ``b_panel``, whose rows have distance ``b_inner``.
+    b consists of panels of PANEL columns at distance ``b_panel``, whose rows have distance ``b_inner``. A panel stays
+    in the nearest cache for all rows and components.
     """
-    parts = ["#define PANEL (2 * LANES)"]
-    for rows in (ROWS, 1):
-        sizes = [size for size in (32, 16, 8) if size > item]
-        narrow = [
-            f"if (j + {size // item} <= width) {_block(rows, f'V{size}', 1, f'{size // item}')}" for size in sizes
-        ]
-        parts.append(f"""static void product{rows}({_PARAMETERS}) {{
+    narrow = [(f"V{size}", 1, f"{size // item}") for size in (32, 16, 8) if size > item]
+    kinds = [("V", 2, "LANES"), ("V", 1, "LANES"), *narrow, ("T", 1, "1")]
+    parts, calls = [_PANEL], []
+    for number, (kind, count, lanes) in enumerate(kinds):
+        groups = [f"for (; i + {rows} <= rows; i += {rows}) {_block(rows, kind, count, lanes)}" for rows in ROWS]
+        groups[0] = f"if (MANY) {groups[0]}"
+        parts.append(f"""static void columns{number}({_PARAMETERS % ("", "")}) {{
+  for (int d = 0; d < dim; d++, a += a_dim, c += c_dim) {{
+    int64_t i = 0;
+    {" ".join(groups)}
+  }}
+}}""")
+        call = f"columns{number}(rows, dim, inner, a, a_row, a_dim, a_inner, b + j, b_inner, c + j, c_row, c_dim);"
+        calls.append(f"for (; j + {count} * {lanes} <= width; j += {count} * {lanes}) {call}")
+    parameters = _PARAMETERS % ("int columns, ", "int64_t b_panel, ")
+    parts.append(f"""static __attribute__((noinline)) void product({parameters}) {{
   for (int start = 0; start < columns; start += PANEL, b += b_panel, c += PANEL) {{
     const int width = columns - start < PANEL ? columns - start : PANEL;
     int j = 0;
-    if (width == PANEL) {{ {_block(rows, "V", 2, "LANES")} continue; }}
-    if (LANES <= width) {_block(rows, "V", 1, "LANES")}
-    {" ".join(narrow)}
-    while (j < width) {_block(rows, "T", 1, "1")}
+    {" ".join(calls)}
   }}
-}}""")
-    parts.append(f"""static __attribute__((noinline)) void product(int64_t rows, {_PARAMETERS}) {{
-  int64_t i = 0;
-  for (; i + {ROWS} <= rows; i += {ROWS}) product{ROWS}({_REST});
-  for (; i < rows; i++) product1({_REST});
 }}""")
     return "\n".join(parts)
 
 
 def _block(rows: int, kind: str, count: int, lanes: str) -> str:
-    """A C block that sums ``count`` vectors of columns from column j on, for some rows, and advances j."""
+    """A C block that sums ``count`` vectors of columns for some rows from row i on."""
     pairs = [(i, n) for i in range(rows) for n in range(count)]
-    at = {(i, n): f"*({kind} *)(c + {i} * c_row + j + {n} * {lanes})" for i, n in pairs}
+    at = {(i, n): f"*({kind} *)(to + {i} * c_row + {n} * {lanes})" for i, n in pairs}
     lines = [
-        "const T *p = a, *q = b + j;",
+        "const T *p = a + i * a_row, *q = b; T *const to = c + i * c_row;",
         *(f"{kind} s{i}{n} = {at[i, n]};" for i, n in pairs),
         "for (int m = 0; m < inner; m++, p += a_inner, q += b_inner) {",
         *(f"const {kind} b{n} = *(const {kind} *)(q + {n} * {lanes});" for n in range(count)),
@@ -178,9 +192,16 @@ def _block(rows: int, kind: str, count: int, lanes: str) -> str:
         "}",
         *(f"{at[i, n]} = s{i}{n};" for i, n in pairs),
     ]
-    return f"{{ {' '.join(lines)} j += {count} * {lanes}; }}"
+    return f"{{ {' '.join(lines)} }}"
 
 
+#: Columns of a panel, and whether eight rows of two vectors fit the registers.
+_PANEL = f"""#define PANEL ((int)({PANEL_BYTES} / sizeof(T)))
+#if VECTOR == 64 || defined(__aarch64__)
+#define MANY 1
+#else
+#define MANY 0
+#endif"""
 _RUN = """
 #define TILE 32
 typedef struct { int64_t x, z, weight, in, out, dim; double factor; } Path;
@@ -226,10 +247,11 @@ def _lines(graph: bool) -> list[str]:
     ]  # fmt: skip
 
 
-_READ = """#define AT(k) ((T *)arg[5 + 2 * (k)])
+_READ = f"""#define AT(k) ((T *)arg[5 + 2 * (k)])
   #define STEP(k) arg[6 + 2 * (k)]
   const int64_t *t = (const int64_t *)arg[3];
-  const int64_t mul_ir = t[0], y_at = t[1], y_column = t[2], gw_at = t[3], operands = t[4];
+  const int64_t mul_ir = t[0] & 1, packed = t[0] & {PACKED};
+  const int64_t y_at = t[1], y_column = t[2], gw_at = t[3], operands = t[4];
   const int64_t *const width = t + 5;
   t += 5 + operands;
   const int64_t results = *t++, *const result = t;
@@ -246,7 +268,7 @@ _READ_GRAPH = f"""const int64_t *const tables = arg + 5 + 2 * operands;
 _SCRATCH = f"""int64_t size = 0, widest = 0;
   for (int64_t k = 0; k < operands; k++) if (k != gw_at) widest = most(widest, width[k]);
   for (const Pass *j = job; j < job + jobs; j++)
-    for (const Path *p = path; p < path + paths && j->kind < {Product.WEIGHTS}; p++)
+    for (const Path *p = path; p < path + paths && j->kind < {Product.WEIGHTS} && !packed; p++)
       size += j->kind == {Product.BACK} ? packed_size(p->out, p->in) : packed_size(p->in, p->out);
   T *const scratch = aligned_alloc(64, ((size + 4 * TILE * widest) * sizeof(T) + 64) / 64 * 64);
   if (scratch == NULL) return {NO_MEMORY};
@@ -258,7 +280,7 @@ _SEGMENTS = f"""const int64_t first = segment(ptr, arg[0], arg[1], chunk);
   const int64_t own = node, start = ptr[node], stop = ptr[node + 1];
   if (outside(edges, others, start, stop, count, nodes)) {{ status = {WRONG_TABLES}; goto leave; }}"""
 _ENTER = f"""T *v = scratch;
-  for (const Pass *j = job; j < job + jobs && start < stop; j++)
+  for (const Pass *j = job; j < job + jobs && start < stop && !packed; j++)
     for (const Path *p = path; p < path + paths && j->kind < {Product.WEIGHTS}; p++) {{
       const T *const w = AT(j->b) + node * STEP(j->b) + p->weight;
       if (j->kind == {Product.BACK}) pack(w, 1, p->out, (T)p->factor, v, p->out, p->in);
@@ -274,7 +296,7 @@ _TILE = f"""int scaled = GATHERED;
   for (int64_t k = 0; k < results; k++)
     for (int r = 0; r < rows; r++)
       memset(AT(result[k]) + ROW * STEP(result[k]), 0, width[result[k]] * sizeof(T));
-  v = scratch;
+  const T *matrix = packed ? AT(job->b) : scratch;
   for (const Pass *j = job; j < job + jobs; j++) {{
     const T *a = AT(j->a) + n * STEP(j->a), *b = NULL;
     T *c = NULL;
@@ -304,8 +326,8 @@ _TILE = f"""int scaled = GATHERED;
         for (int64_t m = 0; m < dim; m++) {{
           const T *const from = a + p->x + (mul_ir ? m : m * p->in);
           const T *const to = turned ? block + m * p->out : b + p->z + m * p->out;
-          product(p->in, rows, p->out, from, mul_ir ? dim : 1, a_step, to, turned ? size : b_step, PANEL,
-                  gw + p->weight, p->out);
+          product(p->in, 1, rows, p->out, from, mul_ir ? dim : 1, 0, a_step, to, turned ? size : b_step, PANEL,
+                  gw + p->weight, p->out, 0);
         }}
         continue;
       }}
@@ -313,16 +335,12 @@ _TILE = f"""int scaled = GATHERED;
       const int64_t inner = back ? p->out : p->in, columns = back ? p->in : p->out, size = dim * columns;
       const int64_t a_start = back ? p->z : p->x, c_start = back ? p->x : p->z;
       if (turned) memset(block, 0, rows * size * sizeof(T));
-      for (int64_t m = 0; m < dim; m++) {{
-        const T *const from = a + a_start + (mul_ir ? m : m * inner);
-        T *const to = turned ? block + m * columns : c + c_start + m * columns;
-        product(rows, inner, columns, from, a_step, mul_ir ? dim : 1, v, PANEL, inner * PANEL, to,
-                turned ? size : c_step);
-      }}
+      product(rows, (int)dim, inner, columns, a + a_start, a_step, mul_ir ? 1 : inner, mul_ir ? dim : 1, matrix, PANEL,
+              inner * PANEL, turned ? block : c + c_start, turned ? size : c_step, columns);
       for (int r = 0; turned && r < rows; r++)
         for (int64_t i = 0; i < columns; i++)
           for (int64_t m = 0; m < dim; m++) c[r * c_step + c_start + i * dim + m] += block[r * size + m * columns + i];
-      v += packed_size(inner, columns);
+      matrix += packed_size(inner, columns);
     }}
     for (int r = 0; GATHERED && c != NULL && r < rows; r++) {{
       T *const to = AT(j->c) + ROW * STEP(j->c);
