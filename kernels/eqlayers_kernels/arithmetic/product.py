@@ -4,7 +4,8 @@ Terms that are equal for all channels of the path's inner axis come first: if x 
 (usually y, the spherical harmonics), it is contracted with the coefficients,
 ``A[i, k] = sum_j s y[j]``, and only ``z[k] += w A[i, k] x[i]`` remains. The gradients are
 ``r[i] = sum_k A[i, k] g[k]``, ``gx[i] = w r[i]``, ``gw = sum_i x[i] r[i]`` and ``gy[j] = sum s w x[i] g[k]``, which is
-contracted per channel: one sum over channels for every component of y, instead of one for every pair (i, k).
+contracted per channel: one sum over channels for every component of y, instead of one for every pair (i, k). Where sums
+are vectors (`Writer.sums_pairs`), each pair is summed, and the sums are contracted.
 Second derivatives are the same lines on dual numbers.
 """
 
@@ -88,12 +89,16 @@ class PathLines:
             self._add_w(plus(times(vectors[i], value) for i, value in r.items()))
         if self._has_result(uniform):
             products = {(i, k): times(weigh()[i], g[k]) for i, k in a}
-            named = {pair: self.out.name(f"p{pair[0]}_{pair[1]}", v, True) for pair, v in products.items()}
+            sums = self.out.sums_pairs
+            named = {
+                (i, k): self.out.total(f"p{i}_{k}", v) if sums else self.out.name(f"p{i}_{k}", v, True)
+                for (i, k), v in products.items()
+            }
             back: dict[int, list[Dual]] = {}
             for i, j, k, s in terms:
                 back.setdefault(j, []).append(times(self._constant(s), named[i, k]))
             for j, values in back.items():
-                self.out.add(uniform, j, plus(values))
+                (self.out.add_total if sums else self.out.add)(uniform, j, plus(values))
 
     def _factors(self) -> tuple[dict[int, Dual], dict[int, Dual], dict[int, list[Dual]]]:
         """Components of x and of y, and for each component of z the products of both that are summed in it."""

@@ -95,6 +95,11 @@ class Task(NamedTuple):
         return self._replace(results=_weighed(self.results))
 
     @property
+    def compared(self) -> Task:
+        """The task of paths that compare the gradient of their weights with the rows t themselves."""
+        return self._replace(results=tuple("w" if name == "t" else name for name in self.results))
+
+    @property
     def gradients(self) -> bool:
         """Whether a gradient is among the results."""
         return bool(set(self.results) - {"z"})
@@ -110,9 +115,11 @@ class Writer(ABC):
     Attributes:
         weighs_first: Whether second derivatives of z are sums over w x, with two multiply-adds for every pair of
             components in place of three. Kernels of C, which wait for memory, gained nothing (decision 19).
+        sums_pairs: Whether products of pairs of components are summed over channels before they are contracted.
     """
 
     weighs_first = False
+    sums_pairs = False
 
     @abstractmethod
     def literal(self, value: float) -> str:

@@ -18,15 +18,16 @@ from tests.watching import watching
 
 pytestmark = pytest.mark.kernels  # no other test of C has tables
 
-# rows that are read, rows from interval to interval, layout
-READINGS = [(6, 3, "mul_ir"), (4, 1, "mul_ir"), (4, 1, "ir_mul"), (4, 2, "ir_mul"), (1, 1, "ir_mul")]
+# rows that are read, rows from interval to interval, layout; 'wide' has scalars that fill vectors
+READINGS = [(6, 3, "mul_ir"), (4, 1, "mul_ir"), (4, 1, "ir_mul"), (4, 2, "ir_mul"), (1, 1, "ir_mul"), (4, 1, "wide")]
 REST = [pytest.param(*case, marks=pytest.mark.slow) for case in ((4, 2, "mul_ir"), (6, 3, "ir_mul"), (1, 1, "mul_ir"))]
 ROWS = 12
 
 
 def conv(layout: str = "mul_ir", backend: str | None = None) -> TensorProductConv:
     kwargs: dict[str, Any] = {"shared_weights": False, "internal_weights": False, "backend": backend}
-    return TensorProductConv(IN, SH, OUT, PATHS, layout=layout, **kwargs)
+    ends = [irreps.replace("9x0e", "64x0e") if layout == "wide" else irreps for irreps in (IN, OUT)]
+    return TensorProductConv(ends[0], SH, ends[1], PATHS, layout=layout.replace("wide", "ir_mul"), **kwargs)
 
 
 def graph(edges: int = EDGES) -> Graph:
@@ -35,10 +36,12 @@ def graph(edges: int = EDGES) -> Graph:
     return Graph(torch.stack([src, dst]), SENDERS, RECEIVERS)
 
 
-def operands(reads: int = 4, orders: int = 1, edges: int = EDGES, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def operands(
+    reads: int = 4, orders: int = 1, edges: int = EDGES, dtype: torch.dtype = torch.float64, layout: str = "mul_ir"
+) -> list[Tensor]:
     """x, y, table, coefficients; and intervals of which some have no edge."""
-    numel = conv().weight_numel
-    shapes = (SENDERS, 33), (edges, 4), (ROWS, numel), (edges, reads)
+    layer = conv(layout)
+    shapes = (SENDERS, layer.irreps_in1.dim), (edges, 4), (ROWS, layer.weight_numel), (edges, reads)
     places = (ROWS - reads) // orders + 1
     interval = torch.randint(0, max(places - 1, 1), (edges,))
     return [torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes] + [interval]
@@ -54,7 +57,7 @@ def stored(made: TabledWeights) -> Tensor:
 @pytest.mark.parametrize("derivatives", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("reads", "orders", "layout"), READINGS + REST)
 def test_all_orders_are_those_of_stored_weights(reads: int, orders: int, layout: str, derivatives: int) -> None:
-    x, y, table, c, interval = operands(reads, orders)
+    x, y, table, c, interval = operands(reads, orders, layout=layout)
     layer, edges = conv(layout), graph()
     factors = torch.randn(RECEIVERS, layer.irreps_out.dim, dtype=torch.float64)
     found: dict[str, list[Tensor]] = {"table": [], "stored": []}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ...arithmetic.writer import RESULTS, Task
 from ...forms.program import OPERANDS, Axis, Path, Slot
-from .path import path_body
+from .path import path_body, takes_vectors
 
 NARROW_BYTES = (32, 16, 8)  # widths of vectors for what the processor's own leave over
 ACCUMULATORS = 12  # registers for sums: enough to hide the latency of a multiply-add
@@ -144,7 +144,8 @@ def path_calls(
         return _two_stages(mixed, path, task, addresses, writes, common)
     loops, offsets = _loops(path.outer)
     arguments = [addresses[pointer] + offsets[operand] for pointer, operand in task.pointers]
-    name = common.define(path_body(path, task, writes, common.reads, common.width), _parameters(task))
+    vectors = takes_vectors(path, task, common.item)
+    name = common.define(path_body(path, task, writes, common.reads, common.width, vectors), _parameters(task))
     return [" ".join([*loops, f"{name}({', '.join(arguments)});"])]
 
 

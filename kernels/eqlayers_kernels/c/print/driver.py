@@ -6,14 +6,16 @@ stored when it is complete. Over edges, the results of a node are summed in plac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...arithmetic.writer import RESULTS, Task
 from ...forms.formula import TRAVERSALS
 from ...forms.program import OPERANDS, Path, Program, Slot
 from .calls import Common, Define, mixing, path_calls
-from .layout import wide
+from .layout import VECTOR_BYTES, wide
 from .loops import DONE, NO_MEMORY, OUTSIDE, SEGMENT, WRONG_TABLES, gaps, run_function
+from .path import takes_vectors
 from .table import combine_lines, gradient_lines, numbers_of_edge, outside, spreads_both
 
 REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
@@ -89,6 +91,9 @@ class ProductDriver:
             return f"s_{pointer} + {start}"
         return f"z_ + {start}" if pointer == "z" else f"{pointer} + {slot.start}"
 
+    def _has_vectors(self, path: Path) -> bool:
+        return mixing(path) is None and takes_vectors(path, self.task, self.item)
+
     def _streams_weights(self, path: Path) -> bool:
         return not self.shared and "gw" in self.pointers and path.weight_count in STREAMED_WEIGHTS
 
@@ -106,7 +111,10 @@ class ProductDriver:
                 for path in paths:
                     calls += self._call(path, region, path is paths[0])
             if self.reads:
-                calls += gradient_lines(self.task, self._weight_ranges(region, whole=True))
+                others = self.task._replace(results=tuple(name for name in self.task.results if name != "c"))
+                for vectors, task in ((False, self.task), (True, others)):
+                    paths = [path for path in self.program.paths if self._has_vectors(path) is vectors]
+                    calls += gradient_lines(task, self._weight_ranges(region, paths))
             if self.traversal == "by_dst":
                 body += self._over_edges(region, following, calls)
             else:
@@ -130,7 +138,8 @@ class ProductDriver:
         begin, end = self._rows_of("edge")
         ahead = []
         if "w" in self.pointers and not self.shared:
-            these_ranges, next_ranges = (self._weight_ranges(part) for part in (region, following))
+            short = [path for path in self.program.paths if path.weight_count <= FETCHED_WEIGHTS]
+            these_ranges, next_ranges = (self._weight_ranges(part, short) for part in (region, following))
             ahead = [
                 f"if (e + {AHEAD} < stop) {{ const T *next = w0 + edges[e + {AHEAD}] * w_step; (void)next;",
                 *(f"fetch(next + {start}, {count});" for start, count in these_ranges),
@@ -147,11 +156,9 @@ class ProductDriver:
             *self._leave(region),
         ]  # fmt: skip
 
-    def _weight_ranges(self, region: Region, whole: bool = False) -> list[tuple[int, int]]:
-        """First column and number of the weights of each path of a region; only prefetched ones unless ``whole``."""
-        paths = [path for path in self.program.paths if path.z in region.slots]
-        ranges = {(path.weight, path.weight_count) for path in paths if path.weight is not None}
-        return sorted((start, count) for start, count in ranges if whole or count <= FETCHED_WEIGHTS)
+    def _weight_ranges(self, region: Region, paths: Sequence[Path]) -> list[tuple[int, int]]:
+        """First column and number of the weights of each of these paths that a region has."""
+        return sorted({(p.weight, p.weight_count) for p in paths if p.z in region.slots and p.weight is not None})
 
     def _fetch(self, region: Region) -> list[str]:
         """C lines that prefetch the columns of a region in the next row; with the first region also the next x."""
@@ -233,10 +240,12 @@ class ProductDriver:
             before += [f"fetch({pointer}_next + {path.weight}, {path.weight_count});" for pointer in weights]
         task = self.of_paths
         if self.reads and mixing(path) is None:
-            task = self.task.combined
+            task = self.task.compared if self._has_vectors(path) else self.task.combined
         elif self.reads:
             before += combine_lines(self.task, path.weight or 0, path.weight_count)
         addresses = {pointer: self._address(pointer, path, region) for pointer, _ in task.pointers}
+        if self._has_vectors(path):
+            addresses |= {"gy": f"v_gy + {path.y.start} * LANES", "gc": "v_gc"}
         calls = path_calls(path, task, addresses, frozenset(overwritten), self.common)
         if self.reads and path.weight is not None and spreads_both(self.task):
             self._reserve("s_vw", self.width["w"])
@@ -277,6 +286,10 @@ class ProductDriver:
                     begin.extend(self._moves("in", pointer, f"s_{pointer}", converted, 0, inside=True))
             if result and pointer not in self.added:
                 begin.extend(self._zeros(pointer))
+            if pointer in ("gy", "gc") and any(map(self._has_vectors, self.program.paths)):
+                self._reserve(f"v_{pointer}", self.width[operand] * max(VECTOR_BYTES) // self.item)
+                begin.append(f"memset(v_{pointer}, 0, {self.width[operand]} * VECTOR);")
+                end.append(f"add_sums(v_{pointer}, {pointer}, {self.width[operand]});")
         return begin, end
 
     def _row_of(self, operand: str) -> str:

@@ -150,6 +150,7 @@ class ByChannel(FormulaDriver):
             call.append(self._argument(operand, target, scratch))
         inner = [*at_row, f"tile({', '.join(call)});", *behind_row]
         if not self.by_rows:
+            inner = [*self._ahead(), *inner]
             inner = [
                 "const int64_t start = ptr[n], stop = ptr[n + 1];",
                 *self.check(),
@@ -171,6 +172,19 @@ class ByChannel(FormulaDriver):
             f"const int lanes = {base.channels} - c < LANES ? (int)({base.channels} - c) : LANES;",
             *inner,
             "}",
+        ]
+
+    def _ahead(self) -> list[str]:
+        """C lines that prefetch the next row of a node: components lie too far apart for the processor to do so."""
+        base = self.formula
+        rows = [(f"p{n}", 0, operand) for n, operand in enumerate(base.operands)]
+        rows += [(f"r{n}", 1, operand) for n, operand in enumerate(base.results)]
+        return [
+            f"for (int i = 0; i < {block.dim}; i++) __builtin_prefetch({pointer} + "
+            f"edges[e + (e + 1 < stop)] * {pointer}_step + {block.start} + c + i * {block.component}, {write}, 3);"
+            for pointer, write, operand in rows
+            if operand.rows == "each" and self._direct(operand)
+            for block in merged(operand)
         ]
 
     def _guarded(self, operand: Operand, lines: list[str]) -> list[str]:

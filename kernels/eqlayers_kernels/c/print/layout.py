@@ -63,6 +63,16 @@ static inline void finish_stores(void) {
 }
 """
 
+#: Adds the sums of vectors to as many numbers.
+SUMS = """static inline void add_sums(const T *vectors, T *to, int n) {
+  for (int j = 0; j < n; j++) {
+    T sum = 0;
+    for (int l = 0; l < LANES; l++) sum += vectors[j * LANES + l];
+    to[j] += sum;
+  }
+}
+"""
+
 #: Name and bytes of the C type of each dtype.
 TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from ...arithmetic.writer import Task
 from ...forms.program import Program, Slot
 from .driver import ProductDriver
-from .layout import TYPES, head, print_transposes, wide
+from .layout import SUMS, TYPES, head, print_transposes, wide
 from .loops import run_function
 from .table import print_tables
 
@@ -66,6 +66,7 @@ class Kernel:
         start = head(ctype)
         transposes = print_transposes(driver.inward, driver.outward, item)
         tables = print_tables(self.reads, self.program.widths[2]) if self.reads else ""
+        tables += SUMS if "v_gy" in driver.scratch else ""
         first = [start, transposes, tables, *declarations, *units[0], run]
         return tuple("\n".join(unit) for unit in [first, *([start, *unit] for unit in units[1:])])
 

@@ -12,7 +12,12 @@ from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.forms.program import LAYOUTS
 
-SPECS = (("uvu", (17, 1, 0), (3, 5, 3)), ("uvw", (2, 1, 9), (1, 3, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
+SPECS = (
+    ("uvu", (17, 1, 0), (3, 5, 3)),
+    ("uvw", (2, 1, 9), (1, 3, 3)),
+    ("uuu", (4, 4, 0), (3, 1, 3)),
+    ("uvu", (64, 1, 0), (3, 3, 1)),  # channels that fill vectors
+)
 KINDS = {
     "values": ("by_dst", Task(0, ("z",))),
     "gradients": ("by_src", Task(1, ("x", "y", "w"))),
