@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor, fx
 
 from eqlayers_kernels.c.print.maps import PACKED, PANEL_BYTES
-from eqlayers_kernels.c.run.edges import graph_offsets, interval_offsets
 
 from ..core.backends import cpu
 from ..core.forms.description import describe
@@ -35,6 +35,8 @@ class FormCalls(Memory):
         super().__init__(size)
         self.kernels: dict[tuple[str, ...], str] = {}  # sources -> name
         self.ends_of: dict[int, tuple[str, str]] = {}  # tables of a graph -> kinds of its senders and receivers
+        self.tables: dict[int, tuple[View, Any]] = {}  # -> ends and sizes, or tables without intervals and intervals
+        self.sorted: dict[tuple[int, str], View] = {}  # tables, and the end that they are sorted by
 
     # ---- ends of edges ----------------------------------------------------------------------------------------------
 
@@ -65,34 +67,44 @@ class FormCalls(Memory):
             *(size if kind == "src" else local(size) for kind, size in zip(kinds, sizes[1:], strict=True)),
         ]
 
-    def sort(self, kind: str, *args: Any) -> View:
-        """A step that sorts edges, or the rows of atoms."""
+    def sort(self, kind: str, first: Any, *args: Any) -> View:
+        """The name of tables of edges, which are sorted when a form first reads them."""
+        named = self.new([], torch.int64)
         if kind == "edge_tables":
-            ends, senders, receivers = args
-            ends = self.stored(ends) if self.stored(ends).strides[1] == 1 else self.packed(ends)
-            count = ends.shape[1]
-            out = self.new([graph_offsets(count, senders, receivers).length], torch.int64)
-            starts = [View(ends.buffer, ends.offset + row * ends.strides[0], [count], [1]) for row in (0, 1)]
-            rows = ", ".join(map(address, starts))
-            self.ends_of[id(out.buffer)] = kinds = self.ends_at(self.node.args[0])
-            sizes = self.sizes_of_tables(kinds, (count, senders, receivers))
-            text = f"if (sort_ends({rows}, {', '.join(map(text_of, sizes))}, {out.buffer.name}) >= 0) return END;"
-            self.add(text, [ends.buffer], [out.buffer], "sort")
-            return out
-        tables, ends, interval, senders, receivers, intervals = args
-        ends, interval = self.packed(ends), self.packed(interval)
-        edges, *sizes = self.sizes_of_tables(self.ends_of[id(tables.buffer)], (ends.shape[1], senders, receivers))
-        before = graph_offsets(edges, *sizes).length
-        room = graph_offsets(ends.shape[1], senders, receivers).length
-        out = self.new([room + interval_offsets(ends.shape[1], intervals).length], torch.int64)
-        self.ends_of[id(out.buffer)] = self.ends_of[id(tables.buffer)]
-        text = (
-            f"memcpy({out.buffer.name}, {tables.buffer.name}, {text_of(before)} * sizeof(int64_t)); "
-            f"if (sort_places({address(ends)}, {address(interval)}, {text_of(edges)}, {text_of(sizes[0])}, "
-            f"{text_of(intervals)}, {out.buffer.name} + {text_of(before)}) >= 0) return END;"
-        )
-        self.add(text, [tables.buffer, ends.buffer, interval.buffer], [out.buffer], "sort")
-        return out
+            self.ends_of[id(named.buffer)] = self.ends_at(self.node.args[0])
+            ends = self.stored(first)
+            self.tables[id(named.buffer)] = ends if ends.strides[1] == 1 else self.packed(ends), args
+            return named
+        interval, end = self.packed(args[1]), text_of(args[4])
+        name = interval.buffer.name
+        loop = f"for (int64_t e = 0; e < {text_of(interval.shape[0])}; e++)"
+        self.add(f"{loop} if ({name}[e] < 0 || {name}[e] >= {end}) return END;", [interval.buffer], [], "loop")
+        self.ends_of[id(named.buffer)] = self.ends_of[id(first.buffer)]
+        self.tables[id(named.buffer)] = first, interval
+        return named
+
+    def sorted_by(self, tables: View, end: str) -> tuple[View, list[int]]:
+        """Edges sorted by the node at an end, 'dst' or 'src', and the numbers of edges, of these and of other nodes.
+
+        First lies the first edge of each node and -1 - n, then the edges, then the nodes at their other ends.
+        """
+        ends, sizes = self.tables[id(tables.buffer)]
+        row = int(end == "dst")
+        count, *nodes = self.sizes_of_tables(self.ends_of[id(tables.buffer)], (ends.shape[1], *sizes))
+        counts = [count, nodes[row], nodes[1 - row]]
+        if (key := (id(tables.buffer), end)) in self.sorted:
+            return self.sorted[key], counts
+        reads, order = [ends.buffer], "NULL"
+        if end == "src":  # edges of a sender are sorted by receiver
+            by_dst, (_, receivers, _) = self.sorted_by(tables, "dst")
+            reads, order = [ends.buffer, by_dst.buffer], f"{by_dst.buffer.name} + {text_of(receivers + 2)}"
+        out = self.sorted[key] = self.new([sizes[row] + 2 + 2 * ends.shape[1]], torch.int64)
+        starts = [View(ends.buffer, ends.offset + n * ends.strides[0], [], []) for n in (row, 1 - row)]
+        edges = f"{out.buffer.name} + {text_of(counts[1] + 2)}"
+        texts = ", ".join([*map(address, starts), order, *map(text_of, counts), out.buffer.name])
+        text = f"if (sort({texts}, {edges}, {edges} + {text_of(count)}) >= 0) return END;"
+        self.add(text, reads, [out.buffer], "sort")
+        return out, counts
 
     def form(
         self,
@@ -201,6 +213,9 @@ class FormCalls(Memory):
             if pointer.transpose is not None:
                 raise self.refuse("a kernel wants its operand in another layout")
             view = operands[pointer.number]
+            if printed.table is not None and part.task.results == (part.names[pointer.number],):
+                words += ["0", "0"]  # the gradient of a linear map by its rows does not depend on them
+                continue
             if view.strides[-1] != 1 and pointer.width > 1:
                 view = self.packed(view)
             step = view.strides[0] if len(view.shape) > 1 and view.shape[0] != 1 else pointer.width
@@ -214,29 +229,38 @@ class FormCalls(Memory):
             words += [f"(int64_t){view.buffer.name}", str(one.width)]
         segments = rows_of(sizes[0])
         if tables is not None:
-            segments = self._along(words, part, traversal, tables.buffer, sizes)
-            reads.append(tables.buffer)
+            segments = self._along(words, reads, part, traversal, tables, sizes)
         args = ", ".join([segments, "1", "0", *words])
         call = f"{{ const int64_t args[] = {{{args}}}; if ({name}_run(args, 0, 1)) return MEMORY; }}"
-        self.add(" ".join([*before, call]), reads, [view.buffer for view in results], "form")
+        self.add(" ".join([*before, call]), reads, [view.buffer for view in results], "form", sizes[0] * _work(part))
 
-    def _along(self, words: list[str], part: Any, traversal: str, tables: Buffer, sizes: list[int]) -> str:
-        kinds, table = self.ends_of[id(tables)], sizes[3]
-        edges, senders, receivers = self.sizes_of_tables(kinds, sizes[:3])
-        of_graph = graph_offsets(edges, senders, receivers)
-        intervals = 0 if part.reading is None else part.reading.intervals(table)
-        of_intervals = None if part.reading is None else interval_offsets(edges, intervals)
-        if traversal == "by_place" and of_intervals is not None:
+    def _along(
+        self, words: list[str], reads: list[Buffer], part: Any, traversal: str, tables: View, sizes: list[int]
+    ) -> str:
+        """Add the tables that a walk along edges reads; the number of its nodes."""
+        if traversal == "by_place":
             raise self.refuse("a result has rows of a table")
-        segments, others = (senders, receivers) if traversal == "by_src" else (receivers, senders)
-        words += [f"(int64_t)({tables.name} + {text_of(offset)})" for offset in getattr(of_graph, traversal)]
-        words += [text_of(edges), text_of(others)]
-        if of_intervals is not None:
-            words += [
-                f"(int64_t)({tables.name} + {text_of(of_graph.length + of_intervals.interval)})",
-                text_of(intervals),
-            ]
+        interval = None
+        if part.reading is not None:
+            tables, interval = self.tables[id(tables.buffer)]
+        at, (edges, segments, others) = self.sorted_by(tables, "src" if traversal == "by_src" else "dst")
+        first = f"{at.buffer.name} + {text_of(segments + 2)}"
+        starts = at.buffer.name, first, f"{first} + {text_of(edges)}"
+        words += [*(f"(int64_t)({start})" for start in starts), text_of(edges), text_of(others)]
+        reads.append(at.buffer)
+        if interval is not None:
+            words += [f"(int64_t)({address(interval)})", text_of(part.reading.intervals(sizes[3]))]
+            reads.append(interval.buffer)
         return text_of(segments)
+
+
+def _work(form: Any) -> int:
+    """Multiplications with additions of a row."""
+    if form.family == "formula":
+        return int(form.operations) * max(form.channels, 8)
+    paths = sum(len(path.terms) * math.prod(axis.length for axis in path.axes) for path in form.program.paths)
+    table = 0 if form.reading is None else form.reading.reads * form.program.widths[2]
+    return len(form.task.results) * (paths + table)
 
 
 def address(view: View) -> str:

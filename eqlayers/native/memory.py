@@ -29,6 +29,7 @@ class ProgramStep:
         reads, writes: Buffers that it uses.
         kind: For reports: loop, matrix, form or sort; 'copy' or 'add' where atoms are exchanged, see `exchange`.
         node: The node that it computes, for tests.
+        work: Multiplications with additions, coded like a size.
     """
 
     text: str
@@ -36,6 +37,7 @@ class ProgramStep:
     writes: list[Buffer]
     kind: str
     node: str = ""
+    work: int = 0
 
     @property
     def by_atom(self) -> bool:
@@ -112,9 +114,9 @@ class Memory:
         body = " ".join([*lines.lines, f"{to} {'+=' if add else '='} {text};"])
         self.add(f"{loops}{{ {body} }}", self.reads_of(value), [out.buffer], "loop")
 
-    def add(self, text: str, reads: Sequence[Buffer], writes: Sequence[Buffer], kind: str) -> None:
+    def add(self, text: str, reads: Sequence[Buffer], writes: Sequence[Buffer], kind: str, work: int = 0) -> None:
         """Append a step."""
-        step = ProgramStep(text, list(reads), list(writes), kind, self.node.name)
+        step = ProgramStep(text, list(reads), list(writes), kind, self.node.name, work)
         if step.by_atom and not all(one.everywhere for one in reads):
             for one in writes:
                 one.everywhere = False

@@ -274,6 +274,7 @@ class Operators(Rows):
             [a.buffer, panels.buffer],
             [out.buffer],
             "matrix",
+            a.shape[0] * weight.numel(),
         )
         return out
 

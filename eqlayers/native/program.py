@@ -18,7 +18,7 @@ from ..models.compiled import inner_graph
 from .compiler import Compiler
 from .forms import VECTOR
 from .species import look_up_species
-from .stages import Stages
+from .stages import LARGE, SMALL, Stages
 from .values import TYPES, Buffer
 
 if TYPE_CHECKING:
@@ -82,9 +82,10 @@ class CProgram:
             f"{'' if view in self.outputs else 'const '}{TYPES[view.dtype]} *const {view.buffer.name}"
             for view in (*self.inputs, *self.outputs)
         ]
-        sizes = "const char *constants, char *const *at, int64_t A, int64_t L, int64_t E"
+        sizes = "const char *constants, char *const *at, int64_t large, int64_t A, int64_t L, int64_t E"
         signature = f"({sizes}, {', '.join(arguments)})"
-        names = ", ".join(["constants", "at", "A", "L", "E", *(v.buffer.name for v in (*self.inputs, *self.outputs))])
+        ends = ", ".join(view.buffer.name for view in (*self.inputs, *self.outputs))
+        names = f"constants, at, large, A, L, E, {ends}"
         stages = "".join(
             f"{PLAIN_LOOPS}static int64_t stage_{n}{signature} {{\n  {self._body(n)}\n  return DONE;\n}}\n"
             for n in range(len(self.stages.steps))
@@ -103,19 +104,24 @@ class CProgram:
 
     def _body(self, number: int) -> str:
         """The steps of a stage in C, after the addresses of their buffers."""
-        steps = self.stages.steps[number]
-        used = {id(one) for step in steps for one in (*step.reads, *step.writes)}
-        lines, offset = ["(void)constants; (void)at; (void)A; (void)L; (void)E;"], 0
+        again, steps = self.stages.again[number], self.stages.steps[number]
+        used = {id(one) for step in (*again, *steps) for one in (*step.reads, *step.writes)}
+        lines, offset = ["(void)constants; (void)at; (void)large; (void)A; (void)L; (void)E;"], 0
         for one in self.constants:
             kind = TYPES[one.dtype]
             if id(one) in used:
                 lines.append(f"const {kind} *const {one.name} = (const {kind} *)(constants + {offset});")
             offset += _padded(one)
+        places: dict[Buffer, dict[int, int]] = {}  # in small and large structures, or in all
         for index, entry in enumerate(self.stages.entries):
             if id(entry.buffer) in used and entry.stage in (number, -1):
-                kind, name = TYPES[entry.buffer.dtype], entry.buffer.name
-                lines.append(f"{kind} *const {name} = ({kind} *)at[{index}];")
-        return "\n  ".join([*lines, *(step.text for step in steps)])
+                places.setdefault(entry.buffer, {})[entry.when] = index
+        for buffer, at in places.items():
+            kind, last = TYPES[buffer.dtype], str(max(at.values()))
+            chosen = f"large ? {at[LARGE]} : {at[SMALL]}" if len(at) > 1 else last
+            lines.append(f"{kind} *const {buffer.name} = ({kind} *)at[{chosen}];")
+        first = ["if (large) {", *(step.text for step in again), "}"] if again else []
+        return "\n  ".join([*lines, *first, *(step.text for step in steps)])
 
     def units(self) -> list[str]:
         """The C source files: the program, what opens its file, and kernels with names of their own."""

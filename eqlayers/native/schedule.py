@@ -10,6 +10,9 @@ from .values import Buffer
 
 #: Numbers that memory is compared with: edges of an atom, and atoms with ghosts for each local atom.
 EDGES_OF_ATOM, GHOSTS_OF_ATOM = 48, 7
+#: Multiplications with additions that take as long as to read or write a number, and those that a large structure
+#: spends for a byte that it need not keep: 2 us for 1 kB.
+WORK_OF_NUMBER, WORK_OF_BYTE = 16, 96
 #: Sweeps over all steps, from the last and from the first in turn, so that the steps of a chain move one after another.
 SWEEPS = 6
 
@@ -42,7 +45,7 @@ class Schedule:
             for one in (*step.reads, *step.writes):
                 if _moves(one):
                     self.users.setdefault(id(one), set()).add(self.group[number])
-                    self.bytes[id(one)] = _bytes(one)
+                    self.bytes[id(one)] = bytes_of(one)
             for one in step.writes:
                 self.writers[id(one)] = self.group[number]
         for sweep in range(SWEEPS):
@@ -52,6 +55,49 @@ class Schedule:
     def stages(self) -> list[int]:
         """The stage of each step."""
         return [self.stage[group] for group in self.group]
+
+    def again(self) -> list[list[ProgramStep]]:
+        """The steps of earlier stages that each stage of a large structure runs again, in place of keeping results."""
+        chosen = {group for group, numbers in self.members.items() if self._may_run_again(group, numbers)}
+        cost, groups = self._cost(chosen)
+        for _ in range(SWEEPS):
+            before = cost
+            for group in sorted(set().union(*groups), reverse=True):
+                tried, others = self._cost(chosen - {group})
+                if tried < cost:
+                    chosen, cost, groups = chosen - {group}, tried, others
+            if cost == before:
+                break
+        return [[step for step, group in zip(self.steps, self.group, strict=True) if group in one] for one in groups]
+
+    def _may_run_again(self, group: int, numbers: Sequence[int]) -> bool:
+        steps = [self.steps[number] for number in numbers]
+        sums = any(self.stage[group] <= self.after.get(id(one), -1) for step in steps for one in step.reads)
+        writes = [one for step in steps for one in step.writes]
+        return bool(writes) and not sums and all(_moves(one) and id(one) not in self.after for one in writes)
+
+    def _cost(self, chosen: set[int]) -> tuple[float, list[set[int]]]:
+        """Bytes that are kept and work, if these groups are run again; the groups that each stage runs again."""
+        work, listed, last = 0.0, [], dict[int, int]()  # last: buffers that are kept -> the last stage that reads them
+        kept = [0.0] * (max(self.stage.values(), default=0) + 1)  # at the end of each stage
+        for stage in range(len(kept)):
+            again, waiting = set[int](), [group for group, one in self.stage.items() if one == stage]
+            while waiting:
+                for one in (one for number in self.members[waiting.pop()] for one in self.steps[number].reads):
+                    group = self.writers.get(id(one), -1)
+                    if self.stage.get(group, stage) == stage or id(one) in self.after:
+                        continue
+                    if group not in chosen:
+                        last[id(one)] = stage
+                    elif group not in again:
+                        again.add(group)
+                        waiting.append(group)
+            work += sum(_work(self.steps[number]) for group in again for number in self.members[group])
+            listed.append(again)
+        for key, end in last.items():
+            for stage in range(self.stage[self.writers[key]], end):
+                kept[stage] += self.bytes[key]
+        return max(kept) + sum(kept) / 16 + work / WORK_OF_BYTE, listed
 
     def _groups(self) -> list[int]:
         """The first step of the group of each step."""
@@ -102,6 +148,13 @@ def _moves(buffer: Buffer) -> bool:
     return buffer.constant is None and not buffer.outside
 
 
-def _bytes(buffer: Buffer) -> float:
+def _work(step: ProgramStep) -> float:
+    size = sum(one.size for one in (*step.reads, *step.writes) if one.constant is None)
+    edges, atoms, _ = parts(step.work + WORK_OF_NUMBER * size)
+    return edges * EDGES_OF_ATOM + atoms
+
+
+def bytes_of(buffer: Buffer) -> float:
+    """Bytes of a buffer for an atom."""
     edges, atoms, _ = parts(buffer.size)
     return (edges * EDGES_OF_ATOM + atoms * (GHOSTS_OF_ATOM if buffer.of_ghosts else 1)) * buffer.dtype.itemsize

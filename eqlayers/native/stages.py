@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 from .compiler import Compiler
 from .memory import ProgramStep
-from .schedule import Schedule
+from .schedule import Schedule, bytes_of
 from .sizes import parts, text_of
 from .values import Buffer
 
 #: Kinds of memory: while a stage runs, from stage to stage, and sums that are added to other parts'.
 SCRATCH, KEPT, SUMS = range(3)
+#: The structures that need memory: large ones run steps again rather than keep their results.
+ALWAYS, SMALL, LARGE = range(3)
 #: How rows are exchanged after a stage.
 HOW = {"copy": 1, "add": 2}
 
@@ -23,7 +26,8 @@ class Entry(NamedTuple):
         buffer: The buffer that lies there.
         kind: SCRATCH, KEPT or SUMS.
         first, last: The first and the last step that uses it.
-        stage: Of an exchanged buffer, the stage in which it lies there; -1 for all.
+        stage: The stage in which it lies there; -1 for all.
+        when: ALWAYS, or in structures that are SMALL or LARGE.
     """
 
     buffer: Buffer
@@ -31,6 +35,7 @@ class Entry(NamedTuple):
     first: int
     last: int
     stage: int = -1
+    when: int = 0
 
 
 class Exchange(NamedTuple):
@@ -56,7 +61,7 @@ class Stages:
         compiled: Its steps. If they need the whole structure (``undivided``), there is one stage.
 
     Attributes:
-        steps: Steps of each stage.
+        steps: Steps of each stage. again: Steps that it runs before, if the structure is large.
         exchanges: In the order of stages. entries: Memory. wide: Buffers that have rows of ghosts.
     """
 
@@ -73,7 +78,8 @@ class Stages:
             else:
                 listed.append(step)
                 stages.append(len(exchanged))
-        stages = Schedule(listed, stages, {id(buffer): after for buffer, _, after in exchanged}).stages()
+        schedule = Schedule(listed, stages, {id(buffer): after for buffer, _, after in exchanged})
+        stages, self.again = schedule.stages(), schedule.again()
         self.steps: list[list[ProgramStep]] = [
             [step for step, stage in zip(listed, stages, strict=True) if stage == number]
             for number in range(len(exchanged) + 1)
@@ -82,7 +88,10 @@ class Stages:
             Exchange(buffer, how, max(n for n, steps in enumerate(self.steps) if _writes(steps, buffer)), after)
             for buffer, how, after in exchanged
         ]
-        self.entries = self._entries()
+        small, large = self._entries([[]] * len(self.steps), SMALL), self._entries(self.again, LARGE)
+        self.entries = [one._replace(when=ALWAYS) for one in small if one._replace(when=LARGE) in large]
+        self.entries += [one for one in (*small, *large) if one._replace(when=ALWAYS) not in self.entries]
+        self.entries.sort(key=_order)
 
     def _decide_rows(self, steps: list[ProgramStep], buffers: list[Buffer]) -> None:
         """Write into each step whether it computes rows of local atoms or of ghosts too."""
@@ -104,13 +113,14 @@ class Stages:
         text = text_of(buffer.size)
         return text if id(buffer) in self.wide else text.replace("A", "L")
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self, again: list[list[ProgramStep]], when: int) -> list[Entry]:
         uses: dict[int, list[tuple[int, int]]] = {}  # buffer -> steps and stages that use it
         buffers: dict[int, Buffer] = {}
         number, ends = 0, []
         for stage, steps in enumerate(self.steps):
-            ends.append((number, number + max(len(steps) - 1, 0)))
-            for step in steps:
+            ends.append((number, number + max(len(self.again[stage]) + len(steps) - 1, 0)))
+            number += len(self.again[stage]) - len(again[stage])  # the same numbers with and without them
+            for step in (*again[stage], *steps):
                 for one in (*step.reads, *step.writes):
                     if one.constant is None and not one.outside:
                         buffers[id(one)] = one
@@ -121,12 +131,17 @@ class Stages:
         for key, buffer in buffers.items():
             stages = sorted({stage for _, stage in uses[key]})
             if key not in exchanged:
-                kind = SCRATCH if len(stages) == 1 else KEPT
-                entries.append(Entry(buffer, kind, uses[key][0][0], uses[key][-1][0]))
+                if not any(_writes(steps, buffer) for steps in again):
+                    kind = SCRATCH if len(stages) == 1 else KEPT
+                    entries.append(Entry(buffer, kind, uses[key][0][0], uses[key][-1][0], when=when))
+                    continue
+                for stage in stages:
+                    numbers = [number for number, one in uses[key] if one == stage]
+                    entries.append(Entry(buffer, SCRATCH, numbers[0], numbers[-1], stage, when))
                 continue
             for stage in stages:
                 sums = exchanged[key].how == "add" and exchanged[key].written == stage
-                entries.append(Entry(buffer, SUMS if sums else SCRATCH, *ends[stage], stage))
+                entries.append(Entry(buffer, SUMS if sums else SCRATCH, *ends[stage], stage, when))
         return entries
 
     def tables(self) -> str:
@@ -135,7 +150,7 @@ class Stages:
         for one in self.entries:
             edges, atoms, rest = parts(one.buffer.size)
             counts = (atoms, 0) if id(one.buffer) in self.wide else (0, atoms)
-            values = (edges, *counts, rest, one.buffer.dtype.itemsize, one.first, one.last, one.kind)
+            values = (edges, *counts, rest, one.buffer.dtype.itemsize, one.first, one.last, one.kind, one.when)
             rows.append("{" + ", ".join(map(str, values)) + "}")
         exchanges = [
             f"{{{HOW[one.how]}, {parts(one.buffer.size)[1]}, {one.written}, {one.after}}}" for one in self.exchanges
@@ -145,13 +160,13 @@ class Stages:
             for one in self.exchanges
         ]
         flags = []
-        for steps in self.steps:
-            names = {one.name for step in steps for one in (*step.reads, *step.writes) if one.outside}
+        for steps in zip(self.again, self.steps, strict=True):
+            names = {one.name for step in chain(*steps) for one in (*step.reads, *step.writes) if one.outside}
             flags.append(str(sum(1 << bit for bit, name in enumerate(OUTSIDE) if name in names)))
         return (
             f"enum {{ STAGES = {len(self.steps)}, ENTRIES = {len(self.entries)}, EXCHANGES = {len(exchanges)}, "
             f"DIVIDED = {int(not self.undivided)} }};\n"
-            f"static const int64_t entries[ENTRIES + 1][8] = {{{', '.join([*rows, '{0}'])}}};\n"
+            f"static const int64_t entries[ENTRIES + 1][9] = {{{', '.join([*rows, '{0}'])}}};\n"
             f"static const int64_t exchanges[EXCHANGES + 1][4] = {{{', '.join([*exchanges, '{0}'])}}};\n"
             f"static const int64_t places_of[EXCHANGES + 1][STAGES] = {{{', '.join([*places, '{0}'])}}};\n"
             f"static const int64_t flags[STAGES] = {{{', '.join(flags)}}};\n"
@@ -165,6 +180,11 @@ class Stages:
 
 #: Inputs and outputs of a program.
 OUTSIDE = ("z", "vectors", "ends", "energies", "slopes")
+
+
+def _order(one: Entry) -> tuple[int, float]:
+    """Entries of a kind in the order in which they take memory: as they are used, or the largest and longest first."""
+    return one.kind, -bytes_of(one.buffer) * (one.last - one.first + 1) if one.kind == KEPT else one.first
 
 
 def _writes(steps: list[ProgramStep], buffer: Buffer) -> bool:

@@ -8,10 +8,13 @@
 
 /* Of a tile, rows of ghosts are copied and added: fewer and larger tiles cost less, more tiles serve more threads. */
 enum { TILE_ATOMS = 256, LEAST_ATOMS = 32, FEW_TILES = 4, ROUND = 32, MOST_THREADS = 256 };
+/* Bytes that tiles keep from stage to stage, which machines can spare. Where it would be more, stages run steps again. */
+enum { KEPT_AT_MOST = 671088640 };
 enum { SCRATCH, KEPT, SUMS };
+enum { ALWAYS, SMALL, LARGE };
 enum { NOTHING, COPY, ADD };
 enum { Z = 1, VECTORS = 2, ENDS = 4, ENERGIES = 8, SLOPES = 16 };
-enum { TILES, IDS, EDGE_LISTS, WORK, PLACES, KEPT_BYTES, SHARED, SUMS_BYTES, SCRATCH_BYTES, BLOCKS };
+enum { TILES, IDS, EDGE_LISTS, PLACES, KEPT_BYTES, SHARED, SUMS_BYTES, SCRATCH_BYTES, BLOCKS };
 typedef NUMBER number;
 
 typedef struct {
@@ -26,6 +29,8 @@ typedef struct {
 
 struct workspace {
   block blocks[BLOCKS];
+  int64_t large; /* whether steps are run again in place of keeping their results */
+  int64_t round;                     /* tiles whose sums are in memory side by side */
   int64_t threads, tiles, kept_entries, most[3], scratch, inputs, sums, local, atoms, edges, next;
   int64_t places[ENTRIES + 1];       /* of scratch entries, and of kept ones in the list of a tile */
   int64_t shared_at[EXCHANGES + 1], sums_at[EXCHANGES + 1];
@@ -39,7 +44,7 @@ typedef struct {
   const number *vectors;
   double *energies;
   number *slopes;
-  int64_t stage, first_tile, round, count, next, status; /* round: tiles that run side by side */
+  int64_t stage, first_tile, round, count, next, status;
   void (*work)(void *, int64_t, int64_t);
 } call;
 
@@ -49,8 +54,8 @@ typedef struct {
 static void *reserve(struct workspace *w, int number_of, int64_t bytes) {
   block *const one = &w->blocks[number_of];
   if (one->memory == NULL || one->size < bytes || one->size > 4 * bytes + (1 << 20)) {
+    one->size = bytes + 64 + (one->memory == NULL ? 0 : bytes / 8); /* grows by more than is needed, once it grows */
     free(one->memory);
-    one->size = bytes + bytes / 8 + 64;
     one->memory = NULL;
     if (one->size < 0 || posix_memalign(&one->memory, 64, one->size)) { one->memory = NULL; one->size = 0; }
   }
@@ -62,17 +67,22 @@ static int64_t bytes_of(int n, int64_t A, int64_t L, int64_t E) {
   return ((e[0] * E + e[1] * A + e[2] * L + e[3]) * e[4] + 127) / 64 * 64;
 }
 
+/* Whether memory is of a kind, and is needed. */
+static int is(int n, int kind, int64_t large) {
+  return entries[n][7] == kind && (entries[n][8] == ALWAYS || entries[n][8] == (large ? LARGE : SMALL));
+}
+
 /* Places of all entries of a kind, each at the first free bytes while it is used; the bytes of all. */
-static int64_t fit(int kind, int64_t A, int64_t L, int64_t E, int64_t *places) {
+static int64_t fit(int kind, int64_t large, int64_t A, int64_t L, int64_t E, int64_t *places) {
   int64_t top = 0;
   for (int n = 0; n < ENTRIES; n++) {
-    if (entries[n][7] != kind) continue;
+    if (!is(n, kind, large)) continue;
     const int64_t size = bytes_of(n, A, L, E);
     int64_t at = 0;
     for (int moved = 1; moved;) {
       moved = 0;
       for (int m = 0; m < n; m++) {
-        if (entries[m][7] != kind || entries[m][6] < entries[n][5] || entries[m][5] > entries[n][6]) continue;
+        if (!is(m, kind, large) || entries[m][6] < entries[n][5] || entries[m][5] > entries[n][6]) continue;
         const int64_t end = places[m] + bytes_of(m, A, L, E);
         if (places[m] < at + size && at < end) { at = end; moved = 1; }
       }
@@ -97,12 +107,11 @@ static int64_t make_tiles(struct workspace *w, int64_t local, int64_t atoms, int
   }
   const int64_t most = local == 0 ? 1 : (local + per - 1) / per;
   tile *const tiles = reserve(w, TILES, most * sizeof *tiles);
-  int32_t *const ids = reserve(w, IDS, (atoms + edges + 1) * sizeof *ids);
   int32_t *const of_edges = reserve(w, EDGE_LISTS, (3 * edges + 1) * sizeof *of_edges);
-  int32_t *const first = reserve(w, WORK, (4 * atoms + edges + local + 8) * sizeof *first);
-  if (tiles == NULL || ids == NULL || of_edges == NULL || first == NULL) return MEMORY;
+  int32_t *const first = malloc((4 * atoms + 2 * edges + local + 8) * sizeof *first);
+  if (tiles == NULL || of_edges == NULL || first == NULL) { free(first); return MEMORY; }
   int32_t *const by_receiver = first + atoms + 2, *const queue = by_receiver + edges + 1;
-  int32_t *const mark = queue + local + 1, *const row = mark + atoms + 1;
+  int32_t *const mark = queue + local + 1, *const row = mark + atoms + 1, *const ids = row + atoms + 1;
   memset(first, 0, (atoms + 2) * sizeof *first);
   for (int64_t e = 0; e < edges; e++) first[dst[e] + 2]++;
   for (int64_t i = 2; i < atoms + 2; i++) first[i] += first[i - 1];
@@ -174,31 +183,44 @@ static int64_t make_tiles(struct workspace *w, int64_t local, int64_t atoms, int
     RAISE(w->most[0], t->atoms); RAISE(w->most[1], t->local); RAISE(w->most[2], t->edges);
   }
   w->tiles = count;
-  return DONE;
+  int32_t *const kept = reserve(w, IDS, (ids_of_all + 1) * sizeof *kept);
+  if (kept != NULL) memcpy(kept, ids, ids_of_all * sizeof *kept);
+  free(first);
+  return kept == NULL ? MEMORY : DONE;
 }
 
 static int64_t plan(struct workspace *w) {
   const int64_t A = w->most[0], L = w->most[1], E = w->most[2];
   tile *const tiles = w->blocks[TILES].memory;
-  w->kept_entries = 0;
-  w->scratch = fit(SCRATCH, A, L, E, w->places);
-  for (int n = 0; n < ENTRIES; n++)
-    if (entries[n][7] == KEPT) w->places[n] = w->kept_entries++;
-  int64_t *const places = reserve(w, PLACES, (w->tiles * w->kept_entries + 1) * sizeof *places);
-  if (places == NULL) return MEMORY;
   int64_t kept = 0;
-  for (int64_t t = 0; t < w->tiles; t++) {
-    int64_t at[ENTRIES + 1];
-    const int64_t bytes = fit(KEPT, tiles[t].atoms, tiles[t].local, tiles[t].edges, at);
-    tiles[t].kept = kept;
-    kept += bytes;
+  for (w->large = 0; w->large < 2; w->large++, kept = 0) {
+    w->kept_entries = 0;
+    w->scratch = fit(SCRATCH, w->large, A, L, E, w->places);
     for (int n = 0; n < ENTRIES; n++)
-      if (entries[n][7] == KEPT) places[t * w->kept_entries + w->places[n]] = at[n];
+      if (is(n, KEPT, w->large)) w->places[n] = w->kept_entries++;
+    int64_t *const places = reserve(w, PLACES, (w->tiles * w->kept_entries + 1) * sizeof *places);
+    if (places == NULL) return MEMORY;
+    for (int64_t t = 0; t < w->tiles; t++) {
+      int64_t at[ENTRIES + 1];
+      tiles[t].kept = kept;
+      kept += fit(KEPT, w->large, tiles[t].atoms, tiles[t].local, tiles[t].edges, at);
+      for (int n = 0; n < ENTRIES; n++)
+        if (is(n, KEPT, w->large)) places[t * w->kept_entries + w->places[n]] = at[n];
+    }
+    if (kept <= KEPT_AT_MOST || w->large) break;
   }
-  int64_t shared = 0, sums = 0;
+  int64_t shared = 0, sums = 0, ends[EXCHANGES + 1], last[EXCHANGES + 1];
   for (int x = 0; x < EXCHANGES; x++) {
-    w->shared_at[x] = shared;
-    shared += (exchanges[x][1] * w->atoms * sizeof(number) + 127) / 64 * 64;
+    const int64_t size = (exchanges[x][1] * w->atoms * (int64_t)sizeof(number) + 127) / 64 * 64;
+    for (last[x] = STAGES - 1; places_of[x][last[x]] < 0;) last[x]--;
+    w->shared_at[x] = 0; /* at the first bytes that are free in its stages */
+    for (int y = 0, moved = 0; y < x; y = moved ? 0 : y + 1) {
+      moved = last[y] >= exchanges[x][2] && last[x] >= exchanges[y][2] && w->shared_at[x] < ends[y] &&
+              w->shared_at[y] < w->shared_at[x] + size;
+      if (moved) w->shared_at[x] = ends[y];
+    }
+    ends[x] = w->shared_at[x] + size;
+    RAISE(shared, ends[x]);
     w->sums_at[x] = 0; /* of one stage at a time */
     if (exchanges[x][0] == ADD) RAISE(sums, (exchanges[x][1] * A * (int64_t)sizeof(number) + 127) / 64 * 64);
   }
@@ -213,7 +235,8 @@ static int64_t plan(struct workspace *w) {
   w->inputs = w->scratch;
   w->scratch += (8 * A + 16 * E + 8 * L + 6 * E * (int64_t)sizeof(number) + 5 * 64 + 63) / 64 * 64;
   const int64_t threads = w->threads < w->tiles ? w->threads : w->tiles;
-  const int64_t slots = w->tiles < ROUND ? w->tiles : ROUND;
+  w->round = threads == 1 ? 1 : 4 * threads < ROUND ? ROUND : 4 * threads; /* sums are added in the order of tiles all the same */
+  const int64_t slots = w->tiles < w->round ? w->tiles : w->round;
   if (reserve(w, KEPT_BYTES, kept) == NULL || reserve(w, SHARED, shared) == NULL ||
       reserve(w, SUMS_BYTES, slots * w->sums) == NULL || reserve(w, SCRATCH_BYTES, threads * w->scratch) == NULL)
     return MEMORY;
@@ -274,8 +297,8 @@ static void run_tile(void *argument, int64_t n, int64_t thread) {
   char *const shared = w->blocks[SHARED].memory, *const sums = (char *)w->blocks[SUMS_BYTES].memory + n * w->sums;
   char *at[ENTRIES + 1];
   for (int k = 0; k < ENTRIES; k++)
-    at[k] = entries[k][7] == KEPT ? (char *)w->blocks[KEPT_BYTES].memory + t->kept + kept_places[w->places[k]]
-                                  : scratch + w->places[k];
+    at[k] = is(k, KEPT, w->large) ? (char *)w->blocks[KEPT_BYTES].memory + t->kept + kept_places[w->places[k]]
+                                     : scratch + w->places[k];
   /* inputs and outputs */
   char *top = scratch + w->inputs;
 #define TAKE(type, name, count) type *const name = (type *)top; top += ((count) * sizeof(type) + 63) / 64 * 64
@@ -290,12 +313,12 @@ static void run_tile(void *argument, int64_t n, int64_t thread) {
   if (flag & VECTORS) for (int64_t e = 0; e < E; e++) memcpy(vectors + 3 * e, of->vectors + 3 * edge[3 * e], 3 * sizeof(number));
   for (int x = 0; x < EXCHANGES; x++) {
     const int64_t k = places_of[x][s], bytes = exchanges[x][1] * sizeof(number);
-    if (k < 0) continue;
+    if (k < 0 || !(is(k, SCRATCH, w->large) || is(k, SUMS, w->large))) continue;
     if (w->tiles == 1) at[k] = shared + w->shared_at[x];
     else if (exchanges[x][2] < s) move_rows(at[k], shared + w->shared_at[x], bytes, ids, exchanges[x][0] == COPY ? A : L, 1);
     else if (entries[k][7] == SUMS) at[k] = sums + w->sums_at[x];
   }
-  const int64_t status = run_stage(s, of->constants, at, A, L, E, z, vectors, ends, energies, slopes);
+  const int64_t status = run_stage(s, of->constants, at, w->large, A, L, E, z, vectors, ends, energies, slopes);
   if (status) __atomic_store_n(&of->status, status, __ATOMIC_RELAXED);
   if (flag & ENERGIES) for (int64_t r = 0; r < L; r++) of->energies[ids[r]] = energies[r];
   if (flag & SLOPES) for (int64_t e = 0; e < E; e++) memcpy(of->slopes + 3 * edge[3 * e], slopes + 3 * e, 3 * sizeof(number));
@@ -331,8 +354,8 @@ static int64_t run_all_tiles(call *of) {
     adds = 1;
     memset((char *)w->blocks[SHARED].memory + w->shared_at[x], 0, exchanges[x][1] * w->atoms * sizeof(number));
   }
-  for (of->first_tile = 0; of->first_tile < w->tiles && !of->status; of->first_tile += ROUND) {
-    const int64_t count = w->tiles - of->first_tile < ROUND ? w->tiles - of->first_tile : ROUND;
+  for (of->first_tile = 0; of->first_tile < w->tiles && !of->status; of->first_tile += w->round) {
+    const int64_t count = w->tiles - of->first_tile < w->round ? w->tiles - of->first_tile : w->round;
     in_threads(of, count, run_tile);
     of->round = count;
     if (adds && !of->status) in_threads(of, w->threads, add_columns);

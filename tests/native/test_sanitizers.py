@@ -136,9 +136,9 @@ def counts(*words: object, **environment: str) -> np.ndarray[Any, Any]:
 
 
 def in_small_tiles(program: CProgram, units: Callable[[CProgram], list[str]] = CProgram.units) -> list[str]:
-    """The source of a program for which few atoms are many tiles, of several rounds."""
+    """The source of a program for which few atoms are many tiles, of several rounds, and too large to keep all."""
     text, *others = units(program)
-    for name, value in (("TILE_ATOMS", 16), ("ROUND", 4)):
+    for name, value in (("TILE_ATOMS", 16), ("ROUND", 4), ("KEPT_AT_MOST", 50_000)):
         text, changed = re.subn(rf"\b{name} = \d+", f"{name} = {value}", text)
         assert changed == 1, name
     return [text, *others]
@@ -173,7 +173,7 @@ def test_programs(sanitizer: str, name: str, dtype: str, tmp_path: Path, monkeyp
     assert all(called[[0, 2, 3, 4, 10]]), f"inputs are good, and wrong in several ways, got {called}"
     if name in SHORT["address"] and sanitizer == "address":  # memory that ends in a call: others need little
         little = f"{OPTIONS['ASAN_OPTIONS']}:allocator_may_return_null=1:max_allocation_size_mb=4"
-        large = edges_of(potential, crystal((9, 8, 8)))
+        large = edges_of(potential, crystal((12, 10, 10)))
         write(tmp_path / "large", [*structures[:8], (large, torch.zeros(0).long(), large)])
         called = counts(driver, "input", program, tmp_path / "large", 90, ASAN_OPTIONS=little)
         assert all(called[[0, 1]]), f"memory is enough for small structures alone, got {called}"

@@ -15,6 +15,7 @@ from torch import Tensor
 from eqlayers import deploy
 from eqlayers.models import Potential
 from eqlayers.native import NativePotential
+from eqlayers.native.program import CProgram
 
 from .conftest import NETWORKS, SPECIES, edges_of, made, rattled
 
@@ -101,9 +102,37 @@ def shared(native: NativePotential, owners: Tensor, structure: tuple[Tensor, Ten
     return energies, slopes
 
 
+def keeping(most: int, patch: pytest.MonkeyPatch) -> None:
+    """Programs whose tiles keep so many bytes from stage to stage."""
+    text = CProgram.text
+    old, new = (f"KEPT_AT_MOST = {size}" for size in (640 << 20, most))
+    patch.setattr(CProgram, "text", lambda self: text(self).replace(old, new))
+
+
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name.startswith(("MACE", "NequIP"))])
+def test_large_structures_keep_less_and_have_the_same_bits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run steps again in place of keeping results: in one tile and in several, on one thread and on two."""
+    results, sizes, before = list[Tensor](), list[int](), torch.get_num_threads()
+    for most in (640 << 20, 0):
+        keeping(most, monkeypatch)
+        native = NativePotential(deploy(made(name), tmp_path / f"{most}.so").path)
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            pairs = [native.evaluate(*edges_of(native, crystal(times))) for times in ((2, 1, 1), (3, 3, 4))]
+            results.append(torch.cat([one.flatten().double() for pair in pairs for one in pair]))
+        sizes.append(native._library.eqlayers_workspace_bytes(native._handle, native._workspace().handle))
+    torch.set_num_threads(before)
+    assert all(torch.equal(mine, results[0]) for mine in results[1:])
+    assert sizes[1] < sizes[0]
+
+
 @pytest.mark.parametrize("name", NETWORKS)
-def test_processes_share_a_structure(name: str, tmp_path: Path) -> None:
+def test_processes_share_a_structure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At random, so that most senders are ghosts; one process has no atoms; one owner of all atoms."""
+    if len(name) % 2:  # as large ones do
+        keeping(0, monkeypatch)
     native = NativePotential(deploy(made(name), tmp_path / "shared.so").path)
     structure = edges_of(native, crystal())
     wanted = native.evaluate(*structure)

@@ -241,8 +241,9 @@ class _Runner:
             segments = self._pack_tables(packed, graph, sizes, intervals, traversal)
         if traversal not in self.kernels:
             self._load(traversal)
+        past_caches = largest * self.item > PAST_CACHES_BYTES
         try:
-            self.kernels[traversal](segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
+            self.kernels[traversal](segments, packed, chunks, workers, past_caches)
         except IndexError as error:
             raise not_of_this_graph() from error
         for number in self.sums:
