@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from ..core.traces.derivable import Derivable
 from ..core.traces.recorded import RECORDERS, Recorded
 from ..core.traces.simplify import simplify
 from ..core.traces.trace import Axes, Refused, trace
-from ..layers.base.module import WithForward
+from ..layers.base.module import WithForward, named_tensors
 from .padding import Ghosts
 from .structures import Structures, mirror, one_way
 
@@ -191,7 +191,7 @@ class _Traced:
     ) -> None:
         self.modules, self.names = modules, list[str]()
         held = WithForward(module, method)
-        listed = {name: id(t) for name, t in _named_tensors(held)}
+        listed = {name: id(t) for name, t in named_tensors(held)}
         order = {id(t): number for number, t in enumerate(weights)}
         fields = [name for name in AXES if getattr(structures, name) is not None]
 
@@ -199,7 +199,8 @@ class _Traced:
             of: dict[str, Any] = dict(zip(fields, tensors[len(weights) :], strict=False))
             moved = Structures(**of, num_graphs=tensors[-1].shape[0])
             moved = mirror(moved) if structures.mirrored else moved
-            results = functional_call(held, {name: tensors[order[one]] for name, one in listed.items()}, (moved,))
+            of_names = {name: tensors[order[one]] for name, one in listed.items()}
+            results = functional_call(held, of_names, (moved,), tie_weights=False)
             self.names[:] = results
             return list(results.values())
 
@@ -210,11 +211,6 @@ class _Traced:
         if record and structures.pos.device.type in RECORDERS and not derivable.is_random:
             ghosts = Ghosts(fields, len(weights), module.cutoff, module.species[0])
             self.call = Recorded(derivable, ghosts, structures.pos.device)
-
-
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
 
 
 # ---- the inner graph ------------------------------------------------------------------------------------------------
@@ -237,7 +233,7 @@ class Inner(NamedTuple):
 
     def __call__(self, potential: Potential, z: Tensor, vectors: Tensor, edge_index: Tensor) -> list[Tensor]:
         """Run the graph with the weights of a potential."""
-        named = dict(_named_tensors(potential))
+        named = dict(named_tensors(potential))
         results: list[Tensor] = self.graph(*map(named.__getitem__, self.weights), z, vectors, edge_index)
         return results
 
@@ -248,11 +244,11 @@ def inner_graph(potential: Potential, simple: Callable[[str], bool] | None = Non
     ConfigError if the network cannot be traced, with the line that cannot, or predicts no energy.
     """
     potential._requested(("energy",))
-    named, held = dict(_named_tensors(potential)), WithForward(potential, _by_vectors)
+    named, held = dict(named_tensors(potential)), WithForward(potential, _by_vectors)
 
     def function(*inputs: Tensor) -> list[Tensor]:
         weights = {f"module.{name}": t for name, t in zip(named, inputs, strict=False)}
-        results: list[Tensor] = functional_call(held, weights, inputs[len(named) :])
+        results: list[Tensor] = functional_call(held, weights, inputs[len(named) :], tie_weights=False)
         return results
 
     index, vectors = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(1, 3, dtype=potential.dtype)

@@ -71,7 +71,7 @@ class Compiler(Operators):
                         self.values[node.args[0]] = value
                 except NotCompiled:
                     raise
-                except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+                except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
                     raise self.refuse(f"{error}" or type(error).__name__) from error
             elif node.op == "output":
                 self.node, ends = node, node.args[0]

@@ -33,7 +33,7 @@ FORMULAS = {
     **{name: f"{name}F({{0}})" for name in ("sinh", "cosh", "tan", "atan", "asin", "acos", "erf", "erfc", "expm1")},
     **{name: f"{name}F({{0}})" for name in ("log1p", "log2", "log10", "exp2", "floor", "ceil", "trunc")},
     **{name: f"{name}F({{0}}, {{1}})" for name in ("pow", "atan2", "hypot", "fmod")},
-    "remainder": "{0} - floorF({0} / {1}) * {1}",
+    "remainder": "fmodF({0}, {1}) + (({1} < 0 ? fmodF({0}, {1}) > 0 : fmodF({0}, {1}) < 0) ? {1} : 0)",
     "floor_divide": "({0} - ({0} % {1} + {1}) % {1}) / {1}",
     "sigmoid": "1 / (1 + expF(-{0}))",
     "sigmoid_backward": "{0} * {1} * (1 - {1})",

@@ -195,7 +195,8 @@ class Rows(FormCalls):
         """One number ``s`` of all elements along axes: C before each loop over them, and of each element."""
         fake = node if isinstance(node, Tensor) else fake_of(node)
         out, count = self.new(self.shape_of(fake), fake.dtype), len(value.shape)
-        axes = [axis % count for axis in ([axes] if isinstance(axes, int) else axes)] if axes else list(range(count))
+        listed = ([axes] if isinstance(axes, int) else axes or range(count)) if count else ()
+        axes = [axis % count for axis in listed]
         if any(parts(value.shape[axis])[:2] != (0, 0) for axis in axes):
             self.undivide("it reads all atoms or edges")
         names, lines, to = [f"i{axis}" for axis in range(count)], Lines(), Lines()
@@ -210,7 +211,7 @@ class Rows(FormCalls):
             f"{before} {loop(axes)}{{ {' '.join(lines.lines)} {each.format(text)} }}" for before, each in passes
         )
         outer = loop([axis for axis in range(count) if axis not in axes])
-        kind = TYPES[out.dtype if value.dtype is torch.bool or not value.dtype.is_floating_point else value.dtype]
+        kind = TYPES[out.dtype if out.dtype.is_floating_point or not value.dtype.is_floating_point else value.dtype]
         variables = f"{kind} s, m = 0; const {kind} n = {number}; (void)m; (void)n;"
         body = f"{outer}{{ {variables} {inner} {self.at(out, kept, to)} = {end}; }}"
         self.add(body, self.reads_of(value), [out.buffer], "loop")

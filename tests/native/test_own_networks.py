@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,12 @@ EQUAL: dict[str, Body] = {
     "cross products": lambda s, x, z, e, g: norms(torch.linalg.cross(x, F.normalize(x * x + 1, dim=1))),
     "angles": lambda s, x, z, e, g: torch.atan2(x[:, 0], x[:, 1] + 2) + torch.hypot(x[:, 0] + 1, x[:, 1]),
     "columns by species": lambda s, x, z, e, g: x.gather(1, (z % 3)[:, None])[:, 0] ** 2 + (z - 9) % 4 * norms(x),
+    "remainders": lambda s, x, z, e, g: (
+        norms(x) * ((z - 2.0) % 0.1 + 0.7 % -(z + 0.5) + (0 * x - 1).remainder(math.inf).relu()[:, 0].clamp(max=2))
+    ),
+    "sums of another type": lambda s, x, z, e, g: (
+        norms(x) * s.t.float()[z].mul(1.1).sum(1, dtype=torch.float64) + x.sum().sum(0)
+    ),
     "another not a number": lambda s, x, z, e, g: norms(torch.nan_to_num((z - z) / (z - z), nan=7.0)[:, None] * x),
     "not a number": lambda s, x, z, e, g: norms(x) * torch.nan_to_num(1 / (z - z).to(x.dtype)).sign(),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -56,6 +56,17 @@ class WithForward(torch.nn.Module):
     def forward(self, *args: Any) -> Any:
         """The results of the function."""
         return self.function(self.module, *args)
+
+
+def named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by name: all that ``functional_call(..., tie_weights=False)`` takes.
+
+    A module that is used twice has one name: functional_call would not restore it otherwise.
+    """
+    for prefix, one in module.named_modules():
+        for name, t in (*one._parameters.items(), *one._buffers.items()):
+            if t is not None:
+                yield f"{prefix}.{name}" if prefix else name, t
 
 
 class EquivariantModule(Scriptable):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...core.checks import check_flag, check_floating, check_function, check_integer, check_number
 from ...core.errors import ConfigError, ShapeError
+from ..base.module import named_tensors
 from ..tensor_product.tabled_weights import TabledWeights
 from .knots import MOST_KNOTS, ORDERS, Knots, check_end, cutoff_of, end_of, spline_rows, whole
 from .tables import KnotBasis, SplineTable, may_be_kept
@@ -372,9 +373,9 @@ def through_float64(network: Any, tensors: Sequence[Tensor] = ()) -> Callable[..
     """
     if not isinstance(network, torch.nn.Module):
         return network
-    named = dict([*network.named_parameters(), *network.named_buffers()])
-    state = {
-        name: t.double() if t.is_floating_point() else t
-        for name, t in zip(named, tensors or named.values(), strict=True)
+    listed = [*network.parameters(), *network.buffers()]
+    doubled = {
+        id(one): t.double() if t.is_floating_point() else t for one, t in zip(listed, tensors or listed, strict=True)
     }
-    return lambda *lengths: torch.func.functional_call(network, state, lengths)
+    state = {name: doubled[id(t)] for name, t in named_tensors(network)}
+    return lambda *lengths: torch.func.functional_call(network, state, lengths, tie_weights=False)

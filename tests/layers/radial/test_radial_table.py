@@ -2,6 +2,7 @@
 
 import copy
 import math
+import operator
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -120,6 +121,14 @@ def test_float32_lies_where_float64_does() -> None:
         assert torch.equal(found.interval, exact.interval)
         assert found.coefficients.dtype == torch.float32
         torch.testing.assert_close(found.weights().double(), exact.weights(), rtol=0, atol=1e-6)
+
+
+def test_weights_of_a_module_that_is_used_twice_stay_parameters() -> None:
+    table = RadialTable(network().float(), knots=12)
+    table.network.again = next(one for one in table.network.children() if [*one.parameters()])
+    weights = [*table.parameters()]
+    table.rows(lambda rows: rows, torch.ones(2, dtype=torch.float64))
+    assert all(map(operator.is_, table.parameters(), weights))
 
 
 def test_the_ends() -> None:
