@@ -140,7 +140,25 @@ class Compiler(Operators):
         ):
             if kind != "index_select" or args[0] in known:
                 self.numbers.add(node)
-        elif kind in ("eq", "ne") and all(self.end_at(one) in ("src", "dst") for one in args):
+        elif kind == "eq" and all(self.end_at(one) in ("src", "dst") for one in args) and _counts_at_zero(node):
             return
         elif kind not in READS_ROWS or known.intersection((args[0], *args[2 if kind == "index_put" else 3 : 4])):
             self.undivide("it computes with the numbers of atoms or edges")
+
+
+def _counts_at_zero(node: fx.Node) -> bool:
+    """Whether a comparison of the ends of edges counts only where lengths are 0: there, no sender is an image."""
+    users = [user for one in node.users for user in _readers(one)]
+    return all(str(one.target) == "aten.where.self" and one.args[0] is node for one in node.users) and all(
+        str(user.target) == "aten.where.self"
+        and user.args[1] is one
+        and str(getattr(user.args[0], "target", "")) == "aten.eq.Scalar"
+        and user.args[0].args[1] == 0  # type: ignore[union-attr]
+        for one, user in users
+    )
+
+
+def _readers(node: fx.Node) -> list[tuple[fx.Node, fx.Node]]:
+    """The users of a node, each with the node that it reads: this one, or a copy in another dtype."""
+    pairs = [_readers(user) if "_to_copy" in str(user.target) else [(node, user)] for user in node.users]
+    return [pair for one in pairs for pair in one]

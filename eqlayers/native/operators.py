@@ -22,10 +22,10 @@ class Operators(Rows):
     # ---- elements ---------------------------------------------------------------------------------------------------
 
     def _elements(self, node: fx.Node, kind: str, args: Any, kwargs: Any) -> Value:
-        shape, dtype, operands = self.shape_of(node), fake_of(node).dtype, list(args)
         kind = kind.removesuffix("_")
         if kind not in FORMULAS:
             raise self.refuse("it is unknown")
+        shape, dtype, operands = self.shape_of(node), fake_of(node).dtype, list(args)
         if (extra := unread(kind, operands, kwargs)) is not None:
             raise self.refuse(f"no formula reads {extra}")
         inner = self._type_of_operands(node, kind, operands)

@@ -116,8 +116,8 @@ class Schedule:
         """Move steps to the stage of the least memory; of equal ones to the last or to the first."""
         numbers = self.members[group]
         steps = [self.steps[number] for number in numbers]
-        if any(one.outside for step in steps for one in step.writes) or not any(step.writes for step in steps):
-            return  # results of the program, and comparisons of indices
+        if any(one.outside for step in steps for one in step.writes):
+            return  # results of the program
         low, high = 0, max(self.stage.values())
         for number, step in zip(numbers, steps, strict=True):
             for one in step.reads:
@@ -131,6 +131,8 @@ class Schedule:
                 if id(one) not in self.after:
                     high = min([high, *(self.stage[user] for user in self.users.get(id(one), ()) if user != group)])
         buffers = {id(one) for step in steps for one in (*step.reads, *step.writes) if id(one) in self.users}
+        if not any(step.writes for step in steps):
+            high = low  # comparisons of indices come before all that read rows by them
         costs = {stage: self._kept(buffers - self.after.keys(), group, stage) for stage in range(low, high + 1)}
         if costs:
             self.stage[group] = min(costs, key=lambda stage: (costs[stage], -stage if late else stage))

@@ -155,7 +155,8 @@ def by_kind(s: Sums, x: Tensor, z: Tensor, e: Any, g: Any) -> Tensor:
 #: Networks, and whether parts of a structure can run them.
 PARTS: dict[str, tuple[Body, bool]] = {
     "a sum for senders that senders read": (there_and_back, True),
-    "edges to other atoms": (lambda s, x, z, e, g: sums(x, g.ends[1], (g.ends[0] != g.ends[1]) * e.lengths), True),
+    "edges to other atoms": (lambda s, x, z, e, g: sums(x, g.ends[1], (g.ends[0] != g.ends[1]) * e.lengths), False),
+    "edges to images": (lambda s, x, z, e, g: sums(x, g.ends[1], (g.ends[0] == g.ends[1]) * e.lengths), False),
     "half of the edges": (
         lambda s, x, z, e, g: sums(x, g.ends[1], (g.ends[0] < g.ends[1]) * torch.exp(-e.lengths)),
         False,
