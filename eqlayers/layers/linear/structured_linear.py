@@ -239,7 +239,7 @@ class SpeciesLinear(EquivariantModule):
             species = (None if known is None else known.species) or species_of(kind, self.num_species)
             weight = self.weight if species.present is None else self.weight.index_select(0, species.present)
             x, w = of_one_dtype(features=features, weight=weight)
-            gathers = being_traced() and self.num_species > MASKED  # a matrix for each atom, where no kernel maps
+            gathers = self.num_species > MASKED and being_traced()  # a matrix for each atom, where no kernel maps
             mapped = self.linear._by_kernel(x, w, species.graph, gathers)
             if mapped is not None:
                 return mapped

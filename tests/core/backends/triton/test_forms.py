@@ -129,9 +129,9 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
 
 
 def test_what_is_not_printed_is_refused_and_said() -> None:
-    mixing = eq.FullyConnectedTensorProduct("2x0e + 1o", "1o", "2x1o", backend="triton").double().to(DEVICE)
+    mixing = eq.FullyConnectedTensorProduct("2x0e + 1o", "2x1o", "2x1o", backend="triton").double().to(DEVICE)
     with pytest.raises(eq.errors.BackendError, match="'triton' must"):
-        mixing(draw(3, 5), draw(3, 3))
+        mixing(draw(3, 5), draw(3, 6))
     told = mixing.explain(DEVICE).splitlines()
     assert told[1].endswith("paths: triton was named and refuses, so that the layer raises BackendError")
     assert told[2].startswith("    triton: refuses: has ")
