@@ -116,7 +116,8 @@ class FullTensorProduct(TensorProduct):
 
     Args:
         irreps_in1, irreps_in2: Irreps of the inputs; simplified first. In 'ir_mul' they must be so (or IrrepsError).
-        filter_ir_out, irrep_normalization, **kwargs: See :class:`ElementwiseTensorProduct`.
+        filter_ir_out, irrep_normalization: See :class:`ElementwiseTensorProduct`.
+        **kwargs: Further arguments of :class:`TensorProduct`.
 
     Example:
         >>> FullTensorProduct("2x0e + 1o", "1o").irreps_out
