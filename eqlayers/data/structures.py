@@ -358,7 +358,7 @@ def auxiliary_key(number: int) -> str:
 
 
 def completed_cells(cell: FloatArray, pbc: BoolArray) -> FloatArray:
-    """Cells `[N, 3, 3]` with a long vector, perpendicular to the others, in place of each that is 0 and no period.
+    """Cells `[N, 3, 3]` whose zero vectors along directions without periods are long ones, perpendicular to the others.
 
     Structures without a cell get a cube.
     """

@@ -22,8 +22,8 @@ from .values import View
 SAME = ("clone", "detach", "alias", "contiguous", "lift_fresh_copy")
 #: Operators whose result has numbers of atoms if their first operand has.
 MOVES = (
-    *(*SAME, "view", "expand", "unsqueeze", "squeeze", "select", "slice", "unbind", "stack", "t", "transpose"),
-    "index_select",
+    *SAME,
+    *("view", "expand", "unsqueeze", "squeeze", "select", "slice", "unbind", "stack", "t", "transpose", "index_select"),
 )
 #: Operators whose index has numbers of atoms.
 READS_ROWS = ("index", "embedding", "gather", "index_add", "index_put", "scatter_add", "scatter_reduce")
@@ -119,7 +119,7 @@ class Compiler(Operators):
         return self._elements(node, kind, args, kwargs)
 
     def _check_alone(self, node: fx.Node) -> None:
-        """Refuse an operator that changes its operand in place, if it is a view or has views."""
+        """Refuse an in-place operator on a view, or on a tensor that has views."""
         changed: Any = node.args[0]
         views = [one for one in changed.users if one is not node and owner_of(one) is owner_of(changed)]
         if changed.op != "call_function" or owner_of(changed) is not changed or views:

@@ -219,6 +219,6 @@ class Rows(FormCalls):
 
 
 def kind_of(node: fx.Node) -> str:
-    """The name of an operator of torch without its variant and the sign of a change in place; empty of another one."""
+    """The name of an operator of torch without overload and trailing underscore; empty for other functions."""
     names = str(node.target).split(".")
     return names[1].removesuffix("_") if names[0] in ("aten", "prims") else ""

@@ -183,7 +183,7 @@ OUTSIDE = ("z", "vectors", "ends", "energies", "slopes")
 
 
 def _order(one: Entry) -> tuple[int, float]:
-    """Entries of a kind in the order in which they take memory: as they are used, or the largest and longest first."""
+    """The sort key of an entry: kept ones by size times lifetime, the largest first, others by their first use."""
     return one.kind, -bytes_of(one.buffer) * (one.last - one.first + 1) if one.kind == KEPT else one.first
 
 

@@ -230,7 +230,7 @@ class Stack:
         return self._joined([p.grad for p in self.parameters]).to(self.mean.dtype)  # type: ignore[misc]
 
     def update(self, gradient: Tensor, passes: float | Tensor, options: Mapping[str, Any], recording: bool) -> None:
-        """Take a step with ``passes`` 1; with 0 parameters and averages stay as they are.
+        """Take a step if ``passes`` is 1; if it is 0, parameters and averages do not change.
 
         While a step is ``recording``, eigenvectors are renewed by others.
         """
