@@ -54,7 +54,7 @@ int main(int count, char **arguments) {
   printf("energy %.12f eV\n", energies[0] + energies[1] + energies[2]);
   for (int i = 0; i < ATOMS; i++) printf("force %.12f %.12f %.12f eV/Angstrom\n", forces[i][0], forces[i][1], forces[i][2]);
   for (int i = 0; i < ATOMS; i++) printf("virial %.12f eV\n", virials[i][0] + virials[i][4] + virials[i][8]);
-  eqlayers_workspace_free(potential, workspace);
+  eqlayers_workspace_free(workspace);
   eqlayers_close(potential);
   return 0;
 }

@@ -92,7 +92,7 @@ def times_of(name: str, atoms: int, threads: int, folder: str) -> dict[str, floa
     torch.set_num_threads(1)
     run()
     workspace = native._workspace().handle
-    times["kB"] = native._library.eqlayers_workspace_bytes(native._handle, workspace) / atoms / 1e3
+    times["kB"] = native._library.eqlayers_workspace_bytes(workspace) / atoms / 1e3
     return times
 
 
@@ -129,7 +129,7 @@ def print_large(name: str, times: list[int]) -> None:
     began, atoms = time.thread_time(), len(structure[0])
     native.evaluate(*structure)
     seconds = time.thread_time() - began
-    size = native._library.eqlayers_workspace_bytes(native._handle, native._workspace().handle) / atoms / 1e3
+    size = native._library.eqlayers_workspace_bytes(native._workspace().handle) / atoms / 1e3
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1.024 / atoms
     print(f"| {name} | {atoms:,} | {seconds / atoms * 1e6:.1f} | {size:.1f} | {peak:.1f} |", flush=True)
 

@@ -155,7 +155,7 @@ class PairEqlayers : public Pair {
   double memory_usage() override {
     const size_t numbers = z.capacity() + ends.capacity() + receivers.capacity();
     const size_t results = energies.capacity() + forces.capacity() + virials.capacity();
-    const int64_t bytes = potential == nullptr ? 0 : eqlayers_workspace_bytes(potential, workspace);
+    const int64_t bytes = potential == nullptr ? 0 : eqlayers_workspace_bytes(workspace);
     return Pair::memory_usage() + (double)bytes + 8.0 * (double)(numbers + results) + bytes_of(floats) +
            bytes_of(doubles);
   }
@@ -200,7 +200,7 @@ class PairEqlayers : public Pair {
   }
 
   void close() {
-    if (potential != nullptr) eqlayers_workspace_free(potential, workspace);
+    if (potential != nullptr) eqlayers_workspace_free(workspace);
     eqlayers_close(potential);
     potential = nullptr;
     workspace = nullptr;

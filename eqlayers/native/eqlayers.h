@@ -54,9 +54,9 @@ int eqlayers_species(const eqlayers_potential *potential, const int64_t **number
    failure *workspace is NULL. threads: what a call runs on; its results do not depend on them. */
 typedef struct eqlayers_workspace eqlayers_workspace;
 int eqlayers_workspace_new(const eqlayers_potential *potential, int threads, eqlayers_workspace **workspace);
-void eqlayers_workspace_free(const eqlayers_potential *potential, eqlayers_workspace *workspace);
+void eqlayers_workspace_free(eqlayers_workspace *workspace);
 /* Bytes that a workspace has. */
-int64_t eqlayers_workspace_bytes(const eqlayers_potential *potential, const eqlayers_workspace *workspace);
+int64_t eqlayers_workspace_bytes(const eqlayers_workspace *workspace);
 
 /* Energies of atoms, and the derivatives of their sum by the vectors of edges.
 
@@ -321,16 +321,14 @@ int eqlayers_workspace_new(const eqlayers_potential *potential, int threads, eql
   return EQLAYERS_DONE;
 }
 
-void eqlayers_workspace_free(const eqlayers_potential *potential, eqlayers_workspace *workspace) {
-  (void)potential;
+void eqlayers_workspace_free(eqlayers_workspace *workspace) {
   if (workspace == NULL) return;
   workspace->potential->drop(workspace->memory);
   free(workspace);
 }
 
-int64_t eqlayers_workspace_bytes(const eqlayers_potential *potential, const eqlayers_workspace *workspace) {
-  (void)potential;
-  return workspace->potential->count(workspace->memory) + (int64_t)sizeof *workspace;
+int64_t eqlayers_workspace_bytes(const eqlayers_workspace *workspace) {
+  return workspace == NULL ? 0 : workspace->potential->count(workspace->memory) + (int64_t)sizeof *workspace;
 }
 
 static int eqlayers_is_of(const eqlayers_workspace *workspace, const eqlayers_potential *potential) {

@@ -243,7 +243,7 @@ class _Workspace:
         potential.library.eqlayers_workspace_new(potential.handle, threads, ctypes.byref(self.handle))
 
     def __del__(self) -> None:
-        self.potential.library.eqlayers_workspace_free(self.potential.handle, self.handle)
+        self.potential.library.eqlayers_workspace_free(self.handle)
         self.potential.use(-1)
 
 
@@ -256,8 +256,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "bytes": (ctypes.c_int, [_P]),
     "species": (ctypes.c_int, [_P, _P]),
     "workspace_new": (ctypes.c_int, [_P, ctypes.c_int, _P]),
-    "workspace_free": (None, [_P, _P]),
-    "workspace_bytes": (_I, [_P, _P]),
+    "workspace_free": (None, [_P]),
+    "workspace_bytes": (_I, [_P]),
     "evaluate": (ctypes.c_int, [_P, _P, _I, _I, *[_P] * 5]),
     "stages": (ctypes.c_int, [_P]),
     "exchange": (ctypes.c_int, [_P, ctypes.c_int, _P]),

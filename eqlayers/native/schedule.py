@@ -57,7 +57,7 @@ class Schedule:
         return [self.stage[group] for group in self.group]
 
     def again(self) -> list[list[ProgramStep]]:
-        """The steps of earlier stages that each stage recomputes for large structures, instead of keeping their results."""
+        """The steps of earlier stages that each stage recomputes for large structures, and does not keep."""
         chosen = {group for group, numbers in self.members.items() if self._may_run_again(group, numbers)}
         cost, groups = self._cost(chosen)
         for _ in range(SWEEPS):

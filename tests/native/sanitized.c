@@ -122,7 +122,7 @@ static void *turns(void *argument) {
     structure *const s = &structures[(n + number) % count];
     run_again(s, w, s->local < s->atoms, "other results where threads call at once", number);
   }
-  eqlayers_workspace_free(potential, w);
+  eqlayers_workspace_free(w);
   return NULL;
 }
 
@@ -132,7 +132,7 @@ static void run_all(void) {
   for (int64_t n = 0; n < count; n++) {
     eqlayers_workspace *const fresh = workspace(1);
     run_again(&structures[n], fresh, structures[n].local < structures[n].atoms, "first results", 1);
-    eqlayers_workspace_free(potential, fresh);
+    eqlayers_workspace_free(fresh);
   }
   for (int k = 0; k < 5; k++) {
     eqlayers_workspace *const w = workspace(threads[k]);
@@ -141,8 +141,8 @@ static void run_all(void) {
       run_again(s, w, s->local < s->atoms, "other results of other threads", threads[k]);
       if (stages && s->local == s->atoms && k % 2) run_again(s, w, 1, "other results by stages", threads[k]);
     }
-    if (eqlayers_workspace_bytes(potential, w) <= 0) fail("a workspace has no memory", k);
-    eqlayers_workspace_free(potential, w);
+    if (eqlayers_workspace_bytes(w) <= 0) fail("a workspace has no memory", k);
+    eqlayers_workspace_free(w);
   }
   pthread_t at_once[20];
   for (int k = 0; k < 20; k++)
@@ -222,7 +222,7 @@ static void use(const char *path, int64_t turn, int whole) {
   if (eqlayers_workspace_new(made, 2, &w)) fail("there is no workspace", turn);
   const void *const of_width = eqlayers_bytes(made) == 8 ? (void *)vectors : (void *)singles;
   counts[12 + !!eqlayers_evaluate(made, w, 2, 2, z, of_width, ends, energies, slopes)]++;
-  eqlayers_workspace_free(made, w);
+  eqlayers_workspace_free(w);
   eqlayers_close(made);
 }
 
@@ -298,7 +298,7 @@ static void damage_input(int64_t turns_) {
     counts[status]++;
     free(z); free(ends); free(vectors); free(slopes); free(energies);
   }
-  eqlayers_workspace_free(potential, w);
+  eqlayers_workspace_free(w);
 }
 
 /* Workspaces of another potential, of one that was closed, and none. */
@@ -315,10 +315,10 @@ static void other_workspaces(const char *path) {
         eqlayers_stage(other, of_this, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, &rows) != EQLAYERS_NO_WORKSPACE ||
         eqlayers_evaluate(other, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE)
       fail("another workspace is used", turn);
-    eqlayers_workspace_free(other, of_other);
+    eqlayers_workspace_free(of_other);
     eqlayers_close(other);
   }
-  eqlayers_workspace_free(potential, of_this);
+  eqlayers_workspace_free(of_this);
 }
 
 int main(int words, char **word) {

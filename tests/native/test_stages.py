@@ -72,7 +72,7 @@ class Process:
 
     def free(self) -> None:
         """Give memory back."""
-        self.native._library.eqlayers_workspace_free(self.native._handle, self.workspace)
+        self.native._library.eqlayers_workspace_free(self.workspace)
 
 
 def shared(native: NativePotential, owners: Tensor, structure: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ def test_large_structures_keep_less_and_have_the_same_bits(
             torch.set_num_threads(threads)
             pairs = [native.evaluate(*edges_of(native, crystal(times))) for times in ((2, 1, 1), (3, 3, 4))]
             results.append(torch.cat([one.flatten().double() for pair in pairs for one in pair]))
-        sizes.append(native._library.eqlayers_workspace_bytes(native._handle, native._workspace().handle))
+        sizes.append(native._library.eqlayers_workspace_bytes(native._workspace().handle))
     torch.set_num_threads(before)
     assert all(torch.equal(mine, results[0]) for mine in results[1:])
     assert sizes[1] < sizes[0]
