@@ -20,18 +20,15 @@ import torch
 from ase import Atoms
 from ase.build import bulk
 from ase.io import write
+from native import CASES as ALL
+from native import SPECIES
 
 from eqlayers import deploy
-from eqlayers.models import MACE, NequIP, Potential
+from eqlayers.models import Potential
 
-SPECIES = [7, 13]
 CASES = {
-    "MACE 128x0e + 128x1o, lmax 3, live tables": lambda: MACE(
-        SPECIES, hidden="128x0e + 128x1o", lmax=3, correlation=3, layers=2, cutoff=5.0, knots=64
-    ),
-    "NequIP 32x0e + 32x1o + 32x2e, 4 layers, live tables": lambda: NequIP(
-        SPECIES, hidden="32x0e + 32x1o + 32x2e", lmax=2, layers=4, cutoff=4.0, knots=64
-    ),
+    "MACE 128x0e + 128x1o, lmax 3, live tables": ALL["MACE 128x0e + 128x1o, lmax 3, live tables"],
+    "NequIP 32x0e + 32x1o + 32x2e, 4 layers, live tables": ALL["NequIP, the same with live tables"],
 }
 INPUT = """
 units metal

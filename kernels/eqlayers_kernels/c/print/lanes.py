@@ -175,7 +175,7 @@ class ByChannel(FormulaDriver):
         ]
 
     def _ahead(self) -> list[str]:
-        """C lines that prefetch the next row of a node: hardware prefetchers follow no strides of components."""
+        """C lines that prefetch the next row of a node: hardware prefetchers miss strides as long as a component."""
         base = self.formula
         rows = [(f"p{n}", 0, operand) for n, operand in enumerate(base.operands)]
         rows += [(f"r{n}", 1, operand) for n, operand in enumerate(base.results)]
