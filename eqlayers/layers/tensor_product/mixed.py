@@ -11,7 +11,6 @@ from torch import Tensor
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 from ...core.apply import run_by_row
-from ...core.backends.forms import chosen
 from ...core.dtypes import ACCUMULATE
 from ...core.forms.description import Form
 from ...core.torch_internals import outside_of_autocast
@@ -78,8 +77,6 @@ def can_split(paths: Sequence[Path]) -> bool:
     )
 
 
-def splits(like: Tensor, mixed: MixedPaths, backend: str | None) -> bool:
-    """Whether a call runs by `MixedPaths`: on a GPU, or where its backend is named."""
-    if backend not in (None, BACKEND) or (like.is_cpu and backend is None):
-        return False
-    return chosen(like.device.type, ACCUMULATE.get(like.dtype, like.dtype), backend, mixed.form.key) == BACKEND
+def splits(device: torch.device, backend: str | None) -> bool:
+    """Whether calls run by `MixedPaths`: on a GPU, or where its backend is named."""
+    return backend == BACKEND or (backend is None and device.type == "cuda")

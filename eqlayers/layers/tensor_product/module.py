@@ -24,7 +24,7 @@ from ..base.module import EquivariantModule
 from ..base.weights import Weights, output_mask, ownership, product_shapes
 from ..reshape.module import Sort
 from .lower import ProductPlan
-from .mixed import BACKEND
+from .mixed import splits
 from .picture import draw_paths
 from .run import BY_INFOS, run_product
 
@@ -202,7 +202,7 @@ class ProductLayer(E3nnState, EquivariantModule):
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """All paths except matrix products as one call; None without any."""
         mixed = self.plan.mixed if self.shared_weights else None
-        if mixed is not None and (self.backend == BACKEND or (self.backend is None and device.type != "cpu")):
+        if mixed is not None and splits(device, self.backend):
             return f"all {self.num_paths} paths before matrices of weights", mixed.form.request(dtype, device)
         dense = self.dense_paths()
         plan = self.plan.rest if dense and self.plan.rest is not None else self.plan

@@ -30,7 +30,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
     plain = plan.paths and is_plain((x, y, w))
     mixed = plan.mixed if shared else None
-    if mixed is not None and not (isinstance(x, Tensor) and splits(x, mixed, backend)):
+    if mixed is not None and not (isinstance(x, Tensor) and splits(x.device, backend)):
         mixed = None
     if plain and mixed is None and (plan.dense is None or not shared):
         form = plan.form.calls[False, shared]
