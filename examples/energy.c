@@ -49,7 +49,7 @@ int main(int count, char **arguments) {
 
   eqlayers_workspace *workspace;
   check(eqlayers_workspace_new(potential, 1, &workspace));
-  check(eqlayers_evaluate(potential, workspace, ATOMS, edges, z, vectors, ends, energies, slopes));
+  check(eqlayers_evaluate(potential, workspace, ATOMS, edges, z, vectors, ends, NULL, energies, slopes));
   eqlayers_sums(potential, ATOMS, edges, vectors, ends, slopes, forces[0], virials[0]);
   printf("energy %.12f eV\n", energies[0] + energies[1] + energies[2]);
   for (int i = 0; i < ATOMS; i++) printf("force %.12f %.12f %.12f eV/Angstrom\n", forces[i][0], forces[i][1], forces[i][2]);

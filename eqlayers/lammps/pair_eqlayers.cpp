@@ -35,9 +35,9 @@ namespace LAMMPS_NS {
 /* Symbols of all elements in the order of atomic numbers, by the builder. */
 static const char SYMBOLS[] = EQLAYERS_SYMBOLS;
 
-/* Vectors of edges and slopes of the energy, in the type of the potential. */
+/* Vectors of edges and slopes, in the type of the potential, and factors of energies; no factors are ones. */
 template <class T> struct Edges {
-  std::vector<T> vectors, slopes;
+  std::vector<T> vectors, slopes, factors;
 };
 
 class PairEqlayers : public Pair {
@@ -116,40 +116,19 @@ class PairEqlayers : public Pair {
   }
 
   int pack_forward_comm(int count, int *atoms, double *buffer, int, int *) override {
-    double *end = buffer;
-    for (int n = 0; n < count; n++)
-      if (const char *const one = row(atoms[n])) {
-        memcpy(end, one, row_bytes);
-        end += width;
-      }
-    return (int)(end - buffer);
+    return pack(count, buffer, [=](int n) { return atoms[n]; });
   }
 
   void unpack_forward_comm(int count, int first, double *buffer) override {
-    for (int n = first; n < first + count; n++)
-      if (char *const one = row(n)) {
-        memcpy(one, buffer, row_bytes);
-        buffer += width;
-      }
+    unpack(count, buffer, false, [=](int n) { return first + n; });
   }
 
   int pack_reverse_comm(int count, int first, double *buffer) override {
-    double *end = buffer;
-    for (int n = first; n < first + count; n++)
-      if (const char *const one = row(n)) {
-        memcpy(end, one, row_bytes);
-        end += width;
-      }
-    return (int)(end - buffer);
+    return pack(count, buffer, [=](int n) { return first + n; });
   }
 
   void unpack_reverse_comm(int count, int *atoms, double *buffer) override {
-    for (int n = 0; n < count; n++)
-      if (char *const one = row(atoms[n])) {
-        if (eqlayers_bytes(potential) == 4) add<float>(one, buffer);
-        else add<double>(one, buffer);
-        buffer += width;
-      }
+    unpack(count, buffer, true, [=](int n) { return atoms[n]; });
   }
 
   double memory_usage() override {
@@ -172,12 +151,15 @@ class PairEqlayers : public Pair {
   Edges<float> floats;
   Edges<double> doubles;
   char *exchanged = nullptr;        /* the rows that are exchanged now */
+  char *of_ones = nullptr;          /* beside them, their gradients for factors of 1, or null */
   int64_t row_bytes = 0;
   int width = 0;                    /* doubles of a row in the buffers of LAMMPS */
-  bool warned = false;              /* about currents of heat */
+  int axis = 0;                     /* factors are positions along it, from the center */
+  double center[3] = {0.0, 0.0, 0.0};
+  std::vector<std::vector<char>> gradients; /* of each stage before its exchange, for factors of 1 */
 
   template <class T> static double bytes_of(const Edges<T> &edges) {
-    return sizeof(T) * (double)(edges.vectors.capacity() + edges.slopes.capacity());
+    return sizeof(T) * (double)(edges.vectors.capacity() + edges.slopes.capacity() + edges.factors.capacity());
   }
 
   int64_t number_of(const char *symbol) const {
@@ -220,21 +202,62 @@ class PairEqlayers : public Pair {
     comm_forward = comm_reverse = 0;
     for (int stage = 0; stage < eqlayers_stages(potential); stage++) {
       int64_t columns = 0;
-      const int kind = eqlayers_exchange(potential, stage, &columns);
+      int linear = 0;
+      const int kind = eqlayers_exchange(potential, stage, &columns, &linear);
       int &most = kind == EQLAYERS_ADD ? comm_reverse : comm_forward;
-      if (kind != EQLAYERS_NOTHING) most = std::max(most, width_of(columns));
+      if (kind != EQLAYERS_NOTHING) most = std::max(most, (1 + linear) * width_of(columns));
     }
   }
 
   /* Doubles that hold a row of so many columns. */
   int width_of(int64_t columns) const { return (int)((columns * eqlayers_bytes(potential) + 7) / 8); }
 
-  char *row(int one) const { return rows[one] < 0 ? nullptr : exchanged + rows[one] * row_bytes; }
+  /* The position of an atom of LAMMPS that is its factor. */
+  double factor(int one) const { return atom->x[one][axis] - center[axis]; }
 
-  template <class T> void add(char *to, const double *from) const {
-    T *const sums = (T *)to;
+  /* to += scale * from, of a row; or to = scale * from. */
+  template <class T> void add(char *to, const char *from, double scale, bool sum) const {
+    T *const results = (T *)to;
     const T *const terms = (const T *)from;
-    for (int64_t n = 0; n < row_bytes / (int64_t)sizeof(T); n++) sums[n] += terms[n];
+    for (int64_t n = 0; n < row_bytes / (int64_t)sizeof(T); n++)
+      results[n] = (sum ? results[n] : (T)0) + (T)scale * terms[n];
+  }
+
+  void add(char *to, const char *from, double scale, bool sum) const {
+    if (eqlayers_bytes(potential) == 4) add<float>(to, from, scale, sum);
+    else add<double>(to, from, scale, sum);
+  }
+
+  /* Gradients are passed on for factors that are positions from the atom, which its images have too. */
+  template <class Atoms> int pack(int count, double *buffer, Atoms one_of) const {
+    double *end = buffer;
+    for (int n = 0; n < count; n++) {
+      const int one = one_of(n);
+      if (rows[one] < 0) continue;
+      const int64_t at = rows[one] * row_bytes;
+      memcpy(end, exchanged + at, row_bytes);
+      if (of_ones != nullptr) {
+        add((char *)end, of_ones + at, -factor(one), true);
+        memcpy(end += width, of_ones + at, row_bytes);
+      }
+      end += width;
+    }
+    return (int)(end - buffer);
+  }
+
+  template <class Atoms> void unpack(int count, const double *buffer, bool sum, Atoms one_of) {
+    for (int n = 0; n < count; n++) {
+      const int one = one_of(n);
+      if (rows[one] < 0) continue;
+      const int64_t at = rows[one] * row_bytes;
+      add(exchanged + at, (const char *)buffer, 1.0, sum);
+      if (of_ones != nullptr) {
+        buffer += width;
+        add(exchanged + at, (const char *)buffer, factor(one), true);
+        add(of_ones + at, (const char *)buffer, 1.0, sum);
+      }
+      buffer += width;
+    }
   }
 
   /* Atoms that the potential knows: own ones, then ghosts. */
@@ -256,6 +279,7 @@ class PairEqlayers : public Pair {
 
   template <class T> void evaluate(Edges<T> &edges) {
     list_edges(edges);
+    edges.factors.clear();
     run_stages(edges);
     for (int64_t n = 0; n < local; n++) {
       if (!std::isfinite(energies[n]))
@@ -265,6 +289,7 @@ class PairEqlayers : public Pair {
       if (eflag_atom) eatom[atoms[n]] += scale * energies[n];
     }
     add_forces(edges);
+    if (cvflag_atom) add_currents(edges);
   }
 
   /* Edges to the atoms of this process, by receivers; vectors are from senders to receivers. Lists of a hybrid have no
@@ -292,23 +317,33 @@ class PairEqlayers : public Pair {
     edges.slopes.resize(edges.vectors.size());
   }
 
-  /* A process without atoms runs all stages too: each exchange is one of all processes. */
+  /* A process without atoms runs all stages too: each exchange is one of all processes. Gradients for factors of 1
+     are kept if a current of heat needs them. */
   template <class T> void run_stages(Edges<T> &edges) {
+    const bool weighted = !edges.factors.empty();
     const int64_t all = (int64_t)z.size(), count = (int64_t)receivers.size();
+    std::vector<char> ones;
     energies.resize(all + 1);
+    gradients.resize(eqlayers_stages(potential));
     for (int stage = 0; stage < eqlayers_stages(potential); stage++) {
       void *computed = nullptr;
       const int status =
           eqlayers_stage(potential, workspace, stage, local, all, count, z.data(), edges.vectors.data(), ends.data(),
-                         energies.data(), edges.slopes.data(), &computed);
+                         weighted ? edges.factors.data() : nullptr, energies.data(), edges.slopes.data(), &computed);
       if (status) fail(status);
       int64_t columns = 0;
-      const int kind = eqlayers_exchange(potential, stage, &columns);
+      int linear = 0;
+      const int kind = eqlayers_exchange(potential, stage, &columns, &linear);
       exchanged = (char *)computed;
       row_bytes = columns * eqlayers_bytes(potential);
       width = width_of(columns);
-      if (kind == EQLAYERS_COPY) comm->forward_comm(this, width);
-      if (kind == EQLAYERS_ADD) comm->reverse_comm(this, width);
+      if (linear && cvflag_atom && !weighted) gradients[stage].assign(exchanged, exchanged + all * row_bytes);
+      if (linear && weighted) ones = gradients[stage];
+      ones.reserve(1); /* no NULL without atoms */
+      of_ones = linear && weighted ? ones.data() : nullptr;
+      const int size = of_ones == nullptr ? width : 2 * width;
+      if (kind == EQLAYERS_COPY) comm->forward_comm(this, size);
+      if (kind == EQLAYERS_ADD) comm->reverse_comm(this, size);
     }
   }
 
@@ -334,15 +369,29 @@ class PairEqlayers : public Pair {
         if (vflag_atom) vatom[atoms[n]][k] += part;
       }
     }
-    if (cvflag_atom && !warned && comm_forward + comm_reverse > 0 && comm->me == 0)
-      error->warning(FLERR, "The sum of compute heat/flux is no current of heat for potentials of more than one layer. "
-                            "Use fix ehex or fix thermal/conductivity for conductivities.");
-    warned = warned || cvflag_atom;
-    /* for currents of heat, the work of an edge is of the sender, whose motion changes the energy of the receiver */
-    if (cvflag_atom)
-      for (int64_t e = 0; e < count; e++)
-        for (int k = 0; k < 9; k++)
-          cvatom[atoms[ends[e]]][k] -= scale * edges.vectors[3 * e + FIRST[k]] * edges.slopes[3 * e + SECOND[k]];
+  }
+
+  /* For currents of heat, the matrix of atom k is the sum over atoms i of (r_i - r_k) times the derivative of the
+     energy of i by r_k (Langer et al. 2023, doi 10.1103/PhysRevB.108.L100302). An edge changes energies of many atoms,
+     and of images of atoms: factors are positions, along one axis at a time. */
+  template <class T> void add_currents(Edges<T> &edges) {
+    static const int COLUMN[3][3] = {{0, 3, 4}, {6, 1, 5}, {7, 8, 2}};
+    const std::vector<T> slopes = edges.slopes;
+    edges.factors.resize(z.size() + 1);
+    for (axis = 0; axis < 3; axis++) {
+      center[axis] = 0.0; /* small factors have small roundings */
+      for (const int one : atoms) center[axis] += atom->x[one][axis] / (double)atoms.size();
+      for (size_t n = 0; n < z.size(); n++) edges.factors[n] = (T)factor(atoms[n]);
+      run_stages(edges);
+      for (size_t e = 0; e < receivers.size(); e++)
+        for (int b = 0; b < 3; b++)
+          for (const bool sender : {false, true}) {
+            const int one = atoms[sender ? ends[e] : receivers[e]];
+            const double part = edges.slopes[3 * e + b] - factor(one) * slopes[3 * e + b];
+            cvatom[one][COLUMN[axis][b]] += scale * (sender ? -part : part);
+          }
+    }
+    for (std::vector<char> &one : gradients) std::vector<char>().swap(one);
   }
 };
 

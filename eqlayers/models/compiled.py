@@ -215,26 +215,26 @@ class _Traced:
 
 # ---- the inner graph ------------------------------------------------------------------------------------------------
 
-INNER_AXES: tuple[Axes, ...] = (("atoms",), ("edges", None), (None, "edges"))
+INNER_AXES: tuple[Axes, ...] = (("atoms",), ("edges", None), (None, "edges"), ("atoms",))
 
 
 class Inner(NamedTuple):
     """A potential without positions, cells, strain and batches, which are around this graph.
 
     Attributes:
-        graph: From the weights, then ``z [A]``, ``vectors [E, 3]`` and ``edge_index [2, E]``, to energies of atoms
-            ``[A]`` float64 and slopes ``[E, 3]``, the derivatives of their sum by the vectors. Its inputs are checked
-            by the caller.
+        graph: From the weights, then ``z [A]``, ``vectors [E, 3]``, ``edge_index [2, E]`` and ``factors [A]``, to
+            energies of atoms ``[A]`` float64 and slopes ``[E, 3]``, the derivatives of the sum of factors times
+            energies by the vectors. Its inputs are checked by the caller.
         weights: Names of the weights and buffers, in the order of the graph's inputs.
     """
 
     graph: fx.GraphModule
     weights: tuple[str, ...]
 
-    def __call__(self, potential: Potential, z: Tensor, vectors: Tensor, edge_index: Tensor) -> list[Tensor]:
+    def __call__(self, potential: Potential, *inputs: Tensor) -> list[Tensor]:
         """Run the graph with the weights of a potential."""
         named = dict(named_tensors(potential))
-        results: list[Tensor] = self.graph(*map(named.__getitem__, self.weights), z, vectors, edge_index)
+        results: list[Tensor] = self.graph(*map(named.__getitem__, self.weights), *inputs)
         return results
 
 
@@ -252,18 +252,18 @@ def inner_graph(potential: Potential, simple: Callable[[str], bool] | None = Non
         return results
 
     index, vectors = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(1, 3, dtype=potential.dtype)
-    operands = [*named.values(), *(t.to(potential.device) for t in (index[0], vectors, index))]
+    operands = [*named.values(), *(t.to(potential.device) for t in (index[0], vectors, index, vectors[:, 0]))]
     graph = trace(function, operands, [*[None] * len(named), *INNER_AXES], "the potential", simple)
     simplify(graph)
     return Inner(graph, tuple(named))
 
 
-def _by_vectors(potential: Potential, z: Tensor, vectors: Tensor, edge_index: Tensor) -> list[Tensor]:
+def _by_vectors(potential: Potential, z: Tensor, vectors: Tensor, edge_index: Tensor, factors: Tensor) -> list[Tensor]:
     """Energies of atoms and slopes by vectors, which are shifts of atoms at the origin."""
     with torch.enable_grad():
         vectors = vectors.detach().requires_grad_()
         atoms = Structures(z, vectors.new_zeros(z.shape[0], 3), edge_index, torch.zeros_like(z), 1, None, vectors)
         results = potential._predicted(atoms)
         varying = results["varying"]
-        (slopes,) = torch.autograd.grad(varying, vectors, torch.ones_like(varying))
+        (slopes,) = torch.autograd.grad(varying, vectors, factors.to(varying.dtype))
     return [results["energies"].detach(), slopes]

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from ..core.torch_internals import writes
 from ..core.traces.trace import fake_of, owner_of
 from .elements import FORMULAS
-from .memory import NotCompiled
+from .memory import INPUTS, OUTPUTS, NotCompiled
 from .operators import Operators
 from .rows import kind_of
 from .sizes import Size, Symbols
@@ -45,18 +45,16 @@ class Compiler(Operators):
     """The steps of a graph, in their order.
 
     Args:
-        module: Has inputs ``z [A]``, ``vectors [E, 3]`` and ``edge_index [2, E]``, and all constants.
+        module: Has inputs ``z [A]``, ``vectors [E, 3]``, ``edge_index [2, E]`` and ``factors [A]``, and all constants.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
         placeholders = module.graph.find_nodes(op="placeholder")
-        z, vectors, _ = (fake_of(node) for node in placeholders)
+        z, vectors, *_ = (fake_of(node) for node in placeholders)
         super().__init__(Symbols(z.shape[0], vectors.shape[0]))
         self.dtype = vectors.dtype
         self.values: dict[fx.Node, Any] = {}
-        self.inputs = [
-            self._outside(node, name) for node, name in zip(placeholders, ("z", "vectors", "ends"), strict=True)
-        ]
+        self.inputs = [self._outside(node, name) for node, name in zip(placeholders, INPUTS, strict=True)]
         self.values |= zip(placeholders, self.inputs, strict=True)
         self.numbers = {placeholders[2]}  # nodes that have numbers of atoms or edges
         for node in module.graph.nodes:
@@ -75,7 +73,7 @@ class Compiler(Operators):
                     raise self.refuse(f"{error}" or type(error).__name__) from error
             elif node.op == "output":
                 self.node, ends = node, node.args[0]
-                self.outputs = [self._output(one, name) for one, name in zip(ends, ("energies", "slopes"), strict=True)]
+                self.outputs = [self._output(one, name) for one, name in zip(ends, OUTPUTS, strict=True)]
 
     def _outside(self, node: fx.Node, name: str) -> View:
         view = self.new(self.shape_of(node), fake_of(node).dtype)

@@ -13,7 +13,7 @@
 #endif
 #include <stdint.h>
 
-#define EQLAYERS_VERSION 2
+#define EQLAYERS_VERSION 3
 
 enum eqlayers_status {
   EQLAYERS_DONE = 0,
@@ -58,23 +58,25 @@ void eqlayers_workspace_free(eqlayers_workspace *workspace);
 /* Bytes that a workspace has. */
 int64_t eqlayers_workspace_bytes(const eqlayers_workspace *workspace);
 
-/* Energies of atoms, and the derivatives of their sum by the vectors of edges.
+/* Energies of atoms, and the derivatives of the sum of their products with factors by the vectors of edges.
 
    atoms, edges  numbers
    z             [atoms] atomic numbers
    vectors       [edges, 3] Angstrom, from the sender to the receiver; float or double, see eqlayers_bytes
    ends          [2, edges] the senders of all edges, then the receivers, counted from 0; each pair in both directions
+   factors       [atoms] of the energies of atoms, float or double; NULL for ones
    energies      [atoms] eV
    slopes        [edges, 3] eV/Angstrom; float or double */
 int eqlayers_evaluate(const eqlayers_potential *potential, eqlayers_workspace *workspace, int64_t atoms, int64_t edges,
-                      const int64_t *z, const void *vectors, const int64_t *ends, double *energies, void *slopes);
+                      const int64_t *z, const void *vectors, const int64_t *ends, const void *factors, double *energies,
+                      void *slopes);
 
 /* Stages, for a structure that several processes share. Each process has atoms of its own, the first `local` ones, and
    after them ghosts, copies of atoms of other processes or periodic images: `atoms` in all. Ghosts are all senders of
    edges to its own atoms, and edges to its own atoms are all that it passes.
 
    Stages run in their order with the same arguments. After each one, rows of atoms are exchanged between processes. The
-   energies [local] and the slopes are complete after the last. */
+   energies [local] and the slopes are complete after the last. Factors are of ghosts too. */
 enum eqlayers_how {
   EQLAYERS_NOTHING = 0, /* the last stage */
   EQLAYERS_COPY = 1,    /* each ghost's row becomes its owner's */
@@ -82,13 +84,16 @@ enum eqlayers_how {
 };
 /* The number of stages; 0 if the potential must have the whole structure, and eqlayers_evaluate alone can be used. */
 int eqlayers_stages(const eqlayers_potential *potential);
-/* What is exchanged after a stage, and how many numbers a row has. */
-int eqlayers_exchange(const eqlayers_potential *potential, int stage, int64_t *columns);
+/* What is exchanged after a stage, and how many numbers a row has. *gradients is 1 if the rows are gradients, which are
+   linear in the factors, and 0 if they do not depend on them. Factors may be positions, which differ by a vector between
+   an atom and its periodic image: rows of gradients for factors that are larger by d are larger by d times the rows for
+   factors of one. */
+int eqlayers_exchange(const eqlayers_potential *potential, int stage, int64_t *columns, int *gradients);
 /* Runs a stage. *rows is set to the rows [atoms, columns] that are exchanged, float or double, see eqlayers_bytes, or to
    NULL after the last stage. */
 int eqlayers_stage(const eqlayers_potential *potential, eqlayers_workspace *workspace, int stage, int64_t local,
                    int64_t atoms, int64_t edges, const int64_t *z, const void *vectors, const int64_t *ends,
-                   double *energies, void *slopes, void **rows);
+                   const void *factors, double *energies, void *slopes, void **rows);
 
 /* Sums of slopes: forces [atoms, 3] in eV/Angstrom, and virials [atoms, 9] in eV, rows of 3 by 3, whose sum is the
    virial of the structure, the negative derivative of its energy by strain. Half of the virial of an edge is of each
@@ -130,13 +135,13 @@ struct eqlayers_potential {
   void *library;
   char *memory, *constants;
   int64_t (*stages)(void);
-  int64_t (*exchange)(int64_t, int64_t *);
+  int64_t (*exchange)(int64_t, int64_t *, int *);
   void *(*make)(int64_t);
   int64_t (*fits)(int64_t, int64_t);
   void (*drop)(void *);
   int64_t (*count)(const void *);
   int64_t (*run)(void *, const char *, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *,
-                 const void *, const int64_t *, double *, void *, void **);
+                 const void *, const int64_t *, const void *, double *, void *, void **);
   uint8_t known[120];
 };
 
@@ -346,32 +351,33 @@ static int eqlayers_check_input(const eqlayers_potential *potential, int64_t loc
 }
 
 int eqlayers_evaluate(const eqlayers_potential *potential, eqlayers_workspace *workspace, int64_t atoms, int64_t edges,
-                      const int64_t *z, const void *vectors, const int64_t *ends, double *energies, void *slopes) {
+                      const int64_t *z, const void *vectors, const int64_t *ends, const void *factors, double *energies,
+                      void *slopes) {
   if (!eqlayers_is_of(workspace, potential)) return EQLAYERS_NO_WORKSPACE;
   const int status = eqlayers_check_input(potential, atoms, atoms, edges, z, ends);
   if (status) return status;
   const int64_t last = potential->stages() ? potential->stages() - 1 : 0;
-  return (int)potential->run(workspace->memory, potential->constants, 0, last, atoms, atoms, edges, z, vectors, ends, energies,
-                             slopes, NULL);
+  return (int)potential->run(workspace->memory, potential->constants, 0, last, atoms, atoms, edges, z, vectors, ends,
+                             factors, energies, slopes, NULL);
 }
 
 int eqlayers_stages(const eqlayers_potential *potential) { return (int)potential->stages(); }
 
-int eqlayers_exchange(const eqlayers_potential *potential, int stage, int64_t *columns) {
-  *columns = 0;
-  return (int)potential->exchange(stage, columns);
+int eqlayers_exchange(const eqlayers_potential *potential, int stage, int64_t *columns, int *gradients) {
+  *columns = *gradients = 0;
+  return (int)potential->exchange(stage, columns, gradients);
 }
 
 int eqlayers_stage(const eqlayers_potential *potential, eqlayers_workspace *workspace, int stage, int64_t local,
                    int64_t atoms, int64_t edges, const int64_t *z, const void *vectors, const int64_t *ends,
-                   double *energies, void *slopes, void **rows) {
+                   const void *factors, double *energies, void *slopes, void **rows) {
   *rows = NULL;
   if (!eqlayers_is_of(workspace, potential)) return EQLAYERS_NO_WORKSPACE;
   if (stage < 0 || stage >= potential->stages() || local < 0 || local > atoms) return EQLAYERS_NO_STAGE;
   const int status = stage == 0 ? eqlayers_check_input(potential, local, atoms, edges, z, ends) : EQLAYERS_DONE;
   if (status) return status;
   return (int)potential->run(workspace->memory, potential->constants, stage, stage, local, atoms, edges, z, vectors, ends,
-                             energies, slopes, rows);
+                             factors, energies, slopes, rows);
 }
 
 #define EQLAYERS_SUMS(T)                                                                                  \

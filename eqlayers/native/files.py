@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..models import Potential
 
 #: Version of the files, as in eqlayers.h.
-VERSION = 2
+VERSION = 3
 #: The end of a file before its checksum; see ``eqlayers_footer`` in eqlayers.h.
 FOOTER = struct.Struct("<8sIIIIqqqqd120qI")
 MAGIC = b"eqlayers"

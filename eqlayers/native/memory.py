@@ -15,6 +15,9 @@ from .elements import number
 from .sizes import ATOMS, Size, Symbols, parts, product, rows_of, text_of
 from .values import TYPES, Buffer, Elementwise, Lines, View, steps
 
+#: Inputs and outputs of a program.
+INPUTS, OUTPUTS = ("z", "vectors", "ends", "factors"), ("energies", "slopes")
+
 
 class NotCompiled(ConfigError):
     """A graph has an operator that no native program can have."""

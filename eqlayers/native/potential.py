@@ -111,31 +111,38 @@ class NativePotential:
         sentence = self._library.eqlayers_sentence(status).decode()
         raise ERRORS.get(status, DataError)(f"{sentence}, got otherwise for {self.path}.")
 
-    def evaluate(self, z: Tensor, vectors: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(
+        self, z: Tensor, vectors: Tensor, edge_index: Tensor, factors: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Energies of atoms ``[A]`` float64 in eV, and slopes ``[E, 3]``, derivatives of their sum by the vectors.
 
         Args:
             z: ``[A]`` int64 atomic numbers.
             vectors: ``[E, 3]`` Angstrom, from senders to receivers.
             edge_index: ``[2, E]`` int64, each pair in both directions.
+            factors: ``[A]`` of the energies in the sum that slopes are derivatives of; None for ones.
 
         Raises:
             ShapeError, DTypeError, IndexRangeError: Tensors of other shapes or dtypes, unknown species, or ends of
                 edges that are no atoms.
         """
         operands = {"z": (z, torch.int64), "vectors": (vectors, self.dtype), "edge_index": (edge_index, torch.int64)}
+        operands |= {} if factors is None else {"factors": (factors, self.dtype)}
         for name, (t, dtype) in operands.items():
             if check_tensor(name, t, "of a structure").dtype != dtype or t.device.type != "cpu":
                 raise DTypeError(f"{name} must be {dtype} on the CPU, got {t.dtype} on {t.device}. Convert it.")
         atoms, edges = len(z), edge_index.shape[-1]
-        if z.ndim != 1 or vectors.shape != (edges, 3) or edge_index.shape != (2, edges):
+        shapes = [list(t.shape) for t, _ in operands.values()]
+        if shapes != [[atoms], [edges, 3], [2, edges], [atoms]][: len(shapes)]:
             raise ShapeError(
-                f"z, vectors and edge_index must be [A], [E, 3] and [2, E], got {list(z.shape)}, {list(vectors.shape)} "
-                f"and {list(edge_index.shape)}. Take all from one neighbour list."
+                f"z, vectors, edge_index and factors must be [A], [E, 3], [2, E] and [A], got {shapes}. Take all from "
+                "one neighbour list."
             )
         energies, slopes = torch.empty(atoms, dtype=torch.float64), torch.empty(edges, 3, dtype=self.dtype)
-        inputs = [t.detach().contiguous() for t in (z, vectors, edge_index)]
+        inputs = [t.detach().contiguous() for t, _ in operands.values()]
         pointers = [t.data_ptr() for t in (*inputs, energies, slopes)]
+        if factors is None:
+            pointers.insert(3, 0)
         workspace = self._workspace().handle
         status = self._library.eqlayers_evaluate(self._handle, workspace, atoms, edges, *pointers)
         if status:
@@ -258,10 +265,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "workspace_new": (ctypes.c_int, [_P, ctypes.c_int, _P]),
     "workspace_free": (None, [_P]),
     "workspace_bytes": (_I, [_P]),
-    "evaluate": (ctypes.c_int, [_P, _P, _I, _I, *[_P] * 5]),
+    "evaluate": (ctypes.c_int, [_P, _P, _I, _I, *[_P] * 6]),
     "stages": (ctypes.c_int, [_P]),
-    "exchange": (ctypes.c_int, [_P, ctypes.c_int, _P]),
-    "stage": (ctypes.c_int, [_P, _P, ctypes.c_int, _I, _I, _I, *[_P] * 6]),
+    "exchange": (ctypes.c_int, [_P, ctypes.c_int, _P, _P]),
+    "stage": (ctypes.c_int, [_P, _P, ctypes.c_int, _I, _I, _I, *[_P] * 7]),
 }
 
 

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from .compiler import Compiler
-from .memory import ProgramStep
+from .memory import INPUTS, OUTPUTS, ProgramStep
 from .schedule import Schedule, bytes_of
 from .sizes import parts, text_of
 from .values import Buffer
@@ -46,12 +46,14 @@ class Exchange(NamedTuple):
         how: 'copy' from owners to ghosts, or 'add' rows of ghosts to rows of owners.
         written: The stage that computes the rows.
         after: The stage after which they are exchanged.
+        gradients: Whether the rows are gradients, which are linear in the factors of energies.
     """
 
     buffer: Buffer
     how: str
     written: int
     after: int
+    gradients: bool
 
 
 class Stages:
@@ -84,8 +86,18 @@ class Stages:
             [step for step, stage in zip(listed, stages, strict=True) if stage == number]
             for number in range(len(exchanged) + 1)
         ]
+        gradients = set[int]()
+        for step in listed:
+            if any(one.name == "factors" or id(one) in gradients for one in step.reads):
+                gradients |= {id(one) for one in step.writes}
         self.exchanges = [
-            Exchange(buffer, how, max(n for n, steps in enumerate(self.steps) if _writes(steps, buffer)), after)
+            Exchange(
+                buffer,
+                how,
+                max(n for n, steps in enumerate(self.steps) if _writes(steps, buffer)),
+                after,
+                id(buffer) in gradients,
+            )
             for buffer, how, after in exchanged
         ]
         small, large = self._entries([[]] * len(self.steps), SMALL), self._entries(self.again, LARGE)
@@ -153,7 +165,8 @@ class Stages:
             values = (edges, *counts, rest, one.buffer.dtype.itemsize, one.first, one.last, one.kind, one.when)
             rows.append("{" + ", ".join(map(str, values)) + "}")
         exchanges = [
-            f"{{{HOW[one.how]}, {parts(one.buffer.size)[1]}, {one.written}, {one.after}}}" for one in self.exchanges
+            f"{{{HOW[one.how]}, {parts(one.buffer.size)[1]}, {one.written}, {one.after}, {int(one.gradients)}}}"
+            for one in self.exchanges
         ]
         places = [
             "{" + ", ".join(str(self._place(one.buffer, stage)) for stage in range(len(self.steps))) + "}"
@@ -162,12 +175,12 @@ class Stages:
         flags = []
         for steps in zip(self.again, self.steps, strict=True):
             names = {one.name for step in chain(*steps) for one in (*step.reads, *step.writes) if one.outside}
-            flags.append(str(sum(1 << bit for bit, name in enumerate(OUTSIDE) if name in names)))
+            flags.append(str(sum(1 << bit for bit, name in enumerate((*INPUTS, *OUTPUTS)) if name in names)))
         return (
             f"enum {{ STAGES = {len(self.steps)}, ENTRIES = {len(self.entries)}, EXCHANGES = {len(exchanges)}, "
             f"DIVIDED = {int(not self.undivided)} }};\n"
             f"static const int64_t entries[ENTRIES + 1][9] = {{{', '.join([*rows, '{0}'])}}};\n"
-            f"static const int64_t exchanges[EXCHANGES + 1][4] = {{{', '.join([*exchanges, '{0}'])}}};\n"
+            f"static const int64_t exchanges[EXCHANGES + 1][5] = {{{', '.join([*exchanges, '{0}'])}}};\n"
             f"static const int64_t places_of[EXCHANGES + 1][STAGES] = {{{', '.join([*places, '{0}'])}}};\n"
             f"static const int64_t flags[STAGES] = {{{', '.join(flags)}}};\n"
         )
@@ -176,10 +189,6 @@ class Stages:
         """The entry of an exchanged buffer in a stage, or -1."""
         numbers = [n for n, one in enumerate(self.entries) if one.buffer is buffer and one.stage == stage]
         return numbers[0] if numbers else -1
-
-
-#: Inputs and outputs of a program.
-OUTSIDE = ("z", "vectors", "ends", "energies", "slopes")
 
 
 def _order(one: Entry) -> tuple[int, float]:

@@ -13,7 +13,7 @@ enum { KEPT_AT_MOST = 671088640 };
 enum { SCRATCH, KEPT, SUMS };
 enum { ALWAYS, SMALL, LARGE };
 enum { NOTHING, COPY, ADD };
-enum { Z = 1, VECTORS = 2, ENDS = 4, ENERGIES = 8, SLOPES = 16 };
+enum { Z = 1, VECTORS = 2, ENDS = 4, FACTORS = 8, ENERGIES = 16, SLOPES = 32 };
 enum { TILES, IDS, EDGE_LISTS, PLACES, KEPT_BYTES, SHARED, SUMS_BYTES, SCRATCH_BYTES, BLOCKS };
 typedef NUMBER number;
 
@@ -41,7 +41,7 @@ typedef struct {
   struct workspace *w;
   const char *constants;
   const int64_t *z, *ends;
-  const number *vectors;
+  const number *vectors, *factors;
   double *energies;
   number *slopes;
   int64_t stage, first_tile, round, count, next, status;
@@ -233,7 +233,7 @@ static int64_t plan(struct workspace *w) {
   w->sums = sums * beside;
   /* inputs and outputs of a tile lie behind its scratch */
   w->inputs = w->scratch;
-  w->scratch += (8 * A + 16 * E + 8 * L + 6 * E * (int64_t)sizeof(number) + 5 * 64 + 63) / 64 * 64;
+  w->scratch += (8 * A + 16 * E + 8 * L + (A + 6 * E) * (int64_t)sizeof(number) + 6 * 64 + 63) / 64 * 64;
   const int64_t threads = w->threads < w->tiles ? w->threads : w->tiles;
   w->round = threads == 1 ? 1 : 4 * threads < ROUND ? ROUND : 4 * threads; /* sums are added in the order of tiles all the same */
   const int64_t slots = w->tiles < w->round ? w->tiles : w->round;
@@ -306,9 +306,11 @@ static void run_tile(void *argument, int64_t n, int64_t thread) {
   TAKE(int64_t, ends, 2 * E);
   TAKE(double, energies, L);
   TAKE(number, vectors, 3 * E);
+  TAKE(number, factors, A);
   TAKE(number, slopes, 3 * E);
 #undef TAKE
   if (flag & Z) for (int64_t r = 0; r < A; r++) z[r] = of->z[ids[r]];
+  if (flag & FACTORS) for (int64_t r = 0; r < A; r++) factors[r] = of->factors == NULL ? 1 : of->factors[ids[r]];
   if (flag & ENDS) for (int64_t e = 0; e < E; e++) { ends[e] = edge[3 * e + 1]; ends[E + e] = edge[3 * e + 2]; }
   if (flag & VECTORS) for (int64_t e = 0; e < E; e++) memcpy(vectors + 3 * e, of->vectors + 3 * edge[3 * e], 3 * sizeof(number));
   for (int x = 0; x < EXCHANGES; x++) {
@@ -318,7 +320,7 @@ static void run_tile(void *argument, int64_t n, int64_t thread) {
     else if (exchanges[x][2] < s) move_rows(at[k], shared + w->shared_at[x], bytes, ids, exchanges[x][0] == COPY ? A : L, 1);
     else if (entries[k][7] == SUMS) at[k] = sums + w->sums_at[x];
   }
-  const int64_t status = run_stage(s, of->constants, at, w->large, A, L, E, z, vectors, ends, energies, slopes);
+  const int64_t status = run_stage(s, of->constants, at, w->large, A, L, E, z, vectors, ends, factors, energies, slopes);
   if (status) __atomic_store_n(&of->status, status, __ATOMIC_RELAXED);
   if (flag & ENERGIES) for (int64_t r = 0; r < L; r++) of->energies[ids[r]] = energies[r];
   if (flag & SLOPES) for (int64_t e = 0; e < E; e++) memcpy(of->slopes + 3 * edge[3 * e], slopes + 3 * e, 3 * sizeof(number));
@@ -371,9 +373,9 @@ PUBLIC int64_t program_fits(int64_t constants, int64_t bytes) { return constants
 
 PUBLIC int64_t program_stages(void) { return DIVIDED ? STAGES : 0; }
 
-PUBLIC int64_t program_exchange(int64_t stage, int64_t *columns) {
+PUBLIC int64_t program_exchange(int64_t stage, int64_t *columns, int *gradients) {
   for (int x = 0; x < EXCHANGES; x++)
-    if (exchanges[x][3] == stage) { *columns = exchanges[x][1]; return exchanges[x][0]; }
+    if (exchanges[x][3] == stage) { *columns = exchanges[x][1]; *gradients = exchanges[x][4]; return exchanges[x][0]; }
   return NOTHING;
 }
 
@@ -397,7 +399,7 @@ PUBLIC int64_t program_bytes(const struct workspace *w) {
 /* Runs stages first to last. Stage 0 makes the tiles. */
 PUBLIC int64_t program_run(struct workspace *w, const char *constants, int64_t first, int64_t last, int64_t local,
                            int64_t atoms, int64_t edges, const int64_t *z, const void *vectors, const int64_t *ends,
-                           double *energies, void *slopes, void **rows) {
+                           const void *factors, double *energies, void *slopes, void **rows) {
   const int64_t expected = w->next;
   w->next = 0;
   if (first == 0) {
@@ -406,7 +408,7 @@ PUBLIC int64_t program_run(struct workspace *w, const char *constants, int64_t f
     if (!status) status = plan(w);
     if (status) return status;
   } else if (first != expected || local != w->local || atoms != w->atoms || edges != w->edges) return STAGE;
-  call of = {w, constants, z, ends, vectors, energies, slopes, 0, 0, 0, 0, 0, 0, NULL};
+  call of = {w, constants, z, ends, vectors, factors, energies, slopes, 0, 0, 0, 0, 0, 0, NULL};
   for (of.stage = first; of.stage <= last; of.stage++) {
     const int64_t status = run_all_tiles(&of);
     if (status) return status;

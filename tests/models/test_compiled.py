@@ -115,7 +115,7 @@ def test_all_sizes_run_by_one_trace(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_inner_graph_has_energies_and_forces(name: str) -> None:
-    """Forces are sums of slopes by the vectors of edges, and virials are products of both."""
+    """Forces are sums of slopes by the vectors of edges, virials are products of both, and factors are of energies."""
     potential = made(name, repulsion=name == "toy").double().eval()
     potential.network.again = next(potential.network.children())
     inner = inner_graph(potential)
@@ -127,7 +127,8 @@ def test_the_inner_graph_has_energies_and_forces(name: str) -> None:
         assert batch.shifts is not None
         shifts = torch.einsum("ei,eij->ej", batch.shifts.double(), batch.cell[batch.batch[dst]])
         vectors = batch.pos[dst] - batch.pos[src] + shifts
-        energies, slopes = inner(potential, batch.z, vectors, batch.edge_index)
+        ones = torch.ones(len(batch.z)).double()
+        energies, slopes = inner(potential, batch.z, vectors, batch.edge_index, ones)
         forces = torch.zeros_like(batch.pos).index_add(0, src, slopes).index_add(0, dst, -slopes)
         expected = potential(batch, ["energies", "forces", "virials"])
         assert_alike([energies, forces], [expected["energies"], expected["forces"]], rounding=1e3)
@@ -135,6 +136,13 @@ def test_the_inner_graph_has_energies_and_forces(name: str) -> None:
         virials = torch.zeros_like(expected["virials"]).index_add(0, batch.batch[dst], products)
         scale = expected["energies"].abs().max()
         assert (0.5 * (virials + virials.mT) - expected["virials"]).abs().max() <= 1e-12 * scale
+        factors = torch.linspace(-1, 2, len(ones)).double()
+        slopes = inner(potential, batch.z, vectors, batch.edge_index, factors)[1]
+        forces = torch.zeros_like(batch.pos).index_add(0, src, slopes).index_add(0, dst, -slopes)
+        pos = batch.pos.clone().requires_grad_()
+        summed = (factors * potential.atomic_energies(batch._replace(pos=pos))).sum()
+        wanted = torch.autograd.grad(summed, pos)[0]
+        torch.testing.assert_close(-forces, wanted, rtol=0, atol=1e-12 * float(scale))
 
 
 def test_traces_are_forgotten_with_the_coefficients_that_they_hold() -> None:

@@ -27,6 +27,7 @@ class Watched:
     def values(self, large: int, z: Tensor, vectors: Tensor, ends: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """The stored values of nodes, each with torch's; the structure is one part without ghosts."""
         atoms, edges = len(z), ends.shape[1]
+        inputs = z, vectors, ends, torch.linspace(-1, 2, atoms, dtype=vectors.dtype)
 
         def count(coded: int) -> int:
             return coded // EDGES * edges + coded % EDGES // ATOMS * atoms + coded % EDGES % ATOMS
@@ -45,7 +46,7 @@ class Watched:
             status = self.library.run_stage(
                 *(size(stage), pointer(aligned.data_ptr()), pointer(at.data_ptr()), size(large)),
                 *(size(atoms), size(atoms), size(edges)),
-                *(pointer(t.data_ptr()) for t in (z, vectors, ends, *out)),
+                *(pointer(t.data_ptr()) for t in (*inputs, *out)),
             )
             assert status == 0
 
@@ -62,7 +63,7 @@ class Watched:
                 wanted[n] = super().run_node(n)
                 return wanted[n].clone() if isinstance(wanted[n], Tensor) else wanted[n]
 
-        self.results = Run(self.module).run(z, vectors, ends), out
+        self.results = Run(self.module).run(*inputs), out
         pairs = {}
         for node, value in self.compiled.values.items():
             for number_, one in enumerate(value if isinstance(value, list) else [value]):

@@ -78,18 +78,23 @@ static void exchange(const structure *s, int how, int64_t columns, void *rows) {
 }
 
 static int run(const structure *s, eqlayers_workspace *w, const void *vectors, double *energies, void *slopes, int stages) {
-  if (!stages) return eqlayers_evaluate(potential, w, s->atoms, s->edges, s->z, vectors, s->ends, energies, slopes);
+  if (!stages) return eqlayers_evaluate(potential, w, s->atoms, s->edges, s->z, vectors, s->ends, NULL, energies, slopes);
+  void *const factors = room(width * s->atoms); /* ones, as without factors */
+  for (int64_t i = 0; i < s->atoms; i++) set(factors, i, 1.0);
+  int status = EQLAYERS_DONE;
   for (int stage = 0; stage < eqlayers_stages(potential); stage++) {
     int64_t columns;
+    int gradients;
     void *rows;
-    const int how = eqlayers_exchange(potential, stage, &columns);
-    const int status = eqlayers_stage(potential, w, stage, s->local, s->atoms, s->edges, s->z, vectors, s->ends, energies,
-                                      slopes, &rows);
-    if (status) return status;
+    const int how = eqlayers_exchange(potential, stage, &columns, &gradients);
+    status = eqlayers_stage(potential, w, stage, s->local, s->atoms, s->edges, s->z, vectors, s->ends, factors, energies,
+                            slopes, &rows);
+    if (status) break;
     if (how != EQLAYERS_NOTHING) exchange(s, how, columns, rows);
     else if (rows != NULL) fail("rows after the last stage", stage);
   }
-  return EQLAYERS_DONE;
+  free(factors);
+  return status;
 }
 
 /* One structure again, whose results must have the same bits. */
@@ -221,7 +226,7 @@ static void use(const char *path, int64_t turn, int whole) {
   for (int n = 0; n < 6; n++) singles[n] = (float)vectors[n];
   if (eqlayers_workspace_new(made, 2, &w)) fail("there is no workspace", turn);
   const void *const of_width = eqlayers_bytes(made) == 8 ? (void *)vectors : (void *)singles;
-  counts[12 + !!eqlayers_evaluate(made, w, 2, 2, z, of_width, ends, energies, slopes)]++;
+  counts[12 + !!eqlayers_evaluate(made, w, 2, 2, z, of_width, ends, of_width, energies, slopes)]++;
   eqlayers_workspace_free(w);
   eqlayers_close(made);
 }
@@ -287,7 +292,8 @@ static void damage_input(int64_t turns_) {
     void *rows;
     if (turn % 2 || !stages) status = run(&s, w, vectors, energies, slopes, 0);
     else if (s.atoms < 0 || s.atoms > EQLAYERS_MOST || s.local < 0 || s.local > s.atoms || turn % 5 == 0)
-      status = eqlayers_stage(potential, w, (int)ANY(odd), s.local, s.atoms, s.edges, z, vectors, ends, energies, slopes, &rows);
+      status = eqlayers_stage(potential, w, (int)ANY(odd), s.local, s.atoms, s.edges, z, vectors, ends, NULL, energies, slopes,
+                              &rows);
     else {
       s.owners = room(8 * (s.atoms - s.local));
       for (int64_t k = 0; k < s.atoms - s.local; k++) s.owners[k] = s.local ? below(s.local) : -1;
@@ -309,11 +315,11 @@ static void other_workspaces(const char *path) {
   for (int turn = 0; turn < 3; turn++) { /* at the same address, perhaps */
     check(eqlayers_open(path, &other), "the program again");
     check(eqlayers_workspace_new(other, 1, &of_other), "a workspace");
-    check(eqlayers_evaluate(other, of_other, 0, 0, NULL, NULL, NULL, NULL, NULL), "a workspace of the same potential");
-    if (eqlayers_evaluate(other, of_this, 0, 0, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE ||
-        eqlayers_evaluate(potential, of_other, 0, 0, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE ||
-        eqlayers_stage(other, of_this, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, &rows) != EQLAYERS_NO_WORKSPACE ||
-        eqlayers_evaluate(other, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE)
+    check(eqlayers_evaluate(other, of_other, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL), "a workspace of the same potential");
+    if (eqlayers_evaluate(other, of_this, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE ||
+        eqlayers_evaluate(potential, of_other, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE ||
+        eqlayers_stage(other, of_this, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, &rows) != EQLAYERS_NO_WORKSPACE ||
+        eqlayers_evaluate(other, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL) != EQLAYERS_NO_WORKSPACE)
       fail("another workspace is used", turn);
     eqlayers_workspace_free(of_other);
     eqlayers_close(other);

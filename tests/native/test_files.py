@@ -254,7 +254,7 @@ def test_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
 MACHINE = 18  # its byte in a library
 #: A number of a fact and its value, under a checksum of the whole; the error of Python, and the status in C.
 FORGED: list[tuple[int, Any, str, int]] = [
-    (1, 3, "must be of version 2, got 3", 7),
+    (1, 2, "must be of version 3, got 2", 7),
     (2, 4, "must be a potential", 6),
     (3, 1 << 9, "must have the instructions", 8),
     *((4, count, "must be a potential", 6) for count in (0, 121)),
@@ -282,7 +282,9 @@ def native_pointer(handle: Any) -> Any:
         (lambda z, v, e: (z, v, e - 1), IndexRangeError, "each end of an edge must be an atom"),
         (lambda z, v, e: (torch.full_like(z, 2), v, e), IndexRangeError, "each species must be one of the potential's"),
         (lambda z, v, e: (z - 900, v, e), IndexRangeError, "each species must be one of the potential's"),
-        (lambda z, v, e: (z, v[1:], e), ShapeError, r"z, vectors and edge_index must be \[A\]"),
+        (lambda z, v, e: (z, v[1:], e), ShapeError, r"z, vectors, edge_index and factors must be \[A\]"),
+        (lambda z, v, e: (z, v, e, v[:1, 0]), ShapeError, r"z, vectors, edge_index and factors must be \[A\]"),
+        (lambda z, v, e: (z, v, e, z), DTypeError, "factors must be torch.float64 on the CPU"),
         (lambda z, v, e: (z, v.float(), e), DTypeError, "vectors must be torch.float64 on the CPU"),
         (lambda z, v, e: (z, v, e.int()), DTypeError, "edge_index must be torch.int64"),
     ],
@@ -329,7 +331,7 @@ def test_bad_calls_of_c(folder: Path) -> None:
     native = NativePotential(folder / "nequip.so")
     z, vectors, ends = edges_of(native, molecule("CH4"))
     energies, slopes, rows = torch.zeros(5, dtype=torch.float64), torch.zeros_like(vectors), torch.zeros(1).long()
-    pointers = [t.data_ptr() for t in (z, vectors, ends, energies, slopes)]
+    pointers = [t.data_ptr() for t in (z, vectors, ends, vectors, energies, slopes)]
     library, handle, workspace = native._library, native._handle, native._workspace().handle
     assert library.eqlayers_evaluate(handle, workspace, -1, 0, *pointers) == 10
     assert library.eqlayers_evaluate(handle, workspace, 1 << 31, 0, *pointers) == 10

@@ -103,7 +103,7 @@ def compare(potential: Potential, printed: bytes, structures: list[tuple[Structu
     """Compare the energies and slopes that the driver printed with the potential's graph."""
     graph, values, at = graph_of(potential), np.frombuffer(printed), 0
     for number, (_, _, whole) in enumerate(structures):
-        for wanted in graph(*whole):
+        for wanted in graph(*whole, torch.ones(len(whole[0]), dtype=potential.dtype)):
             wanted = wanted.detach().double().numpy().ravel()
             mine, at = values[at : at + len(wanted)], at + len(wanted)
             most = np.abs(wanted).max(initial=1e-300)

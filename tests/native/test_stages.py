@@ -32,7 +32,9 @@ def crystal(times: tuple[int, int, int] = (2, 2, 2)) -> Atoms:
 class Process:
     """One of several that share a structure: some atoms, and ghosts of others."""
 
-    def __init__(self, native: NativePotential, owned: Tensor, z: Tensor, vectors: Tensor, ends: Tensor) -> None:
+    def __init__(
+        self, native: NativePotential, owned: Tensor, z: Tensor, vectors: Tensor, ends: Tensor, factors: Tensor
+    ) -> None:
         self.native = native
         self.edges = torch.isin(ends[1], owned).nonzero()[:, 0]
         senders = ends[0, self.edges].unique()
@@ -40,6 +42,7 @@ class Process:
         where = torch.full((len(z),), -1)
         where[self.ids] = torch.arange(len(self.ids))
         self.local, self.z, self.vectors = len(owned), z[self.ids], vectors[self.edges].contiguous()
+        self.factors = factors[self.ids]
         self.ends = where[ends[:, self.edges]].contiguous()
         self.energies, self.slopes = torch.zeros(self.local, dtype=torch.float64), torch.zeros_like(self.vectors)
         self.workspace = ctypes.c_void_p()
@@ -47,7 +50,8 @@ class Process:
 
     def stage(self, number: int, columns: int) -> Tensor:
         """The rows after a stage."""
-        pointers = [t.data_ptr() for t in (self.z, self.vectors, self.ends, self.energies, self.slopes)]
+        inputs = self.z, self.vectors, self.ends, self.factors
+        pointers = [t.data_ptr() for t in (*inputs, self.energies, self.slopes)]
         rows, atoms = ctypes.c_void_p(), len(self.z)
         status = self.native._library.eqlayers_stage(
             self.native._handle,
@@ -75,15 +79,14 @@ class Process:
         self.native._library.eqlayers_workspace_free(self.workspace)
 
 
-def shared(native: NativePotential, owners: Tensor, structure: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def shared(native: NativePotential, owners: Tensor, structure: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """Energies and slopes by as many processes as there are owners."""
-    z, vectors, ends = structure
-    processes = [
-        Process(native, (owners == rank).nonzero()[:, 0], z, vectors, ends) for rank in range(int(owners.max()) + 1)
-    ]
+    z, vectors, *_ = structure
+    processes = [Process(native, (owners == rank).nonzero()[:, 0], *structure) for rank in range(int(owners.max()) + 1)]
     for stage in range(native._library.eqlayers_stages(native._handle)):
-        columns = ctypes.c_int64()
-        how = native._library.eqlayers_exchange(native._handle, stage, ctypes.byref(columns))
+        columns, gradients = ctypes.c_int64(), ctypes.c_int(-1)
+        how = native._library.eqlayers_exchange(native._handle, stage, *map(ctypes.byref, (columns, gradients)))
+        assert gradients.value == (how == 2), "these networks read features of senders, and add to gradients"
         rows = [process.stage(stage, columns.value) for process in processes]
         if not how:
             continue
@@ -134,9 +137,11 @@ def test_processes_share_a_structure(name: str, tmp_path: Path, monkeypatch: pyt
     if len(name) % 2:  # as large ones do
         keeping(0, monkeypatch)
     native = NativePotential(deploy(made(name), tmp_path / "shared.so").path)
-    structure = edges_of(native, crystal())
-    wanted = native.evaluate(*structure)
     torch.manual_seed(0)
+    *edges, factors = structure = (*edges_of(native, crystal()), torch.randn(32, dtype=native.dtype))
+    wanted = native.evaluate(*structure)
+    rest, summed = (native.evaluate(*edges, one)[1] for one in (1 - factors, None))
+    torch.testing.assert_close(wanted[1] + rest, summed, rtol=0, atol=1e-12 * float(rest.abs().max()))
     for owners in (torch.randint(0, 3, (32,)), torch.full((32,), 1), torch.arange(32)):
         for mine, theirs in zip(shared(native, owners, structure), wanted, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12 * float(theirs.abs().max()))
