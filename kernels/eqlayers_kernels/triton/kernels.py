@@ -286,13 +286,13 @@ def write_keys(
 ):
     """Write the sort key of every edge, second traversal after the first; indices out of range come first or last."""
     edge = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = edge < count
     second = tl.program_id(1)
     nodes = tl.where(second == 0, nodes0, nodes1)
-    node = tl.load(key0 + edge, mask=inside & (second == 0), other=0)
-    node += tl.load(key1 + edge, mask=inside & (second == 1), other=0)
+    # no comparison of one number in a mask: Triton 3.9 interprets it as an integer, and refuses it
+    node = tl.load(key0 + edge, mask=edge < tl.where(second == 0, count, 0), other=0)
+    node += tl.load(key1 + edge, mask=edge < tl.where(second == 1, count, 0), other=0)
     key = tl.minimum(tl.maximum(node, -1), nodes) + 1 + second * (nodes0 + 2)
-    tl.store(keys + second * count + edge, key.to(keys.dtype.element_ty), mask=inside)
+    tl.store(keys + second * count + edge, key.to(keys.dtype.element_ty), mask=edge < count)
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -356,7 +356,7 @@ def write_tables(
     node = _first_not_below(sums, first, first + nodes, before + i + 1, steps) - offset
     real = node < nodes
     node = tl.minimum(node, tl.maximum(nodes - 1, 0))
-    known = (i < length) & (nodes > 0)
+    known = i < tl.where(nodes > 0, length, 0)
     earlier = _sum_before(sums, offset + node, known)
     cut = tl.maximum(tl.load(sums + offset + node, mask=known, other=0) - earlier, 1)
     step = i - (earlier - before)
