@@ -77,7 +77,7 @@ def _smallest() -> Any:
     """The smallest kernel, compiled: if it fails, every kernel would."""
     from .kernels import smallest_kernel
 
-    return smallest_kernel.warmup(torch.float32, grid=(1,))
+    return smallest_kernel.warmup(torch.float32, grid=(1,), enable_fp_fusion=True)
 
 
 def _message(error: Exception) -> str:

@@ -22,6 +22,8 @@ LEAST = 8
 MOST_PARTS = 1024
 #: Elements of one program of the kernels that make tables.
 BLOCK = 256
+#: Options of these kernels. Releases of Triton differ in the default of the second, and 3.9 warns where it is not said.
+OPTIONS = {"BLOCK": BLOCK, "enable_fp_fusion": True}
 
 
 class TraversalTables(NamedTuple):
@@ -137,15 +139,15 @@ def _by_kernels(keys: list[Tensor], endpoints: Tensor, nodes: list[int]) -> Tens
     with torch.cuda.device(endpoints.device) if endpoints.is_cuda else nullcontext():
         if count:
             nodes_of = keys[0], keys[-1], count, first, second
-            kernels.write_keys[-(-count // BLOCK), traversals](unsorted, *nodes_of, BLOCK=BLOCK)
+            kernels.write_keys[-(-count // BLOCK), traversals](unsorted, *nodes_of, **OPTIONS)
         in_order, order = unsorted.sort(stable=True)
         begins, parts = endpoints.new_empty(first + second + 2), endpoints.new_empty(2 * (first + second))
         cut = total, count, longest, first, second, total.bit_length()
-        kernels.count_parts[(-(-(first + second + 2) // BLOCK),)](in_order, begins, parts, *cut, BLOCK=BLOCK)
+        kernels.count_parts[(-(-(first + second + 2) // BLOCK),)](in_order, begins, parts, *cut, **OPTIONS)
         sums, steps = parts.cumsum(0), max(first, second).bit_length()
         blocks = -(-max(max(nodes) + max(most, 1), count) // BLOCK)
         sizes = count, most, first, second, steps, lengths[0]
-        kernels.write_tables[blocks, traversals](packed, order, endpoints, begins, sums, *sizes, BLOCK=BLOCK)
+        kernels.write_tables[blocks, traversals](packed, order, endpoints, begins, sums, *sizes, **OPTIONS)
     return packed
 
 

@@ -27,7 +27,7 @@ from .edges import TraversalTables
 #: Most columns that one program permutes.
 MOST_COLUMNS = 4096
 #: Columns of one program of the kernel that adds partial sums of split nodes, and rows that it reads at a time.
-GATHERED = {"BLOCK": 1024, "AT_ONCE": 4}
+GATHERED = {"BLOCK": 1024, "AT_ONCE": 4, "enable_fp_fusion": True}
 
 
 @cache
@@ -206,7 +206,8 @@ def summed_rows(rows: Tensor, table: TraversalTables) -> Tensor:
     if parts and width:
         sizes = parts, table.num_nodes, width
         grid = (parts * -(-width // block),)
-        sum_rows[grid](rows, out, workspace, *table[1:5], *sizes, BLOCK=block, AT_ONCE=at_once, num_warps=1)
+        meta = {"BLOCK": block, "AT_ONCE": at_once, "num_warps": 1, "enable_fp_fusion": True}
+        sum_rows[grid](rows, out, workspace, *table[1:5], *sizes, **meta)
         add_split_nodes(out, workspace, table)
     return out
 
@@ -255,7 +256,8 @@ class ColumnOrder:
 
         out = segment.allocate(rows, (count, width), rows.dtype, False)
         block = min(MOST_COLUMNS, 1 << max(5, (width - 1).bit_length()))
-        permute_columns[(count * -(-width // block),)](rows, out, columns, count, width, BLOCK=block)
+        grid, meta = (count * -(-width // block),), {"BLOCK": block, "enable_fp_fusion": True}
+        permute_columns[grid](rows, out, columns, count, width, **meta)
         return out
 
 
