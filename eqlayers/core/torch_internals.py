@@ -43,7 +43,7 @@ try:
     from torch._functorch.utils import enable_single_level_autograd_function
     from torch._guards import TracingContext
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.autograd.forward_ad import _set_fwd_grad_enabled
+    from torch.autograd.forward_ad import _is_fwd_grad_enabled, _set_fwd_grad_enabled
 
     # The base class of Functions that belong to one level of torch.func. They stand at the key Autograd of the
     # operators, where torch.func has taken its own wrappers off. autograd.Function would want setup_context, which
@@ -207,6 +207,11 @@ def below_autograd() -> AbstractContextManager[object]:
 def _below_and_followed(plain: AbstractContextManager[object]) -> Iterator[None]:
     with plain, torch.enable_grad(), _set_fwd_grad_enabled(True):
         yield
+
+
+def inside_function() -> bool:
+    """Whether the forward of a ``torch.autograd.Function`` runs: there, unlike in no_grad, forward mode is off."""
+    return not (_is_fwd_grad_enabled() or torch.is_inference_mode_enabled())
 
 
 def in_forward_mode() -> bool:

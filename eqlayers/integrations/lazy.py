@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import sys
-import traceback
 import types
 import weakref
 from collections.abc import Callable, MutableMapping
@@ -21,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import ConfigError, IndexRangeError
-from ..core.torch_internals import as_base_tensors, being_traced, tensor_without_numbers
+from ..core.torch_internals import as_base_tensors, being_traced, inside_function, tensor_without_numbers
 from ..functional import TabledWeights
 from .structure import adds_up
 
@@ -59,7 +57,7 @@ class LazyRows(Tensor):
 
     def computed(self) -> Tensor:
         """The values, computed at the first call; raises if a source tensor was changed in place."""
-        if self.tracked and not torch.is_grad_enabled() and _inside_function():
+        if self.tracked and not torch.is_grad_enabled() and inside_function():
             raise ConfigError(f"rows that a forward gathers must not go to an autograd function, got some. {CURE}")
         if self._computed is None:
             self.check()
@@ -115,12 +113,6 @@ _QUERIES = {
 def _versions(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
     """Version counters of tensors, which in-place changes increase."""
     return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
-
-
-def _inside_function() -> bool:
-    """Whether the caller runs inside ``torch.autograd.Function.apply``."""
-    apply = torch.autograd.Function.apply.__code__
-    return any(frame.f_code is apply for frame, _ in traceback.walk_stack(sys._getframe(2)))
 
 
 class LazyMessages(LazyRows):
