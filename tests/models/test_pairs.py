@@ -101,6 +101,7 @@ def test_collate_mirrors_edges() -> None:
 
 def test_batches_of_loaders() -> None:
     """With the numbers of one edge of each pair."""
+    pytest.importorskip("lightning")
     from eqlayers.data.batches import StructureDataset, collated
     from eqlayers.data.neighbors import structure_edges
     from eqlayers.data.structures import StructureArrays

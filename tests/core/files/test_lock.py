@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytest.importorskip("lightning")  # which `eqlayers fit` trains with
+
 from eqlayers.cli.main import main
 from eqlayers.core.files import lock
 from eqlayers.core.files.lock import LOCK, locked
