@@ -20,7 +20,7 @@ from eqlayers.native import NativePotential, deploy
 from eqlayers.nn import TensorProductConv
 
 from .conftest import SPECIES, STRUCTURES, batch_of, edges_of
-from .test_stages import crystal, shared
+from .test_stages import crystal, exchanges, shared
 
 pytestmark = pytest.mark.kernels
 Body = Callable[["Sums", Tensor, Tensor, Any, Any], Tensor]
@@ -240,7 +240,8 @@ def test_parts_of_a_structure(name: str, tmp_path: Path) -> None:
         close = {"rtol": 1e-9, "atol": 1e-10 * float(value.abs().max())}
         torch.testing.assert_close(native(batch, ("energies", "forces"))[key], value.detach(), **close)
     if divided:
-        structure = edges_of(potential, atoms)
+        structure = (*edges_of(potential, atoms), torch.linspace(-1, 2, len(atoms), dtype=potential.dtype))
+        assert {(how, gradients) for how, _, gradients in exchanges(native)} >= {(0, 0), (2, 1)}
         ranks = torch.arange(len(atoms)) % 3
         for one, other in zip(shared(native, ranks, structure), native.evaluate(*structure), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)

@@ -79,18 +79,25 @@ class Process:
         self.native._library.eqlayers_workspace_free(self.workspace)
 
 
+def exchanges(native: NativePotential) -> list[tuple[int, int, int]]:
+    """After each stage: how rows are exchanged, their numbers of columns, and whether they are gradients."""
+    found = []
+    for stage in range(native._library.eqlayers_stages(native._handle)):
+        columns, gradients = ctypes.c_int64(), ctypes.c_int(-1)
+        how = native._library.eqlayers_exchange(native._handle, stage, *map(ctypes.byref, (columns, gradients)))
+        found.append((how, columns.value, gradients.value))
+    return found
+
+
 def shared(native: NativePotential, owners: Tensor, structure: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """Energies and slopes by as many processes as there are owners."""
     z, vectors, *_ = structure
     processes = [Process(native, (owners == rank).nonzero()[:, 0], *structure) for rank in range(int(owners.max()) + 1)]
-    for stage in range(native._library.eqlayers_stages(native._handle)):
-        columns, gradients = ctypes.c_int64(), ctypes.c_int(-1)
-        how = native._library.eqlayers_exchange(native._handle, stage, *map(ctypes.byref, (columns, gradients)))
-        assert gradients.value == (how == 2), "these networks read features of senders, and add to gradients"
-        rows = [process.stage(stage, columns.value) for process in processes]
+    for stage, (how, columns, _) in enumerate(exchanges(native)):
+        rows = [process.stage(stage, columns) for process in processes]
         if not how:
             continue
-        whole = torch.zeros(len(z), columns.value, dtype=native.dtype)
+        whole = torch.zeros(len(z), columns, dtype=native.dtype)
         for process, mine in zip(processes, rows, strict=True):
             whole.index_add_(0, process.ids, mine) if how == 2 else whole.index_copy_(
                 0, process.ids[: process.local], mine[: process.local]
@@ -142,6 +149,7 @@ def test_processes_share_a_structure(name: str, tmp_path: Path, monkeypatch: pyt
     wanted = native.evaluate(*structure)
     rest, summed = (native.evaluate(*edges, one)[1] for one in (1 - factors, None))
     torch.testing.assert_close(wanted[1] + rest, summed, rtol=0, atol=1e-12 * float(rest.abs().max()))
+    assert all(gradients == (how == 2) for how, _, gradients in exchanges(native))  # features are copied to ghosts
     for owners in (torch.randint(0, 3, (32,)), torch.full((32,), 1), torch.arange(32)):
         for mine, theirs in zip(shared(native, owners, structure), wanted, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12 * float(theirs.abs().max()))
