@@ -17,7 +17,7 @@ from .forms.description import Description, Form
 from .forms.request import Sizes
 from .graph import Graph
 from .operator import WITH_KERNELS, at_once, call_form, sorted_edges
-from .torch_internals import is_plain
+from .torch_internals import is_plain, traced_by_running
 
 
 def run_program(
@@ -39,15 +39,20 @@ def run_program(
             return results[0]
     first = operands[0]
     name = chosen(first.device.type, first.dtype, backend, form.key)
-    whole = BACKENDS[name].whole
+    by = BACKENDS[name]
     sizes = Sizes(operands[form.batch or 0].shape[0]) if graph is None else graph.sizes
-    if whole is None and product.program.paths:
+    if by.whole is None and product.program.paths:
         tables = None if graph is None else graph.tables(sorted_edges)
         return call_form(operands, tables, sizes, form.key, name, deterministic)[0]
     endpoints = None if graph is None else Endpoints(*graph.ends, graph.num_src, graph.num_dst)
-    wide = [gathered(rows, t, endpoints) for t, rows in zip(operands, product.rows, strict=False)]
+    wide = [gathered(rows, t, endpoints) for t, rows in zip(operands, product.rows[:3], strict=True)]
     wide = [t.expand(sizes.rows, -1) for t in wide[:2]] + [operands[2] if product.rows[2] == "one" else wide[2]]
-    return summed(product.rows[3], (whole or contract)(product.program.key, *wide), endpoints, deterministic)
+    return summed(product.rows[3], _whole(by.name, product.program.key, *wide), endpoints, deterministic)
+
+
+@traced_by_running  # named by a text: torch 2.6 would trace the code of an attribute
+def _whole(backend: str, key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    return (BACKENDS[backend].whole or contract)(key, x, y, w)
 
 
 def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:

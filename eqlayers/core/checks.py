@@ -61,7 +61,7 @@ def check_optional(check: Callable[[str, Any], T], name: str, value: Any) -> T |
 
 def is_integer(value: Any) -> bool:
     """Whether ``value`` is an integer of any type, but no bool."""
-    if isinstance(value, (bool, np.bool_)):
+    if isinstance(value, (bool, np.bool_, str, list, tuple)):
         return False
     if isinstance(value, (int, torch.SymInt)):
         return True  # operator.index would make a constant of a symbolic size

@@ -149,8 +149,8 @@ class _Form(SingleLevelFunction):
 
 def _operator(call: OperatorCall, operands: Sequence[Tensor], graph: Tensor | None) -> Sequence[Tensor]:
     """Call the torch operator, which tracers and transforms record."""
-    (description, sizes, backend, deterministic) = call
-    return form_operator(operands, graph, *sizes[:3], description.key, backend, deterministic)
+    (description, (rows, senders, receivers, _), *how) = call
+    return form_operator(operands, graph, rows, senders, receivers, description.key, *how)
 
 
 def at_once(
@@ -218,7 +218,7 @@ def call_form(
     """Run a form by the torch operator, which checks operands; exported graphs get the text of the form."""
     backend = "" if backend == BY_DEVICE.get(operands[0].device.type) else backend
     key = text_of(key) if traced_for_others() else key
-    return form_operator(operands, graph, *sizes[:3], key, backend, deterministic)
+    return form_operator(operands, graph, sizes.rows, sizes.senders, sizes.receivers, key, backend, deterministic)
 
 
 def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list[Tensor]:

@@ -255,8 +255,9 @@ class _LazyGathers(TorchFunctionMode):
 
 def run_lazily(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a forward in which gathered rows are lazy tensors; eagerly under tracing, autocast and inference mode."""
-    device = next((parameter.device.type for parameter in module.parameters()), "cpu")
-    if being_traced() or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(device):
+    if being_traced() or torch.is_inference_mode_enabled():  # torch.compile of torch 2.6 cannot trace the next line
+        return forward(module, *args, **kwargs)
+    if torch.is_autocast_enabled(next((parameter.device.type for parameter in module.parameters()), "cpu")):
         return forward(module, *args, **kwargs)
     try:
         with _LazyGathers() as mode:

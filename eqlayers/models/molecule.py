@@ -231,7 +231,7 @@ class MoleculeNetwork(Compiles, KeepsFloat64):
         return species_indices(molecules.z, self.species_index, self.species, "model")
 
     def _outputs(self, molecules: Structures) -> dict[str, Tensor]:
-        z, pos, edge_index, batch, num_graphs = molecules[:5]
+        z, pos, edge_index, batch, num_graphs, *_ = molecules
         kind = self._kinds(molecules)
         assert batch is not None
         x = self.embedding(kind)

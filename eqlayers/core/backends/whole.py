@@ -131,13 +131,11 @@ def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         return _whole(key)(x.to(dtype), y.to(dtype), w.to(dtype)).to(x.dtype)
 
 
-@traced_by_running
 def define(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """Z ``[N, width]`` of the product with this key, term by term in float64."""
     return infos_of(_program(key))(x, y, w, "reference")
 
 
-@traced_by_running
 def by_infos(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """Z ``[N, width]`` of the product with this key, by sparse products in the dtype of the sums."""
     return infos_of(_program(key))(x, y, w)

@@ -62,8 +62,8 @@ class Grid(torch.nn.Module):
 def constants_of(grid: torch.nn.Module, like: Tensor, *names: str) -> list[Tensor]:
     """The named constants of a grid, of eqlayers or e3nn, in the dtype of ``like``, which must be on their device."""
     if is_tracing():  # `to` would fix the dtype of the example in the graph
-        return [grid.get_buffer(name).type_as(like) for name in names]
-    constants = [grid.get_buffer(name).to(like.dtype) for name in names]
+        return [getattr(grid, name).type_as(like) for name in names]
+    constants = [getattr(grid, name).to(like.dtype) for name in names]
     check_same_dtype(constants=constants[0], features=like)
     return constants
 

@@ -15,7 +15,7 @@ from ...core.dtypes import device_error, of_one_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...core.graph import check_index
 from ...core.species import known_species, species_of
-from ...core.torch_internals import being_traced, unwrapped, wrapped_by_func
+from ...core.torch_internals import being_traced, outside_of_func, unwrapped, wrapped_by_func
 from ...irreps.algebra import as_irreps
 from ...sparse import ProgramInfos
 from ..base.module import EquivariantModule, check_dense
@@ -260,7 +260,8 @@ class SpeciesLinear(EquivariantModule):
         """Map the features of one species after the other, where no kernel does."""
         if not features.shape[0]:
             return self.linear(features, self.weight[0])
-        sizes = torch.bincount(kind, minlength=self.num_species).tolist()  # which torch.func allows
+        with outside_of_func():  # in which torch 2.6 counts nothing
+            sizes = torch.bincount(kind, minlength=self.num_species).tolist()
         order = kind.argsort(stable=True)
         parts = features.index_select(0, order).split(sizes)
         mapped = [self.linear(rows, w) for rows, w in zip(parts, self.weight, strict=True) if len(rows)]

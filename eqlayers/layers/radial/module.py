@@ -249,7 +249,7 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
     def _hidden(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """Features behind the hidden layers, times the factor of the weights of the last layer."""
         lead = x.shape[:-1]
-        for base, weight in zip(self._formulas, weights, strict=False):
+        for base, weight in zip(self._formulas, weights[:-1], strict=True):
             x = x @ weight.to(x.dtype)
             (x,) = run_formula(base, [x if len(lead) == 1 else x.reshape(-1, x.shape[-1])])
         return x if x.ndim == len(lead) + 1 else x.reshape(*lead, x.shape[-1])

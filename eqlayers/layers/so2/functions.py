@@ -154,7 +154,7 @@ def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, 
     flat = weight.split([a * b * c for a, b, c in shapes])
     matrices = [part.view(shape).unbind(0) for part, shape in zip(flat, shapes, strict=True)]
     plus, minus = [], []
-    for number, (first, pair) in enumerate(zip(columns, matrices, strict=False)):
+    for number, (first, pair) in enumerate(zip(columns[: len(matrices)], matrices, strict=True)):
         if number < num_unsigned:
             plus.append(first @ pair[0])
             continue

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from eqlayers_kernels.forms.product import Reading
+
 from ...core.apply import as_rows, broadcast_at_once, run_by_row, run_program
 from ...core.backends import BACKENDS
 from ...core.backends.forms import chosen
@@ -93,7 +95,7 @@ def run_convolution(
         x, y, w = of_one_dtype(x=x, edge_attr=y, weight=w if shared else graph.of_edges(w))
     edges = graph.num_edges
     num_rows = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
-    for tensor, rows in zip((x, y, w), num_rows, strict=False):
+    for tensor, rows in zip((x, y, w)[: len(num_rows)], num_rows, strict=True):
         if tensor.ndim != 2 or tensor.shape[0] != rows:
             name, what = ("x", "senders") if tensor is x else ("edge_attr" if tensor is y else "weight", "edges")
             raise ShapeError(
@@ -116,7 +118,8 @@ def _read_from_table(
     plan: ProductPlan, x: Tensor, y: Tensor, w: TabledWeights, graph: Graph, backend: str, deterministic: bool
 ) -> Tensor:
     """A convolution whose kernel interpolates the weights of edges from the rows of a table."""
-    intervals = w.reading.intervals(w.table.shape[0])
+    reading = Reading(w.coefficients.shape[1], w.orders)
+    intervals = reading.intervals(w.table.shape[0])
     num_nodes = graph.num_src, graph.num_dst
 
     def sort(interval: Tensor) -> Tensor:
@@ -126,10 +129,10 @@ def _read_from_table(
     operands = x, y, w.table, graph.of_edges(w.coefficients)
     tables = graph.interval_tables(w.interval, intervals, sort)
     if is_plain(operands):
-        results = at_once(plan.form.tabled(*w.reading), operands, graph, backend, deterministic, tables)
+        results = at_once(plan.form.tabled(*reading), operands, graph, backend, deterministic, tables)
         if results is not None:
             return results[0]
-    return call_form(operands, tables, graph.sizes, tabled(plan.form.key, *w.reading), backend, deterministic)[0]
+    return call_form(operands, tables, graph.sizes, tabled(plan.form.key, *reading), backend, deterministic)[0]
 
 
 def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, backend: str | None = None) -> Tensor:

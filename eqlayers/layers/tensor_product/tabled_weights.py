@@ -38,11 +38,6 @@ class TabledWeights(NamedTuple):
     coefficients: Tensor
     orders: int = 1
 
-    @property
-    def reading(self) -> Reading:
-        """How many rows of the table an edge reads, and how many rows an interval has."""
-        return Reading(self.coefficients.shape[1], self.orders)
-
     def weights(self) -> Tensor:
         """The weights ``[E, W]``, interpolated now."""
         first = self.interval * self.orders
@@ -66,12 +61,12 @@ class TabledWeights(NamedTuple):
     def check(self, graph: Graph, width: int) -> None:
         """Raise ShapeError, DTypeError or DeviceError unless they are weights of the graph's edges, or of its pairs."""
         table, interval, coefficients, orders = self
-        for name, tensor in zip(self._fields, self[:3], strict=False):
+        for name, tensor in {"table": table, "interval": interval, "coefficients": coefficients}.items():
             check_tensor(name, tensor, "of weights by interpolation")
         check_integer("orders", orders, 1)
         reads = coefficients.shape[1] if coefficients.ndim == 2 else 0
         fits = table.ndim == 2 and table.shape[1] == width and 0 < orders <= reads
-        if not fits or not self.reading.intervals(len(table)):
+        if not fits or not Reading(reads, orders).intervals(len(table)):
             raise ShapeError(
                 f"a table of weights must be [R, {width}] with {orders} rows more for each interval, got "
                 f"{list(table.shape)} and coefficients {list(coefficients.shape)}. Make it by RadialTable."
