@@ -169,18 +169,17 @@ def lammps(session: nox.Session) -> None:
     session.run("pytest", "tests/lammps", "--no-skips", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
-def run_layers(session: nox.Session, *options: str) -> None:
+def run_layers(session: nox.Session) -> None:
     """Install this package with the torch of the session's constraints, and run the layers' tests."""
     install(session, "hypothesis", "pytest-xdist", "PyYAML", "ase", "vesin")
-    options = ("--numprocesses", "auto", "--dist", "loadgroup", "-m", "not slow", *options)
+    options = ("--numprocesses", "auto", "--dist", "loadgroup", "-m", "not slow")
     session.run("pytest", *options, *(session.posargs or LAYERS), env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session
 def oldest(session: nox.Session) -> None:
     """The oldest torch that pyproject.toml allows."""
-    # torch 2.6 requires Triton 3.2, which the kernels for GPUs refuse with their reason
-    run_layers(session, "-k", "not triton and not every_verdict and not backends_and_reasons and not for_a_target")
+    run_layers(session)  # tests of Triton's kernels are skipped: torch 2.6 requires Triton 3.2, which they refuse
 
 
 @nox.session

@@ -208,6 +208,7 @@ def test_a_short_key_without_a_layer_is_an_error() -> None:
         describe("0123456789abcdef")
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="sym_max of torch 2.6 fixes sizes; its Triton reads none")
 def test_tables_of_any_number_of_edges_for_gpus() -> None:
     """Their sizes are symbols without a guard; on the device `meta`, which has the format of GPUs."""
     shapes = ShapeEnv()

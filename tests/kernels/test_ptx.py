@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 from .layer_kinds import QUICK
 

@@ -24,7 +24,6 @@ from eqlayers.testing import ToyNetwork
 
 pytestmark = pytest.mark.kernels
 SPECIES = [1, 6, 8, 29]
-NEEDS_FUNC = pytest.mark.skipif(torch.__version__ < "2.7", reason="torch.func of torch 2.6 reads no species")
 TINY = {"hidden": "2x0e + 2x1o", "layers": 2, "cutoff": 4.0, "radial_hidden": (4,)}
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "MACE": lambda: MACE(SPECIES, lmax=2, correlation=2, **TINY),
@@ -359,7 +358,6 @@ def test_values_are_checked_before_a_trace_runs() -> None:
         potential(batch._replace(pos=batch.pos.double()))
 
 
-@NEEDS_FUNC
 def test_second_derivatives_are_refused_and_hessians_are_not() -> None:
     potential = made().train()
     batch = batch_of(potential, [molecule("H2O")])
@@ -436,7 +434,6 @@ def test_any_error_ends_compiling_unless_it_is_required(raised: Exception, monke
         potential(batch._replace(z=torch.full_like(batch.z, 5)))
 
 
-@NEEDS_FUNC
 def test_other_ways_to_trace_see_the_module_itself() -> None:
     potential = made().eval()
     batch = batch_of(potential, [molecule("H2O")])

@@ -173,7 +173,7 @@ def test_backend_sparse_runs_every_product_layer(name: str, monkeypatch: pytest.
 @pytest.mark.parametrize("mode", ["uvu", "uuu"])
 def test_the_segment_kernels_give_the_same(mode: str) -> None:
     """In Triton's interpreter, where the channels of both products are among the seven named ones."""
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.6")
     layer = eq.TensorProduct("3x1o", "1o" if mode == "uvu" else "3x1o", "3x1e", [(0, 0, 0, mode, True)])
     given = operands(layer, (2,))
     close(orders(lambda *t: layer.infos(*t, "triton"), given), orders(layer.infos, given))

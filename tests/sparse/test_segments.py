@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 from eqlayers.core.dtypes import ACCUMULATE
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, function, reference

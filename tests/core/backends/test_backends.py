@@ -17,6 +17,7 @@ from eqlayers.core.backends.torch_formulas import Primitives, run_in_torch
 from eqlayers.core.forms.request import Request, Sizes
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError, ShapeError
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
+from eqlayers_kernels.triton import availability
 from tests.each import each
 from tests.formulas import cubic, edges_of_points, functions
 
@@ -103,7 +104,8 @@ def test_explain_gives_every_verdict():
     assert "    torch: accepts, behind the chosen one" in text
     assert "    sparse: accepts, behind the chosen one" in text
     assert "    reference: accepts, only when named" in text
-    assert "    triton: accepts, only when named" in text  # the interpreter, on CPU tensors
+    accepts = "    triton: accepts, only when named" in text  # the interpreter, on CPU tensors
+    assert accepts == (availability.why_not() is None)
     assert "torch.float64" in eqlayers.explain(dtype=torch.float64)
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 import eqlayers as eq
 from eqlayers.core.backends.registry import select, verdicts

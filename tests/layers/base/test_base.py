@@ -107,7 +107,7 @@ def test_explain_names_backends_and_reasons() -> None:
     assert "backend=reference" in named.explain()
     refused = TensorProduct(*ARGS, backend="triton").explain(dtype=torch.float64).splitlines()
     assert refused[1].endswith("triton was named and refuses, so that the layer raises BackendError")
-    assert "mix channels" in refused[2] or "needs CUDA" in refused[2]  # as it is interpreted or not
+    assert "mix channels" in refused[2] or "needs " in refused[2]  # as it is interpreted, old, or neither
     assert eq.explain(torch.nn.Sequential(layer, torch.nn.Linear(1, 1))).startswith("0: TensorProduct on cpu")
     assert eq.explain(torch.nn.Linear(1, 1)) == "Linear holds no product layers"
 

@@ -17,7 +17,7 @@ SPHERE: dict[str, tuple[Any, ...]] = {
     "even, small": ("0e + 1o + 2e", TANH, 6),
     "points": ("0e + 1e + 2e", torch.relu, (12, 9), "norm", 1),
     "even number of points": ("0o + 1e + 2o", TANH, (8, 10), "component", 3),
-    "odd signal, even function": ("0o + 1o", torch.abs, 10, "integral"),
+    "odd signal, even function": ("0o + 1o", torch.cos, 10, "integral"),
     "degree 0": ("0e", torch.relu, 4),
 }
 

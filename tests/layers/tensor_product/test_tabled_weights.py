@@ -208,6 +208,7 @@ def test_other_tables_and_intervals_changed_in_place_are_sorted_anew() -> None:
     torch.testing.assert_close(layer(x, y, made, edges), layer(x, y, stored(made), edges))
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
 def test_compiled_mapped_and_pickled() -> None:
     x, y, table, c, interval = operands()
     layer, edges = conv(), graph()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 from eqlayers_kernels.forms.program import LAYOUTS
 from eqlayers_kernels.triton import availability

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.6")
 
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
