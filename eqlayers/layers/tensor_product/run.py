@@ -94,8 +94,8 @@ def run_convolution(
     else:
         x, y, w = of_one_dtype(x=x, edge_attr=y, weight=w if shared else graph.of_edges(w))
     edges = graph.num_edges
-    num_rows = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
-    for tensor, rows in zip((x, y, w)[: len(num_rows)], num_rows, strict=True):
+    num_rows = (x, graph.num_src), (y, edges), (w, edges)
+    for tensor, rows in num_rows[: 2 if shared or table is not None else 3]:
         if tensor.ndim != 2 or tensor.shape[0] != rows:
             name, what = ("x", "senders") if tensor is x else ("edge_attr" if tensor is y else "weight", "edges")
             raise ShapeError(
