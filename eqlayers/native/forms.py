@@ -18,7 +18,7 @@ from ..core.forms.request import SIZE_INDEX
 from ..core.traces.trace import fake_of
 from .memory import Memory
 from .sizes import ATOMS, Symbols, local, parts, product, rows_of, text_of
-from .values import TYPES, Buffer, View
+from .values import TYPES, Buffer, Elementwise, View
 
 #: Operators whose result has the ends of edges that their operand has.
 SAME_ENDS = ("view", "_to_copy", "clone", "expand", "unsqueeze", "slice", "alias", "detach", "contiguous")
@@ -123,7 +123,7 @@ class FormCalls(Memory):
             raise self.refuse(f"kernels have no {dtype}")
         form = describe(key).form
         sizes = [rows, senders, receivers, 0]
-        stored = [self.stored(one) for one in operands]
+        stored = [self.rows_of(one) for one in operands]
         kinds = dict(zip(("src", "dst"), ("", "") if tables is None else self.ends_of[id(tables.buffer)], strict=True))
         by_sender = {
             end: self._is_known(kinds[end], size, rows) and kinds[end] == "src"
@@ -141,6 +141,13 @@ class FormCalls(Memory):
             if by_sender.get(result.rows):
                 self.summed_for_senders(view)
         return made
+
+    def rows_of(self, value: Any) -> View:
+        """The rows of an operand in a buffer; equal numbers are one row."""
+        if isinstance(value, Elementwise) and value.number is not None and len(value.shape) == 2:
+            row = self.stored(torch.full((1, value.shape[1]), value.number, dtype=value.dtype))
+            return View(row.buffer, 0, value.shape, [0, 1])
+        return self.stored(value)
 
     def _is_known(self, kind: str, size: int, rows: int) -> bool:
         known = {"src": ATOMS, "dst": ATOMS, "row": rows}.get(kind)

@@ -75,7 +75,7 @@ class Operators(Rows):
 
     def _filled(self, node: fx.Node, value: Any) -> Elementwise:
         dtype = fake_of(node).dtype
-        return Elementwise(self.shape_of(node), dtype, lambda names, lines: number(value, dtype))
+        return Elementwise(self.shape_of(node), dtype, lambda names, lines: number(value, dtype), number=value)
 
     def _op_new_zeros(self, node: fx.Node, *args: Any, **kwargs: Any) -> Elementwise:
         return self._filled(node, 0)

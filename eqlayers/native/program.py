@@ -19,6 +19,7 @@ from .compiler import Compiler
 from .forms import VECTOR
 from .species import look_up_species
 from .stages import LARGE, SMALL, Stages
+from .sums import add_operands, divide_slopes
 from .values import TYPES, Buffer
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def graph_of(potential: Potential) -> fx.GraphModule:
         module.graph.erase_node(node)
     simplify(module)
     look_up_species(module, tuple(sorted(potential.species)))
+    add_operands(module)
+    divide_slopes(module)
     return module
 
 

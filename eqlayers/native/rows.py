@@ -12,6 +12,7 @@ from ..core.traces.trace import fake_of
 from .elements import FORMULAS
 from .forms import FormCalls
 from .sizes import ATOMS, parts, product, text_of
+from .sums import STORED
 from .values import TYPES, Elementwise, Lines, Value, View
 
 
@@ -21,7 +22,8 @@ class Rows(FormCalls):
     def kept(self, node: fx.Node, value: Elementwise) -> Value:
         """A formula, stored unless one operator of elements alone reads it."""
         users = [user for user in node.users if not str(user.target).startswith("aten.sym_size")]
-        if len(users) == 1 and users[0].op == "call_function" and kind_of(users[0]) in FORMULAS:
+        alone = len(users) == 1 and users[0].op == "call_function" and kind_of(users[0]) in FORMULAS
+        if alone and STORED not in node.meta:
             return value
         return self.stored(value)
 

@@ -90,15 +90,10 @@ class Stages:
         for step in listed:
             if any(one.name == "factors" or id(one) in gradients for one in step.reads):
                 gradients |= {id(one) for one in step.writes}
+        written = [max(n for n, steps in enumerate(self.steps) if _writes(steps, one)) for one, *_ in exchanged]
         self.exchanges = [
-            Exchange(
-                buffer,
-                how,
-                max(n for n, steps in enumerate(self.steps) if _writes(steps, buffer)),
-                after,
-                id(buffer) in gradients,
-            )
-            for buffer, how, after in exchanged
+            Exchange(buffer, how, last, after, id(buffer) in gradients)
+            for (buffer, how, after), last in zip(exchanged, written, strict=True)
         ]
         small, large = self._entries([[]] * len(self.steps), SMALL), self._entries(self.again, LARGE)
         self.entries = [one._replace(when=ALWAYS) for one in small if one._replace(when=LARGE) in large]

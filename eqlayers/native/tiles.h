@@ -9,7 +9,7 @@
 /* Of a tile, rows of ghosts are copied and added: fewer and larger tiles cost less, more tiles serve more threads. */
 enum { TILE_ATOMS = 256, LEAST_ATOMS = 32, FEW_TILES = 4, ROUND = 32, MOST_THREADS = 256 };
 /* Bytes that tiles keep from stage to stage, which machines can spare. Where it would be more, stages run steps again. */
-enum { KEPT_AT_MOST = 671088640 };
+enum { KEPT_AT_MOST = 536870912 };
 enum { SCRATCH, KEPT, SUMS };
 enum { ALWAYS, SMALL, LARGE };
 enum { NOTHING, COPY, ADD };

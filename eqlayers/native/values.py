@@ -65,12 +65,14 @@ class Elementwise:
         dtype: Of the result.
         write: From C names of the indices, and lines of C that may come before, to an expression.
         reads: The buffers that it reads.
+        number: The value of all elements, if it is one.
     """
 
     shape: list[int]
     dtype: torch.dtype
     write: Callable[[Sequence[str], Lines], str]
     reads: list[Buffer] = field(default_factory=list)
+    number: float | None = None
 
 
 Value = View | Elementwise

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from eqlayers.core.errors import ConfigError
+from eqlayers.core.traces.simplify import FORM
 from eqlayers.core.traces.trace import Refused
 from eqlayers.models import NequIP, Potential
 from eqlayers.native.compiler import Compiler
-from eqlayers.native.program import graph_of
-from eqlayers.native.sizes import ATOMS
+from eqlayers.native.program import CProgram, graph_of
+from eqlayers.native.sizes import ATOMS, parts
+from eqlayers.native.stages import KEPT, SMALL
+from eqlayers.native.sums import _pair
 
 from .conftest import NETWORKS, SPECIES, STRUCTURES, edges_of, made
 from .oracle import compare_values
@@ -23,6 +26,15 @@ pytestmark = pytest.mark.kernels
 def test_values_of_nodes(name: str, dtype: torch.dtype) -> None:
     potential = made(name, dtype)
     compare_values(potential, {what: edges_of(potential, atoms()) for what, atoms in STRUCTURES.items()})
+
+
+@pytest.mark.parametrize("name", ["MACE, tables", "NequIP"])
+def test_little_is_kept_from_stage_to_stage(name: str) -> None:
+    """Of gradients by edges, the slopes alone; and of operands that a formula adds, their sum."""
+    module = graph_of(made(name))
+    assert not any(_pair(node) for node in module.graph.nodes if str(node.target) == FORM)
+    kept = [one for one in CProgram(Compiler(module)).stages.entries if one.kind == KEPT and one.when != SMALL]
+    assert {parts(one.buffer.size)[0] for one in kept} == {0, 3}
 
 
 def test_maps_of_many_species_gather_no_matrices() -> None:

@@ -115,7 +115,7 @@ def shared(native: NativePotential, owners: Tensor, structure: tuple[Tensor, ...
 def keeping(most: int, patch: pytest.MonkeyPatch) -> None:
     """Programs whose tiles keep so many bytes from stage to stage."""
     text = CProgram.text
-    old, new = (f"KEPT_AT_MOST = {size}" for size in (640 << 20, most))
+    old, new = (f"KEPT_AT_MOST = {size}" for size in (512 << 20, most))
     patch.setattr(CProgram, "text", lambda self: text(self).replace(old, new))
 
 
@@ -125,7 +125,7 @@ def test_large_structures_keep_less_and_have_the_same_bits(
 ) -> None:
     """They run steps again in place of keeping results: in one tile and in several, on one thread and on two."""
     results, sizes, before = list[Tensor](), list[int](), torch.get_num_threads()
-    for most in (640 << 20, 0):
+    for most in (512 << 20, 0):
         keeping(most, monkeypatch)
         native = NativePotential(deploy(made(name), tmp_path / f"{most}.so").path)
         for threads in (1, 2):
