@@ -141,8 +141,7 @@ class NativePotential:
         energies, slopes = torch.empty(atoms, dtype=torch.float64), torch.empty(edges, 3, dtype=self.dtype)
         inputs = [t.detach().contiguous() for t, _ in operands.values()]
         pointers = [t.data_ptr() for t in (*inputs, energies, slopes)]
-        if factors is None:
-            pointers.insert(3, 0)
+        pointers[3:3] = [0] * (factors is None)
         workspace = self._workspace().handle
         status = self._library.eqlayers_evaluate(self._handle, workspace, atoms, edges, *pointers)
         if status:

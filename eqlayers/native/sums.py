@@ -80,12 +80,8 @@ class _Parts:
         if node not in self.known:
             parts = {one: self.of(one) for one in self._linear(node)}
             sources = sorted({source for part in parts.values() for source in part}, key=self.number.__getitem__)
-            self.known[node] = {
-                source: self._part(node, {one: part.get(source) for one, part in parts.items()})
-                if len(sources) > 1
-                else node
-                for source in sources or [node]
-            }
+            of = {source: {one: part.get(source) for one, part in parts.items()} for source in sources or [node]}
+            self.known[node] = {s: self._part(node, one) if len(sources) > 1 else node for s, one in of.items()}
         return self.known[node]
 
     def _linear(self, node: fx.Node) -> list[fx.Node]:
@@ -185,22 +181,16 @@ def _added(base: Formula) -> tuple[int, int, Formula] | None:
                     for (a, b), adds in zip(columns, sums, strict=True)
                 )
             ):
-                of = {adds[0]: c for c, adds in enumerate(sums)}
                 nodes = [
-                    Node("load", (first, of[number])) if number in of else _without(second, node)
-                    for number, node in enumerate(base.nodes)
+                    one._replace(args=(one.args[0] - (one.args[0] > second), one.args[1])) if one.op == "load" else one
+                    for one in base.nodes
                 ]
+                for c, adds in enumerate(sums):
+                    nodes[adds[0]] = Node("load", (first, c))
                 rest = [item for number, item in enumerate(base.operands) if number != second]
                 made = formula(Expression(nodes), rest, base.results, base.outputs, base.channels)
                 return first, second, register_formula(made)
     return None
-
-
-def _without(operand: int, node: Node) -> Node:
-    """A node of a formula without an operand."""
-    if node.op != "load" or node.args[0] < operand:
-        return node
-    return Node("load", (node.args[0] - 1, node.args[1])) if node.args[0] > operand else Node("constant", (0.0,))
 
 
 def _read_sum(graph: fx.Graph, node: fx.Node, total: fx.Node) -> None:
