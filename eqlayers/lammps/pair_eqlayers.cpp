@@ -157,6 +157,7 @@ class PairEqlayers : public Pair {
   int axis = 0;                     /* factors are positions along it, from the center */
   double center[3] = {0.0, 0.0, 0.0};
   std::vector<std::vector<char>> gradients; /* of each stage before its exchange, for factors of 1 */
+  bool tried = false;               /* whether gradients are linear in the factors */
 
   template <class T> static double bytes_of(const Edges<T> &edges) {
     return sizeof(T) * (double)(edges.vectors.capacity() + edges.slopes.capacity() + edges.factors.capacity());
@@ -200,6 +201,7 @@ class PairEqlayers : public Pair {
       error->all(FLERR, "Potentials of pair style eqlayers must have stages, got {}, whose network needs the whole structure "
                         "at once.", name);
     comm_forward = comm_reverse = 0;
+    tried = false;
     for (int stage = 0; stage < eqlayers_stages(potential); stage++) {
       int64_t columns = 0;
       int linear = 0;
@@ -220,7 +222,7 @@ class PairEqlayers : public Pair {
     T *const results = (T *)to;
     const T *const terms = (const T *)from;
     for (int64_t n = 0; n < row_bytes / (int64_t)sizeof(T); n++)
-      results[n] = (sum ? results[n] : (T)0) + (T)scale * terms[n];
+      results[n] = sum ? results[n] + (T)scale * terms[n] : (T)scale * terms[n];
   }
 
   void add(char *to, const char *from, double scale, bool sum) const {
@@ -318,9 +320,10 @@ class PairEqlayers : public Pair {
   }
 
   /* A process without atoms runs all stages too: each exchange is one of all processes. Gradients for factors of 1
-     are kept if a current of heat needs them. */
-  template <class T> void run_stages(Edges<T> &edges) {
-    const bool weighted = !edges.factors.empty();
+     are kept if a current of heat needs them. Factors are positions, or -2 for all atoms and images in a trial. */
+  template <class T> void run_stages(Edges<T> &edges, bool trial = false) {
+    const T *const factors = edges.factors.empty() ? nullptr : edges.factors.data();
+    const bool weighted = factors != nullptr && !trial;
     const int64_t all = (int64_t)z.size(), count = (int64_t)receivers.size();
     std::vector<char> ones;
     energies.resize(all + 1);
@@ -329,7 +332,7 @@ class PairEqlayers : public Pair {
       void *computed = nullptr;
       const int status =
           eqlayers_stage(potential, workspace, stage, local, all, count, z.data(), edges.vectors.data(), ends.data(),
-                         weighted ? edges.factors.data() : nullptr, energies.data(), edges.slopes.data(), &computed);
+                         factors, energies.data(), edges.slopes.data(), &computed);
       if (status) fail(status);
       int64_t columns = 0;
       int linear = 0;
@@ -337,7 +340,8 @@ class PairEqlayers : public Pair {
       exchanged = (char *)computed;
       row_bytes = columns * eqlayers_bytes(potential);
       width = width_of(columns);
-      if (linear && cvflag_atom && !weighted) gradients[stage].assign(exchanged, exchanged + all * row_bytes);
+      if (linear && cvflag_atom && factors == nullptr) gradients[stage].assign(exchanged, exchanged + all * row_bytes);
+      if (linear && trial) compare((const T *)computed, (const T *)gradients[stage].data(), local * columns);
       if (linear && weighted) ones = gradients[stage];
       ones.reserve(1); /* no NULL without atoms */
       of_ones = linear && weighted ? ones.data() : nullptr;
@@ -345,6 +349,15 @@ class PairEqlayers : public Pair {
       if (kind == EQLAYERS_COPY) comm->forward_comm(this, size);
       if (kind == EQLAYERS_ADD) comm->reverse_comm(this, size);
     }
+  }
+
+  /* A reverse pass that a network has of its own may read other numbers with gradients, whose sums are not linear. */
+  template <class T> void compare(const T *twice, const T *one, int64_t count) {
+    for (int64_t n = 0; n < count; n++)
+      if (std::fabs(twice[n] + 2 * one[n]) > 1e-3 * std::fabs(one[n]) + 1e-30)
+        error->one(FLERR, "Gradients must be linear in factors of energies for centroid/stress/atom, got {} for "
+                          "factors of -2 and {} for 1. Use torch's reverse pass, or stress/atom without a current of "
+                          "heat.", twice[n], one[n]);
   }
 
   /* Ends all processes: others wait in an exchange for this one. */
@@ -372,12 +385,21 @@ class PairEqlayers : public Pair {
   }
 
   /* For currents of heat, the matrix of atom k is the sum over atoms i of (r_i - r_k) times the derivative of the
-     energy of i by r_k (Langer et al. 2023, doi 10.1103/PhysRevB.108.L100302). An edge changes energies of many atoms,
-     and of images of atoms: factors are positions, along one axis at a time. */
+     energy of i by r_k (Langer et al. 2023, doi 10.1103/PhysRevB.108.L100302). Without exchanges, an edge changes the
+     energy of its receiver alone. Else it changes energies of many atoms, and of images of atoms: factors are
+     positions, along one axis at a time. */
   template <class T> void add_currents(Edges<T> &edges) {
     static const int COLUMN[3][3] = {{0, 3, 4}, {6, 1, 5}, {7, 8, 2}};
+    if (eqlayers_stages(potential) == 1) {
+      for (size_t e = 0; e < receivers.size(); e++)
+        for (int k = 0, a = 0, b = 0; k < 9; k++, a = k / 3, b = k % 3)
+          cvatom[atoms[ends[e]]][COLUMN[a][b]] -= scale * edges.vectors[3 * e + a] * edges.slopes[3 * e + b];
+      return;
+    }
     const std::vector<T> slopes = edges.slopes;
-    edges.factors.resize(z.size() + 1);
+    edges.factors.assign(z.size() + 1, (T)-2);
+    if (!tried) run_stages(edges, true);
+    tried = true;
     for (axis = 0; axis < 3; axis++) {
       center[axis] = 0.0; /* small factors have small roundings */
       for (const int one : atoms) center[axis] += atom->x[one][axis] / (double)atoms.size();

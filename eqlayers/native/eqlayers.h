@@ -87,7 +87,8 @@ int eqlayers_stages(const eqlayers_potential *potential);
 /* What is exchanged after a stage, and how many numbers a row has. *gradients is 1 if the rows are gradients, which are
    linear in the factors, and 0 if they do not depend on them. Factors may be positions, which differ by a vector between
    an atom and its periodic image: rows of gradients for factors that are larger by d are larger by d times the rows for
-   factors of one. */
+   factors of one. A network that writes its own reverse pass may break this: rows for factors of -2 for all atoms must
+   be -2 times the rows for ones. */
 int eqlayers_exchange(const eqlayers_potential *potential, int stage, int64_t *columns, int *gradients);
 /* Runs a stage. *rows is set to the rows [atoms, columns] that are exchanged, float or double, see eqlayers_bytes, or to
    NULL after the last stage. */

@@ -56,6 +56,36 @@ class ThereAndBack(torch.nn.Module):
 NETWORKS |= {"there and back": ThereAndBack}
 
 
+class SumsForSenders(torch.autograd.Function):
+    """Its reverse pass reads sums of gradients and rows."""
+
+    @staticmethod
+    def forward(ctx, rows, src, dst):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(rows, src, dst)
+        return torch.zeros_like(rows).index_add(0, src, rows[dst])
+
+    @staticmethod
+    def backward(ctx, slopes):  # type: ignore[no-untyped-def]
+        rows, src, dst = ctx.saved_tensors
+        return torch.zeros_like(rows).index_add(0, dst, (slopes + rows)[src] - rows[src]), None, None
+
+
+class OtherReverse(Whole):
+    """A network with a reverse pass that it writes itself."""
+
+    def forward(self, atom_types, edges, graph):  # type: ignore[no-untyped-def]
+        sums = edges.lengths.new_zeros(atom_types.shape[0], 1).index_add(0, graph.ends[1], edges.lengths[:, None])
+        return 1e-3 * SumsForSenders.apply(sums, *graph.ends)[:, 0]
+
+
+class LennardJones(Whole):
+    """Half of the energy of a pair is of the sender: a sum for senders, with an exchange."""
+
+    def forward(self, atom_types, edges, graph):  # type: ignore[no-untyped-def]
+        power = (2 / edges.lengths) ** 6
+        return power.new_zeros(atom_types.shape[0]).index_add(0, graph.ends[0], 0.1 * (power**2 - power))
+
+
 def potential_of(name: str, dtype: torch.dtype = torch.float64) -> Potential:
     torch.manual_seed(5)
     return Potential(NETWORKS[name](), SPECIES, {"H": -13.6, "Cu": -3.0}, 0.7).to(dtype).eval()
@@ -71,6 +101,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     repelled = Potential(NETWORKS["one layer"](), SPECIES, repulsion=ZBL()).double()
     made["ZBL"] = deploy(repelled, folder / "ZBL.so").path
     made["whole"] = deploy(Potential(Whole(), ["O"], subtract_isolated=False), folder / "whole.so").path
+    made["reverse"] = deploy(Potential(OtherReverse(), ["O"], subtract_isolated=False), folder / "reverse.so").path
+    made["LJ"] = deploy(Potential(LennardJones(), ["O"], subtract_isolated=False).double(), folder / "LJ.so").path
     made["float32"] = deploy(potential_of("MACE", torch.float32), folder / "float32.so").path
     return made
 
@@ -279,6 +311,18 @@ def test_current_of_heat(name: str, size: int, ranks: int, made: dict[str, Any],
     assert error < (1e-5 if name == "float32" else 1e-9), error
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_pair_potentials_have_the_matrices_of_lammps(ranks: int, made: dict[str, Any], tmp_path: Path) -> None:
+    """Those of which LAMMPS computes currents of heat."""
+    write_data(tmp_path / "start.data", crystal(tilted=True), "H O Cu")
+    matrices = []
+    for pair in ("pair_style lj/cut 4.0\npair_coeff * * 0.05 2.0", PAIR.replace("H O Cu", "O O O")):
+        text = start(made, "LJ", pair=pair) + f"run 0\n{WRITE.format('end.txt')}\n"
+        matrices.append(read(tmp_path, "end.txt", "H O Cu", lammps(tmp_path, text, ranks)).centroid)
+    mine, theirs = matrices[1], matrices[0]
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12 * np.abs(theirs).max())
+
+
 #: What is refused -> words of the input, what takes their place, and words of the error.
 REFUSED = {
     "newton off": ("units metal", "newton off\nunits metal", "Newton must be on for pair style eqlayers, got off"),
@@ -291,6 +335,7 @@ REFUSED = {
     "no words": ("* * {file} H O Cu", "* * H", "must have a file and an element for each type, got 3 words"),
     "an option": ("pair_style eqlayers", "pair_style eqlayers a.so", "must have no options, got a.so"),
     "a whole structure": ("{file} H O Cu", "{whole} O O O", "must have stages, got .*whole.so"),
+    "another reverse pass": ("{file} H O Cu", "{reverse} O O O", "must be linear in factors of energies .* got"),
     "bonds": ("atom_style atomic", "atom_style full", "bonds connect must stay .* got special_bonds 0 for 1-2"),
 }
 
@@ -298,7 +343,7 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_computed_is_refused(kind: str, made: dict[str, Any], tmp_path: Path) -> None:
     """On all processes, with the fix."""
-    old, new, words = (text.format(file=made["NequIP"], whole=made["whole"]) for text in REFUSED[kind])
+    old, new, words = (text.format(file=made["NequIP"], **made) for text in REFUSED[kind])
     bonds = kind == "bonds"
     write_data(tmp_path / "start.data", *((waters(8, 6.5), "H O Cu", 8) if bonds else (crystal(), "H O Cu")))
     printed = lammps(tmp_path, start(made).replace(old, new, 1) + "run 0\n", 2, fails=True)
