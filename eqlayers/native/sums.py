@@ -44,7 +44,7 @@ def divide_slopes(module: fx.GraphModule) -> None:
     """Replace the slopes by the sum of the slopes that each layer's gradients give.
 
     These gradients, by harmonics and radial functions, have several times as many numbers as slopes, and would be kept
-    until those of all layers are added.
+    until the gradients of all layers are added.
     """
     (output,) = module.graph.find_nodes(op="output")
     energies, slopes = output.args[0]
@@ -154,8 +154,8 @@ def _pair(node: fx.Node) -> tuple[int, int, Formula] | None:
     """The numbers of two operands of a form that it adds, and its formula with their sum in place of both."""
     key = str(node.args[5])
     root, _, step = key.rpartition("/")
-    base = describe(root if step.startswith("g") else key).form
-    return _added(base) if isinstance(base, Formula) else None
+    base: Any = describe(root if step.startswith("g") else key).form
+    return _added(base) if base.family == "formula" else None
 
 
 @lru_cache(maxsize=64)
