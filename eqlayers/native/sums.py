@@ -44,7 +44,7 @@ def divide_slopes(module: fx.GraphModule) -> None:
     """Replace the slopes by the sum of the slopes that each layer's gradients give.
 
     These gradients, by harmonics and radial functions, have several times as many numbers as slopes, and would be kept
-    until the gradients of all layers are added.
+    until the last stage adds them.
     """
     (output,) = module.graph.find_nodes(op="output")
     energies, slopes = output.args[0]
@@ -137,8 +137,8 @@ def add_operands(module: fx.GraphModule) -> None:
     """Add two operands of formulas that read their sum alone, such as a gate's: one is kept in place of both."""
     pairs, written = dict[tuple[fx.Node, fx.Node], set[fx.Node]](), written_nodes(module.graph)
     for node in module.graph.nodes:
-        if str(node.target) == FORM and (found := _pair(node)):
-            pairs.setdefault(tuple(node.args[0][number] for number in found[:2]), set()).add(node)
+        if str(node.target) == FORM and (pair := _pair(node)):
+            pairs.setdefault(tuple(node.args[0][number] for number in pair[:2]), set()).add(node)
     for (first, second), nodes in pairs.items():
         if set(first.users) | set(second.users) == nodes and written.isdisjoint((first, second)):
             with module.graph.inserting_before(min(nodes)):
