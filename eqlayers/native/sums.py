@@ -17,20 +17,7 @@ from ..core.traces.simplify import FORM, written_nodes
 from ..core.traces.trace import fake_of
 
 #: Operators that are linear in their first operand, and in each of two operands.
-LINEAR = (
-    "squeeze",
-    "unsqueeze",
-    "view",
-    "expand",
-    "select",
-    "slice",
-    "t",
-    "transpose",
-    "_to_copy",
-    "clone",
-    "neg",
-    "div",
-)
+LINEAR = ("squeeze", "unsqueeze", "view", "expand", "select", "slice", "t", "_to_copy", "clone", "neg", "div")
 BILINEAR = ("mul", "mm")
 #: In `Node.meta` of a node whose elements are stored, whatever reads them.
 STORED = "stored"
@@ -100,9 +87,10 @@ class _Parts:
             others = [one for one in args[1:] if one not in moving]
             is_linear = len(moving) == len(others) == 1 and args[0] not in moving and self._is_zero(others[0])
         else:
-            is_linear = len(moving) == 1 and (
-                node.target is operator.getitem or name in BILINEAR or (name in LINEAR and args[0] in moving)
-            )
+            is_real = name != "" and fake_of(node).dtype.is_floating_point
+            is_plain = kind != "aten.view.dtype" and "rounding_mode" not in node.kwargs and args[0] in moving
+            of_one = name in BILINEAR or (name in LINEAR and is_plain)
+            is_linear = len(moving) == 1 and (node.target is operator.getitem or (is_real and of_one))
         return moving if is_linear and self.written.isdisjoint((node, *node.all_input_nodes)) else []
 
     def _is_zero(self, node: Any) -> bool:
@@ -135,13 +123,13 @@ class _Parts:
 
 def add_operands(module: fx.GraphModule) -> None:
     """Add two operands of formulas that read their sum alone, such as a gate's: one is kept in place of both."""
-    pairs, written = dict[tuple[fx.Node, fx.Node], set[fx.Node]](), written_nodes(module.graph)
+    pairs, written = dict[tuple[fx.Node, ...], list[fx.Node]](), written_nodes(module.graph)
     for node in module.graph.nodes:
         if str(node.target) == FORM and (pair := _pair(node)):
-            pairs.setdefault(tuple(node.args[0][number] for number in pair[:2]), set()).add(node)
+            pairs.setdefault(tuple(node.args[0][number] for number in pair[:2]), []).append(node)
     for (first, second), nodes in pairs.items():
-        if set(first.users) | set(second.users) == nodes and written.isdisjoint((first, second)):
-            with module.graph.inserting_before(min(nodes)):
+        if first.users.keys() | second.users.keys() == set(nodes) and written.isdisjoint((first, second)):
+            with module.graph.inserting_before(nodes[0]):
                 total = module.graph.call_function(ADD, (first, second))
             total.meta = {"val": fake_of(first)}
             for node in nodes:
@@ -160,6 +148,7 @@ def _pair(node: fx.Node) -> tuple[int, int, Formula] | None:
 
 @lru_cache(maxsize=64)
 def _added(base: Formula) -> tuple[int, int, Formula] | None:
+    """As `_pair` of a formula: each component of both is read once, where it is added to the other's."""
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(base.nodes):
         for arg in () if is_number(node) else node.args:
