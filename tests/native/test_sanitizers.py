@@ -172,8 +172,11 @@ def test_programs(sanitizer: str, name: str, dtype: str, tmp_path: Path, monkeyp
     assert called.sum() == 3000
     assert all(called[[0, 2, 3, 4, 10]]), f"inputs are good, and wrong in several ways, got {called}"
     if name in SHORT["address"] and sanitizer == "address":  # memory that ends in a call: others need little
-        little = f"{OPTIONS['ASAN_OPTIONS']}:allocator_may_return_null=1:max_allocation_size_mb=4"
-        large = edges_of(potential, crystal((12, 10, 10)))
+        most = program.stat().st_size // 2**20 + 1  # the file itself is read
+        little = f"{OPTIONS['ASAN_OPTIONS']}:allocator_may_return_null=1:max_allocation_size_mb={most}"
+        far = crystal((20, 20, 40))  # rows of atoms are more than all inputs
+        far.set_cell(far.cell * 2, scale_atoms=True)
+        large = edges_of(potential, far)
         write(tmp_path / "large", [*structures[:8], (large, torch.zeros(0).long(), large)])
         called = counts(driver, "input", program, tmp_path / "large", 90, ASAN_OPTIONS=little)
         assert all(called[[0, 1]]), f"memory is enough for small structures alone, got {called}"
