@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from eqlayers.models import Potential
+from eqlayers.models.compiled import inner_graph
 from eqlayers.native.compiler import Compiler
 from eqlayers.native.program import CProgram, graph_of
 from eqlayers.native.sizes import ATOMS, EDGES
@@ -27,7 +28,7 @@ class Watched:
     def values(self, large: int, z: Tensor, vectors: Tensor, ends: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """The stored values of nodes, each with torch's; the structure is one part without ghosts."""
         atoms, edges = len(z), ends.shape[1]
-        inputs = z, vectors, ends, torch.linspace(-1, 2, atoms, dtype=vectors.dtype)
+        self.inputs = inputs = z, vectors, ends, torch.linspace(-1, 2, atoms, dtype=vectors.dtype)
 
         def count(coded: int) -> int:
             return coded // EDGES * edges + coded % EDGES // ATOMS * atoms + coded % EDGES % ATOMS
@@ -74,8 +75,11 @@ class Watched:
 
 
 def compare_values(potential: Potential, structures: dict[str, tuple[Tensor, ...]]) -> Watched:
-    """Assert that all stored values are those of their nodes, of structures (species, vectors, ends) and of none."""
-    watched, dtype = Watched(graph_of(potential)), potential.dtype
+    """Assert that all stored values are those of their nodes, of structures (species, vectors, ends) and of none.
+
+    The results are those of the potential's inner graph, too, of which `graph_of` makes another one.
+    """
+    watched, dtype, inner = Watched(graph_of(potential)), potential.dtype, inner_graph(potential)
     assert {step.kind for step in watched.program.steps} >= {"loop"}
     assert not watched.compiled.undivided
     nothing = torch.zeros(0).long(), torch.zeros(0, 3, dtype=dtype), torch.zeros(2, 0).long()
@@ -92,7 +96,9 @@ def compare_values(potential: Potential, structures: dict[str, tuple[Tensor, ...
             near = roundings * torch.finfo(dtype).eps * max(most, least)
             close = torch.isclose(mine, theirs, rtol=0, atol=near, equal_nan=True)
             assert close.all(), (what, node, float((mine - theirs).abs().max()), near)
-        for mine, theirs in zip(*reversed(watched.results), strict=True):
-            most = float(theirs.abs().max()) if theirs.numel() else 0.0
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=200 * torch.finfo(dtype).eps * max(most, 1e-3))
+        whole = [one.detach() for one in inner(potential, *watched.inputs)]
+        for mine, *both in zip(*reversed(watched.results), whole, strict=True):
+            for theirs, roundings in zip(both, (200, 1000), strict=True):
+                most = max(float(theirs.abs().max()) if theirs.numel() else 0.0, 1e-3)
+                torch.testing.assert_close(mine, theirs, rtol=0, atol=roundings * torch.finfo(dtype).eps * most)
     return watched
