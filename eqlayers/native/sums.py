@@ -148,7 +148,7 @@ def _pair(node: fx.Node) -> tuple[int, int, Formula] | None:
 
 @lru_cache(maxsize=64)
 def _added(base: Formula) -> tuple[int, int, Formula] | None:
-    """As `_pair` of a formula: each component of both is read once, where it is added to the other's."""
+    """The same of a formula, if each component of both operands is read once, where both are added."""
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(base.nodes):
         for arg in () if is_number(node) else node.args:
