@@ -148,7 +148,7 @@ def _pair(node: fx.Node) -> tuple[int, int, Formula] | None:
 
 @lru_cache(maxsize=64)
 def _added(base: Formula) -> tuple[int, int, Formula] | None:
-    """The same of a formula, if each component of both operands is read once, where both are added."""
+    """See `_pair`: each component of both operands must be read once, where both are added."""
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(base.nodes):
         for arg in () if is_number(node) else node.args:
