@@ -1,4 +1,4 @@
-"""Host time of layers on a GPU, without a GPU: `python docs/benchmarks/studies/launches.py`.
+"""Host time of layers on a GPU, without a GPU: `python docs/benchmarks/launches.py`.
 
 Layers run on CPU tensors by their Triton kernels, compiled for sm_90, whose launches do nothing. It prints the least
 host time of a forward call without gradients, and of a launch of its first kernel in three ways: `kernel[grid](...)` of
