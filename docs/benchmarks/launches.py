@@ -42,7 +42,7 @@ def least(call: Callable[[], object], number: int) -> float:
 
 
 def seen_by_triton(argument: Any) -> Any:
-    """What Triton compiles another kernel for: alignment, and numbers that are 1, multiples of 16, or long."""
+    """Triton compiles one kernel for each value: alignment of a tensor; of a number, whether it is 1, 16 n, or long."""
     if isinstance(argument, torch.Tensor):
         return argument.data_ptr() & 15 == 0
     return argument == 1, argument & 15 == 0, argument >> 31

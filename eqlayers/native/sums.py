@@ -122,7 +122,7 @@ class _Parts:
 
 
 def add_operands(module: fx.GraphModule) -> None:
-    """Add two operands of formulas that read their sum alone, such as a gate's: one is kept in place of both."""
+    """Store the sum of two inputs that formulas read only as a sum, as a gate does, in place of both inputs."""
     pairs, written = dict[tuple[fx.Node, ...], list[fx.Node]](), written_nodes(module.graph)
     for node in module.graph.nodes:
         if str(node.target) == FORM and (pair := _pair(node)):
@@ -139,7 +139,7 @@ def add_operands(module: fx.GraphModule) -> None:
 
 
 def _pair(node: fx.Node) -> tuple[int, int, Formula] | None:
-    """The numbers of two operands of a form that it adds, and its formula with their sum in place of both."""
+    """The indices of two inputs that a formula only adds, and the formula with one input in place of both."""
     key = str(node.args[5])
     root, _, step = key.rpartition("/")
     base: Any = describe(root if step.startswith("g") else key).form

@@ -313,7 +313,7 @@ def test_current_of_heat(name: str, size: int, ranks: int, made: dict[str, Any],
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_pair_potentials_have_the_matrices_of_lammps(ranks: int, made: dict[str, Any], tmp_path: Path) -> None:
-    """Those of which LAMMPS computes currents of heat."""
+    """A pair potential has the matrices of lj/cut, from which LAMMPS computes currents of heat."""
     write_data(tmp_path / "start.data", crystal(tilted=True), "H O Cu")
     matrices = []
     for pair in ("pair_style lj/cut 4.0\npair_coeff * * 0.05 2.0", PAIR.replace("H O Cu", "O O O")):
