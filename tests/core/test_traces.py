@@ -36,6 +36,18 @@ def test_equal_nodes_are_one_and_unused_ones_go() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_copies_that_change_nothing_go() -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        spread = x[:, :1].expand(-1, 2).to(x.dtype, copy=True)  # its columns are no rows of numbers before
+        return [x.to(x.dtype, copy=True).sin(), x.double(), spread.view(-1)]
+
+    module = graph_of(function, torch.zeros(3, 2))
+    assert [name for name in calls(module) if "copy" in name] == ["_to_copy"] * 2
+    x = torch.randn(5, 2)
+    for one, other in zip(module(x), function(x), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_integers_and_floats_stay_apart() -> None:
     def function(x: Tensor) -> list[Tensor]:
         index = torch.ones_like(x, dtype=torch.int64)

@@ -24,7 +24,7 @@ FILLED = tuple(f"aten.new_{kind}.default" for kind in ("ones", "zeros", "full", 
 #: Operators whose results depend on numbers of Python alone.
 MADE = ("aten.scalar_tensor", "aten.arange")
 #: Operators of which gradients of networks in float64 consist, and which take any dtype.
-OF_GRADIENTS = (FORM, "aten.mm.default", "aten.t.default")
+OF_GRADIENTS = (FORM, "aten.mm.default", "aten.t.default", "aten.view.default")
 #: Most numbers of constants that become one if their numbers are equal.
 SMALL = 64
 
@@ -35,7 +35,7 @@ def simplify(module: fx.GraphModule) -> None:
     for node in list(graph.nodes):
         if is_operator(node, "aten._assert_async.msg"):
             graph.erase_node(node)
-        elif any(is_operator(node, f"aten.{name}.default") for name in ALIASES) and node not in written:
+        elif _keeps(node) and node not in written:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     graph.eliminate_dead_code()
@@ -43,6 +43,15 @@ def simplify(module: fx.GraphModule) -> None:
     _unite_equal(graph, written)
     graph.eliminate_dead_code()
     module.recompile()
+
+
+def _keeps(node: fx.Node) -> bool:
+    """Whether the result of a node is its operand: the same numbers with the same dtype, device and strides."""
+    if not is_operator(node, "aten._to_copy.default"):
+        return any(is_operator(node, f"aten.{name}.default") for name in ALIASES)
+    before, after = (fake_of(one) for one in (node.args[0], node))  # type: ignore[arg-type]
+    alike = (before.dtype, before.device) == (after.dtype, after.device)
+    return alike and str(before.stride()) == str(after.stride())  # sizes are symbols
 
 
 def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
@@ -215,9 +224,6 @@ def narrow_gradients(graph: fx.Graph, exact: Set[fx.Node]) -> None:
                     node.replace_input_with(one, rounded[one])
             value = fake_of(node)
             node.meta["val"] = [v.float() for v in value] if isinstance(value, list) else value.float()
-        elif _rounds(node) and node.args[0] in narrowed:
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
 
 
 def _float32(node: fx.Node, before: fx.Node, rounding: Any) -> fx.Node:

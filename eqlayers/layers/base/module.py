@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
+from ...core.apply import run_program
 from ...core.backends import BACKENDS, check_backend, select, verdicts
 from ...core.backends.forms import chosen
 from ...core.backends.operands import check_operands
@@ -22,7 +23,7 @@ from ...core.forms.description import KNOWN, Form, describe, register_formula
 from ...core.forms.request import Request, Sizes
 from ...core.graph import Graph
 from ...core.operator import at_once, call_form, sorted_edges
-from ...core.torch_internals import is_plain
+from ...core.torch_internals import being_traced, in_fake_mode, is_plain, under_autocast, wrapped_by_func
 from ...e3nn_compat.torchscript import Scriptable
 from ...irreps.layout import FlatLayout
 from ...sparse import ProgramInfos, infos_of
@@ -224,3 +225,27 @@ def run_formula(
         return tuple(run_in_torch(base, operands, endpoints, term_by_term=name == "reference"))
     tables = None if graph is None else graph.tables(sorted_edges)
     return call_form(operands, tables, sizes, base.key, name)
+
+
+@cache
+def _one(dtype: torch.dtype) -> Tensor:
+    """The second operand of a map's program, ``[1]``; it is made outside of inference mode, to be saved by autograd."""
+    with torch.inference_mode(False):
+        return torch.ones(1, dtype=dtype, device="cpu")
+
+
+def run_map(form: Form, x: Tensor, w: Tensor, graph: Graph | None = None, backend: str | None = None) -> Tensor | None:
+    """Map rows ``[n, width]`` by matrices in one call of generated C; None where products of torch are faster.
+
+    Weights are ``[weights]``, or ``[senders, weights]`` with a graph from senders to rows.
+    """
+    if not x.is_cpu or backend not in (None, "cpu") or under_autocast("cpu"):
+        return None
+    mapped = form.calls["map", "one" if graph is None else "src"]
+    if is_plain((x, w)):
+        got = at_once(mapped, (x, _one(x.dtype), w), graph, backend)
+        return None if got is None else got[0]
+    if wrapped_by_func(x) or wrapped_by_func(w) or chosen("cpu", x.dtype, backend, mapped.key) != "cpu":
+        return None
+    one = x.new_ones(1) if being_traced() or in_fake_mode() else _one(x.dtype)
+    return run_program(mapped, (x, one, w), graph, backend)

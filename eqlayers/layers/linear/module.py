@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,22 +12,17 @@ from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ...core.apply import run_program
-from ...core.backends.forms import chosen
 from ...core.checks import check_choice, check_tensor
 from ...core.dtypes import broadcast_lead, of_one_dtype
 from ...core.errors import ShapeError
 from ...core.forms.description import Form
 from ...core.forms.request import Request
-from ...core.graph import Graph
-from ...core.operator import at_once
-from ...core.torch_internals import being_traced, in_fake_mode, is_plain, under_autocast, wrapped_by_func
 from ...e3nn_compat.state_dict import E3nnFlags, check_e3nn_layer, e3nn_channels, share_tensors
 from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ...sparse import ProgramInfos, infos_of
-from ..base.module import EquivariantModule, check_dense
+from ..base.module import EquivariantModule, check_dense, run_map
 from ..base.weights import Weights, output_mask, ownership
 from ..tensor_product.lower import linear_program
 from .instructions import (
@@ -43,17 +37,6 @@ from .instructions import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-#: Most copies of an irrep that the kernel of maps takes; of more, torch's products of matrices are faster.
-WIDEST = 256
-
-
-@cache
-def _one(dtype: torch.dtype) -> Tensor:
-    """The second operand of a map's program, ``[1]``; it is made outside of inference mode, to be saved by autograd."""
-    with torch.inference_mode(False):
-        return torch.ones(1, dtype=dtype, device="cpu")
 
 
 @compile_mode("script")  # for e3nn.util.jit
@@ -71,8 +54,8 @@ class Linear(E3nnFlags, EquivariantModule):
         biases: True for a bias on all 0e groups of the output, or one flag per group.
         path_normalization: 'element' or 'path'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: See :class:`eqlayers.TensorProduct`; BackendError if it does not take the tensors. On GPUs and for more
-            than 256 copies of an irrep every backend runs ``torch.matmul``.
+        backend: See :class:`eqlayers.TensorProduct`; BackendError if it does not take the tensors. On GPUs
+            every backend runs ``torch.matmul``.
 
     Attributes:
         weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major.
@@ -153,8 +136,6 @@ class Linear(E3nnFlags, EquivariantModule):
         self._weights = Weights("Linear", paths)
         self.weight_numel = self._weights.numel
         self._form = None
-        widest = max((max(irreps[0][p.i_in].mul, irreps[1][p.i_out].mul) for p in paths), default=0)
-        self._wide = widest > WIDEST
         if self.weight_numel and channels[0] is None and owns[1]:
             self._form = Form(linear_program(irreps, [(p.i_in, p.i_out, p.path_weight) for p in paths], layout))
         self.bias_numel = sum(math.prod(i.path_shape) for i in bias_paths)
@@ -271,7 +252,7 @@ class Linear(E3nnFlags, EquivariantModule):
 
     def _map(self, x: Tensor, w: Tensor) -> Tensor:
         shared = w.ndim == len(self._lead_w) + 1
-        y = self._by_kernel(x, w) if shared else None
+        y = run_map(self._form, x, w, backend=self.backend) if shared and self._form is not None else None
         if y is not None:
             return y
         # one factor for all paths: one multiplication instead of one per path
@@ -280,28 +261,6 @@ class Linear(E3nnFlags, EquivariantModule):
             matrices = [m * path.path_weight for m, path in zip(matrices, self._paths, strict=True)]
         parts = self._columns(x, w, matrices)
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-
-    def _by_kernel(self, x: Tensor, w: Tensor, graph: Graph | None = None, any_width: bool = False) -> Tensor | None:
-        """Map rows ``[n, irreps_in.dim]`` by generated C in one call; None where it cannot be used.
-
-        Weights are ``[weight_numel]``, or ``[senders, weight_numel]`` with a graph from senders to rows.
-        """
-        if (
-            self._form is None
-            or (self._wide and not any_width)
-            or not x.is_cpu
-            or self.backend not in (None, "cpu")
-            or under_autocast("cpu")
-        ):
-            return None
-        form = self._form.calls["map", "one" if graph is None else "src"]
-        if is_plain((x, w)):
-            got = at_once(form, (x, _one(x.dtype), w), graph, self.backend)
-            return None if got is None else got[0]
-        if wrapped_by_func(x) or wrapped_by_func(w) or chosen("cpu", x.dtype, self.backend, form.key) != "cpu":
-            return None  # under torch.func products of torch are faster
-        one = x.new_ones(1) if being_traced() or in_fake_mode() else _one(x.dtype)
-        return run_program(form, (x, one, w), graph, self.backend)
 
     def _columns(self, x: Tensor, w: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
         """The columns of the result as a tensor ``[n(, f_out), mul * dim]`` for each group."""
@@ -360,7 +319,7 @@ class Linear(E3nnFlags, EquivariantModule):
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """The request for all groups; None for maps that only use matrix products."""
-        if self._form is None or self._wide or self.backend not in (None, "cpu"):
+        if self._form is None or self.backend not in (None, "cpu"):
             return None
         return "all groups", self._form.calls["map", "one"].request(dtype, device)
 

@@ -18,7 +18,7 @@ from ...core.species import known_species, species_of
 from ...core.torch_internals import being_traced, outside_of_func, unwrapped, wrapped_by_func
 from ...irreps.algebra import as_irreps
 from ...sparse import ProgramInfos
-from ..base.module import EquivariantModule, check_dense
+from ..base.module import EquivariantModule, check_dense, run_map
 from .instructions import LinearInstruction, read_biases, read_linear
 from .module import Linear
 
@@ -239,8 +239,8 @@ class SpeciesLinear(EquivariantModule):
             species = (None if known is None else known.species) or species_of(kind, self.num_species)
             weight = self.weight if species.present is None else self.weight.index_select(0, species.present)
             x, w = of_one_dtype(features=features, weight=weight)
-            gathers = self.num_species > MASKED and being_traced()  # a matrix for each atom, where no kernel maps
-            mapped = self.linear._by_kernel(x, w, species.graph, gathers)
+            form = self.linear._form
+            mapped = None if form is None else run_map(form, x, w, species.graph, self.linear.backend)
             if mapped is not None:
                 return mapped
         if kind.is_cpu and not being_traced() and (species_read := unwrapped(kind)).ndim == 1:

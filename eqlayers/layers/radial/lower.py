@@ -13,11 +13,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from e3nn.o3 import Irreps
+
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 
-from ...core.forms.description import register_formula
+from ...core.forms.description import Form, register_formula
 from ..base.columns import row_of
 from ..gate.lower import Act, activated
+from ..tensor_product.lower import linear_program
 
 #: Most functions, and the largest power of an envelope, in a formula; others are computed by torch.
 MOST_FUNCTIONS, MOST_POWER = 32, 32
@@ -57,6 +60,13 @@ def activation_formula(width: int, act: Act, scale: float) -> Formula:
     return register_formula(
         formula(expr, [Operand("x", width, blocks)], [Operand("z", width, blocks)], [[value]], width)
     )
+
+
+@lru_cache(maxsize=256)
+def matrix_form(width: int, width_out: int) -> Form | None:
+    """The form of ``[N, width]`` times a matrix ``[width * width_out]``; None for an empty one."""
+    irreps = Irreps(f"{width}x0e"), Irreps(f"{width_out}x0e")
+    return Form(linear_program(irreps, [(0, 0, 1.0)], "mul_ir")) if width and width_out else None
 
 
 def polynomial(expr: Expression, at: int, coefficients: Sequence[float]) -> int:

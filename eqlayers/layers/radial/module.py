@@ -14,15 +14,20 @@ from ...core.backends.forms import chosen
 from ...core.checks import check_floating, check_integer, check_items, check_module, check_optional
 from ...core.dtypes import ACCUMULATE, check_same_dtype
 from ...core.errors import ConfigError, ShapeError
+from ...core.forms.description import Form
 from ...core.operator import WITH_KERNELS
-from ...core.torch_internals import under_autocast
-from ..base.module import HoldsFormulas, formula_at_once, run_formula
+from ...core.torch_internals import being_traced, under_autocast
+from ..base.module import HoldsFormulas, formula_at_once, run_formula, run_map
 from ..gate.activation import NormalizedActivation
 from ..tensor_product.tabled_weights import TabledWeights
 from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
-from .lower import MOST_FUNCTIONS, MOST_POWER, activation_formula, bessel_formula
+from .lower import MOST_FUNCTIONS, MOST_POWER, activation_formula, bessel_formula, matrix_form
 from .tables import HoldsTables, KnotBasis, SplineTable
+
+
+#: Least products of rows and weights for which generated C is faster by more than a call of it takes in Python.
+MANY = 1 << 20
 
 
 class RadialBasis(HoldsFormulas):
@@ -201,6 +206,7 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
         self._splines = SplineTable()
         self.activation = NormalizedActivation(activation)
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
+        self._maps = tuple(matrix_form(a, b) for a, b in pairwise(widths))
         #: One for each hidden layer, with the factor of its weights; the last one also has the last weights' factor.
         factors, act = [width**-0.5 for width in widths[:-1]], self.activation.factor
         acts = [act] * (len(widths) - 3) + [act * factors[-1]]
@@ -249,17 +255,27 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
     def _hidden(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
         """Features behind the hidden layers, times the factor of the weights of the last layer."""
         lead = x.shape[:-1]
-        for base, weight in zip(self._formulas, weights[:-1], strict=True):
-            x = x @ weight.to(x.dtype)
-            (x,) = run_formula(base, [x if len(lead) == 1 else x.reshape(-1, x.shape[-1])])
-        return x if x.ndim == len(lead) + 1 else x.reshape(*lead, x.shape[-1])
+        x = x if len(lead) == 1 else x.reshape(-1, x.shape[-1])
+        for base, form, weight in zip(self._formulas, self._maps, weights, strict=False):
+            (x,) = run_formula(base, [_product(form, x, weight)])
+        return x if len(lead) == 1 else x.reshape(*lead, x.shape[-1])
 
     def _last(self, x: Tensor, weight: Tensor) -> Tensor:
-        return x @ (weight if self._formulas else weight * weight.shape[0] ** -0.5)
+        weight = weight if self._formulas else weight * weight.shape[0] ** -0.5
+        y = _product(self._maps[-1], x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), weight)
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[-1])
 
     def extra_repr(self) -> str:
         """Widths of the layers."""
         return " -> ".join(str(w.shape[0]) for w in self.weights) + f" -> {self.weights[-1].shape[1]}"
+
+
+def _product(form: Form | None, x: Tensor, weight: Tensor) -> Tensor:
+    """``[N, width]`` times ``[width, width_out]``, in the dtype of the rows."""
+    mapped = None
+    if form is not None and (being_traced() or x.shape[0] * weight.numel() >= MANY):
+        mapped = run_map(form, x, weight.reshape(-1).to(x.dtype))
+    return x @ weight.to(x.dtype) if mapped is None else mapped
 
 
 def hidden_widths(name: str, hidden: Any) -> list[int]:

@@ -20,7 +20,7 @@ from ...forms.program import Path, Program
 from .layout import TYPES, head
 from .loops import DONE, NO_MEMORY, SEGMENT, WRONG_TABLES, run_function
 
-ROWS = (8, 4, 1)  # whose sums are in registers, for two vectors of columns
+ROWS = (8, 6, 4, 1)  # whose sums are in registers, for two vectors of columns; 8 where there are 32 registers, else 6
 PANEL_BYTES = 128  # of a row of a panel, for all processors
 PACKED = 2  # added to the first number of the table: weights are in panels, with their factors
 
@@ -158,7 +158,7 @@ def _product(item: int) -> str:
     parts, calls = [_PANEL], []
     for number, (kind, count, lanes) in enumerate(kinds):
         groups = [f"for (; i + {rows} <= rows; i += {rows}) {_block(rows, kind, count, lanes)}" for rows in ROWS]
-        groups[0] = f"if (MANY) {groups[0]}"
+        groups[0] = f"if (MANY) {groups[0]} else {groups.pop(1)}"
         parts.append(f"""static void columns{number}({_PARAMETERS % ("", "")}) {{
   for (int d = 0; d < dim; d++, a += a_dim, c += c_dim) {{
     int64_t i = 0;
@@ -203,7 +203,7 @@ _PANEL = f"""#define PANEL ((int)({PANEL_BYTES} / sizeof(T)))
 #define MANY 0
 #endif"""
 _RUN = """
-#define TILE 32
+#define TILE 48
 typedef struct { int64_t x, z, weight, in, out, dim; double factor; } Path;
 typedef struct { int64_t kind, a, b, c; } Pass;
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
