@@ -46,7 +46,7 @@ class EMA(WeightAveraging):
             raise ConfigError(f"the decay of the average must be in [0, 1), got {decay}. Set ema.decay, e.g. to 0.999.")
         self.decay = float(decay)
         self._count = 0  # of averaged steps, known without reading it from the device
-        self._weights: tuple[list[Tensor], list[Tensor]] = ([], [])  # averaged and current ones
+        self._weights: tuple[list[Tensor], list[Tensor]] = ([], [])  # averaged and current, listed once
         self._buffers: list[list[tuple[Tensor, ...]]] = []  # likewise, by dtype
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
 
@@ -60,10 +60,7 @@ class EMA(WeightAveraging):
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Move the copy to the device, and on a fresh start copy data statistics set after its creation.
-
-        The tensors are listed once, as iterating over modules takes a tenth of a small network's step.
-        """
+        """Move the copy to the device, and on a fresh start copy data statistics set after its creation."""
         model = self._average_model
         assert model is not None  # created in setup("fit")
         model.to(pl_module.device)

@@ -25,10 +25,7 @@ Recorder = Callable[[Callable[[], list[Any]]], tuple[list[Any], Callable[[], obj
 
 
 class CudaGraphs:
-    """Records calls as CUDA graphs, whose intermediate tensors share one pool of memory.
-
-    All are recorded on one stream, as torch uses freed memory of a pool again on its stream alone.
-    """
+    """Records calls as CUDA graphs in one pool of memory, on one stream, as torch shares it on a stream alone."""
 
     _one_at_a_time = RLock()  # in a process, as torch says
 
@@ -104,10 +101,9 @@ class Recorded:
         """Begin a turn, which waits for the one before where that is on another stream of the GPU."""
         self.turn += 1
         if self.device.type == "cuda":
-            stream, before = torch.cuda.current_stream(self.device), self._stream
-            if before not in (None, stream):
-                stream.wait_stream(before)
-            self._stream = stream
+            before, self._stream = self._stream, torch.cuda.current_stream(self.device)
+            if before not in (None, self._stream):
+                self._stream.wait_stream(before)
 
     def replayed(self, operands: Sequence[Tensor]) -> tuple[_Recording, list[Tensor]]:
         """The recording for some operands, after a replay with them, and copies of the results."""
@@ -144,7 +140,7 @@ class _Recording:
     def __init__(self, traced: Derivable, operands: list[Tensor], recorder: Recorder | None) -> None:
         self.traced, self.operands = traced, operands
         self.forward: Callable[[], object] = lambda: self._take(self._forward())
-        self.backward: Callable[[], object] = self._run_backward
+        self.backward: Callable[[], object] = lambda: vars(self).update(gradients=self._backward(self._kept))
         self.results: list[Tensor] = []
         self.gradients: list[Tensor] = []
         self.cotangents: list[Tensor] = []
@@ -177,9 +173,6 @@ class _Recording:
 
     def _backward(self, kept: list[Any]) -> list[Tensor]:
         return _joined(self.traced.backward([*kept, *self.cotangents]))
-
-    def _run_backward(self) -> None:
-        self.gradients = self._backward(self._kept)
 
 
 def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
