@@ -296,17 +296,22 @@ def test_recordings_share_a_stream_and_calls_wait_for_other_streams(monkeypatch:
 
     @contextmanager
     def on(stream: Stream) -> Iterator[None]:
-        current.append(stream)
-        yield
-        current.pop()
+        before, current[0] = current[0], stream
+        try:
+            yield
+        finally:
+            current[0] = before
 
     def graph(graph: Any, pool: Any, stream: Stream, capture_error_mode: str) -> Any:
         notes.append(("record", stream.name, str(pool)))
+        if pool == "broken":
+            current[0] = stream
+            raise RuntimeError("operation not permitted when stream is capturing")
         return on(stream)
 
-    made = SimpleNamespace(pool=lambda: "pool", replay=lambda: notes.append(("replay", current[-1].name)))
+    made = SimpleNamespace(pool=lambda: "pool", replay=lambda: notes.append(("replay", current[0].name)))
     fakes: dict[str, Any] = {"Stream": lambda device: Stream(f"side {next(number)}", notes), "stream": on}
-    fakes |= {"current_stream": lambda *device: current[-1], "device": nullcontext, "CUDAGraph": lambda: made}
+    fakes |= {"current_stream": lambda *device: current[0], "device": nullcontext, "CUDAGraph": lambda: made}
     for name, fake in (fakes | {"graph": graph, "is_current_stream_capturing": lambda: False}).items():
         monkeypatch.setattr(torch.cuda, name, fake)
     weight, x = torch.ones(1, requires_grad=True), torch.ones(3)
@@ -323,3 +328,7 @@ def test_recordings_share_a_stream_and_calls_wait_for_other_streams(monkeypatch:
     result.backward(torch.ones(2))
     replays = [("replay", "other"), ("wait", "main", "other"), *[("replay", "main")] * 2]
     assert notes == [("wait", "other", "main"), *replays], "the first pass again, as another call was made"
+    made.pool = lambda: "broken"
+    with pytest.raises(Refused, match="must not wait for the device"):
+        called([weight, torch.ones(6)])
+    assert current == [main]

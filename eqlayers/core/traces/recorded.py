@@ -35,8 +35,8 @@ class CudaGraphs:
 
     def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
         """Record a call, which computes nothing."""
-        with self._one_at_a_time, torch.cuda.device(self._device):
-            side = self._side
+        with self._one_at_a_time, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
+            side = self._side  # on which torch stays if a recording fails; the context leaves it
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(CALLS_BEFORE):
