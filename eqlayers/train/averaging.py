@@ -46,9 +46,8 @@ class EMA(WeightAveraging):
             raise ConfigError(f"the decay of the average must be in [0, 1), got {decay}. Set ema.decay, e.g. to 0.999.")
         self.decay = float(decay)
         self._count = 0  # of averaged steps, known without reading it from the device
-        self._averaged: list[Tensor] = []
-        self._current: list[Tensor] = []
-        self._buffers: tuple[list[Tensor], list[Tensor]] = ([], [])
+        self._weights: tuple[list[Tensor], list[Tensor]] = ([], [])  # averaged and current, listed once
+        self._buffers: list[list[tuple[Tensor, ...]]] = []  # likewise, by dtype
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
 
     def _average(self, average: Any, current: Any, step: Tensor | int) -> None:
@@ -61,18 +60,17 @@ class EMA(WeightAveraging):
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Move the copy to the device, and on a fresh start copy data statistics set after its creation.
-
-        The tensors are listed once, as iterating over modules takes a tenth of a small network's step.
-        """
+        """Move the copy to the device, and on a fresh start copy data statistics set after its creation."""
         model = self._average_model
         assert model is not None  # created in setup("fit")
         model.to(pl_module.device)
         self._count = int(model.n_averaged)
         if self._count == 0:
             model.module.load_state_dict(pl_module.state_dict())
-        self._averaged, self._current = ([p.detach() for p in m.parameters()] for m in (model.module, pl_module))
-        self._buffers = [*model.module.buffers()], [*pl_module.buffers()]
+        self._weights = [*map(Tensor.detach, model.module.parameters())], [*map(Tensor.detach, pl_module.parameters())]
+        pairs = [*zip(model.module.buffers(), pl_module.buffers(), strict=True)]
+        dtypes = {current.dtype for _, current in pairs}  # of one dtype, a GPU copies all by one kernel
+        self._buffers = [[*zip(*(p for p in pairs if p[1].dtype == dtype), strict=True)] for dtype in dtypes]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -86,9 +84,10 @@ class EMA(WeightAveraging):
         if self._count == 0:
             model.update_parameters(pl_module)
         else:
-            self._average(self._averaged, self._current, self._count)
+            self._average(*self._weights, self._count)
             model.n_averaged += 1
-            foreach_copy_(*self._buffers)
+            for averaged, current in self._buffers:
+                foreach_copy_(averaged, current)
         self._count += 1
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -99,4 +98,4 @@ class EMA(WeightAveraging):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Delete the average after a fit, as a later validation would use it instead of the given weights."""
         if stage == "fit":
-            self._average_model, self._averaged, self._current, self._buffers = None, [], [], ([], [])
+            self._average_model, self._weights, self._buffers = None, ([], []), []

@@ -1,6 +1,10 @@
 """Graphs of functions: equal for all sizes, smaller than what was traced, and right where memory is written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -8,6 +12,7 @@ from torch import Tensor, fx
 
 from eqlayers import Graph, Linear, TensorProductConv
 from eqlayers.core.traces.derivable import Derivable
+from eqlayers.core.traces.recorded import Recorded
 from eqlayers.core.traces.simplify import simplify
 from eqlayers.core.traces.trace import SIZES, Refused, trace
 from eqlayers.errors import ShapeError
@@ -267,3 +272,75 @@ def test_gradients_that_end_in_float32_are_computed_in_it() -> None:
         gradients = [torch.autograd.grad(one[0].sum() + one[1], inputs) for one in (results, expected)]
         for one, other in zip(*gradients, strict=True):
             torch.testing.assert_close(one, other)
+
+
+class Stream(NamedTuple):
+    """A stream of a GPU, which only notes what it is used for."""
+
+    name: str
+    notes: list[tuple[str, ...]]
+
+    def wait_stream(self, other: Any) -> None:
+        self.notes.append(("wait", self.name, other.name))
+
+
+class Rows:
+    """Memory for twice as many rows."""
+
+    def sizes(self, operands: Sequence[Tensor]) -> dict[str, int]:
+        return {"atoms": len(operands[1])}
+
+    def capacity(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        return {"atoms": 2 * sizes["atoms"]}
+
+    def memory(self, operands: Sequence[Tensor], capacity: Mapping[str, int]) -> list[Tensor]:
+        return [operands[0], operands[1].new_zeros(capacity["atoms"])]
+
+    def fill(self, memory: Sequence[Tensor], operands: Sequence[Tensor]) -> None:
+        memory[1][: len(operands[1])] = operands[1]
+
+
+def test_recordings_share_a_stream_and_calls_wait_for_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch uses memory of a pool again on its stream alone; calls of all streams use the memory of a recording."""
+    notes: list[tuple[str, ...]] = []
+    main, other = Stream("main", notes), Stream("other", notes)
+    current, number = [main], count()
+
+    @contextmanager
+    def on(stream: Stream) -> Iterator[None]:
+        before, current[0] = current[0], stream
+        try:
+            yield
+        finally:
+            current[0] = before
+
+    def graph(graph: Any, pool: Any, stream: Stream, capture_error_mode: str) -> Any:
+        notes.append(("record", stream.name, str(pool)))
+        if pool == "broken":
+            current[0] = stream
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return on(stream)
+
+    made = SimpleNamespace(pool=lambda: "pool", replay=lambda: notes.append(("replay", current[0].name)))
+    fakes: dict[str, Any] = {"Stream": lambda device: Stream(f"side {next(number)}", notes), "stream": on}
+    fakes |= {"current_stream": lambda *device: current[0], "device": nullcontext, "CUDAGraph": lambda: made}
+    for name, fake in (fakes | {"graph": graph, "is_current_stream_capturing": lambda: False}).items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    weight, x = torch.ones(1, requires_grad=True), torch.ones(3)
+    traced = Derivable(lambda w, x: [w * x], [weight, x], [None, ("atoms",)], [True, False], "it")
+    called = Recorded(traced, Rows(), torch.device("cuda"))
+    for size in (3, 2):
+        (result,) = called([weight, x[:size]])
+    assert [note for note in notes if note[0] == "record"] == [("record", "side 0", p) for p in ("None", *["pool"] * 3)]
+    waits = [("wait", "side 0", "main"), ("wait", "main", "side 0")]
+    assert [note for note in notes if note[0] == "wait"] == 4 * waits, "no stream waits for itself"
+    notes.clear()
+    with on(other):
+        called([weight, x])
+    result.backward(torch.ones(2))
+    replays = [("replay", "other"), ("wait", "main", "other"), *[("replay", "main")] * 2]
+    assert notes == [("wait", "other", "main"), *replays], "the first pass again, as another call was made"
+    made.pool = lambda: "broken"
+    with pytest.raises(Refused, match="must not wait for the device"):
+        called([weight, torch.ones(6)])
+    assert current == [main]

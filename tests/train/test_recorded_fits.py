@@ -87,7 +87,7 @@ OPTIONS = {
 }
 #: Operators of a step outside of the recordings: the loss, errors, clipping, the optimizer and the average.
 MOST = {"l1": 305, "huber": 330, "mse, second stage": 295, "stress, groups": 360, "missing labels": 360}
-MOST |= {"dipoles": 215, "adamw": 195, "molecules": 405}
+MOST |= {"dipoles": 220, "adamw": 195, "molecules": 405}
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "bincount", "is_nonzero", "equal", "_unique2")
 
 

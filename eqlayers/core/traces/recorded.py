@@ -20,25 +20,23 @@ MOST = 128
 #: Numbers to whose multiples gradients are filled up in one vector, so that kernels may load several at once.
 ALIGNED = 4
 
-
-class Recorder(Protocol):
-    """Records calls."""
-
-    def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
-        """Memory of the results, and a function that computes them in it."""
+#: Records a call: memory of its results, and a function that computes them in it.
+Recorder = Callable[[Callable[[], list[Any]]], tuple[list[Any], Callable[[], object]]]
 
 
 class CudaGraphs:
-    """Records calls as CUDA graphs, whose intermediate tensors share one pool of memory."""
+    """Records calls as CUDA graphs in one pool of memory, on one stream, as torch shares it on a stream alone."""
+
+    _one_at_a_time = RLock()  # in a process, as torch says
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self._side = device, torch.cuda.Stream(device)
         self._pool: Any = None
 
     def __call__(self, call: Callable[[], list[Any]]) -> tuple[list[Any], Callable[[], object]]:
         """Record a call, which computes nothing."""
-        with torch.cuda.device(self._device):
-            side = torch.cuda.Stream()
+        with self._one_at_a_time, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
+            side = self._side  # on which torch stays if a recording fails; the context leaves it
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(CALLS_BEFORE):
@@ -87,6 +85,7 @@ class Recorded:
         self.turn = 0  # of the latest forward pass, whose intermediate tensors are in memory
         self._addresses: list[int] = []  # of operands without free sizes
         self._recorder: Recorder | None = None
+        self._stream: Any = None  # of the latest forward pass on a GPU
         self.lock = RLock()  # of the memory, which threads share
 
     def __call__(self, operands: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -98,6 +97,14 @@ class Recorded:
             return results
         return self.replayed(operands)[1]
 
+    def begin(self) -> None:
+        """Begin a turn, which waits for the one before where that is on another stream of the GPU."""
+        self.turn += 1
+        if self.device.type == "cuda":
+            before, self._stream = self._stream, torch.cuda.current_stream(self.device)
+            if before not in (None, self._stream):
+                self._stream.wait_stream(before)
+
     def replayed(self, operands: Sequence[Tensor]) -> tuple[_Recording, list[Tensor]]:
         """The recording for some operands, after a replay with them, and copies of the results."""
         sizes = self.padding.sizes(operands)
@@ -105,7 +112,7 @@ class Recorded:
         key, axes = tuple(capacity.values()), self.traced.axes
         addresses = [t.data_ptr() for t, named in zip(operands, axes, strict=True) if not any(named)]
         with self.lock, torch.inference_mode(False), torch.no_grad():
-            self.turn += 1
+            self.begin()
             if addresses != self._addresses:
                 self.recordings, self._addresses = {}, addresses
                 self._recorder = RECORDERS[self.device.type](self.device)
@@ -133,7 +140,7 @@ class _Recording:
     def __init__(self, traced: Derivable, operands: list[Tensor], recorder: Recorder | None) -> None:
         self.traced, self.operands = traced, operands
         self.forward: Callable[[], object] = lambda: self._take(self._forward())
-        self.backward: Callable[[], object] = self._run_backward
+        self.backward: Callable[[], object] = lambda: vars(self).update(gradients=self._backward(self._kept))
         self.results: list[Tensor] = []
         self.gradients: list[Tensor] = []
         self.cotangents: list[Tensor] = []
@@ -167,15 +174,12 @@ class _Recording:
     def _backward(self, kept: list[Any]) -> list[Tensor]:
         return _joined(self.traced.backward([*kept, *self.cotangents]))
 
-    def _run_backward(self) -> None:
-        self.gradients = self._backward(self._kept)
-
 
 def _joined(tensors: Sequence[Tensor]) -> list[Tensor]:
     """All numbers of one dtype in one vector each, in the order of the dtypes: one copy serves for all gradients."""
-    dtypes = dict.fromkeys(t.dtype for t in tensors)
-    filled = [(t.dtype, torch.nn.functional.pad(t.flatten(), (0, -t.numel() % ALIGNED))) for t in tensors]
-    return [torch.cat([t for one, t in filled if one == dtype]) for dtype in dtypes]
+    zeros = {t.dtype: t.new_zeros(ALIGNED) for t in tensors}  # `pad` would copy every gradient once more
+    filled = [part for t in tensors for part in (t.flatten(), zeros[t.dtype][: -t.numel() % ALIGNED])]
+    return [torch.cat([part for part in filled if part.dtype == dtype]) for dtype in zeros]
 
 
 def _part(t: Tensor, axes: Sequence[str | None], sizes: Mapping[str, int]) -> Tensor:
@@ -205,7 +209,7 @@ class _RecordedCall(torch.autograd.Function):
         sizes = recorded.padding.sizes(operands)
         with recorded.lock, torch.inference_mode(False), torch.no_grad():
             if ctx.turn != recorded.turn:  # another call was made since
-                recorded.turn += 1
+                recorded.begin()
                 ctx.turn = recorded.turn
                 recorded.padding.fill(recording.operands, operands)
                 recording.forward()

@@ -153,7 +153,7 @@ def spline(values: Tensor, end: str) -> Tensor:
     Source:
         de Boor, A Practical Guide to Splines, 1978, chapter XII: approximations that reproduce polynomials.
     """
-    continued = values.new_tensor(_CONTINUED)
+    continued = factors_like(values, _CONTINUED)
     back = torch.zeros_like(values[..., :1, :])
     if end == "open":
         back = continued.flip(0, 1) @ values[..., -4:, :]
@@ -171,6 +171,13 @@ def spline(values: Tensor, end: str) -> Tensor:
 
 
 _constants = Constants()
+
+
+def factors_like(like: Tensor, factors: tuple[tuple[float, ...], ...] = TO_COEFFICIENTS) -> Tensor:
+    """Factors in the dtype and on the device of a tensor, for which a GPU need not wait, as for a copy of a list."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]  # see `splines`
+        return like.new_tensor(factors)
+    return _constants((factors, like.dtype), like.device, lambda: torch.tensor(factors, dtype=like.dtype))
 
 
 def splines(values: Tensor, knots: int, end: str) -> Tensor:

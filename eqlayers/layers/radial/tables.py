@@ -14,7 +14,7 @@ from ...core.errors import ConfigError, IndexRangeError
 from ...core.torch_internals import being_traced, is_plain
 from ..base.module import KeepsFloat64
 from ..tensor_product.tabled_weights import TabledWeights
-from .knots import ORDERS, TO_COEFFICIENTS, Knots, check_end, cutoff_of, end_of, rows_of, spline_rows, splines, whole
+from .knots import ORDERS, Knots, check_end, cutoff_of, end_of, factors_like, rows_of, spline_rows, splines, whole
 
 
 class KnotBasis(NamedTuple):
@@ -330,7 +330,7 @@ def _of_coefficients(at: KnotBasis, table: Tensor) -> TabledWeights:
     """Weights of edges from a table of coefficients of B-splines, four of which overlap in an interval."""
     if at.orders == 1:
         return at.weights(table)
-    coefficients, interval = at.coefficients @ at.coefficients.new_tensor(TO_COEFFICIENTS), at.interval
+    coefficients, interval = at.coefficients @ factors_like(at.coefficients), at.interval
     if at.pairs > 1:  # each has two more than knots
         interval = interval + 2 * (interval // at.knots)
     return TabledWeights(table, interval, coefficients.to(table.dtype))
