@@ -103,9 +103,9 @@ mace = partial(MACE, hidden="16x0e + 16x1o", lmax=2, layers=2)
 nequip = partial(NequIP, hidden="8x0e + 8x1o", lmax=2, layers=3)
 #: What is done -> (function that builds the step, the most operators in it).
 STEPS: dict[str, tuple[Callable[[], Step], int]] = {
-    "MACE, training": (lambda: training(mace, ["Al", "N"], crystals), 380),
+    "MACE, training": (lambda: training(mace, ["Al", "N"], crystals), 370),
     "MACE with tables, training": (lambda: training(partial(mace, knots=256), ["Al", "N"], crystals), 395),
-    "NequIP, training": (lambda: training(nequip, ["Al", "N"], crystals), 310),
+    "NequIP, training": (lambda: training(nequip, ["Al", "N"], crystals), 295),
     "MoleculeNetwork, training": (molecules, 225),
     "NequIP, energy and forces of water": (water, 115),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ...core.backends.forms import chosen
@@ -16,7 +17,7 @@ from ...core.dtypes import ACCUMULATE, check_same_dtype
 from ...core.errors import ConfigError, ShapeError
 from ...core.forms.description import Form
 from ...core.operator import WITH_KERNELS
-from ...core.torch_internals import being_traced, under_autocast
+from ...core.torch_internals import under_autocast
 from ..base.module import HoldsFormulas, formula_at_once, run_formula, run_map
 from ..gate.activation import NormalizedActivation
 from ..tensor_product.tabled_weights import TabledWeights
@@ -25,9 +26,8 @@ from .functions import bessel, check_num_basis
 from .lower import MOST_FUNCTIONS, MOST_POWER, activation_formula, bessel_formula, matrix_form
 from .tables import HoldsTables, KnotBasis, SplineTable
 
-
-#: Least products of rows and weights for which generated C is faster by more than a call of it takes in Python.
-MANY = 1 << 20
+#: Least rows for which generated C is faster than torch's products of matrices by more than a call in Python takes.
+MANY = 256
 
 
 class RadialBasis(HoldsFormulas):
@@ -256,14 +256,16 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
         """Features behind the hidden layers, times the factor of the weights of the last layer."""
         lead = x.shape[:-1]
         x = x if len(lead) == 1 else x.reshape(-1, x.shape[-1])
+        one_call = is_compiling() or type(x.shape[0]) is not int or x.shape[0] >= MANY  # symbols are no numbers
         for base, form, weight in zip(self._formulas, self._maps, weights, strict=False):
-            (x,) = run_formula(base, [_product(form, x, weight)])
+            (x,) = run_formula(base, [_product(form, x, weight) if one_call else x @ weight.to(x.dtype)])
         return x if len(lead) == 1 else x.reshape(*lead, x.shape[-1])
 
     def _last(self, x: Tensor, weight: Tensor) -> Tensor:
         weight = weight if self._formulas else weight * weight.shape[0] ** -0.5
-        y = _product(self._maps[-1], x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), weight)
-        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[-1])
+        if x.ndim != 2 or not is_compiling() and type(x.shape[0]) is int and x.shape[0] < MANY:
+            return x @ weight
+        return _product(self._maps[-1], x, weight)
 
     def extra_repr(self) -> str:
         """Widths of the layers."""
@@ -272,9 +274,7 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
 
 def _product(form: Form | None, x: Tensor, weight: Tensor) -> Tensor:
     """``[N, width]`` times ``[width, width_out]``, in the dtype of the rows."""
-    mapped = None
-    if form is not None and (being_traced() or x.shape[0] * weight.numel() >= MANY):
-        mapped = run_map(form, x, weight.reshape(-1).to(x.dtype))
+    mapped = None if form is None else run_map(form, x, weight.reshape(-1).to(x.dtype))
     return x @ weight.to(x.dtype) if mapped is None else mapped
 
 

@@ -90,7 +90,7 @@ def test_network_has_unit_weights_at_the_start() -> None:
     assert 0.3 < float(narrow.detach() / wide.detach()) < 3
 
 
-@pytest.mark.parametrize("many", [0, 1 << 20], ids=["in one call", "by torch"])
+@pytest.mark.parametrize("many", [0, 256], ids=["in one call", "by torch"])
 def test_network_has_three_derivatives(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eqlayers.layers.radial.module.MANY", many)
     network = RadialNetwork(2, num_basis=2, cutoff=2.0, hidden=(3,)).double()
