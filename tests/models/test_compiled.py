@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ pytest.importorskip("vesin")
 from ase import Atoms
 from ase.build import bulk, molecule
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from eqlayers.errors import ConfigError, DTypeError, EqlayersWarning, IndexRangeError, ShapeError
 from eqlayers.models import MACE, TFN, Committee, Equiformer, MoleculeNetwork, NequIP, Potential, Structures
-from eqlayers.models.compiled import inner_graph
+from eqlayers.models.compiled import Compiled, inner_graph
 from eqlayers.models.structures import NeighborLists, collate
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork
@@ -152,8 +154,10 @@ def test_traces_are_forgotten_with_the_coefficients_that_they_hold() -> None:
     potential(batch)
     state = {name: -t if "U_matrix_2" in name else t for name, t in potential.state_dict().items()}
     assert sum("U_matrix_2" in name for name in state)
-    potential.load_state_dict(state)
-    for subtracted in (True, False):
+    within = {name.removeprefix("network."): t for name, t in potential.state_dict().items() if "network." in name}
+    for load, subtracted in ((potential, True), (None, False), (potential.network, False), (None, True)):
+        if load is not None:
+            load.load_state_dict(state if load is potential else within)
         potential.subtract_isolated = subtracted
         results = potential(batch)
         compiled, potential._compiled = potential._compiled, None
@@ -291,6 +295,39 @@ def test_frozen_and_thawed_layers() -> None:
     assert not potential(batch)["energy"].requires_grad
     with torch.no_grad():
         assert not potential(batch)["forces"].requires_grad
+
+
+def test_one_weight_for_two_layers_and_then_two() -> None:
+    potential, compiled, both = made().train(), Compiled(True, True), []
+    batch = batch_of(potential, BATCHES["three molecules"]())
+    first, second = (step.radial.weights for step in potential.network.steps)
+    for weight in (first[0], nn.Parameter(2 * first[0].detach())):
+        second[0] = weight
+        for way in (compiled, None):
+            potential._compiled = way
+            results = potential(batch)
+            both.append([*results.values(), *learned(potential, results)])
+    assert_alike(*both[:2])
+    assert_alike(*both[2:])
+
+
+def test_threads_may_call_first_and_other_contexts_are_not_traced() -> None:
+    """A checkpoint keeps what a call saves for its gradient, and anomalies are looked for in numbers."""
+    potential = made().train().double()
+    batches = [batch_of(potential, atoms()) for atoms in BATCHES.values()]
+    eager = [learned(potential, potential(batch)) for batch in batches]
+    weights = list(potential.parameters())
+
+    def called(number: int) -> Any:
+        results = checkpoint(lambda: list(potential(batches[number % len(batches)]).values()), use_reentrant=False)
+        weighted = [(torch.cos(torch.arange(t.numel())).view(t.shape) * t).double().sum() for t in results]
+        return torch.autograd.grad(torch.stack(weighted).sum(), weights, allow_unused=True)
+
+    potential.compile()
+    with torch.autograd.set_detect_anomaly(True), ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(called, range(3 * len(batches))))
+    for number, gradients in enumerate(found):
+        assert_alike(list(gradients), eager[number % len(batches)])
 
 
 def test_modes_of_submodules_are_followed() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.autograd import set_detect_anomaly
+from torch.autograd.graph import saved_tensors_hooks
 
 from ..errors import ConfigError
 from ..torch_internals import TraceFailure, fake_operands, graph_of, views, writes
@@ -41,15 +43,19 @@ def trace(
             that does. Or it changes an operand in place, such as a mean of a training that is kept in a buffer.
     """
     try:
-        with torch.inference_mode(False):  # in which nothing could be differentiated
-            graph, fixed = graph_of(function, *fake_operands(operands, axes, SIZES), simple)
+        # what is around the first call is not around later ones; in inference mode, nothing could be differentiated
+        with torch.inference_mode(False), set_detect_anomaly(False), saved_tensors_hooks(lambda t: t, lambda t: t):
+            fakes, mode = fake_operands(operands, axes, SIZES)
+            graph, fixed = graph_of(function, fakes, mode, simple)
     except TraceFailure as error:
         raise _refusal(what, "numbers", str(error)) from error
     if fixed:
         raise _refusal(what, "sizes", fixed)
-    changing = (node for node in graph.graph.nodes if writes(node.target))
+    changing = [node for node in graph.graph.nodes if writes(node.target)]
     if (node := next((one for one in changing if owner_of(one.args[0]).op == "placeholder"), None)) is not None:
         raise _refusal(what, "changes", f"{node.target} of a weight, a buffer or an input")
+    if changing:  # no node says that it depends on what another wrote into its memory
+        graph, _ = graph_of(torch.func.functionalize(fx.Interpreter(graph).run), fakes, mode, simple)
     return graph
 
 

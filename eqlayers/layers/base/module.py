@@ -74,12 +74,18 @@ class EquivariantModule(Scriptable):
     """Base of the layers: stores ``layout`` and ``backend``, and explains which backend runs and why."""
 
     num_paths: int = 0
+    #: Number of changes of all layers, which traces depend on; see `note_change`.
+    changes = 0
 
     def __init__(self, layout: str = "mul_ir", backend: str | None = None) -> None:
         super().__init__()
         check_backend(backend)
         self.layout = layout
         self.backend = backend
+
+    def note_change(self, changed: bool = True) -> None:
+        """Note that the layer takes other coefficients than it had, as from a state dict."""
+        EquivariantModule.changes += changed
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """A label, and the request for a kernel of all paths; None for layers that only use matrix products."""
