@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -210,10 +211,27 @@ class _Traced:
         axes = [*[None] * len(weights), *(AXES[name] for name in fields), ("structures",)]
         wanted = [graded and t.requires_grad for t in operands]
         self.call: Callable[[list[Tensor]], Sequence[Tensor]]
-        self.call = derivable = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
+        with unchanged(modules):
+            self.call = derivable = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
         if record and structures.pos.device.type in RECORDERS and not derivable.is_random:
             ghosts = Ghosts(fields, len(weights), module.cutoff, module.species[0])
             self.call = Recorded(derivable, ghosts, structures.pos.device)
+
+
+@contextmanager
+def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """A context after which modules have the attributes of before: in a trace, they would keep tensors without numbers.
+
+    Other threads wait for it.
+    """
+    with TRACING:
+        before = [(one, dict(vars(one))) for one in modules]
+        try:
+            yield
+        finally:
+            for one, kept in before:
+                for name in [name for name, value in vars(one).items() if kept.get(name, before) is not value]:
+                    vars(one).update({name: kept[name]}) if name in kept else vars(one).pop(name)
 
 
 # ---- the inner graph ------------------------------------------------------------------------------------------------
@@ -256,7 +274,8 @@ def inner_graph(potential: Potential, simple: Callable[[str], bool] | None = Non
 
     index, vectors = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(1, 3, dtype=potential.dtype)
     operands = [*named.values(), *(t.to(potential.device) for t in (index[0], vectors, index, vectors[:, 0]))]
-    graph = trace(function, operands, [*[None] * len(named), *INNER_AXES], "the potential", simple)
+    with unchanged(potential.modules()):
+        graph = trace(function, operands, [*[None] * len(named), *INNER_AXES], "the potential", simple)
     simplify(graph)
     return Inner(graph, tuple(named))
 

@@ -249,7 +249,7 @@ def test_members_with_other_cutoffs_are_not_traced() -> None:
     committee = Committee([shorter, made("NequIP").eval()])
     batch = batch_of(committee, BATCHES["crystals"]())
     committee.compile()
-    with pytest.raises(ConfigError, match="do not compile"):
+    with pytest.raises(ConfigError, match=r"must have one cutoff, got 3 and 4 Angstrom.*do not compile"):
         committee(batch)
 
 
@@ -403,6 +403,28 @@ def test_second_derivatives_are_refused_and_hessians_are_not() -> None:
     assert torch.equal(potential.hessian(batch), hessian)
     with pytest.raises(ConfigError, match=r"compile\(False\)"):
         torch.autograd.grad(potential(batch)["energy"].sum(), [*potential.parameters()], create_graph=True)
+
+
+class Keeps(ToyNetwork):
+    """A network that keeps a tensor of its first call."""
+
+    kept: Tensor | None = None
+
+    def forward(self, atom_types: Tensor, edges: Any, graph: Any) -> Tensor:
+        atoms = super().forward(atom_types, edges, graph)
+        self.kept = torch.arange(4).to(atoms) if self.kept is None else self.kept
+        return atoms * self.kept[atom_types]
+
+
+def test_what_a_network_keeps_is_not_of_its_trace() -> None:
+    hessians = []
+    for compiled in (True, False):
+        potential = Potential(Keeps(4), SPECIES).eval()
+        potential.compile(compiled)
+        batch = batch_of(potential, [molecule("H2O")])
+        potential(batch)
+        hessians.append(potential.hessian(batch))
+    assert torch.equal(*hessians)
 
 
 def test_a_weight_that_changes_before_the_backward_pass_is_an_error() -> None:

@@ -52,8 +52,8 @@ def trace(
     if fixed:
         raise _refusal(what, "sizes", fixed)
     changing = [node for node in graph.graph.nodes if writes(node.target)]
-    if (node := next((one for one in changing if owner_of(one.args[0]).op == "placeholder"), None)) is not None:
-        raise _refusal(what, "changes", f"{node.target} of a weight, a buffer or an input")
+    if (node := next((one for one in changing if owner_of(one.args[0]).op != "call_function"), None)) is not None:
+        raise _refusal(what, "changes", f"{node.target} of a weight, a buffer, an input or a constant")
     if changing:  # no node says that it depends on what another wrote into its memory
         graph, _ = graph_of(torch.func.functionalize(fx.Interpreter(graph).run), fakes, mode, simple)
     return graph
