@@ -197,14 +197,10 @@ class Committee(Compiles):
             yield member._from_edges(neighbors, graph, vectors[key])
 
     def _within_cutoff(self, structures: Structures, member: Potential) -> Structures:
-        if member.cutoff == self.cutoff:
-            return structures
-        if being_traced():
-            raise Refused(
-                f"members of a compiled committee must have one cutoff, got {member.cutoff:g} and {self.cutoff:g} "
-                "Angstrom. Leave one out, or do not compile."
-            )
-        return within(structures, member.cutoff)
+        if member.cutoff != self.cutoff and being_traced():
+            cutoffs = f"{member.cutoff:g} and {self.cutoff:g} Angstrom"
+            raise Refused(f"compiled members must have one cutoff, got {cutoffs}. Leave one out, or do not compile.")
+        return structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
 
     def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
         """The mean of the second derivatives of the energy of one structure; see :meth:`Potential.hessian`."""

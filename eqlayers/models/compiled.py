@@ -41,6 +41,7 @@ WORTH_COMPILING = 1_000
 TRACING = RLock()
 #: The function of a module that is traced: results by name from structures.
 Method = Callable[[Any, Structures], dict[str, Tensor]]
+Check = Callable[[Structures], object]
 
 
 class Compiles(nn.Module):
@@ -90,7 +91,7 @@ class Compiles(nn.Module):
         return self._compiled is not None
 
     def _by_trace(
-        self, structures: Structures, kind: tuple[Any, ...], check: Callable[[Structures], object], method: Method
+        self, structures: Structures, kind: tuple[Any, ...], check: Check, method: Method
     ) -> dict[str, Tensor]:
         """The results of ``method(self, structures)``, by its trace if calls are compiled.
 
@@ -122,12 +123,7 @@ class Compiled:
         return Compiled, (self.required, self.record)
 
     def __call__(
-        self,
-        module: Compiles,
-        structures: Structures,
-        kind: tuple[Any, ...],
-        check: Callable[[Structures], object],
-        method: Method,
+        self, module: Compiles, structures: Structures, kind: tuple[Any, ...], check: Check, method: Method
     ) -> dict[str, Tensor]:
         """The results of ``method(module, structures)``, of which ``kind`` names all that the method depends on."""
         operand = one_way(structures) if structures.mirrored else structures
@@ -220,10 +216,7 @@ class _Traced:
 
 @contextmanager
 def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """A context after which modules have the attributes of before: in a trace, they would keep tensors without numbers.
-
-    Other threads wait for it.
-    """
+    """A context after which modules have the attributes of before, where a trace left tensors without numbers."""
     with TRACING:
         before = [(one, dict(vars(one))) for one in modules]
         try:

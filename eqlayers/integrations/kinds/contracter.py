@@ -115,7 +115,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         factors, _ = _coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
         paths = zip(self._paths, factors, strict=True)
         instructions = [Instruction(*path, "uuu", True, factor, (self.mul,)) for path, factor in paths]
-        self.note_change(vars(self).get("instructions", instructions) != instructions)
+        self._note_change(vars(self).get("instructions", instructions) != instructions)
         self.instructions = instructions
         wide = [Irreps([(self.mul, ir) for _, ir in part]) for part in self._irreps]
         self.plan = ProductPlan(wide, self.instructions, "ir_mul")

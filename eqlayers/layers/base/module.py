@@ -74,7 +74,7 @@ class EquivariantModule(Scriptable):
     """Base of the layers: stores ``layout`` and ``backend``, and explains which backend runs and why."""
 
     num_paths: int = 0
-    #: Number of changes of all layers, which traces depend on; see `note_change`.
+    #: How often layers took other coefficients than they had, as from a state dict, which traces depend on.
     changes = 0
 
     def __init__(self, layout: str = "mul_ir", backend: str | None = None) -> None:
@@ -83,8 +83,7 @@ class EquivariantModule(Scriptable):
         self.layout = layout
         self.backend = backend
 
-    def note_change(self, changed: bool = True) -> None:
-        """Note that the layer takes other coefficients than it had, as from a state dict."""
+    def _note_change(self, changed: bool = True) -> None:
         EquivariantModule.changes += changed
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:

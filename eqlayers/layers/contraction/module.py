@@ -152,7 +152,7 @@ class SymmetricContraction(FormulaModule):
         mixings = tuple(one.mixings for one in self._weights_of)
         contraction = Contraction(*self._whole, self.correlation, mixings, self.layout)
         formulas = lowered(contraction)
-        self.note_change(vars(self).get("_formulas", formulas) is not formulas)
+        self._note_change(vars(self).get("_formulas", formulas) is not formulas)
         self._formulas: Formulas = formulas
 
     @property
