@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
+from torch.autograd import set_detect_anomaly
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from ..core.checks import check_flag
@@ -156,7 +158,9 @@ class Compiled:
                 self._traces[key] = traced
         results = dict(zip(traced.names, traced.call(operands), strict=True))
         if first and isinstance(traced.call, Recorded):
-            check_alike(results, method(module, structures), structures.pos.dtype)
+            with unchanged(modules):
+                copied = {name: t.clone() for name in AXES if (t := getattr(structures, name)) is not None}
+                check_alike(results, method(module, structures._replace(**copied)), structures.pos.dtype)
         return results
 
 
@@ -173,10 +177,7 @@ def check_alike(recorded: dict[str, Tensor], results: dict[str, Tensor], dtype: 
 
 
 class _Traced:
-    """A kind of call: names of the results, and the function of weights and fields of structures.
-
-    Holds the modules, so that their identities in the key stay theirs.
-    """
+    """A kind of call. It holds the modules, so that their identities in the key stay theirs."""
 
     def __init__(
         self,
@@ -216,8 +217,11 @@ class _Traced:
 
 @contextmanager
 def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """A context after which modules have the attributes of before, where a trace left tensors without numbers."""
-    with TRACING:
+    """A context after which modules have the attributes of before, where a trace left tensors without numbers.
+
+    Inference mode, checkpoints and a search of anomalies are around the first call, and not in it.
+    """
+    with TRACING, torch.inference_mode(False), set_detect_anomaly(False), saved_tensors_hooks(lambda t: t, lambda t: t):
         before = [(one, dict(vars(one))) for one in modules]
         try:
             yield

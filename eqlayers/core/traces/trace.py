@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd import set_detect_anomaly
-from torch.autograd.graph import saved_tensors_hooks
 
 from ..errors import ConfigError
 from ..torch_internals import TraceFailure, fake_operands, graph_of, views, writes
@@ -43,8 +41,7 @@ def trace(
             that does. Or it changes an operand in place, such as a mean of a training that is kept in a buffer.
     """
     try:
-        # what is around the first call is not around later ones; in inference mode, nothing could be differentiated
-        with torch.inference_mode(False), set_detect_anomaly(False), saved_tensors_hooks(lambda t: t, lambda t: t):
+        with torch.inference_mode(False):  # in which nothing could be differentiated
             fakes, mode = fake_operands(operands, axes, SIZES)
             graph, fixed = graph_of(function, fakes, mode, simple)
     except TraceFailure as error:
