@@ -132,6 +132,7 @@ class E3nnState(E3nnFlags, torch.nn.Module):
         ]
         if signed != list(me.plan.instructions):
             me.plan = type(me.plan)(me.plan.irreps, signed, me.plan.layout)
+            me._note_change()
             self._generated = {key: value.detach().clone() for key, value in loaded.items()}
 
 

@@ -19,6 +19,8 @@ from ..core.checks import check_device, check_dtype, check_flag, check_items, ch
 from ..core.errors import ConfigError
 from ..core.files.read_write import few, read_json
 from ..core.graph import Graph
+from ..core.torch_internals import being_traced
+from ..core.traces.trace import Refused
 from ..layers.harmonics.module import EdgeVectors
 from .compiled import Compiles
 from .potential import Potential, check_volume, differentiated
@@ -195,6 +197,9 @@ class Committee(Compiles):
             yield member._from_edges(neighbors, graph, vectors[key])
 
     def _within_cutoff(self, structures: Structures, member: Potential) -> Structures:
+        if member.cutoff != self.cutoff and being_traced():
+            cutoffs = f"{member.cutoff:g} and {self.cutoff:g} Angstrom"
+            raise Refused(f"compiled members must have one cutoff, got {cutoffs}. Leave one out, or do not compile.")
         return structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
 
     def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:

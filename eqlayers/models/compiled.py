@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
+from torch.autograd import set_detect_anomaly
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from ..core.checks import check_flag
@@ -17,7 +21,7 @@ from ..core.traces.derivable import Derivable
 from ..core.traces.recorded import RECORDERS, Recorded
 from ..core.traces.simplify import simplify
 from ..core.traces.trace import Axes, Refused, trace
-from ..layers.base.module import WithForward, named_tensors
+from ..layers.base.module import EquivariantModule, WithForward, named_tensors
 from .padding import Ghosts
 from .structures import Structures, mirror, one_way
 
@@ -35,8 +39,11 @@ AXES: dict[str, Axes] = {
 }
 #: Calls after which a trace has saved more seconds than it took, for the smallest systems.
 WORTH_COMPILING = 1_000
+#: Held while weights are read or traced: in a trace, other threads would see tensors without numbers in their place.
+TRACING = RLock()
 #: The function of a module that is traced: results by name from structures.
 Method = Callable[[Any, Structures], dict[str, Tensor]]
+Check = Callable[[Structures], object]
 
 
 class Compiles(nn.Module):
@@ -80,19 +87,13 @@ class Compiles(nn.Module):
         required, record = check_flag("required", required), check_flag("record", record)
         self._compiled = Compiled(required, record) if check_flag("enabled", enabled) else None
 
-    def _load_from_state_dict(self, *args: Any) -> None:
-        """Forget traces: layers may take other coefficients from a state dict than they had."""
-        super()._load_from_state_dict(*args)
-        if self._compiled is not None:
-            self._compiled = Compiled(self._compiled.required, self._compiled.record)
-
     @property
     def is_compiled(self) -> bool:
         """Whether calls run by their traces."""
         return self._compiled is not None
 
     def _by_trace(
-        self, structures: Structures, kind: tuple[Any, ...], check: Callable[[Structures], object], method: Method
+        self, structures: Structures, kind: tuple[Any, ...], check: Check, method: Method
     ) -> dict[str, Tensor]:
         """The results of ``method(self, structures)``, by its trace if calls are compiled.
 
@@ -102,9 +103,8 @@ class Compiles(nn.Module):
         compiled = self._compiled
         if compiled is None or not is_plain((structures.pos,)):
             return method(self, structures)
-        check(structures)
         try:
-            return compiled(self, structures, kind, method)
+            return compiled(self, structures, kind, check, method)
         except Exception as error:  # auto must not end a training that would run without it
             known = isinstance(error, (EqlayersError, torch.OutOfMemoryError)) and not isinstance(error, Refused)
             if compiled.required or known:
@@ -125,38 +125,42 @@ class Compiled:
         return Compiled, (self.required, self.record)
 
     def __call__(
-        self, module: Compiles, structures: Structures, kind: tuple[Any, ...], method: Method
+        self, module: Compiles, structures: Structures, kind: tuple[Any, ...], check: Check, method: Method
     ) -> dict[str, Tensor]:
         """The results of ``method(module, structures)``, of which ``kind`` names all that the method depends on."""
-        modules: list[nn.Module] = [module]
-        for one in modules:  # grows while it is read
-            modules.extend([child for child in one._modules.values() if child is not None])
-        weights = [
-            t for one in modules for part in (one._parameters, one._buffers) for t in part.values() if t is not None
-        ]
         operand = one_way(structures) if structures.mirrored else structures
         fields = [t.contiguous() for name in AXES if (t := getattr(operand, name)) is not None]
-        count = structures.pos.new_empty(structures.num_graphs)
-        operands = [*weights, *fields, count]
         graded = torch.is_grad_enabled()
-        alike = tuple([(t.dtype, t.device, graded and t.requires_grad) for t in operands])
-        layouts = tuple([(t.shape, t.stride()) for t in weights])  # programs check nothing
-        modes = tuple([(id(one), one.training) for one in modules])
         device = structures.pos.device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        present = structures.cell is not None
-        ordered = torch.are_deterministic_algorithms_enabled()
-        key = kind, alike, layouts, modes, autocast, present, ordered, structures.mirrored
-        traced = self._traces.get(key)
-        if first := traced is None:
-            if not is_plain(operands):
-                kinds = sorted({type(t).__name__ for t in weights})
-                raise Refused(f"weights must be plain tensors to be traced, got {', '.join(kinds)}. Do not compile.")
-            traced = _Traced(module, modules, weights, structures, operands, method, graded, self.record)
-            self._traces[key] = traced
+        with TRACING:
+            check(structures)
+            modules: list[nn.Module] = [module]
+            for one in modules:  # grows while it is read
+                modules.extend([child for child in one._modules.values() if child is not None])
+            weights = [
+                t for one in modules for part in (one._parameters, one._buffers) for t in part.values() if t is not None
+            ]
+            operands = [*weights, *fields, structures.pos.new_empty(structures.num_graphs)]
+            alike = tuple([(t.dtype, t.device, graded and t.requires_grad) for t in operands])
+            firsts: dict[int, int] = {}  # of the same weights, as a trace reads one of them
+            layouts = tuple([(t.shape, t.stride(), firsts.setdefault(id(t), n)) for n, t in enumerate(weights)])
+            modes = tuple([(id(one), one.training) for one in modules])
+            present, ordered = structures.cell is not None, torch.are_deterministic_algorithms_enabled()
+            changes = EquivariantModule.changes
+            key = kind, alike, layouts, modes, autocast, present, ordered, structures.mirrored, changes
+            traced = self._traces.get(key)
+            if first := traced is None:
+                if not is_plain(operands):
+                    kinds = sorted({type(t).__name__ for t in weights})
+                    raise Refused(f"traced weights must be plain tensors, got {', '.join(kinds)}. Do not compile.")
+                traced = _Traced(module, modules, weights, structures, operands, method, graded, self.record)
+                self._traces[key] = traced
         results = dict(zip(traced.names, traced.call(operands), strict=True))
         if first and isinstance(traced.call, Recorded):
-            check_alike(results, method(module, structures), structures.pos.dtype)
+            with unchanged(modules):
+                copied = {name: t.clone() for name in AXES if (t := getattr(structures, name)) is not None}
+                check_alike(results, method(module, structures._replace(**copied)), structures.pos.dtype)
         return results
 
 
@@ -173,10 +177,7 @@ def check_alike(recorded: dict[str, Tensor], results: dict[str, Tensor], dtype: 
 
 
 class _Traced:
-    """A kind of call: names of the results, and the function of weights and fields of structures.
-
-    Holds the modules, so that their identities in the key stay theirs.
-    """
+    """A kind of call. It holds the modules, so that their identities in the key stay theirs."""
 
     def __init__(
         self,
@@ -207,10 +208,27 @@ class _Traced:
         axes = [*[None] * len(weights), *(AXES[name] for name in fields), ("structures",)]
         wanted = [graded and t.requires_grad for t in operands]
         self.call: Callable[[list[Tensor]], Sequence[Tensor]]
-        self.call = derivable = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
+        with unchanged(modules):
+            self.call = derivable = Derivable(function, operands, axes, wanted, f"{type(module).__name__}")
         if record and structures.pos.device.type in RECORDERS and not derivable.is_random:
             ghosts = Ghosts(fields, len(weights), module.cutoff, module.species[0])
             self.call = Recorded(derivable, ghosts, structures.pos.device)
+
+
+@contextmanager
+def unchanged(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """A context after which modules have the attributes of before, where a trace left tensors without numbers.
+
+    Inference mode, checkpoints and a search of anomalies are around the first call, and not in it.
+    """
+    with TRACING, torch.inference_mode(False), set_detect_anomaly(False), saved_tensors_hooks(lambda t: t, lambda t: t):
+        before = [(one, dict(vars(one))) for one in modules]
+        try:
+            yield
+        finally:
+            for one, kept in before:
+                for name in [name for name, value in vars(one).items() if kept.get(name, before) is not value]:
+                    vars(one).update({name: kept[name]}) if name in kept else vars(one).pop(name)
 
 
 # ---- the inner graph ------------------------------------------------------------------------------------------------
@@ -253,7 +271,8 @@ def inner_graph(potential: Potential, simple: Callable[[str], bool] | None = Non
 
     index, vectors = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(1, 3, dtype=potential.dtype)
     operands = [*named.values(), *(t.to(potential.device) for t in (index[0], vectors, index, vectors[:, 0]))]
-    graph = trace(function, operands, [*[None] * len(named), *INNER_AXES], "the potential", simple)
+    with unchanged(potential.modules()):
+        graph = trace(function, operands, [*[None] * len(named), *INNER_AXES], "the potential", simple)
     simplify(graph)
     return Inner(graph, tuple(named))
 

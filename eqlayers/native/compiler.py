@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..core.torch_internals import writes
-from ..core.traces.trace import fake_of, owner_of
+from ..core.traces.trace import fake_of
 from .elements import FORMULAS
 from .memory import INPUTS, OUTPUTS, NotCompiled
 from .operators import Operators
@@ -64,9 +63,7 @@ class Compiler(Operators):
                 self.node = node
                 self._follow_numbers(node)
                 try:
-                    self.values[node] = value = self._call(node)
-                    if writes(node.target):
-                        self.values[node.args[0]] = value
+                    self.values[node] = self._call(node)
                 except NotCompiled:
                     raise
                 except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
@@ -101,8 +98,6 @@ class Compiler(Operators):
             return args[0][args[1]]
         if fake is not None and not isinstance(fake, (Tensor, list, tuple)):
             return Size(self.size(fake))
-        if writes(node.target):
-            self._check_alone(node)
         name = str(node.target)
         if name == "eqlayers.form.default":
             return self.form(node, *args)
@@ -115,13 +110,6 @@ class Compiler(Operators):
         if kind in SAME:
             return args[0]
         return self._elements(node, kind, args, kwargs)
-
-    def _check_alone(self, node: fx.Node) -> None:
-        """Refuse an in-place operator on a view, or on a tensor that has views."""
-        changed: Any = node.args[0]
-        views = [one for one in changed.users if one is not node and owner_of(one) is owner_of(changed)]
-        if changed.op != "call_function" or owner_of(changed) is not changed or views:
-            raise self.refuse("it changes a tensor in place that has other readers")
 
     def _follow_numbers(self, node: fx.Node) -> None:
         """Note that an operator computes with numbers of atoms or edges, which are others in a part of a structure."""

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..core.traces.simplify import written_nodes
 from ..core.traces.trace import fake_of
 
 #: Atomic numbers that a program reads are below this number.
@@ -53,11 +52,10 @@ def look_up_species(module: fx.GraphModule, species: tuple[int, ...]) -> None:
 def _values(module: fx.GraphModule, z: fx.Node, numbers: Tensor) -> dict[fx.Node, Any]:
     """Values of the nodes that depend on atomic numbers alone, for these numbers."""
     values: dict[fx.Node, Any] = {z: numbers}
-    written = written_nodes(module.graph)
     constants = {node: getattr(module, node.target) for node in module.graph.nodes if node.op == "get_attr"}
     for node in module.graph.nodes:
         inputs = node.all_input_nodes
-        if node.op != "call_function" or not any(one in values for one in inputs) or node in written:
+        if node.op != "call_function" or not any(one in values for one in inputs):
             continue
         if all(one in values or one in constants for one in inputs):
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda one: (values | constants)[one])

@@ -13,7 +13,7 @@ from eqlayers_kernels.forms.expression import Expression, Node, is_number
 from eqlayers_kernels.forms.formula import Formula, formula
 
 from ..core.forms.description import describe, register_formula
-from ..core.traces.simplify import FORM, written_nodes
+from ..core.traces.simplify import FORM
 from ..core.traces.trace import fake_of
 
 #: Operators that are linear in their first operand, and in each of two operands.
@@ -57,7 +57,7 @@ class _Parts:
         self.module, self.known = module, dict[fx.Node, dict[fx.Node, fx.Node]]()
         self.number = {node: number for number, node in enumerate(module.graph.nodes)}
         self.last = list(module.graph.nodes)  # of the nodes that were inserted after each
-        self.written, self.gradients = written_nodes(module.graph), set(module.graph.find_nodes(op="placeholder")[-1:])
+        self.gradients = set(module.graph.find_nodes(op="placeholder")[-1:])
         for node in self.number:
             if self.gradients.intersection(node.all_input_nodes):
                 self.gradients.add(node)
@@ -91,7 +91,7 @@ class _Parts:
             is_plain = kind != "aten.view.dtype" and "rounding_mode" not in node.kwargs and args[0] in moving
             of_one = name in BILINEAR or (name in LINEAR and is_plain)
             is_linear = len(moving) == 1 and (node.target is operator.getitem or (is_real and of_one))
-        return moving if is_linear and self.written.isdisjoint((node, *node.all_input_nodes)) else []
+        return moving if is_linear else []
 
     def _is_zero(self, node: Any) -> bool:
         return isinstance(node, fx.Node) and node.op == "get_attr" and not getattr(self.module, node.target).any()  # type: ignore[arg-type]
@@ -123,12 +123,12 @@ class _Parts:
 
 def add_operands(module: fx.GraphModule) -> None:
     """Store the sum of two inputs that formulas read only as a sum, as a gate does, in place of both inputs."""
-    pairs, written = dict[tuple[fx.Node, ...], list[fx.Node]](), written_nodes(module.graph)
+    pairs = dict[tuple[fx.Node, ...], list[fx.Node]]()
     for node in module.graph.nodes:
         if str(node.target) == FORM and (pair := _pair(node)):
             pairs.setdefault(tuple(node.args[0][number] for number in pair[:2]), []).append(node)
     for (first, second), nodes in pairs.items():
-        if first.users.keys() | second.users.keys() == set(nodes) and written.isdisjoint((first, second)):
+        if first.users.keys() | second.users.keys() == set(nodes):
             with module.graph.inserting_before(nodes[0]):
                 total = module.graph.call_function(ADD, (first, second))
             total.meta = {"val": fake_of(first)}

@@ -66,6 +66,14 @@ def test_means_and_deviations_are_those_of_the_members(committee: Committee, mem
     torch.testing.assert_close(found["forces"].sum(0), torch.zeros(3).double(), atol=1e-10, rtol=0)
 
 
+def test_members_with_other_cutoffs_are_not_traced(members: list[Potential]) -> None:
+    """Numbers decide which edges are theirs."""
+    committee = Committee(members)
+    committee.compile()
+    with pytest.raises(ConfigError, match=r"must have one cutoff, got 3 and 3.5 Angstrom.*do not compile"):
+        committee(structures(committee))
+
+
 def test_edges_are_made_once_for_a_cutoff(committee: Committee, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs with their sorting, and vectors with harmonics: two cutoffs here, of three members."""
     made: dict[str, int] = {"graphs": 0, "geometry": 0}

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ pytest.importorskip("vesin")
 from ase import Atoms
 from ase.build import bulk, molecule
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from eqlayers.errors import ConfigError, DTypeError, EqlayersWarning, IndexRangeError, ShapeError
 from eqlayers.models import MACE, TFN, Committee, Equiformer, MoleculeNetwork, NequIP, Potential, Structures
-from eqlayers.models.compiled import inner_graph
+from eqlayers.models.compiled import Compiled, inner_graph
 from eqlayers.models.structures import NeighborLists, collate
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork
@@ -152,8 +154,10 @@ def test_traces_are_forgotten_with_the_coefficients_that_they_hold() -> None:
     potential(batch)
     state = {name: -t if "U_matrix_2" in name else t for name, t in potential.state_dict().items()}
     assert sum("U_matrix_2" in name for name in state)
-    potential.load_state_dict(state)
-    for subtracted in (True, False):
+    within = {name.removeprefix("network."): t for name, t in potential.state_dict().items() if "network." in name}
+    for load, subtracted in ((potential, True), (None, False), (potential.network, False), (None, True)):
+        if load is not None:
+            load.load_state_dict(state if load is potential else within)
         potential.subtract_isolated = subtracted
         results = potential(batch)
         compiled, potential._compiled = potential._compiled, None
@@ -239,16 +243,6 @@ def test_committees() -> None:
         assert_alike(*both)
 
 
-def test_members_with_other_cutoffs_are_not_traced() -> None:
-    """Numbers decide which edges are theirs."""
-    shorter = Potential(NequIP(SPECIES, lmax=1, **TINY | {"cutoff": 3.0}), SPECIES).eval()
-    committee = Committee([shorter, made("NequIP").eval()])
-    batch = batch_of(committee, BATCHES["crystals"]())
-    committee.compile()
-    with pytest.raises(ConfigError, match="do not compile"):
-        committee(batch)
-
-
 def test_weights_are_read_at_every_call() -> None:
     """Steps of an optimizer, loaded weights, another dtype, other weights by assignment."""
     potential, other = made().train(), made()
@@ -291,6 +285,38 @@ def test_frozen_and_thawed_layers() -> None:
     assert not potential(batch)["energy"].requires_grad
     with torch.no_grad():
         assert not potential(batch)["forces"].requires_grad
+
+
+def test_one_weight_for_two_layers_and_then_two() -> None:
+    potential, compiled, both = made().train(), Compiled(True, True), []
+    batch = batch_of(potential, BATCHES["three molecules"]())
+    first, second = (step.radial.weights for step in potential.network.steps)
+    for weight in (first[0], nn.Parameter(2 * first[0].detach())):
+        second[0] = weight
+        for way in (compiled, None):
+            potential._compiled = way
+            results = potential(batch)
+            both.append([*results.values(), *learned(potential, results)])
+    assert_alike(*both[:2])
+    assert_alike(*both[2:])
+
+
+def test_threads_may_call_first_and_other_contexts_are_not_traced() -> None:
+    """A checkpoint keeps what a call saves for its gradient, and anomalies are looked for in numbers."""
+    potential = made().train().double()
+    batches = [batch_of(potential, atoms()) for atoms in BATCHES.values()]
+    weights = list(potential.parameters())
+
+    def called(number: int) -> Any:
+        results = checkpoint(lambda: list(potential(batches[number % len(batches)]).values()), use_reentrant=False)
+        return list(torch.autograd.grad(results[0].sum() + results[1].square().sum(), weights, allow_unused=True))
+
+    eager = [called(number) for number in range(len(batches))]
+    potential.compile()
+    with torch.autograd.set_detect_anomaly(True), ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(called, range(3 * len(batches))))
+    for number, gradients in enumerate(found):
+        assert_alike(gradients, eager[number % len(batches)])
 
 
 def test_modes_of_submodules_are_followed() -> None:
@@ -380,7 +406,7 @@ def test_a_weight_that_changes_before_the_backward_pass_is_an_error() -> None:
 
 
 class Reads(ToyNetwork):
-    """A network that decides by numbers, or by a number of atoms."""
+    """A network that decides by numbers, by a number of atoms, or by nothing."""
 
     def __init__(self, what: str) -> None:
         super().__init__(4)
@@ -388,9 +414,23 @@ class Reads(ToyNetwork):
 
     def forward(self, atom_types: Tensor, edges: Any, graph: Any) -> Tensor:
         atoms = super().forward(atom_types, edges, graph)
+        if self.what == "nothing":  # but keeps a tensor of the first call
+            self.kept = vars(self).get("kept", torch.arange(4).to(atoms))
+            return atoms * self.kept[atom_types]
         if self.what == "numbers":
             return atoms * float(edges.lengths.detach().mean())
         return atoms * int(atom_types.shape[0]) if self.what == "sizes" else atoms * atom_types.numpy().shape[0]
+
+
+def test_what_a_network_keeps_is_not_of_its_trace() -> None:
+    hessians = []
+    for compiled in (True, False):
+        potential = Potential(Reads("nothing"), SPECIES).eval()
+        batch = batch_of(potential, [molecule("H2O")])
+        potential.compile(compiled)
+        potential(batch)
+        hessians.append(potential.hessian(batch))
+    assert torch.equal(*hessians)
 
 
 @pytest.mark.parametrize("what", ["numbers", "sizes", "arrays"])

@@ -82,6 +82,7 @@ EQUAL: dict[str, Body] = {
         norms(x) * (x[:, 0] * 1e-3).bool() + ((z > 0) | (z >= 1)) * norms(x)
     ),
     "another network in place": in_place,
+    "another view in place": with_view,
     "negative rows": lambda s, x, z, e, g: norms(x) * s.t[z - 2].sum(1),
     "columns backwards": lambda s, x, z, e, g: (x @ s.t[:3].to(x.dtype))[:, -10:3].sum(1).square() + x[:, -1] ** 2,
     "transposed views": lambda s, x, z, e, g: x.t().reshape(-1).view(3, -1).sum(0) ** 2,
@@ -111,7 +112,6 @@ REFUSED: dict[str, tuple[Body, str]] = {
     "half of a size": (lambda s, x, z, e, g: norms(x) * (x.shape[0] // 2), "size"),
     "squares of sizes": (lambda s, x, z, e, g: norms(x) / x.shape[0] ** 2, "size"),
     "all pairs of atoms": (lambda s, x, z, e, g: torch.tanh(x @ x.t()).sum(1), "products of them"),
-    "a view that changes": (with_view, "in place that has other readers"),
     "factors of sums": (lambda s, x, z, e, g: norms(torch.rsub(x, 1.0, alpha=2)), "no formula reads 3 operands"),
     "rounded quotients": (lambda s, x, z, e, g: norms(torch.div(x, 0.3, rounding_mode="floor")), "rounding_mode"),
     "the last atom": (lambda s, x, z, e, g: norms(x * x[-1]), "there may be fewer rows"),

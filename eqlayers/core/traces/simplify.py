@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from ..forms.description import describe
-from ..torch_internals import always_alike, writes
+from ..torch_internals import always_alike
 from .trace import fake_of, is_operator
 
 FORM = "eqlayers.form.default"
@@ -31,16 +31,16 @@ SMALL = 64
 
 def simplify(module: fx.GraphModule) -> None:
     """Remove what a program without autograd does not need; the caller checks values before the program runs."""
-    graph, written = module.graph, written_nodes(module.graph)
+    graph = module.graph
     for node in list(graph.nodes):
         if is_operator(node, "aten._assert_async.msg"):
             graph.erase_node(node)
-        elif _keeps(node) and node not in written:
+        elif _keeps(node):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     graph.eliminate_dead_code()
-    _compute_constants(module, written)
-    _unite_equal(graph, written)
+    _compute_constants(module)
+    _unite_equal(graph)
     graph.eliminate_dead_code()
     module.recompile()
 
@@ -54,11 +54,11 @@ def _keeps(node: fx.Node) -> bool:
     return alike and str(before.stride()) == str(after.stride())  # sizes are symbols
 
 
-def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
+def _compute_constants(module: fx.GraphModule) -> None:
     """Replace nodes that depend on constants alone by their values."""
     values, places = dict[fx.Node, Any](), dict[Any, fx.Node]()
     for node in list(module.graph.nodes):
-        if node.op == "get_attr" and node not in written:
+        if node.op == "get_attr":
             values[node] = value = getattr(module, node.target)
             same = value.data_ptr() if value.numel() > SMALL else repr(value.tolist())
             place = same, value.dtype, value.device, value.shape, value.stride()
@@ -66,7 +66,7 @@ def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
                 node.replace_all_uses_with(earlier)
         inputs = node.all_input_nodes
         made = inputs or str(node.target).startswith(MADE)
-        if node.op != "call_function" or node in written or not (made and always_alike(node.target)):
+        if node.op != "call_function" or not (made and always_alike(node.target)):
             continue
         known = values
         filled = str(node.target) in FILLED and ("empty" not in str(node.target) or fake_of(node).shape == (0,))
@@ -85,27 +85,16 @@ def _compute_constants(module: fx.GraphModule, written: set[fx.Node]) -> None:
                 node.replace_all_uses_with(constant)
 
 
-def _unite_equal(graph: fx.Graph, written: set[fx.Node]) -> None:
+def _unite_equal(graph: fx.Graph) -> None:
     """Replace each node by an earlier one with the same operator and arguments."""
     known = dict[Any, fx.Node]()
     for node in list(graph.nodes):
-        if node.op != "call_function" or node in written or not always_alike(node.target):
+        if node.op != "call_function" or not always_alike(node.target):
             continue
         key = node.target, _hashable(node.args), _hashable(node.kwargs)
         if (earlier := known.setdefault(key, node)) is not node:
             node.replace_all_uses_with(earlier)
             graph.erase_node(node)
-
-
-def written_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes whose memory an operator changes, and those that have it before: these are no constants."""
-    written = set()
-    for node in graph.nodes:
-        if writes(node.target):
-            while isinstance(node, fx.Node) and node not in written:
-                written.add(node)
-                node = node.args[0] if node.args else None
-    return written
 
 
 def _hashable(value: Any) -> Any:

@@ -42,14 +42,17 @@ def trace(
     """
     try:
         with torch.inference_mode(False):  # in which nothing could be differentiated
-            graph, fixed = graph_of(function, *fake_operands(operands, axes, SIZES), simple)
+            fakes, mode = fake_operands(operands, axes, SIZES)
+            graph, fixed = graph_of(function, fakes, mode, simple)
     except TraceFailure as error:
         raise _refusal(what, "numbers", str(error)) from error
     if fixed:
         raise _refusal(what, "sizes", fixed)
-    changing = (node for node in graph.graph.nodes if writes(node.target))
-    if (node := next((one for one in changing if owner_of(one.args[0]).op == "placeholder"), None)) is not None:
-        raise _refusal(what, "changes", f"{node.target} of a weight, a buffer or an input")
+    changing = [node for node in graph.graph.nodes if writes(node.target)]
+    if (node := next((one for one in changing if owner_of(one.args[0]).op != "call_function"), None)) is not None:
+        raise _refusal(what, "changes", f"{node.target} of a weight, a buffer, an input or a constant")
+    if changing:  # no node says that it depends on what another wrote into its memory
+        graph, _ = graph_of(torch.func.functionalize(fx.Interpreter(graph).run), fakes, mode, simple)
     return graph
 
 

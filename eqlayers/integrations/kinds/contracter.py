@@ -114,7 +114,9 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         """Make the plan of the product, with the signs of the coefficients in ``w3j``."""
         factors, _ = _coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
         paths = zip(self._paths, factors, strict=True)
-        self.instructions = [Instruction(*path, "uuu", True, factor, (self.mul,)) for path, factor in paths]
+        instructions = [Instruction(*path, "uuu", True, factor, (self.mul,)) for path, factor in paths]
+        self._note_change(vars(self).get("instructions", instructions) != instructions)
+        self.instructions = instructions
         wide = [Irreps([(self.mul, ir) for _, ir in part]) for part in self._irreps]
         self.plan = ProductPlan(wide, self.instructions, "ir_mul")
 

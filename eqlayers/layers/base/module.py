@@ -74,12 +74,17 @@ class EquivariantModule(Scriptable):
     """Base of the layers: stores ``layout`` and ``backend``, and explains which backend runs and why."""
 
     num_paths: int = 0
+    #: How often layers took other coefficients than they had, as from a state dict, which traces depend on.
+    changes = 0
 
     def __init__(self, layout: str = "mul_ir", backend: str | None = None) -> None:
         super().__init__()
         check_backend(backend)
         self.layout = layout
         self.backend = backend
+
+    def _note_change(self, changed: bool = True) -> None:
+        EquivariantModule.changes += changed
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, Request] | None:
         """A label, and the request for a kernel of all paths; None for layers that only use matrix products."""

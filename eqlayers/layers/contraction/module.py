@@ -151,7 +151,9 @@ class SymmetricContraction(FormulaModule):
         """Build the formulas, from the bases of the weights."""
         mixings = tuple(one.mixings for one in self._weights_of)
         contraction = Contraction(*self._whole, self.correlation, mixings, self.layout)
-        self._formulas: Formulas = lowered(contraction)
+        formulas = lowered(contraction)
+        self._note_change(vars(self).get("_formulas", formulas) is not formulas)
+        self._formulas: Formulas = formulas
 
     @property
     def _weights_of(self) -> list[ContractionWeights]:
