@@ -263,10 +263,7 @@ class Graph:
         return self._intervals[2]
 
     def _outlives(self) -> bool:
-        """Whether the graph outlives a call that is being compiled, so that it may cache nothing of the call.
-
-        Compiled results may be in memory that the next call overwrites.
-        """
+        """Whether the graph outlives a call that is compiled, whose results may be overwritten: it caches none."""
         return torch.compiler.is_compiling() and not self._compiled
 
     def halves(self) -> tuple[Graph, Graph]:

@@ -180,10 +180,7 @@ def compute_statistics(
 
 
 def _of_auxiliary(part: StructureArrays, name: str, species: tuple[int, ...]) -> tuple[dict[int, float], float]:
-    """Shifts by species: of atoms, their means; of sums, the regression on composition; of means, the mean.
-
-    The scale is the standard deviation of the rest, of vectors the root mean square of a component; 1 where it is 0.
-    """
+    """Shifts by species (means of atoms, regressions of sums, the mean of means) and the deviation of the rest."""
     label, pooling, values = part.auxiliary[name]
     known = np.isfinite(values).reshape(len(values), -1).all(axis=1)
     if not known.any():

@@ -124,10 +124,7 @@ def _compare(
 
 
 def _rounded(original: nn.Module, replacement: Replacement) -> tuple[Operands, bool]:
-    """Exact values of the original's buffers that are rounded, by name; and whether others are rounded to float32.
-
-    Buffers that the replacement shares are left out: both compute with the same numbers.
-    """
+    """Exact values of rounded buffers that the original alone has, by name; whether others are rounded to float32."""
     exact, shared = replacement.exact_constants(original), {buffer.data_ptr() for buffer in replacement.buffers()}
     constants, others = {}, False
     for name, buffer in original.named_buffers():
@@ -183,10 +180,7 @@ def results(fn: Callable[[Operands], Tensor], probe: Probe, where: Where) -> dic
 
 
 def _other_width(theirs: Callable[[Operands], Tensor], mine: Callable[[Operands], Tensor], operands: Operands) -> str:
-    """How the results of both modules differ on operands that are wider than the irreps; empty if they are equal.
-
-    Empty also if the original refuses them. Neither module reads the further columns, so results are equal in all bits.
-    """
+    """How results differ in bits on operands wider than the irreps; empty if the original refuses them or none do."""
     try:
         with redirect_stderr(StringIO()):  # torch.fx prints what generated code raises
             expected = theirs(operands)

@@ -114,10 +114,7 @@ if find_spec("nequip") is not None:
         sys.meta_path.insert(0, _OnImport())
 
     def _refuse_targets_without_python() -> None:
-        """Patch NequIP's ahead-of-time compilation to raise for targets that load the file without Python.
-
-        A modifier does not receive the target, so the check is in the function that compiles.
-        """
+        """Let NequIP's ahead-of-time compilation, which gets the target, raise for targets without Python."""
         from nequip.scripts._compile_utils import COMPILE_TARGET_DICT
         from nequip.utils import aot
 

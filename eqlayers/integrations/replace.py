@@ -208,10 +208,7 @@ def _is_known(module: nn.Module) -> bool:
 
 
 def _plan(registered: Registered, requested: set[str], parts: set[nn.Module]) -> tuple[list[_Job], list[Row]]:
-    """The modules to replace, and rows of the report for the modules that stay.
-
-    ``parts`` are inside of e3nn layers that are replaced as a whole.
-    """
+    """Modules to replace, and rows of the report for those that stay; ``parts`` are inside of replaced e3nn layers."""
     jobs: dict[nn.Module, _Job] = {}
     taken: set[nn.Module] = set()  # products that a convolution replaces with itself
     every = requested == set(TARGETS)
@@ -250,10 +247,7 @@ def _known(module: nn.Module, kept: bool) -> str:
 def _refuse_registered(
     rule: Rule, original: nn.Module, product: nn.Module, part: str, held: Registered, aliases: dict[nn.Module, str]
 ) -> str | None:
-    """Why a module cannot be replaced because of the modules or attributes that hold it or its product; None if it can.
-
-    The product is inside of the module, or is the module; ``part`` is the module's name where the rule recognises it.
-    """
+    """Why what holds a module or its product prevents its replacement, or None; ``part``: its name in the rule."""
     if any(map(is_compiled, held[original])):
         return "is inside torch.compile(module), which would go on to call it: call torch.compile after accelerate"
     for module in (original, product):

@@ -95,11 +95,7 @@ class Compiles(nn.Module):
     def _by_trace(
         self, structures: Structures, kind: tuple[Any, ...], check: Check, method: Method
     ) -> dict[str, Tensor]:
-        """The results of ``method(self, structures)``, by its trace if calls are compiled.
-
-        ``kind`` is all that the method depends on beside the structures, whose shapes are checked. ``check`` raises if
-        their values are wrong, which no trace does.
-        """
+        """The results of ``method(self, structures)``, by a trace if calls are compiled; see `Compiled.__call__`."""
         compiled = self._compiled
         if compiled is None or not is_plain((structures.pos,)):
             return method(self, structures)
@@ -127,7 +123,10 @@ class Compiled:
     def __call__(
         self, module: Compiles, structures: Structures, kind: tuple[Any, ...], check: Check, method: Method
     ) -> dict[str, Tensor]:
-        """The results of ``method(module, structures)``, of which ``kind`` names all that the method depends on."""
+        """The results of ``method(module, structures)``, of which ``kind`` names all that the method depends on.
+
+        ``check`` raises if values of the structures are wrong, which no trace does.
+        """
         operand = one_way(structures) if structures.mirrored else structures
         fields = [t.contiguous() for name in AXES if (t := getattr(operand, name)) is not None]
         graded = torch.is_grad_enabled()

@@ -191,10 +191,7 @@ def _is_frozen(owner: torch.nn.Module) -> bool:
 def _freeze(
     prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int | str] | None
 ) -> tuple[TabledBasis, list[tuple[ScalarNetwork, Tensor]], list[CompressionRow]]:
-    """New parts of one owner, see :func:`_owners`: its basis, the table of each network, and their rows of the report.
-
-    The owner is not changed.
-    """
+    """New parts of one owner, which stays as it is, see `_owners`: basis, tables, and their rows of the report."""
     basis, transform = in_float64(_basis(owner)), in_float64(getattr(owner, "transform", None))
     networks, device = dict(_networks(owner)), next(owner.parameters()).device
     dtype = next(iter(networks.values())).weights[-1].dtype

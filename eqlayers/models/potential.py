@@ -31,7 +31,7 @@ from ..layers.base.module import KeepsFloat64
 from ..layers.harmonics.module import EdgeGeometry, EdgeVectors
 from .compiled import Compiles
 from .properties import OUTPUTS, AtomicProperties, pooled
-from .structures import Structures
+from .structures import Structures, volumes
 
 
 class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
@@ -385,7 +385,7 @@ def differentiated(
                 virials = -slopes.pop(0)
                 predicted["virials"] = 0.5 * (virials + virials.mT)
                 if "stress" in outputs and structures.cell is not None:
-                    volume = torch.linalg.det(structures.cell).abs()[:, None, None]
+                    volume = volumes(structures.cell)[:, None, None]
                     spanned = volume > 0  # the derivative of a division by 0 would be NaN
                     stress = -predicted["virials"] / torch.where(spanned, volume, 1.0)
                     predicted["stress"] = torch.where(spanned, stress, torch.nan)
@@ -410,7 +410,7 @@ def check_volume(structures: Structures) -> None:
     """
     cell = structures.cell
     readable = cell is not None and cell.is_cpu and is_plain((cell,)) and structures.num_graphs > 0
-    if cell is None or (readable and not bool(torch.linalg.det(cell.detach()).any())):
+    if cell is None or (readable and not bool(volumes(cell.detach()).any())):
         raise ConfigError(
             "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Request "
             "virials, or give a cell."

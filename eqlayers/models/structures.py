@@ -151,6 +151,11 @@ def one_way(structures: Structures) -> Structures:
     return structures._replace(edge_index=edges[:, :pairs], shifts=shifts, mirrored=False)
 
 
+def volumes(cells: Tensor) -> Tensor:
+    """Volumes ``[G]`` of cells ``[G, 3, 3]`` by simple kernels, which a GPU can record."""
+    return (torch.linalg.cross(cells[:, 0], cells[:, 1]) * cells[:, 2]).sum(-1).abs()
+
+
 # ---- from ASE's Atoms ---------------------------------------------------------------------------------------------
 
 

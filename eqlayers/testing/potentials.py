@@ -72,10 +72,7 @@ def cutoff_rows(potential: Potential, generator: torch.Generator, rounding: floa
 
 
 def _near_cutoff(potential: Potential, species: Tensor, others: int) -> dict[str, Tensor]:
-    """Value, first and second derivative of each property by distance of the leaving atom, ``[3, P, 5]``.
-
-    The first four distances are near the cutoff; the last entry is without the edge.
-    """
+    """Each property and two derivatives by the distance of the leaving atom, ``[3, P, 5]``; last without the edge."""
     cutoff, count = potential.cutoff, len(species)
     distances = cutoff * (1 - torch.tensor([1e-4, 2e-4, 3e-4, 4e-4, 1e-4], dtype=torch.float64))
     size = 1 + others

@@ -171,7 +171,7 @@ class TrainedModule(LabelledModule):
         if isinstance(called, Compiles) and (required or (self.compiling and not again and steps >= WORTH_COMPILING)):
             called.compile(required=required)
             if self.trainer.is_global_zero:
-                print("compile: the network is traced at the first step, which takes some seconds", flush=True)
+                print("compile: the network is traced at the first step, which takes 1 to 10 seconds", flush=True)
 
     def on_train_start(self) -> None:
         """Compile, use this start's learning-rate plan where the checkpoint has another one, and print the change."""

@@ -17,6 +17,7 @@ from ..core.files.read_write import few
 from ..data.structures import Label
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.properties import OUTPUTS
+from ..models.structures import volumes
 from .base import TrainedModule
 from .checkpoints import check_network
 from .fine_tuning import begun, fit_shifts
@@ -270,7 +271,7 @@ class PotentialModule(TrainedModule):
                 size = self.potential.split.get_buffer(f"{name}_scale") * atoms.sqrt()
                 yield name, value.flatten(1), label.flatten(1).double(), (1 / size)[:, None]
             else:
-                volume = torch.linalg.det(batch.cell.double()).abs()
+                volume = volumes(batch.cell.double())
                 rows = (volume / (atoms * self.scale))[:, None].to(value.dtype)
                 yield name, value.flatten(1), label.flatten(1).to(value.dtype), rows
 

@@ -163,10 +163,7 @@ class CompileAhead(Callback):
 
 
 def _step(trainer: Trainer, twin: LightningModule) -> None:
-    """Run one training step and one validation step of the copy ``twin``, on two structures.
-
-    Kernels do not depend on the number of structures, so these steps compile what the fit needs.
-    """
+    """Run a training and a validation step of the copy ``twin`` on two structures; kernels are the same for more."""
     data: Any = getattr(trainer, "datamodule", None)
     batch = data.train_dataloader().collate_fn([data.train_set[0], data.train_set[len(data.train_set) - 1]])
     if twin.device.type != "cpu":

@@ -313,8 +313,11 @@ def test_threads_may_call_first_and_other_contexts_are_not_traced() -> None:
 
     eager = [called(number) for number in range(len(batches))]
     potential.compile()
-    with torch.autograd.set_detect_anomaly(True), ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(called, range(3 * len(batches))))
+    potential.compile()
+    with torch.autograd.set_detect_anomaly(True):  # by one thread: torch's own notes of several wait for each other
+        found += map(called, range(len(batches)))
     for number, gradients in enumerate(found):
         assert_alike(gradients, eager[number % len(batches)])
 

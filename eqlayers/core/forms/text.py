@@ -43,10 +43,7 @@ def read_formula(text: str) -> Formula:
 
 
 def _unpack(prefix: str, text: str, build: Callable[[Any], T], what: str) -> T:
-    """The program or formula of a text with this prefix; ConfigError for damaged or other texts.
-
-    ``build`` makes it from plain data; ``what`` is 'program' or 'formula', for messages.
-    """
+    """The program or formula (``what``) of a text with this prefix, by ``build``; ConfigError for others."""
     tag, _, rest = text.partition(":")
     if tag != prefix + _FORMAT:
         raise ConfigError(

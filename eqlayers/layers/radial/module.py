@@ -263,7 +263,7 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
 
     def _last(self, x: Tensor, weight: Tensor) -> Tensor:
         weight = weight if self._formulas else weight * weight.shape[0] ** -0.5
-        if x.ndim != 2 or not is_compiling() and type(x.shape[0]) is int and x.shape[0] < MANY:
+        if x.ndim != 2 or (not is_compiling() and type(x.shape[0]) is int and x.shape[0] < MANY):
             return x @ weight
         return _product(self._maps[-1], x, weight)
 
