@@ -203,7 +203,7 @@ _PANEL = f"""#define PANEL ((int)({PANEL_BYTES} / sizeof(T)))
 #define MANY 0
 #endif"""
 _RUN = """
-#define TILE 48
+#define TILE (MANY ? 32 : 48)
 typedef struct { int64_t x, z, weight, in, out, dim; double factor; } Path;
 typedef struct { int64_t kind, a, b, c; } Pass;
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
