@@ -14,6 +14,7 @@ from eqlayers_kernels.c.build import compiler as toolchain
 from eqlayers_kernels.c.run import edges as c_edges
 
 from ..core.traces.simplify import simplify
+from ..layers.radial.module import ScalarNetwork
 from ..models.compiled import inner_graph
 from .compiler import Compiler
 from .forms import VECTOR
@@ -36,6 +37,9 @@ def graph_of(potential: Potential) -> fx.GraphModule:
     potential = copy.deepcopy(potential)
     potential.shifts.copy_(potential.shifts_of_network())
     potential.subtract_isolated = False
+    for network in potential.modules():
+        if isinstance(network, ScalarNetwork):  # a product by a constant matrix is faster than a map of any weights
+            network._maps = (None,) * len(network._maps)
     inner = inner_graph(potential, Compiler.knows)
     named = dict(potential.named_parameters(remove_duplicate=False)) | dict(
         potential.named_buffers(remove_duplicate=False)

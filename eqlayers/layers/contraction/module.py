@@ -324,10 +324,7 @@ def _filled(name: str, irreps: Any) -> o3.Irreps:
 
 
 def _columns(irreps: o3.Irreps, whole: o3.Irreps, layout: str, fill: bool) -> list[int] | None:
-    """Index in ``whole``, which has all channels, of each column of ``irreps``; None if both are equal.
-
-    With ``fill`` for each column of ``whole`` its index in ``irreps``, or ``irreps.dim`` if it has none.
-    """
+    """Index in ``whole`` of each column of ``irreps``, None if equal; ``fill``: inverted, ``irreps.dim`` for none."""
     if irreps == whole:
         return None
     out = [irreps.dim] * (whole.dim if fill else irreps.dim)
