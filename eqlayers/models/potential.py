@@ -225,7 +225,7 @@ class Potential(Compiles, KeepsFloat64, metaclass=AnswersNames):
 
     def _check_values(self, structures: Structures) -> None:
         """Raise IndexRangeError for unknown species and ends of edges out of range, which traces do not check."""
-        if structures.z.is_cpu:  # a GPU would compute indices that nobody reads
+        if structures.z.is_cpu:  # a GPU would compute indices that no check reads
             self.kind_of(structures.z)
         check_range("edge_index", structures.edge_index, structures.z.shape[0], "atoms")
 
