@@ -49,7 +49,7 @@ def test_overhead_of_every_layer(layout: str, folder: Path) -> None:
         assert row["ours"]["median"] > 0 < row["theirs"]["median"]
     counted = re.findall(r"(\d+) operators of torch; (\d+) of them", " ".join(result["notes"]))
     assert len(counted) == 5
-    assert all(int(operators) > 100 > int(kernels) > 5 for operators, kernels in counted)
+    assert all(int(operators) > max(100, int(kernels)) and int(kernels) > 5 for operators, kernels in counted)
     assert len(result["ratios"]) == 6
     assert min(result["ratios"].values()) > 0
     small = [row for row in result["rows"] if row["input"] == "one edge"]
