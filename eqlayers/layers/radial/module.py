@@ -257,7 +257,7 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
         lead = x.shape[:-1]
         x = x if len(lead) == 1 else x.reshape(-1, x.shape[-1])
         one_call = is_compiling() or type(x.shape[0]) is not int or x.shape[0] >= MANY  # symbols are no numbers
-        for base, form, weight in zip(self._formulas, self._maps, weights, strict=False):
+        for base, form, weight in zip(self._formulas, self._maps[:-1], weights[:-1], strict=True):
             (x,) = run_formula(base, [_product(form, x, weight) if one_call else x @ weight.to(x.dtype)])
         return x if len(lead) == 1 else x.reshape(*lead, x.shape[-1])
 
