@@ -6,26 +6,14 @@ rows and by weights. The calls take turns, and the least time of each counts.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
+from native import least
 
 from eqlayers import Linear
 
 SIZES = ((256, 64, 64), (2304, 64, 64), (2304, 64, 224), (2304, 64, 1280), (2304, 512, 512), (20000, 128, 128))
-
-
-def least(ways: dict[str, Callable[[], object]], seconds: float = 1.5) -> dict[str, float]:
-    """The least processor time of a call in seconds, of each way."""
-    times = dict.fromkeys(ways, float("inf"))
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for name, call in ways.items():
-            began = time.thread_time()
-            call()
-            times[name] = min(times[name], time.thread_time() - began)
-    return times
 
 
 def main() -> None:

@@ -122,7 +122,7 @@ class _Parts:
 
 
 def add_operands(module: fx.GraphModule) -> None:
-    """Store the sum of two inputs that formulas read only as a sum, as a gate does, in place of both inputs."""
+    """Replace two inputs that formulas only add, as a gate does, by one input, their sum."""
     pairs = dict[tuple[fx.Node, ...], list[fx.Node]]()
     for node in module.graph.nodes:
         if str(node.target) == FORM and (pair := _pair(node)):
@@ -139,7 +139,7 @@ def add_operands(module: fx.GraphModule) -> None:
 
 
 def _pair(node: fx.Node) -> tuple[int, int, Formula] | None:
-    """The indices of two inputs that a formula only adds, and the formula with one input in place of both."""
+    """The indices of two inputs that a formula only adds, and the formula that takes their sum as one input."""
     key = str(node.args[5])
     root, _, step = key.rpartition("/")
     base: Any = describe(root if step.startswith("g") else key).form
