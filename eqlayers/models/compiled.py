@@ -115,7 +115,7 @@ class Compiled:
 
     def __init__(self, required: bool, record: bool) -> None:
         self.required, self.record = required, record
-        self._traces: dict[Any, _Traced] = {}
+        self._traces, self._changes = dict[Any, _Traced](), 0  # changes of coefficients, after which traces go
 
     def __reduce__(self) -> Any:
         return Compiled, (self.required, self.record)
@@ -129,8 +129,7 @@ class Compiled:
         """
         operand = one_way(structures) if structures.mirrored else structures
         fields = [t.contiguous() for name in AXES if (t := getattr(operand, name)) is not None]
-        graded = torch.is_grad_enabled()
-        device = structures.pos.device.type
+        graded, device = torch.is_grad_enabled(), structures.pos.device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         with TRACING:
             check(structures)
@@ -146,8 +145,9 @@ class Compiled:
             layouts = tuple([(t.shape, t.stride(), firsts.setdefault(id(t), n)) for n, t in enumerate(weights)])
             modes = tuple([(id(one), one.training) for one in modules])
             present, ordered = structures.cell is not None, torch.are_deterministic_algorithms_enabled()
-            changes = EquivariantModule.changes
-            key = kind, alike, layouts, modes, autocast, present, ordered, structures.mirrored, changes
+            if self._changes != EquivariantModule.changes:
+                self._traces, self._changes = {}, EquivariantModule.changes
+            key = kind, alike, layouts, modes, autocast, present, ordered, structures.mirrored
             traced = self._traces.get(key)
             if first := traced is None:
                 if not is_plain(operands):

@@ -239,12 +239,14 @@ def _one(dtype: torch.dtype) -> Tensor:
         return torch.ones(1, dtype=dtype, device="cpu")
 
 
-def run_map(form: Form, x: Tensor, w: Tensor, graph: Graph | None = None, backend: str | None = None) -> Tensor | None:
+def run_map(
+    form: Form | None, x: Tensor, w: Tensor, graph: Graph | None = None, backend: str | None = None
+) -> Tensor | None:
     """Map rows ``[n, width]`` by matrices in one call of generated C; None where products of torch are faster.
 
     Weights are ``[weights]``, or ``[senders, weights]`` with a graph from senders to rows.
     """
-    if not x.is_cpu or backend not in (None, "cpu") or under_autocast("cpu"):
+    if form is None or not x.is_cpu or backend not in (None, "cpu") or under_autocast("cpu"):
         return None
     mapped = form.calls["map", "one" if graph is None else "src"]
     if is_plain((x, w)):

@@ -252,7 +252,7 @@ class Linear(E3nnFlags, EquivariantModule):
 
     def _map(self, x: Tensor, w: Tensor) -> Tensor:
         shared = w.ndim == len(self._lead_w) + 1
-        y = run_map(self._form, x, w, backend=self.backend) if shared and self._form is not None else None
+        y = run_map(self._form, x, w, backend=self.backend) if shared else None
         if y is not None:
             return y
         # one factor for all paths: one multiplication instead of one per path

@@ -239,8 +239,7 @@ class SpeciesLinear(EquivariantModule):
             species = (None if known is None else known.species) or species_of(kind, self.num_species)
             weight = self.weight if species.present is None else self.weight.index_select(0, species.present)
             x, w = of_one_dtype(features=features, weight=weight)
-            form = self.linear._form
-            mapped = None if form is None else run_map(form, x, w, species.graph, self.linear.backend)
+            mapped = run_map(self.linear._form, x, w, species.graph, self.linear.backend)
             if mapped is not None:
                 return mapped
         if kind.is_cpu and not being_traced() and (species_read := unwrapped(kind)).ndim == 1:

@@ -263,9 +263,8 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
 
     def _last(self, x: Tensor, weight: Tensor) -> Tensor:
         weight = weight if self._formulas else weight * weight.shape[0] ** -0.5
-        if x.ndim != 2 or (not is_compiling() and type(x.shape[0]) is int and x.shape[0] < MANY):
-            return x @ weight
-        return _product(self._maps[-1], x, weight)
+        one_call = x.ndim == 2 and (is_compiling() or type(x.shape[0]) is not int or x.shape[0] >= MANY)
+        return _product(self._maps[-1], x, weight) if one_call else x @ weight
 
     def extra_repr(self) -> str:
         """Widths of the layers."""
@@ -274,7 +273,7 @@ class ScalarNetwork(HoldsTables, HoldsFormulas):
 
 def _product(form: Form | None, x: Tensor, weight: Tensor) -> Tensor:
     """``[N, width]`` times ``[width, width_out]``, in the dtype of the rows."""
-    mapped = None if form is None else run_map(form, x, weight.reshape(-1).to(x.dtype))
+    mapped = run_map(form, x, weight.reshape(-1).to(x.dtype))
     return x @ weight.to(x.dtype) if mapped is None else mapped
 
 
